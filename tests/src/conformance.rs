@@ -17,6 +17,7 @@ pub mod listings;
 pub mod outbox;
 mod owner;
 pub mod queues;
+pub mod rewound;
 pub mod spill;
 pub mod takeover;
 pub mod together;
@@ -107,7 +108,12 @@ macro_rules! conformance_suite {
                 messages_wait_for_their_stream, messages_may_wait_without_numbers,
                 numbers_hold_through_crashes, a_model_says_the_same;
             queues: places_are_of_one_history, a_removal_names_the_commit_that_it_rests_on,
-                places_hold_through_many_histories;
+                places_hold_through_many_histories, lost_calls_of_a_writer_are_known;
+            rewound: lost_letters_are_written_again, removed_letters_are_back_until_the_repetition,
+                lost_letters_are_forwarded_again, lost_removals_from_the_outbox_are_made_again,
+                lost_spills_are_made_again, due_entries_go_back_with_their_commit,
+                marks_go_back_and_checkpoints_name_their_claim, leases_of_the_lost_time_are_unknown,
+                a_late_claim_raises_the_next_lease, repeated_commits_make_the_store_whole;
             together: partitions_commit_side_by_side, a_key_has_one_writer_at_a_time;
             listings: keys_are_listed_by_page, keys_are_filtered, a_damaged_job_is_listed,
                 streams_are_listed, foreign_cursors_are_refused;

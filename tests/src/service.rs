@@ -163,6 +163,14 @@ impl Service {
         }
     }
 
+    /// Waits for the first line of the log. Before this line, the host does not handle signals.
+    pub fn until_logging(&mut self) -> Result<()> {
+        let log = self.stderr_path();
+        self.until("its first line of the log", || {
+            fs::metadata(&log).is_ok_and(|file| file.len() > 0)
+        })
+    }
+
     /// Stops the host cleanly, and waits until it has ended: its exit code must be 0.
     pub fn end(&mut self) -> Result<()> {
         self.signal("TERM")?;

@@ -3,8 +3,10 @@
 mod engine {
     mod admin;
     mod check;
+    mod check_connect;
     mod checkpoint_redis;
     mod dead_letter;
+    mod disk;
     mod full_disk;
     mod keys_why;
     mod main_job;

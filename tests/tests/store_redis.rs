@@ -27,6 +27,7 @@ mod store_redis {
     mod replicas;
     mod rights;
     mod tls;
+    mod writers;
 
     mod alone {
         use super::support::Rig;

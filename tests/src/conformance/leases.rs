@@ -9,7 +9,7 @@ use super::Fixture;
 /// Long compared with the duration of a case.
 const LEASE: Duration = Duration::from_mins(1);
 
-async fn beat(
+pub(super) async fn beat(
     store: &dyn Store,
     id: InstanceId,
     about: &str,
@@ -22,14 +22,14 @@ async fn beat(
     beaten.table
 }
 
-async fn given(store: &dyn Store, partition: &Partition, to: InstanceId) -> u64 {
+pub(super) async fn given(store: &dyn Store, partition: &Partition, to: InstanceId) -> u64 {
     match store.lease(partition, to).await.expect("an answer") {
         LeaseReply::Granted(epoch) => epoch,
         other => panic!("not given: {other:?}"),
     }
 }
 
-fn some() -> (Partition, [InstanceId; 2]) {
+pub(super) fn some() -> (Partition, [InstanceId; 2]) {
     let partition = Partition { stream: "a:b 1".into(), number: 3 };
     (partition, [InstanceId::random(), InstanceId::random()])
 }

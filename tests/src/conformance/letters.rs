@@ -10,7 +10,7 @@ use ordain_store::{Store, StoredLetter};
 
 use super::{DEAD_TTL, Fixture, Owner, absent, event, fresh, job, next};
 
-fn letter(key: &str, sequence: u64, tag: u64, content: LetterContent) -> DeadLetter {
+pub(super) fn letter(key: &str, sequence: u64, tag: u64, content: LetterContent) -> DeadLetter {
     DeadLetter {
         id: LetterId { key: key.into(), sequence, tag },
         cause: Cause::Rejected,
@@ -26,8 +26,8 @@ fn names(rows: &[StoredLetter]) -> Vec<(String, u64, u64)> {
     ids.map(|id| (id.key.to_string(), id.sequence, id.tag)).collect()
 }
 
-/// Returns all letters of a stream, page by page.
-async fn all(store: &dyn Store, key: Option<&str>, limit: usize) -> Vec<StoredLetter> {
+/// Returns all letters of the stream `s`, page by page.
+pub(super) async fn all(store: &dyn Store, key: Option<&str>, limit: usize) -> Vec<StoredLetter> {
     let mut rows = Vec::new();
     let mut cursor = None;
     loop {

@@ -26,13 +26,18 @@ fn emitted(sequence: u64, index: u32) -> EmittedMessage {
     EmittedMessage { sequence, index, id_digest: 0, message }
 }
 
-fn emitting(mut write: KeyWrite, messages: &[(u64, u32)]) -> KeyWrite {
+pub(super) fn emitting(mut write: KeyWrite, messages: &[(u64, u32)]) -> KeyWrite {
     write.messages = messages.iter().map(|(sequence, index)| emitted(*sequence, *index)).collect();
     write
 }
 
 /// Reads the whole outbox of the key's shard, with a limit of commits per call.
-async fn all(store: &dyn Store, owner: &Owner, key: &str, limit: usize) -> Vec<OutboxEntry> {
+pub(super) async fn all(
+    store: &dyn Store,
+    owner: &Owner,
+    key: &str,
+    limit: usize,
+) -> Vec<OutboxEntry> {
     let mut entries = Vec::new();
     let mut after = 0;
     loop {
@@ -45,7 +50,7 @@ async fn all(store: &dyn Store, owner: &Owner, key: &str, limit: usize) -> Vec<O
     }
 }
 
-fn numbers(entries: &[OutboxEntry]) -> Vec<u64> {
+pub(super) fn numbers(entries: &[OutboxEntry]) -> Vec<u64> {
     entries.iter().map(|entry| entry.number).collect()
 }
 
@@ -108,7 +113,7 @@ pub async fn refused_writes_publish_nothing(fixture: &mut impl Fixture) {
 }
 
 /// Returns the marks that go with the progress of the outbox, if the store supports them.
-fn noted<F: Fixture>(_: &F) -> Vec<Mark> {
+pub(super) fn noted<F: Fixture>(_: &F) -> Vec<Mark> {
     let mark = Mark { name: "sink/receipts".to_owned(), value: Bytes::from_static(b"\0\xff12") };
     if F::MARKS_WITH_OUTBOX { vec![mark] } else { Vec::new() }
 }

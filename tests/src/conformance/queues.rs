@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use ordain_core::{Event, QueuePosition, QueueRun, shard_of};
-use ordain_store::{AssignReply, Claim, DequeueResult, Destination, Partition, Store, StoreError};
+use ordain_store::{
+    AssignReply, AssignRequest, Claim, DequeueResult, Destination, Partition, QueueEnds, Store,
+    StoreError, Witness, WriterCall,
+};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -35,6 +38,45 @@ impl Queue {
         let [(0, run)] = runs[..] else { panic!("one run was expected: {runs:?}") };
         assert_eq!(run.last + 1 - run.first, all.len() as u64);
         run
+    }
+
+    /// Puts events with these data in call `call` of a writer. Names an earlier call of the writer as the witness,
+    /// unless `witness` is 0. Returns false if the shard lacks the witness.
+    async fn put_by(
+        &self,
+        store: &dyn Store,
+        writer: u64,
+        call: u64,
+        witness: u64,
+        all: &[&str],
+    ) -> bool {
+        let items: Vec<Arc<Event>> = all.iter().map(|data| message("key-0", data)).collect();
+        let Giver { to, rules, shard, .. } = &self.giver;
+        let numbered = |call| WriterCall { writer, call };
+        let request = AssignRequest {
+            destination: to.clone(),
+            shard: *shard,
+            rules: *rules,
+            witness: (witness > 0).then(|| Witness::Call(numbered(witness))),
+            call: Some(numbered(call)),
+            groups: vec![self.giver.lot(vec![part(0, 0, &items)])],
+        };
+        match store.assign(Arc::new(request)).await {
+            Err(StoreError::RolledBack) => false,
+            reply => {
+                let reply = reply.expect("an answer");
+                let AssignReply::Groups(_, runs) = reply else { panic!("not put: {reply:?}") };
+                assert!(matches!(runs[..], [(0, run)] if run.call == call), "{runs:?}");
+                true
+            }
+        }
+    }
+
+    /// Returns those of the calls 1 to 9 of a writer that the shard has, and the ends of the queue.
+    async fn calls(&self, store: &dyn Store, writer: u64) -> (Vec<u64>, QueueEnds) {
+        let answer = store.writer_calls(&self.partition, self.giver.shard, writer).await;
+        let (calls, ends) = answer.expect("an answer");
+        ((1..=9).filter(|call| calls.contains(*call)).collect(), ends)
     }
 
     /// Reads all entries after a queue position; `None` if the store went back in time.
@@ -151,6 +193,50 @@ pub async fn a_removal_names_the_commit_that_it_rests_on(fixture: &mut impl Fixt
     assert_eq!(queue.read(store, QueuePosition::default()).await, Some(Vec::new()));
 }
 
+/// If the store goes back in time, it loses the numbers of a writer's calls together with their entries. It still knows
+/// this loss after other entries got the numbers of the lost entries and were removed. A store that cannot go back in
+/// time while it is open has all calls.
+pub async fn lost_calls_of_a_writer_are_known(fixture: &mut impl Fixture) {
+    let queue = Queue::new(fixture.store(), "next").await;
+    let may_lose = fixture.store().may_roll_back();
+    let left = |calls: &[u64]| if may_lose { calls.to_vec() } else { (1..=9).collect() };
+    let store = fixture.store();
+    assert_eq!(queue.calls(store, 7).await.0, left(&[]));
+    assert!(queue.put_by(store, 7, 1, 0, &["1"]).await);
+    fixture.remember().await;
+    let store = fixture.store();
+    assert!(queue.put_by(store, 7, 2, 1, &["lost 2", "lost 3"]).await);
+    assert!(queue.put_by(store, 7, 3, 2, &["lost 4"]).await);
+    let (calls, ends) = queue.calls(store, 7).await;
+    assert_eq!((calls, ends.first, ends.last.number), (left(&[1, 2, 3]), 1, 4));
+
+    fixture.go_back().await;
+    let store = fixture.store();
+    let (calls, ends) = queue.calls(store, 7).await;
+    assert_eq!((calls, ends.first, ends.last.number), (left(&[1]), 1, 1));
+    // The entries of another writer get the numbers of the lost entries. A reader removes them, and further entries
+    // after them: the store keeps no history of their positions.
+    assert!(queue.put_by(store, 8, 1, 0, &["2", "3", "4"]).await);
+    assert!(queue.put_by(store, 8, 2, 1, &["5", "6"]).await);
+    let (_, ends) = queue.calls(store, 8).await;
+    assert!(queue.remove(store, ends.last).await);
+    assert_eq!(queue.calls(store, 7).await.0, left(&[1]));
+    assert_eq!(queue.put_by(store, 7, 4, 3, &["7"]).await, !may_lose, "call 3 is lost");
+    if may_lose {
+        let (calls, ends) = queue.calls(store, 7).await;
+        assert_eq!((calls, ends.is_empty()), (vec![1], true), "a refused call changes nothing");
+    }
+    // A later call of the writer does not hide the loss.
+    assert!(queue.put_by(store, 7, 5, 1, &["7"]).await);
+    assert_eq!(queue.calls(store, 7).await.0, left(&[1, 5]));
+    fixture.reopen().await;
+    let store = fixture.store();
+    assert_eq!(queue.calls(store, 7).await.0, left(&[1, 5]));
+    assert_eq!(queue.calls(store, 8).await.0, left(&[1, 2]));
+    assert_eq!(queue.put_by(store, 7, 6, 2, &["8"]).await, !may_lose, "call 2 is lost");
+    assert!(queue.put_by(store, 7, 7, 5, &["8"]).await);
+}
+
 /// Over many histories, the store accepts a queue position exactly if the queue holds, or held, the entry at that
 /// position.
 pub async fn places_hold_through_many_histories(fixture: &mut impl Fixture) {
@@ -177,7 +263,7 @@ pub async fn places_hold_through_many_histories(fixture: &mut impl Fixture) {
                         .map(|at| format!("{seed}/{step}/{at}"))
                         .collect();
                     let texts: Vec<&str> = data.iter().map(String::as_str).collect();
-                    let QueueRun { first, last, history } =
+                    let QueueRun { first, last, history, .. } =
                         queue.put(fixture.store(), &texts).await;
                     assert_eq!(first, all.len() as u64, "{words}");
                     let new = (first..=last).map(|number| QueuePosition { number, history });

@@ -3,9 +3,11 @@
 
 mod basic;
 mod bind;
+mod connect;
 mod forms;
 mod hostile;
 mod letters;
+mod links;
 mod lost;
 mod messages;
 mod publish;

@@ -2,6 +2,7 @@
 
 mod alone;
 mod inbox;
+mod incidents;
 mod pair;
 mod support;
 mod went_back;

@@ -1,10 +1,13 @@
-//! Dead letters are forwarded to a sink exactly once each, even if the process is killed.
+//! Dead letters are forwarded to a sink exactly once each, even if the process is killed. If the store loses letters, it
+//! gets them again under the same ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use ordain_servers::{Redis, Snapshot, wait_for_command};
 use ordain_tests::host::Home;
+use ordain_tests::service::Service;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
@@ -56,20 +59,39 @@ fn lines() -> Vec<String> {
 const CAUSES: [&str; 7] =
     ["after-end", "conflict", "gap", "no-sequence", "rejected", "trap", "unreadable"];
 
-/// Checks that the sink has exactly the letters of the store, each once, and one letter per key for each cause.
-fn check(home: &Home) -> Result<()> {
+/// Returns the ids of the letters in the store, and checks that no letter is listed twice.
+fn stored(home: &Home) -> Result<BTreeSet<String>> {
     let mut stored = BTreeSet::new();
     for row in home.rows(&["dead", "list", "faults", "--json", "--limit", "100000"])? {
         let key = row["key"].as_str().context("a key")?.replace(' ', "%20");
         let id = row["id"].as_str().context("an id")?;
-        stored.insert(format!("faults/{key}/dead/{}", id.replace('-', "/")));
+        let id = format!("faults/{key}/dead/{}", id.replace('-', "/"));
+        ensure!(stored.insert(id), "listed twice: {row}");
     }
-    let mut forwarded = BTreeSet::new();
-    let mut causes: BTreeMap<String, usize> = BTreeMap::new();
-    for line in home.read("dead.ndjson").lines() {
+    Ok(stored)
+}
+
+/// Returns the published letters by id, and checks that no letter was published twice.
+fn published(lines: &str) -> Result<BTreeMap<String, Value>> {
+    let mut published = BTreeMap::new();
+    for line in lines.lines() {
         let letter: Value = serde_json::from_str(line)?;
         let id = letter["id"].as_str().context("an id")?.to_owned();
-        ensure!(forwarded.insert(id), "twice: {line}");
+        ensure!(published.insert(id, letter).is_none(), "twice: {line}");
+    }
+    Ok(published)
+}
+
+/// Checks that the sink has exactly the letters of the store, each once, and one letter per key for each cause.
+fn check(home: &Home) -> Result<()> {
+    check_letters(home, &published(&home.read("dead.ndjson"))?)
+}
+
+/// Checks that the published letters are exactly those of the store, and one letter per key for each cause.
+fn check_letters(home: &Home, published: &BTreeMap<String, Value>) -> Result<()> {
+    let stored = stored(home)?;
+    let mut causes: BTreeMap<String, usize> = BTreeMap::new();
+    for letter in published.values() {
         let cause = letter["deadcause"].as_str().context("a cause")?;
         *causes.entry(cause.to_owned()).or_default() += 1;
         let right = match cause {
@@ -88,9 +110,10 @@ fn check(home: &Home) -> Result<()> {
             }
             _ => false,
         };
-        ensure!(right, "{line}");
+        ensure!(right, "{letter}");
     }
-    ensure!(forwarded == stored, "{} forwarded, {} stored", forwarded.len(), stored.len());
+    let forwarded = published.keys().eq(&stored);
+    ensure!(forwarded, "{} forwarded, {} stored", published.len(), stored.len());
     let expected: BTreeMap<String, usize> = CAUSES.map(|cause| (cause.to_owned(), KEYS)).into();
     ensure!(causes == expected, "{causes:?}");
     Ok(())
@@ -135,6 +158,90 @@ fn each_dead_letter_is_forwarded_once_despite_kills() -> Result<()> {
     }
     home.run_once()?;
     check(&home)
+}
+
+/// A host with a Redis server, whose dead letters go to standard output.
+struct LossyHost {
+    redis: Redis,
+    home: Home,
+    service: Service,
+    /// The server's data when it had about half of the letters.
+    early: Snapshot,
+}
+
+impl LossyHost {
+    /// Starts the host, and waits until it has published all letters.
+    fn start() -> Result<Self> {
+        let redis = Redis::start(&[])?;
+        let config = CONFIG
+            .replace("gap = {", "gap = { timeout = \"10ms\", attempts = 1,")
+            .replace("retry = {", "retry = { attempts = 2, backoff = \"1ms..5ms\",")
+            .replace("dead.ndjson", "-");
+        let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+        let home = Home::new(&["faulty"], &format!("[runtime]\nlease = \"2s\"\n{store}{config}"))?;
+        let lines = lines();
+        // The first lines contain events 1 to 4 and the event after the gap: three letters per key.
+        let (first, rest) = lines.split_at(5 * KEYS);
+        home.write("events.ndjson", first.join("\n") + "\n")?;
+        let mut service = Service::start(&home, &["--log", "warn", "run"])?;
+        service.until("the first letters", || home.lines("stdout") == 3 * KEYS)?;
+        let early = redis.snapshot()?;
+        home.append("events.ndjson", rest.join("\n") + "\n")?;
+        service.until("all letters", || home.lines("stdout") == CAUSES.len() * KEYS)?;
+        let lossy = Self { redis, home, service, early };
+        check_letters(&lossy.home, &lossy.published()?)?;
+        Ok(lossy)
+    }
+
+    fn published(&self) -> Result<BTreeMap<String, Value>> {
+        published(&self.service.stdout())
+    }
+
+    /// Runs the host again until the end of the file. Returns the letters that this run publishes.
+    fn published_by_the_next_run(&self) -> Result<BTreeMap<String, Value>> {
+        self.home.run_once_to("next")?;
+        published(&self.home.read("next"))
+    }
+}
+
+/// The server loses commits with letters of all kinds while the host is idle. The host repeats these commits. The store
+/// then has each letter once, under its old id, and no letter is published again.
+#[test]
+fn lost_letters_are_written_again_and_not_published_again() -> Result<()> {
+    let mut lossy = LossyHost::start()?;
+    let before = stored(&lossy.home)?;
+    lossy.redis.go_back(&lossy.early)?;
+    wait_for_command("the lost letters", || {
+        let is_running = lossy.service.is_running()?;
+        ensure!(is_running, "the host ended: {}", lossy.service.stderr());
+        let is_told = lossy.service.stderr().contains("repeated from memory");
+        Ok(is_told && stored(&lossy.home)? == before)
+    })?;
+    check_letters(&lossy.home, &lossy.published()?)?;
+    lossy.service.end()?;
+    check_letters(&lossy.home, &lossy.published()?)?;
+    // The next owner may publish a letter again, but only under its old id.
+    let mut all = lossy.published()?;
+    all.extend(lossy.published_by_the_next_run()?);
+    check_letters(&lossy.home, &all)
+}
+
+/// The server loses commits with letters of all kinds, and the host does not live to repeat them. The next host
+/// executes the events again, and each letter gets its old id.
+#[test]
+fn letters_lost_with_their_host_get_the_same_ids() -> Result<()> {
+    let mut lossy = LossyHost::start()?;
+    let before = stored(&lossy.home)?;
+    lossy.service.kill()?;
+    lossy.redis.go_back(&lossy.early)?;
+    let lost = before.difference(&stored(&lossy.home)?).count();
+    ensure!(lost == 4 * KEYS, "{lost} letters were lost");
+    let again = lossy.published_by_the_next_run()?;
+    ensure!(again.len() >= lost, "{} of {lost} letters are published again", again.len());
+    let mut all = lossy.published()?;
+    all.extend(again);
+    ensure!(stored(&lossy.home)? == before, "other letters than before");
+    check_letters(&lossy.home, &all)
 }
 
 #[test]

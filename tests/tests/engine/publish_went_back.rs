@@ -1,7 +1,7 @@
 //! Publishers with a store that loses its latest data: no number is assigned to two events, and each event is stored
 //! once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 use ordain_core::shard_of;
@@ -76,6 +76,34 @@ fn next_run_publishes_events_lost_by_a_shard() -> Result<()> {
     let all = by_key(&lines)?;
     let keys = all.keys().map(|key| (key.clone(), 100)).collect();
     tally::check(&all, &run(&home, &keys)?)
+}
+
+/// A Redis goes back while no process runs, and then assigns the numbers of lost events to other events. The messages of
+/// the other events have ids that no earlier message had.
+#[test]
+fn other_events_with_numbers_of_lost_events_have_new_message_ids() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = home(&redis.url())?;
+    let lines = unnumbered(&in_turn(1, 6))?;
+    let key = by_key(&in_turn(1, 1))?.into_keys().next().context("a key")?;
+    let ids_of = |file: &str, some: &[String], events: u64| -> Result<BTreeSet<String>> {
+        home.write(file, text(some))?;
+        home.rows(&["publish", "cases", file, "--json"])?;
+        let messages = run(&home, &BTreeMap::from([(key.clone(), events)]))?;
+        let id = |line: &str| -> Result<String> {
+            let message: Value = serde_json::from_str(line)?;
+            Ok(message["id"].as_str().context("an id")?.to_owned())
+        };
+        messages.lines().map(id).collect()
+    };
+    ids_of("kept.ndjson", &lines[..2], 2)?;
+    let early = redis.snapshot()?;
+    let lost = ids_of("lost.ndjson", &lines[2..4], 4)?;
+    redis.go_back(&early)?;
+    let other = ids_of("other.ndjson", &lines[4..], 4)?;
+    ensure!((lost.len(), other.len()) == (2, 2), "{lost:?} {other:?}");
+    ensure!(lost.is_disjoint(&other), "two messages have the same id: {lost:?} {other:?}");
+    Ok(())
 }
 
 /// One master loses the last events of a run that is not over. The run notices, and publishes the file again from the
@@ -187,4 +215,37 @@ async fn publisher_publishes_its_lost_events_again() -> Result<()> {
     let keys = KEYS.iter().map(|key| ((*key).to_owned(), if *key == "a" { 21 } else { 20 }));
     tokio::task::spawn_blocking(move || run(&home, &keys.collect())).await??;
     Ok(())
+}
+
+/// In a `fifo` stream, the store gives no numbers. An event of a publisher is lost, an event of another publisher gets
+/// its place in the queue, and the stream reads and removes that event. The first publisher notices its loss
+/// nevertheless, and publishes its event again.
+#[tokio::test]
+async fn loss_in_fifo_stream_is_noticed_after_its_place_was_removed() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = home(&redis.url())?;
+    let config = home.read("ordain.toml");
+    let config = config.replace("handler = ", "ordering = \"fifo\"\nhandler = ");
+    home.write("ordain.toml", &config)?;
+    let event = |id: &str| -> Result<Event> {
+        Ok(Event::json("a", "test", &json!({ "n": 1 }))?.id(id.to_owned()))
+    };
+    let open = async || Publisher::open(home.path("ordain.toml"), "cases").await;
+    let mut publisher = open().await?;
+    publisher.publish(&[event("1")?]).await?;
+    let snapshot = redis.snapshot()?;
+    publisher.publish(&[event("lost")?]).await?;
+    redis.go_back(&snapshot)?;
+    let mut other = open().await?;
+    other.publish(&[event("other 1")?, event("other 2")?]).await?;
+    other.close().await?;
+    let events = |count: u64| BTreeMap::from([("a".to_owned(), count)]);
+    run(&home, &events(3))?;
+    let log = format!("ordain:{{{}}}:log:stream/cases", shard_of("a", SHARDS));
+    let waiting = redis.command(&["HGET", &log, "w"])?;
+    ensure!(waiting.text() == Some("0"), "the stream has not removed the events: {waiting:?}");
+
+    publisher.publish(&[event("2")?]).await?;
+    publisher.close().await?;
+    run(&home, &events(5)).map(drop)
 }

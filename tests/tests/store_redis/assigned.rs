@@ -4,17 +4,42 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use ordain_config::NumberingPolicy;
 use ordain_core::{Event, EventParts, QueuePosition, shard_of};
-use ordain_publish::EventAssigner;
-use ordain_servers::wait_until;
-use ordain_store::{ASSIGN_LIMIT, Destination, DestinationRules, MessageLog, Partition, Store};
+use ordain_publish::{EventAssigner, QueueWriter};
+use ordain_servers::{Options, Sentinel, wait_until};
+use ordain_store::{
+    ASSIGN_LIMIT, AssignItem, DequeueResult, Destination, DestinationRules, MessageLog,
+    NumberingSettings, Partition, RedisOptions, Store,
+};
 use ordain_store_redis::RedisStore;
+use ordain_tests::conformance::Owner;
 
 use super::own::Own;
+use super::support::options;
 
 /// The number of events of the request. The request takes many calls.
 const EVENTS: usize = 100 * ASSIGN_LIMIT;
+
+/// Returns the partition of all events.
+fn partition() -> Partition {
+    Partition { stream: "s".into(), number: 0 }
+}
+
+/// Returns the writer of a stream's events. The store numbers the events if `numbering` has the rules for that.
+fn assigner(store: &Arc<RedisStore>, numbering: Option<NumberingSettings>) -> EventAssigner {
+    EventAssigner {
+        writer: Arc::new(QueueWriter::new(store.shards())),
+        store: Arc::clone(store) as Arc<dyn Store>,
+        policy: NumberingPolicy {
+            destination: Destination::Stream(partition().stream),
+            rules: DestinationRules { numbering, queue_limit: Some(1_000_000) },
+            partitions: 1,
+        },
+        full_timeout: Duration::from_secs(30),
+    }
+}
 
 /// Returns the ids of all waiting events of a shard, in order, each once: the store may have an event twice.
 async fn ids(store: &RedisStore, partition: &Partition, shard: u32) -> Vec<u32> {
@@ -40,19 +65,9 @@ async fn ids(store: &RedisStore, partition: &Partition, shard: u32) -> Vec<u32> 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_of_many_calls_keeps_its_order_over_a_loss() {
     let own = Own::start().await;
-    let stream: Arc<str> = "s".into();
     let shard = shard_of("a", own.store.shards());
-    let partition = Partition { stream: Arc::clone(&stream), number: 0 };
     let store = Arc::new(RedisStore::open(own.options.clone()).await.expect("the store"));
-    let assigner = EventAssigner {
-        store: Arc::clone(&store) as Arc<dyn Store>,
-        policy: NumberingPolicy {
-            destination: Destination::Stream(stream),
-            rules: DestinationRules { numbering: None, queue_limit: Some(1_000_000) },
-            partitions: 1,
-        },
-        full_timeout: Duration::from_secs(30),
-    };
+    let assigner = assigner(&store, None);
     let event = |number: usize| {
         let id = number.to_string();
         let parts = EventParts { key: "a", id: &id, data: &[b'x'; 500], ..EventParts::default() };
@@ -77,7 +92,139 @@ async fn request_of_many_calls_keeps_its_order_over_a_loss() {
     let (result, events) = writing.await.expect("a result");
     assert!(result.error.is_none(), "{:?}", result.error);
     assert!(result.rewritten > 0, "the server lost nothing");
-    let ids = ids(&store, &partition, shard).await;
+    let ids = ids(&store, &partition(), shard).await;
     assert_eq!(ids.len(), events);
     assert!(ids.is_sorted(), "{:?}", ids.windows(2).find(|pair| pair[0] > pair[1]));
+}
+
+/// A writer whose store is under a Sentinel, with the master behind a proxy.
+struct SplitWriter {
+    group: Sentinel,
+    store: Arc<RedisStore>,
+    prefix: String,
+    /// A key of each shard.
+    keys: Vec<String>,
+}
+
+impl SplitWriter {
+    async fn start() -> Self {
+        let group = Sentinel::behind_proxies(&Options::new()).expect("a group");
+        let options = options(&group.url());
+        let prefix = options.prefix.clone();
+        let store = Arc::new(RedisStore::open(options).await.expect("the store"));
+        let key = |shard| {
+            // No key contains another one, because the test holds back a request by its key.
+            let mut names = (0..).map(|number| format!("key-{number}."));
+            names.find(|key| shard_of(key, store.shards()) == shard).expect("a key of the shard")
+        };
+        let keys = (0..store.shards()).map(key).collect();
+        Self { group, store, prefix, keys }
+    }
+
+    /// Opens the store once more, as another process would.
+    async fn open_again(&self) -> Arc<RedisStore> {
+        let options = RedisOptions { prefix: self.prefix.clone(), ..options(&self.group.url()) };
+        Arc::new(RedisStore::open(options).await.expect("the store again"))
+    }
+
+    /// Returns an event of each key, with the given id.
+    fn items(&self, assigner: &EventAssigner, id: u32) -> Vec<AssignItem> {
+        let id = id.to_string();
+        let event = |key: &String| {
+            let parts = EventParts { key, id: &id, ..EventParts::default() };
+            assigner.item(&Arc::new(Event::new(&parts)))
+        };
+        self.keys.iter().map(event).collect()
+    }
+
+    /// Writes the events of one call. The master gets the events of all shards but the last one. Then the master is cut
+    /// off and replaced, `meanwhile` runs, and the split ends. At the end, the new master must have the event of each
+    /// shard, although it had none of them when the old master was replaced.
+    async fn split_during_call(
+        &self,
+        numbering: Option<NumberingSettings>,
+        meanwhile: impl AsyncFnOnce(),
+    ) {
+        let assigner = assigner(&self.store, numbering);
+        let first = assigner.assign(&self.items(&assigner, 1)).await;
+        assert!(first.error.is_none(), "{:?}", first.error);
+        let mut cut_off = self.group.cut_off().expect("a split");
+        let proxy = &self.group.proxies()[0];
+        let last = self.keys.last().expect("a key");
+        proxy.hold_request(last);
+        let items = self.items(&assigner, 2);
+        let writing = tokio::spawn(async move { assigner.assign(&items).await });
+        tokio::task::block_in_place(|| {
+            wait_until("a held request", || Ok(proxy.counts().requests_held == 1))
+                .expect("a held request");
+            let queue_key = |shard: u32| format!("{}:{{{shard}}}:log:stream/s", self.prefix);
+            let last = self.store.shards() - 1;
+            wait_until("a part of the request in the old master", || {
+                let mut counts = Vec::new();
+                for shard in 0..=last {
+                    let reply = cut_off.connection().command(&["HGET", &queue_key(shard), "w"])?;
+                    counts.push(reply.text().unwrap_or_default().to_owned());
+                }
+                let (last, others) = counts.split_last().context("a shard")?;
+                Ok(last == "1" && others.iter().all(|count| count == "2"))
+            })
+            .expect("a part of the request in the old master");
+            // Without waiting for the Sentinel's patience, so that the held request does not time out.
+            let failover = ["SENTINEL", "FAILOVER", self.group.name()];
+            self.group.sentinel().command(&failover).expect("a failover");
+            self.group.until_replaced().expect("another master");
+        });
+        meanwhile().await;
+        assert!(!writing.is_finished(), "the call ended before the split");
+        tokio::task::block_in_place(|| self.group.reunite()).expect("the end of the split");
+        let result = writing.await.expect("a result");
+        assert!(result.error.is_none(), "{:?}", result.error);
+        assert!(result.rewritten > 0, "the call wrote nothing again");
+        for shard in 0..self.store.shards() {
+            let ids = ids(&self.store, &partition(), shard).await;
+            assert_eq!(ids.last(), Some(&2), "the event of shard {shard} is lost: {ids:?}");
+        }
+    }
+}
+
+/// A call has events for all shards. The old master gets a part of them, and is replaced before it gets the others. When
+/// the call ends without an error, as before an answer 202, the new master has all of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn call_during_a_split_loses_no_part() {
+    SplitWriter::start().await.split_during_call(None, async || {}).await;
+}
+
+/// The same with events that the store numbers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn call_with_numbers_during_a_split_loses_no_part() {
+    let numbering = Some(NumberingSettings::default());
+    SplitWriter::start().await.split_during_call(numbering, async || {}).await;
+}
+
+/// In the new master, events of another process get the queue numbers of the lost events, and leave the queue before the
+/// call looks for its events. The store no longer has the histories of these numbers. The call must not take the other
+/// events for its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn call_during_a_split_does_not_trust_removed_numbers() {
+    let watched = SplitWriter::start().await;
+    watched
+        .split_during_call(None, async || {
+            let store = watched.open_again().await;
+            let assigner = assigner(&store, None);
+            for id in [3, 4] {
+                let other = assigner.assign(&watched.items(&assigner, id)).await;
+                assert!(other.error.is_none(), "{:?}", other.error);
+            }
+            let owner = Owner::claim(&*store, "s", 0).await;
+            for shard in 0..store.shards() {
+                let start = QueuePosition::default();
+                let page = store.read_queue(&owner.partition, shard, start, 10, 1 << 20).await;
+                let entries = page.expect("a page").entries;
+                let (last, _) = entries.last().expect("the events of the other process");
+                assert_eq!((entries.len(), last.number), (3, 3), "shard {shard}");
+                let removed = store.dequeue(&owner.partition, owner.claim, shard, 0, *last).await;
+                assert_eq!(removed.expect("an answer"), DequeueResult::Done);
+            }
+        })
+        .await;
 }

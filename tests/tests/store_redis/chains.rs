@@ -35,6 +35,7 @@ fn assign(commit: u64, done: u64) -> Arc<AssignRequest> {
             queue_limit: Some(1_000),
         },
         witness: None,
+        call: None,
         groups: vec![AssignGroup {
             origin: Some(origin),
             chunks: vec![OutboxChunk { position: OutboxPosition { commit, chunk: 0 }, items }],

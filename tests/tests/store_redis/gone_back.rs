@@ -131,6 +131,7 @@ async fn publish(own: &Own, to: &Destination, id: &str) -> (u32, Witness) {
             queue_limit: None,
         },
         witness: None,
+        call: None,
         groups: vec![AssignGroup {
             origin: None,
             chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],

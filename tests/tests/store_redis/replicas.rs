@@ -1,12 +1,17 @@
 //! Tests of commits that wait for replicas.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use ordain_core::CommitReply;
-use ordain_store::RedisOptions;
-use ordain_store::Store;
+use ordain_core::{CommitReply, Event, EventParts, QueuePosition, shard_of};
+use ordain_servers::{Reply, wait_until};
+use ordain_store::{
+    AssignGroup, AssignItem, AssignReply, AssignRequest, Destination, DestinationRules,
+    MessageLog as _, OutboxChunk, OutboxPosition, RedisOptions, Store, StoreError,
+};
 use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::Owner;
+use tokio::time::timeout;
 
 use super::own::{Own, Server, next_of, numbers, step, until_applied};
 use super::work::Work;
@@ -87,5 +92,80 @@ async fn waiting_commits_continue_after_faults() {
     }
     work.until_more(20);
     work.finish(&*store).await;
+    replica.until_in_step().expect("a replica in step");
+}
+
+/// Returns a request that puts an event of key `a` into a queue.
+fn put(id: &str, shards: u32) -> Arc<AssignRequest> {
+    let event = Event::new(&EventParts { key: "a", id, ..EventParts::default() });
+    let items = vec![AssignItem { event: Arc::new(event), partition: 0, number: 0 }];
+    Arc::new(AssignRequest {
+        destination: Destination::Stream("s".into()),
+        shard: shard_of("a", shards),
+        rules: DestinationRules { numbering: None, queue_limit: Some(1_000) },
+        witness: None,
+        call: None,
+        groups: vec![AssignGroup {
+            origin: None,
+            chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],
+        }],
+    })
+}
+
+/// A server with `min-replicas-to-write` refuses all writes while its replica is silent for longer than
+/// `min-replicas-max-lag`. Meanwhile, the store confirms no commit and no event of a producer, and its errors name the
+/// reason. When the replica is back, the same commit and the same event are written once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn master_without_replica_refuses_writes_until_it_is_back() {
+    let own = Own::start().await;
+    let replica = replica(&own);
+    own.command(&["CONFIG", "SET", "min-replicas-max-lag", "1"]);
+    own.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let store = Arc::new(RedisStore::open(own.options.clone()).await.expect("the store"));
+    let shards = store.shards();
+    let mut owner = Owner::claim(&*store, "s", 0).await;
+    let batch = owner.batch(vec![step("a", 1)]);
+    until_applied(&*store, &owner, &batch).await;
+    store.assign(put("first", shards)).await.expect("an event");
+
+    replica.pause().expect("a pause");
+    wait_until("a refused write", || {
+        let reply = own.server.attempt(&["DEL", "nothing"])?;
+        Ok(matches!(reply, Reply::Error(error) if error.starts_with("NOREPLICAS")))
+    })
+    .expect("a refused write");
+    let before = own.digest();
+    let batch = owner.batch(vec![step("a", 2)]);
+    for _ in 0..2 {
+        assert_eq!(owner.send(&*store, &batch).await, CommitReply::Unknown);
+    }
+    let other = Arc::clone(&store);
+    let mut putting = tokio::spawn(async move { other.assign(put("second", shards)).await });
+    assert!(timeout(Duration::from_secs(1), &mut putting).await.is_err(), "no replica has it");
+    let is_named = |refused: Result<(), StoreError>| {
+        let Err(StoreError::Unavailable(words)) = refused else { panic!("{refused:?}") };
+        assert!(words.contains("NOREPLICAS Not enough good replicas"), "{words}");
+    };
+    is_named(store.check_writable().await);
+    let retry_timeout = Some(Duration::from_millis(200));
+    let impatient = RedisOptions { retry_timeout, ..own.options.clone() };
+    is_named(RedisStore::open(impatient).await.map(drop));
+    assert_eq!(own.digest(), before, "nothing is written");
+    assert_eq!(next_of(&*store, "a").await, 2, "the store still answers reads");
+
+    replica.resume().expect("a resumed replica");
+    until_applied(&*store, &owner, &batch).await;
+    assert_eq!(numbers(&*store, &owner, "a").await, [1, 2]);
+    let put = putting.await.expect("a task").expect("an answer");
+    assert!(matches!(put, AssignReply::Groups(..)), "{put:?}");
+    let start = QueuePosition::default();
+    let page = store.read_queue(&owner.partition, owner.shard("a"), start, 10, 1 << 20).await;
+    let ids: Vec<String> = page
+        .expect("a page")
+        .entries
+        .into_iter()
+        .map(|(_, entry)| entry.expect("an event").id().to_owned())
+        .collect();
+    assert_eq!(ids, ["first", "second"]);
     replica.until_in_step().expect("a replica in step");
 }

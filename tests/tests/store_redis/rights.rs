@@ -26,6 +26,9 @@ pub(super) const RIGHTS: &str = "evalsha eval info config|get time type \
 pub(super) const WITH_DATABASE: &str = "select";
 /// The additional rights in a Cluster.
 pub(super) const IN_CLUSTER: &str = "cluster|slots ping asking";
+/// The right for a command that the client library sends to the nodes of a Cluster, and whose refusal it ignores.
+/// Redis knows the command from 7.2 on.
+const SET_CLIENT_INFO: &str = "client|setinfo";
 /// The additional right under Sentinel.
 pub(super) const UNDER_SENTINEL: &str = "role";
 /// The additional right for commits that wait for replicas.
@@ -36,6 +39,13 @@ pub(super) fn rules(rights: &[&str]) -> String {
     let rights = rights.join(" ");
     let rights: Vec<&str> = rights.split_whitespace().collect();
     format!("resetchannels ~ordain:* -@all +{}", rights.join(" +"))
+}
+
+/// Grants the user `shop` the right to a command that only Redis 7.2 and later know.
+pub(super) fn allow_client_info(server: &Server) {
+    let allow = ["ACL", "SETUSER", "shop", &format!("+{SET_CLIENT_INFO}")];
+    // An earlier server refuses the unknown command, and the library's request is no denied command then.
+    server.attempt(&allow).expect("an answer");
 }
 
 /// Returns the requests that a server denied to users.

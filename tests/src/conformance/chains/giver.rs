@@ -72,6 +72,7 @@ impl Giver {
             shard: *shard,
             rules: *rules,
             witness: None,
+            call: None,
             groups: lots,
         };
         store.assign(Arc::new(assign)).await.expect("an answer")

@@ -166,6 +166,31 @@ fn classic_queue_without_declarations_is_used() -> Result<()> {
     service.end()
 }
 
+/// A queue with arguments is used as it is too. The log names the arguments with which the queue loses events.
+#[test]
+fn queue_with_arguments_and_without_declarations_is_used() -> Result<()> {
+    for kind in ["classic", "quorum"] {
+        let rig = Rig::with(ADMIN, "", "declare = false")?;
+        rig.client.exchange("cases", ExchangeKind::Fanout)?;
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-queue-type".into(), AMQPValue::LongString(kind.into()));
+        arguments
+            .insert("x-dead-letter-exchange".into(), AMQPValue::LongString("amq.fanout".into()));
+        arguments.insert("x-max-length".into(), AMQPValue::LongInt(1_000_000));
+        arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
+        rig.client.queue_with("cases", arguments)?;
+        rig.client.bind("cases", "cases", "")?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        let lines = in_turn(3, 10);
+        rig.publish(&lines)?;
+        rig.check(&lines)?;
+        service
+            .until_says("queue may lose events: the queue \"cases\" has x-max-length = 1000000")?;
+        service.end()?;
+    }
+    Ok(())
+}
+
 /// The events that were published before the binding was declared again are lost. The log names them.
 #[test]
 fn replaced_exchange_is_reported() -> Result<()> {

@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ordain_servers::Redis;
 use ordain_tests::host::Home;
 use ordain_tests::http;
-use ordain_tests::log::{by_key, in_turn, text};
+use ordain_tests::log::{by_key, in_turn, line, text};
 use ordain_tests::service::{Service, wait_until};
 use ordain_tests::tally;
 use serde_json::{Value, json};
@@ -347,6 +349,89 @@ fn emptied_redis_is_not_taken_over() -> Result<()> {
     let mut service = Service::start(&homes[0], &["run"])?;
     service.until_says("created a new store at ")?;
     http::ready(&mut service)?;
+    service.end()
+}
+
+/// How long a host may accept events after its store has lost everything.
+const NOTICED_LIMIT: Duration = Duration::from_secs(4);
+
+/// Sends events, one after the other, until the host has ended. Returns the keys of the accepted events. The host must
+/// not accept events for long, because its store has just lost everything.
+fn post_until_end(service: &mut Service, address: SocketAddr) -> Result<BTreeSet<String>> {
+    let lost_at = Instant::now();
+    let mut last_accepted = Duration::ZERO;
+    let mut accepted = BTreeSet::new();
+    for number in 0.. {
+        if !service.is_running()? {
+            break;
+        }
+        let key = format!("late{number}");
+        let event = line(&key, 1, &json!({ "n": number }));
+        if post(address, ONE, &event).is_ok_and(|answer| answer.status == 202) {
+            last_accepted = lost_at.elapsed();
+            accepted.insert(key);
+        }
+        // The pace of a producer.
+        sleep(Duration::from_millis(5));
+    }
+    ensure!(
+        last_accepted < NOTICED_LIMIT,
+        "the host accepted an event {last_accepted:?} after the loss: {}",
+        service.stderr()
+    );
+    ensure!(!service.wait()?.success(), "{}", service.stderr());
+    Ok(accepted)
+}
+
+/// Waits until the events of these keys have taken effect. `out` returns the messages of the host.
+fn until_effects(keys: &BTreeSet<String>, mut out: impl FnMut() -> String) -> Result<()> {
+    wait_until("the effects of all accepted events", || {
+        let printed = out();
+        let messages = printed.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        let subjects =
+            messages.map(|line| Ok(serde_json::from_str::<Value>(line)?["subject"].take()));
+        let subjects: Vec<Value> = subjects.collect::<Result<_>>()?;
+        let subjects: BTreeSet<&str> = subjects.iter().filter_map(Value::as_str).collect();
+        Ok(keys.iter().all(|key| subjects.contains(&**key)))
+    })
+}
+
+/// A producer sends events while the Redis loses everything. The host soon accepts no more events, and ends. The events
+/// that it accepted until then are in the emptied Redis, and take effect after the next start.
+#[test]
+fn host_that_finds_redis_empty_accepts_no_more_events() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = Home::new(&["tally"], &one_partition(&redis))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    work(address, std::slice::from_ref(&service))?;
+    redis.command(&["FLUSHALL"])?;
+    let accepted = post_until_end(&mut service, address)?;
+    let mut service = Service::start(&home, &["run"])?;
+    until_effects(&accepted, || service.stdout())?;
+    service.end()
+}
+
+/// An empty folder replaces the store's folder under a running host. The host soon accepts no more events, and ends.
+/// The events that it accepted until then are in the old folder, and take effect after a start with that folder.
+#[test]
+fn host_whose_store_folder_is_replaced_accepts_no_more_events() -> Result<()> {
+    let home = Home::new(&["tally"], &config("", SOURCE))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let lines = in_turn(5, 4);
+    ensure!(post(address, LINES, &text(&lines))?.status == 202);
+    wait_until("the effects of all events", || Ok(home.lines("out.ndjson") >= lines.len()))?;
+    let [store, aside] = ["ordain-data", "aside"].map(|name| home.path(name));
+    std::fs::rename(&store, &aside)?;
+    std::fs::create_dir(&store)?;
+    let accepted = post_until_end(&mut service, address)?;
+    ensure!(std::fs::read_dir(&store)?.next().is_none(), "the host wrote to the empty folder");
+    std::fs::remove_dir(&store)?;
+    std::fs::rename(&aside, &store)?;
+    let mut service = Service::start(&home, &["run"])?;
+    until_effects(&accepted, || home.read("out.ndjson"))?;
+    service.until_logging()?;
     service.end()
 }
 

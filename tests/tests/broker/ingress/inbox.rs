@@ -2,12 +2,12 @@
 //! the broker or over both, and also while the broker is down.
 
 use anyhow::{Result, ensure};
-use ordain_servers::{Rabbit, wait_until};
+use ordain_servers::{Proxy, Rabbit, wait_until};
 use ordain_tests::host::Home;
 use ordain_tests::http;
 use ordain_tests::log::{by_key, in_turn};
 use ordain_tests::rig::{Rig, config};
-use ordain_tests::service::Service;
+use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 use ordain_tests::tally;
 
 use super::support::{ONE, SECTIONS, ingress, into_file, post, post_all, waits};
@@ -75,6 +75,41 @@ fn broker_crash_delays_no_http_event() -> Result<()> {
 #[test]
 fn paused_broker_delays_no_http_event() -> Result<()> {
     broker_goes(Rabbit::pause, Rabbit::resume)
+}
+
+/// The broker accepts no messages because of its memory limit. The host notices that after the time limit of a message,
+/// and then processes the events without the broker.
+#[test]
+fn blocked_publishing_keeps_no_http_event_waiting() -> Result<()> {
+    broker_goes(|rabbit| rabbit.limit_memory(0.00001), |rabbit| rabbit.limit_memory(0.4))
+}
+
+/// The link on which the host publishes events from HTTP becomes silent and stays so. The host notices that although
+/// the client library would notice it only after ten minutes.
+#[test]
+fn silent_link_of_the_inbox_is_replaced() -> Result<()> {
+    let rig = Rig::new()?;
+    let proxy = Proxy::start(rig.rabbit.port())?;
+    let sections = format!("[runtime]\nlease = \"10m\"\n{SECTIONS}");
+    let text_of = config(&rig.rabbit.url_at(proxy.port()), &sections, "", "")
+        .replace("[streams.cases]", "heartbeat = \"5m\"\n[streams.cases]");
+    let home = Home::new(&["tally"], &into_file(&text_of, "out.ndjson"))?;
+    let mut service = Service::start(&home, &RUN_WITH_SHORT_WAITS)?;
+    let address = ingress(&mut service)?;
+    rig.until_declared()?;
+    let lines = in_turn(40, 20);
+    let (first, rest) = lines.split_at(400);
+    post_all(address, first)?;
+    wait_until("the first effects", || Ok(home.lines("out.ndjson") >= first.len()))?;
+    wait_until("an empty inbox", || waits(&mut service).map(|count| count == 0))?;
+
+    ensure!(proxy.silence("ordain publish") == 1, "the inbox has one connection");
+    post_all(address, rest)?;
+    wait_until("all effects", || Ok(home.lines("out.ndjson") >= lines.len()))?;
+    wait_until("an empty inbox", || waits(&mut service).map(|count| count == 0))?;
+    rig.until_empty()?;
+    service.end()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
 /// A process that starts without the broker still accepts events.

@@ -59,9 +59,15 @@ pub(super) fn post_all(address: SocketAddr, lines: &[String]) -> Result<()> {
 
 /// Returns how many events are not published yet, from the metrics of the process.
 pub(super) fn waits(service: &mut Service) -> Result<u64> {
+    metric(service, "ordain_inbox_events")
+}
+
+/// Returns the sum of a metric of the process over all labels.
+pub(super) fn metric(service: &mut Service, name: &str) -> Result<u64> {
     let admin = http::admin(service)?;
     let metrics = http::get(admin, "/metrics")?.body;
-    let values = metrics.lines().filter(|line| line.starts_with("ordain_inbox_events{"));
-    let values = values.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
+    let samples = metrics.lines().filter_map(|line| line.strip_prefix(name));
+    let samples = samples.filter(|sample| sample.starts_with(['{', ' ']));
+    let values = samples.filter_map(|sample| sample.rsplit_once(' ')?.1.parse::<u64>().ok());
     Ok(values.sum())
 }

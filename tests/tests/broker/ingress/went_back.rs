@@ -1,20 +1,25 @@
 //! Tests of a Redis that goes back in time while events wait in it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
-use ordain_servers::Redis;
+use ordain_core::shard_of;
+use ordain_servers::{Cluster, Connection, Options, Redis, Sentinel, Takeover};
 use ordain_tests::host::Home;
-use ordain_tests::http;
-use ordain_tests::log::line;
+use ordain_tests::http::{self, Answer};
+use ordain_tests::log::{by_key, line, text};
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{Service, wait_until};
+use ordain_tests::tally;
 use serde_json::{Value, json};
 
-use super::support::{SECTIONS, ingress, into_file, post_all};
+use super::support::{LINES, SECTIONS, ingress, into_file, post, post_all};
 
 /// The number of events of each name: more than the host prefetches.
 const EVENTS: usize = 3_000;
+/// The number of shards in the tests that read the queues in Redis.
+const SHARDS: u32 = 4;
 
 /// Returns events of separate keys, so that a line of the output identifies the event that took effect.
 fn events(name: &str) -> Vec<String> {
@@ -109,5 +114,286 @@ fn inbox_events_accepted_after_rollback_take_effect() -> Result<()> {
         "{lost} were counted as lost, {taken} took effect: {}",
         service.stderr()
     );
+    service.end()
+}
+
+/// Returns a key of each shard, in the order of the shards. No key contains another one.
+fn key_of_each_shard(name: &str) -> Vec<String> {
+    let of = |shard| {
+        let mut keys = (0..).map(|number| format!("{name}{number}."));
+        keys.find(|key| shard_of(key, SHARDS) == shard)
+    };
+    (0..SHARDS).filter_map(of).collect()
+}
+
+/// Returns how many events wait in each shard.
+fn waiting(master: &mut Connection) -> Result<Vec<u64>> {
+    let mut counts = Vec::new();
+    for shard in 0..SHARDS {
+        let log = format!("ordain:{{{shard}}}:log:stream/cases");
+        let reply = master.command(&["HGET", &log, "w"])?;
+        counts.push(reply.text().map_or(Ok(0), str::parse)?);
+    }
+    Ok(counts)
+}
+
+/// A request has events for all shards. A master that is split from the Sentinel gets all but one of them. It is replaced
+/// before the host can write the last one, and the new master lacks the others. The host must write them once more before
+/// it answers 202.
+#[test]
+fn accepted_request_survives_the_end_of_a_split() -> Result<()> {
+    let group = Sentinel::behind_proxies(&Options::new())?;
+    let home = Home::new(
+        &["tally"],
+        &format!(
+            "{SECTIONS}[runtime]\nlease = \"30s\"\n\
+             [store]\nkind = \"redis\"\nurl = \"{}\"\nshards = {SHARDS}\n\
+             [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\n\
+             source = {{ kind = \"http\" }}\n\
+             [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
+            group.url()
+        ),
+    )?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    http::ready(&mut service)?;
+    let lines_of = |keys: &[String]| -> Vec<String> {
+        keys.iter().map(|key| line(key, 1, &json!({ "n": 1 }))).collect()
+    };
+    let keys = key_of_each_shard("a");
+    post_all(address, &lines_of(&keys))?;
+    let mut master = group.master().connect()?;
+    wait_until("empty queues after the first effects", || {
+        let is_done = effects(&service)?.get(&'a') == Some(&keys.len());
+        Ok(is_done && waiting(&mut master)?.iter().all(|count| *count == 0))
+    })?;
+
+    let mut cut_off = group.cut_off()?;
+    let keys = key_of_each_shard("b");
+    let proxy = &group.proxies()[0];
+    proxy.hold_request(keys.last().context("a key")?);
+    let body = text(&lines_of(&keys));
+    let answer = std::thread::scope(|scope| -> Result<Answer> {
+        let posting = scope.spawn(|| post(address, LINES, &body));
+        wait_until("a part of the request in the old master", || {
+            let is_held = proxy.counts().requests_held == 1;
+            Ok(is_held && waiting(cut_off.connection())? == [1, 1, 1, 0])
+        })?;
+        // The Sentinel does not wait until the master is down in its view, because the host answers the request after
+        // ten seconds at the latest.
+        group.sentinel().command(&["SENTINEL", "FAILOVER", group.name()])?;
+        group.until_replaced()?;
+        group.reunite()?;
+        posting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    ensure!(answer.status == 202, "{answer:?}: {}", service.stderr());
+    wait_until("the effects of the whole request", || {
+        Ok(effects(&service)?.get(&'b') == Some(&keys.len()))
+    })
+    .with_context(|| service.stderr())?;
+    service.end()
+}
+
+/// Returns how many events a host has counted as lost.
+fn lost_events(admin: SocketAddr) -> Result<usize> {
+    let metrics = http::get(admin, "/metrics")?.body;
+    let lost = metrics.lines().filter(|line| line.starts_with("ordain_events_lost_total{"));
+    Ok(lost.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum())
+}
+
+/// One host reads the only partition, and another host accepts its events. While the reader is paused, the server loses
+/// accepted events. The host that accepted them counts and logs exactly these events, although it reads no queue.
+#[test]
+fn lost_events_for_another_process_are_counted() -> Result<()> {
+    const SOME: usize = 400;
+    let redis = Redis::start(&[])?;
+    let text = format!(
+        "{SECTIONS}[runtime]\nlease = \"10m\"\n\
+         [store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 2\n\
+         [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\nsource = {{ kind = \"http\" }}\n\
+         [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
+        redis.url()
+    );
+    let homes = [Home::new(&["tally"], &text)?, Home::new(&["tally"], &text)?];
+    let mut reader = Service::start(&homes[0], &["run"])?;
+    http::ready(&mut reader)?;
+    let mut accepting = Service::start(&homes[1], &["run"])?;
+    let admin = http::ready(&mut accepting)?;
+    let address = ingress(&mut accepting)?;
+    let until_effects = |reader: &Service, name: char| {
+        wait_until(&format!("the effects of all events {name}"), || {
+            Ok(effects(reader)?.get(&name) == Some(&SOME))
+        })
+    };
+    post_all(address, &events("a")[..SOME])?;
+    until_effects(&reader, 'a').with_context(|| reader.stderr())?;
+    let early = redis.snapshot()?;
+    reader.pause()?;
+    post_all(address, &events("b")[..SOME])?;
+    redis.go_back(&early)?;
+    // The entries of these events have the numbers of the lost entries.
+    post_all(address, &events("c")[..SOME])?;
+    reader.resume()?;
+    until_effects(&reader, 'c').with_context(|| reader.stderr())?;
+    let counted = wait_until("the count of the lost events", || Ok(lost_events(admin)? >= SOME));
+    counted.with_context(|| accepting.stderr())?;
+    // The events that took effect are not counted later either: the host has checked all events when the reader has
+    // processed further events, and it has found the loss of others.
+    post_all(address, &events("d")[..SOME])?;
+    until_effects(&reader, 'd').with_context(|| reader.stderr())?;
+    let early = redis.snapshot()?;
+    reader.pause()?;
+    post_all(address, &events("e")[..SOME])?;
+    redis.go_back(&early)?;
+    let counted = wait_until("another loss", || Ok(lost_events(admin)? >= 2 * SOME));
+    counted.with_context(|| accepting.stderr())?;
+    reader.resume()?;
+    let log = accepting.stderr();
+    ensure!(lost_events(admin)? == 2 * SOME, "other events are counted: {log}");
+    let logged = log.lines().filter(|line| line.contains("may be lost"));
+    let logged = logged.filter_map(|line| {
+        let rest = line.split_once(" events=")?.1;
+        rest.split_whitespace().next()?.parse::<usize>().ok()
+    });
+    ensure!(logged.sum::<usize>() == 2 * SOME, "the log does not name the lost events: {log}");
+    let effects = effects(&reader)?;
+    ensure!(!effects.contains_key(&'b') && !effects.contains_key(&'e'), "{effects:?}");
+    reader.end()?;
+    accepting.end()
+}
+
+/// Makes a home with a `fifo` stream that has the default settings. `store` is the part of the configuration that
+/// describes the store in Redis.
+fn default_home(store: &str) -> Result<Home> {
+    let config = format!(
+        "{SECTIONS}[store]\nkind = \"redis\"\n{store}\
+         [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\nsource = {{ kind = \"http\" }}\n\
+         [sinks.tally]\nkind = \"file\"\npath = \"-\"\n"
+    );
+    Home::new(&["tally"], &config)
+}
+
+/// Returns events of 60 keys that begin with the name, alternating between the keys.
+fn events_in_turn(name: &str, count: usize) -> Vec<String> {
+    const KEYS: usize = 60;
+    let event = |at: usize| {
+        line(&format!("{name}{}", at % KEYS), (at / KEYS) as u64 + 1, &json!({ "n": at }))
+    };
+    (0..count).map(event).collect()
+}
+
+/// Returns the messages of the keys that begin with the name. Returns each message once, because it may be published
+/// again.
+fn messages(service: &Service, name: &str) -> Result<Vec<String>> {
+    let mut ids = BTreeSet::new();
+    let mut messages = Vec::new();
+    for line in service.stdout().split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+        let message: Value = serde_json::from_str(line).context("a message")?;
+        let subject = message["subject"].as_str().context("a key")?;
+        if subject.starts_with(name) && ids.insert(message["id"].to_string()) {
+            messages.push(line.trim_end().to_owned());
+        }
+    }
+    Ok(messages)
+}
+
+/// Checks that each of these events took effect once, in the order of its key.
+fn check_effects(service: &Service, name: &str, lines: &[String]) -> Result<()> {
+    tally::check(&by_key(lines)?, &text(&messages(service, name)?))
+}
+
+/// Posts events, and waits until each of them has taken effect.
+fn post_until_effects(service: &mut Service, name: &str, lines: &[String]) -> Result<()> {
+    post_all(ingress(service)?, lines).with_context(|| service.stderr())?;
+    wait_until(&format!("the effects of all events {name}"), || {
+        Ok(messages(service, name)?.len() >= lines.len())
+    })
+    .with_context(|| service.stderr())?;
+    check_effects(service, name, lines)
+}
+
+/// Each master of a Cluster is replaced by a replica that lacks the last accepted events. No connection breaks. With
+/// `after_effects`, all of these events have taken effect before the takeover.
+fn take_over_cluster(after_effects: bool) -> Result<()> {
+    const MASTERS: usize = 3;
+    const SOME: usize = 1_560;
+    let mut cluster = Cluster::start(MASTERS)?;
+    cluster.add_replicas()?;
+    let home = default_home(&format!("url = \"{}\"\n", cluster.urls().swap_remove(0)))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let admin = http::ready(&mut service)?;
+    let early = events_in_turn("a", SOME);
+    post_until_effects(&mut service, "a", &early)?;
+    (0..MASTERS).try_for_each(|number| cluster.let_replica_lag(number))?;
+    let lacked = events_in_turn("b", SOME);
+    if after_effects {
+        post_until_effects(&mut service, "b", &lacked)?;
+    } else {
+        post_all(ingress(&mut service)?, &lacked)?;
+    }
+    (0..MASTERS).try_for_each(|number| cluster.take_over(number, Takeover::Takeover))?;
+    wait_until("new masters that serve", || {
+        for number in 0..MASTERS {
+            let reply = cluster.master(number).command(&["CLUSTER", "INFO"])?;
+            if !reply.text().unwrap_or_default().contains("cluster_state:ok") {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    })?;
+    post_until_effects(&mut service, "c", &events_in_turn("c", SOME))?;
+    let mut lost = 0;
+    let mut taken = 0;
+    wait_until("the effect or the loss of each event that the replicas lacked", || {
+        lost = lost_events(admin)?;
+        taken = messages(&service, "b")?.len();
+        Ok(lost + taken >= SOME)
+    })
+    .with_context(|| service.stderr())?;
+    ensure!(
+        lost + taken == SOME,
+        "{lost} events were counted as lost, {taken} took effect: {}",
+        service.stderr()
+    );
+    check_effects(&service, "a", &early)?;
+    service.end()
+}
+
+/// The host is quiet, and all events in the old masters have taken effect. The new masters assign the numbers of some of
+/// these events to later events. The host must not remove the later events unread, and must not count an earlier event
+/// as lost.
+#[test]
+fn events_after_takeover_of_a_cluster_take_effect() -> Result<()> {
+    take_over_cluster(true)
+}
+
+/// Some of the events may still wait in the old masters. The later events take effect, and the host counts exactly the
+/// events without effect as lost.
+#[test]
+fn events_lost_by_takeover_of_a_cluster_are_counted() -> Result<()> {
+    take_over_cluster(false)
+}
+
+/// Another program removes the empty queues of a stream from a running host's store, and nothing else. Later events get
+/// the numbers of events that the host has read. They must take effect nevertheless, and no event counts as lost.
+#[test]
+fn events_after_removal_of_the_queues_take_effect() -> Result<()> {
+    const MANY: usize = 6_000;
+    let redis = Redis::start(&[])?;
+    let home = default_home(&format!("url = \"{}\"\nshards = {SHARDS}\n", redis.url()))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let admin = http::ready(&mut service)?;
+    let early = events_in_turn("a", MANY);
+    post_until_effects(&mut service, "a", &early)?;
+    let mut connection = redis.connect()?;
+    wait_until("empty queues", || Ok(waiting(&mut connection)?.iter().all(|count| *count == 0)))?;
+    for shard in 0..SHARDS {
+        let log = format!("ordain:{{{shard}}}:log:stream/cases");
+        let removed = connection.command(&["DEL", &log])?;
+        ensure!(removed.int() == Some(1), "shard {shard} had no queue: {removed:?}");
+    }
+    post_until_effects(&mut service, "b", &events_in_turn("b", MANY))?;
+    check_effects(&service, "a", &early)?;
+    ensure!(lost_events(admin)? == 0, "events were counted as lost: {}", service.stderr());
     service.end()
 }

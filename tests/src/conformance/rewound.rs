@@ -1,0 +1,583 @@
+//! A store that goes back in time. It loses all data of the lost commits, and detects the owner's next commit. When the
+//! owner has repeated the lost commits under their numbers, the store has the same data again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ordain_core::{
+    AcceptedId, AppliedCommit, Batch, CommitReply, DeadLetter, Key, KeyRecord, KeyWrite,
+    LetterContent, LetterId, StateUpdate, WriteCondition,
+};
+use ordain_store::{ClaimedPartition, Mark, Partition, Store, StoreError, StoredLetter};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::leases::{beat, given, some};
+use super::letters::letter;
+use super::outbox::{emitting, noted, numbers};
+use super::{Fixture, Owner, absent, event, fresh, job, letters, next, outbox};
+
+/// Far enough in the future that a slow test does not reach it.
+const LATER: u64 = 600_000;
+/// The part of `LATER` that may pass during a slow test.
+const SLACK: u64 = 60_000;
+
+/// Makes the next batch of a stream that forwards its dead letters, with orphan dead letters.
+fn forwarding(owner: &mut Owner, writes: Vec<KeyWrite>, letters: Vec<DeadLetter>) -> Arc<Batch> {
+    let batch = owner.batch(writes);
+    Arc::new(Batch { letters, forward: true, ..(*batch).clone() })
+}
+
+/// Sends a batch, all of whose writes must be applied.
+async fn apply(store: &dyn Store, owner: &Owner, batch: &Arc<Batch>) -> AppliedCommit {
+    match owner.send(store, batch).await {
+        CommitReply::Applied(applied) => {
+            assert_eq!(applied.refused, []);
+            applied
+        }
+        other => panic!("commit {} is not applied: {other:?}", batch.number),
+    }
+}
+
+/// Returns the form in which an owner repeats a lost batch: with the times that the store set at the first commit.
+fn repeated(batch: &Batch, first: &AppliedCommit) -> Arc<Batch> {
+    let mut batch = batch.clone();
+    for write in &mut batch.writes {
+        write.record.fill_times(first.time);
+    }
+    Arc::new(batch)
+}
+
+/// Sends a batch to a store that lacks the commit before it. `last` is the last commit of this owner in the store.
+async fn is_detected(store: &dyn Store, owner: &Owner, batch: &Arc<Batch>, last: Option<u64>) {
+    let reply = owner.send(store, batch).await;
+    let detected = matches!(&reply, CommitReply::RolledBack { last: of, .. } if *of == last);
+    assert!(detected, "commit {}: {reply:?}", batch.number);
+}
+
+/// Returns the letters without their times: a repeated commit has another time.
+fn contents(rows: Vec<StoredLetter>) -> Vec<DeadLetter> {
+    rows.into_iter().map(|row| row.letter).collect()
+}
+
+/// The store loses letters of keys and orphan letters together with their commit. It does not apply the next commit
+/// until the owner has repeated the lost one. Then the store has the same letters again, each once.
+pub async fn lost_letters_are_written_again(fixture: &mut impl Fixture) {
+    let mut owner = Owner::claim(fixture.store(), "s", 0).await;
+    let keys = owner.keys(3);
+    let mut write = absent(&keys[0]);
+    write.letters = vec![letter(&keys[0], 1, 0, LetterContent::Nothing)];
+    owner.write(fixture.store(), write).await;
+    let before = letters::all(fixture.store(), None, 10).await;
+    assert_eq!(before.len(), 1);
+    fixture.remember().await;
+
+    let store = fixture.store();
+    let mut write = absent(&keys[1]);
+    let whole = LetterContent::Event(event(&keys[1], 1, "whole"));
+    write.letters = vec![letter(&keys[1], 1, 5, whole)];
+    let lost_id = write.letters[0].id.clone();
+    let raw = LetterContent::Raw(Bytes::from_static(b"\xff\0raw"));
+    let orphans = vec![letter(&keys[2], 7, 1, raw.clone()), letter("", 0, 1, raw)];
+    let lost = forwarding(&mut owner, vec![write], orphans);
+    let first = apply(store, &owner, &lost).await;
+    let whole = contents(letters::all(store, None, 10).await);
+    assert_eq!(whole.len(), 4);
+
+    fixture.go_back().await;
+    let later = owner.batch(vec![next(&keys[0], 2)]);
+    for _ in 0..2 {
+        let store = fixture.store();
+        assert_eq!(letters::all(store, None, 10).await, before);
+        assert_eq!(store.letter("s", &lost_id).await.expect("a read"), None);
+        assert_eq!(owner.load(store, &keys[0]).await.expect("a key record").record.next, 2);
+        is_detected(store, &owner, &later, Some(1)).await;
+    }
+    // The owner sends the repeated commit twice, as after a lost answer.
+    let store = fixture.store();
+    for _ in 0..2 {
+        let reply = apply(store, &owner, &repeated(&lost, &first)).await;
+        assert!(reply.existing_letters.is_empty());
+        assert_eq!(contents(letters::all(store, None, 10).await), whole);
+    }
+    apply(store, &owner, &later).await;
+    fixture.reopen().await;
+    let store = fixture.store();
+    assert_eq!(contents(letters::all(store, None, 10).await), whole);
+    let found = store.letter("s", &lost_id).await.expect("a read");
+    assert_eq!(found.map(|row| row.letter.id), Some(lost_id));
+}
+
+/// If the store loses a commit that removed a letter, the store has this letter again, with its content and its time.
+/// The repeated commit removes the letter again.
+pub async fn removed_letters_are_back_until_the_repetition(fixture: &mut impl Fixture) {
+    let mut owner = Owner::claim(fixture.store(), "s", 0).await;
+    let content = LetterContent::Event(event("a", 2, "far"));
+    let far = letter("a", 2, 1, content);
+    let mut write = fresh("a", WriteCondition::Absent, job(1));
+    write.letters = vec![far.clone(), letter("a", 9, 1, LetterContent::Nothing)];
+    owner.write(fixture.store(), write).await;
+    let before = letters::all(fixture.store(), None, 10).await;
+    assert_eq!(before.len(), 2);
+    fixture.remember().await;
+
+    // The event of the letter takes effect; another letter takes the place of the second one.
+    let mut write = fresh("a", WriteCondition::Next(1), job(3));
+    write.removed_letters = vec![far.id.clone(), letter("a", 9, 1, LetterContent::Nothing).id];
+    let other = letter("a", 9, 1, LetterContent::Raw(Bytes::from_static(b"other")));
+    write.letters = vec![other.clone()];
+    let lost = owner.batch(vec![write]);
+    let first = apply(fixture.store(), &owner, &lost).await;
+    assert_eq!(
+        contents(letters::all(fixture.store(), None, 10).await),
+        std::slice::from_ref(&other)
+    );
+
+    fixture.go_back().await;
+    let store = fixture.store();
+    assert_eq!(letters::all(store, None, 10).await, before);
+    assert_eq!(store.letter("s", &far.id).await.expect("a read"), Some(before[0].clone()));
+    apply(store, &owner, &repeated(&lost, &first)).await;
+    fixture.reopen().await;
+    let store = fixture.store();
+    assert_eq!(contents(letters::all(store, None, 10).await), [other]);
+    assert_eq!(store.letter("s", &far.id).await.expect("a read"), None);
+}
+
+/// The letters of a repeated commit are in the outbox again, once, even if they left the outbox before the loss. A
+/// removal that names the lost commit leaves them there.
+pub async fn lost_letters_are_forwarded_again(fixture: &mut impl Fixture) {
+    let mut owner = Owner::claim(fixture.store(), "s", 0).await;
+    let store = fixture.store();
+    let keys = owner.keys(2);
+    let known = letter("", 0, 1, LetterContent::Nothing);
+    let batch = forwarding(&mut owner, vec![absent(&keys[0])], vec![known.clone()]);
+    let shard = batch.shard;
+    apply(store, &owner, &batch).await;
+    let done = store.outbox_done(&owner.partition, owner.claim, shard, 1, &[]).await;
+    assert_eq!(done.expect("done"), Some(1));
+    fixture.remember().await;
+
+    let store = fixture.store();
+    let mut write = emitting(absent(&keys[1]), &[(1, 0)]);
+    write.letters = vec![letter(&keys[1], 1, 0, LetterContent::Nothing)];
+    let new = letter("", 0, 2, LetterContent::Nothing);
+    let lost = forwarding(&mut owner, vec![write], vec![known, new.clone()]);
+    let first = apply(store, &owner, &lost).await;
+    assert_eq!(first.existing_letters, [0]);
+    let entries = outbox::all(store, &owner, &keys[0], 10).await;
+    assert_eq!(numbers(&entries), [2]);
+    assert_eq!(entries[0].letters, [lost.writes[0].letters[0].clone(), new]);
+    let done = store.outbox_done(&owner.partition, owner.claim, shard, 2, &[]).await;
+    assert_eq!(done.expect("done"), Some(2));
+    assert_eq!(outbox::all(store, &owner, &keys[0], 10).await, []);
+
+    fixture.go_back().await;
+    let store = fixture.store();
+    assert_eq!(outbox::all(store, &owner, &keys[0], 10).await, []);
+    // The answer shows that the store lacks commit 2.
+    let done = store.outbox_done(&owner.partition, owner.claim, shard, 2, &[]).await;
+    assert_eq!(done.expect("an answer"), Some(1));
+    for _ in 0..2 {
+        let again = apply(store, &owner, &repeated(&lost, &first)).await;
+        assert_eq!(again.existing_letters, [0]);
+        assert_eq!(outbox::all(store, &owner, &keys[0], 10).await, entries);
+    }
+    fixture.reopen().await;
+    let store = fixture.store();
+    assert_eq!(outbox::all(store, &owner, &keys[0], 10).await, entries);
+    let done = store.outbox_done(&owner.partition, owner.claim, shard, 2, &[]).await;
+    assert_eq!(done.expect("done"), Some(2));
+    assert_eq!(outbox::all(store, &owner, &keys[0], 10).await, []);
+}
+
+/// A removal from the outbox goes back together with its marks. The owner of the entries removes them again. An owner
+/// whose claim is lost removes nothing.
+pub async fn lost_removals_from_the_outbox_are_made_again(fixture: &mut impl Fixture) {
+    let mut owner = Owner::claim(fixture.store(), "s", 0).await;
+    let shard = owner.shard("a");
+    owner.write(fixture.store(), emitting(absent("a"), &[(1, 0)])).await;
+    owner.write(fixture.store(), emitting(next("a", 2), &[(2, 0)])).await;
+    let entries = outbox::all(fixture.store(), &owner, "a", 10).await;
+    let marks = noted(fixture);
+    fixture.remember().await;
+
+    let store = fixture.store();
+    let done = store.outbox_done(&owner.partition, owner.claim, shard, 1, &marks).await;
+    assert_eq!(done.expect("done"), Some(2));
+    assert_eq!(outbox::all(store, &owner, "a", 10).await, entries[1..]);
+    let other = Owner::claim(store, "s", 0).await;
+    let done = store.outbox_done(&other.partition, other.claim, shard, 2, &marks).await;
+    assert_eq!(done.expect("done"), Some(2));
+
+    fixture.go_back().await;
+    let store = fixture.store();
+    assert_eq!(outbox::all(store, &owner, "a", 10).await, entries);
+    for mark in &marks {
+        assert_eq!(store.mark(&mark.name).await.expect("a mark"), None);
+    }
+    let done = store.outbox_done(&other.partition, other.claim, shard, 2, &marks).await;
+    assert_eq!(done.expect("an answer"), None, "the claim is lost");
+    assert_eq!(outbox::all(store, &owner, "a", 10).await, entries);
+    for mark in &marks {
+        assert_eq!(store.mark(&mark.name).await.expect("a mark"), None);
+    }
+    let done = store.outbox_done(&owner.partition, owner.claim, shard, 1, &marks).await;
+    assert_eq!(done.expect("done"), Some(2));
+    assert_eq!(outbox::all(store, &owner, "a", 10).await, entries[1..]);
+    for mark in &marks {
+        assert_eq!(store.mark(&mark.name).await.expect("a mark"), Some(mark.value.clone()));
+    }
+}
+
+/// If the store loses a commit, it has lost the events that the commit spilled, and has the events again that the
+/// commit settled. The repeated commit spills and settles the same events.
+pub async fn lost_spills_are_made_again(fixture: &mut impl Fixture) {
+    let mut owner = Owner::claim(fixture.store(), "s", 0).await;
+    let spilling = |expect, next_sequence, new: &[u64], all: &[u64]| {
+        let mut write = fresh("a", expect, job(next_sequence));
+        write.spill =
+            new.iter().map(|sequence| (*sequence, event("a", *sequence, "held"))).collect();
+        for sequence in all {
+            write.record.spilled.add(*sequence);
+        }
+        write
+    };
+    let write = spilling(WriteCondition::Absent, 1, &[2, 5], &[2, 5]);
+    owner.write(fixture.store(), write).await;
+    fixture.remember().await;
+    let write = spilling(WriteCondition::Next(1), 3, &[5, 8], &[5, 8]);
+    let lost = owner.batch(vec![write]);
+    let first = apply(fixture.store(), &owner, &lost).await;
+    assert_eq!(first.existing_spills.len(), 1);
+    assert_eq!(owner.spilled(fixture.store(), "a", 0).await, [5, 8]);
+
+    fixture.go_back().await;
+    let store = fixture.store();
+    assert_eq!(owner.spilled(store, "a", 0).await, [2, 5]);
+    let again = apply(store, &owner, &repeated(&lost, &first)).await;
+    assert_eq!(again.existing_spills, first.existing_spills);
+    fixture.reopen().await;
+    let store = fixture.store();
+    assert_eq!(owner.spilled(store, "a", 0).await, [5, 8]);
+    let found = store.find_missing(&owner.partition, &"a".into(), &[1..=9], 0).await;
+    let found = found.expect("an answer").expect("events");
+    assert_eq!(found.iter().map(|(sequence, _)| *sequence).collect::<Vec<_>>(), [5, 8]);
+}
+
+/// A due entry goes back to its earlier time. The repeated commit moves or removes the entry again.
+pub async fn due_entries_go_back_with_their_commit(fixture: &mut impl Fixture) {
+    let mut owner = Owner::claim(fixture.store(), "s", 0).await;
+    let keys = owner.keys(3);
+    for key in &keys[..2] {
+        let mut write = absent(key);
+        write.due_in = Some(10_000);
+        owner.write(fixture.store(), write).await;
+    }
+    fixture.remember().await;
+    let mut moved = next(&keys[0], 2);
+    moved.due_in = Some(LATER);
+    let mut new = absent(&keys[2]);
+    new.due_in = Some(0);
+    let lost = owner.batch(vec![moved, next(&keys[1], 2), new]);
+    let first = apply(fixture.store(), &owner, &lost).await;
+    fixture.pass(20_000).await;
+    assert_eq!(owner.due(fixture.store(), 10).await.0, [keys[2].to_string()]);
+
+    fixture.go_back().await;
+    let store = fixture.store();
+    let earlier = [keys[0].to_string(), keys[1].to_string()];
+    assert_eq!(owner.due(store, 10).await, (earlier.to_vec(), None));
+    assert_eq!(owner.load(store, &keys[0]).await.expect("a key record").due_in, Some(0));
+    apply(store, &owner, &repeated(&lost, &first)).await;
+    for reopened in [false, true] {
+        let (due, left) = owner.due(fixture.store(), 10).await;
+        assert_eq!(due, [keys[2].to_string()], "{reopened}");
+        assert!(left.is_some_and(|left| left > LATER - SLACK), "{left:?}");
+        fixture.reopen().await;
+    }
+}
+
+/// Marks and the checkpoint of a source go back with the store. The owner whose claim is in the store writes them
+/// again; an owner whose claim is lost cannot write a checkpoint.
+pub async fn marks_go_back_and_checkpoints_name_their_claim(fixture: &mut impl Fixture) {
+    let mark = |name: &str, value: &'static str| Mark { name: name.into(), value: value.into() };
+    let checkpoint = async |store: &dyn Store, owner: &Owner, value: &'static str| {
+        let breaks = store.disconnects();
+        let mark = mark("source/s", value);
+        let put = store.put_checkpoint(&owner.partition, owner.claim, breaks, &mark).await;
+        (put.expect("an answer"), store.mark("source/s").await.expect("a mark"))
+    };
+    let store = fixture.store();
+    let first = Owner::claim(store, "s", 0).await;
+    store.put_marks(&[mark("kept", "1")]).await.expect("marks");
+    assert_eq!(checkpoint(store, &first, "1").await, (true, Some("1".into())));
+    store.flush().await.expect("a flush");
+    fixture.remember().await;
+
+    let store = fixture.store();
+    store.put_marks(&[mark("kept", "2"), mark("new", "1")]).await.expect("marks");
+    let second = Owner::claim(store, "s", 0).await;
+    assert_eq!(checkpoint(store, &second, "2").await, (true, Some("2".into())));
+    store.flush().await.expect("a flush");
+
+    fixture.go_back().await;
+    let store = fixture.store();
+    assert_eq!(store.mark("kept").await.expect("a mark"), Some("1".into()));
+    assert_eq!(store.mark("new").await.expect("a mark"), None);
+    assert_eq!(checkpoint(store, &second, "3").await, (false, Some("1".into())));
+    assert_eq!(checkpoint(store, &first, "4").await, (true, Some("4".into())));
+    store.put_marks(&[mark("kept", "2"), mark("new", "1")]).await.expect("marks");
+    store.flush().await.expect("a flush");
+    fixture.reopen().await;
+    let store = fixture.store();
+    for (name, value) in [("kept", "2"), ("new", "1"), ("source/s", "4")] {
+        assert_eq!(store.mark(name).await.expect("a mark"), Some(value.into()), "{name}");
+    }
+}
+
+/// Claims a partition with the epoch of a lease.
+async fn owner_of(store: &dyn Store, partition: &Partition, epoch: u64) -> Owner {
+    let claimed = store.claim(partition, epoch).await.expect("a claim");
+    let ClaimedPartition { claim, commits } = claimed;
+    Owner { partition: partition.clone(), claim, numbers: commits }
+}
+
+/// A lease that was granted in the lost time is unknown. The store may grant its epoch again; the store then accepts
+/// commits under the new claim only, and the old holder can neither commit, claim nor release.
+pub async fn leases_of_the_lost_time_are_unknown(fixture: &mut impl Fixture) {
+    let (partition, [one, other]) = some();
+    let store = fixture.store();
+    beat(store, one, "one", 0).await;
+    let first = given(store, &partition, one).await;
+    let mut older = owner_of(store, &partition, first).await;
+    let write =
+        |expect, next_sequence| fresh("a", expect, KeyRecord::new(next_sequence, partition.number));
+    older.write(store, write(WriteCondition::Absent, 2)).await;
+    store.release(&partition, one, first).await.expect("an answer");
+    fixture.remember().await;
+
+    let store = fixture.store();
+    beat(store, other, "other", 0).await;
+    let second = given(store, &partition, other).await;
+    let mut lost = owner_of(store, &partition, second).await;
+    lost.write(store, write(WriteCondition::Next(2), 3)).await;
+    let late = lost.batch(vec![write(WriteCondition::Next(3), 4)]);
+    let seen = store.table().await.expect("a table");
+    assert_eq!(seen.holder(&partition), Some(other));
+
+    fixture.go_back().await;
+    let store = fixture.store();
+    let table = store.table().await.expect("a table");
+    assert_eq!(table.holder(&partition), None);
+    assert!(table.leases.get(&partition).is_none_or(|lease| lease.epoch == first), "{table:?}");
+    let table = beat(store, other, "other", seen.membership_version).await;
+    let table = table.expect("the table is another one");
+    assert_eq!(table.holder(&partition), None);
+    is_detected(store, &lost, &late, None).await;
+
+    beat(store, one, "one", 0).await;
+    let third = given(store, &partition, one).await;
+    assert_eq!(third, second, "the store lacks the lost lease, so it grants the epoch again");
+    let mut newer = owner_of(store, &partition, third).await;
+    assert_ne!(newer.claim.random, lost.claim.random);
+    is_detected(store, &lost, &late, None).await;
+    let refused = store.claim(&partition, second).await;
+    assert!(matches!(refused, Err(StoreError::InUse(_))), "{refused:?}");
+    store.release(&partition, other, second).await.expect("an answer");
+    assert_eq!(store.table().await.expect("a table").holder(&partition), Some(one));
+    let behind = older.batch(vec![write(WriteCondition::Next(2), 3)]);
+    assert_eq!(older.send(store, &behind).await, CommitReply::Fenced);
+    newer.write(store, write(WriteCondition::Next(2), 3)).await;
+    is_detected(store, &lost, &late, None).await;
+    assert_eq!(newer.load(store, "a").await.expect("a key record").record.next, 3);
+}
+
+/// The holder of a lost lease may write its claim after the store went back. The next lease then has an epoch above
+/// this claim, although the store does not know the lost lease.
+pub async fn a_late_claim_raises_the_next_lease(fixture: &mut impl Fixture) {
+    let (partition, [one, other]) = some();
+    let store = fixture.store();
+    beat(store, one, "one", 0).await;
+    let first = given(store, &partition, one).await;
+    owner_of(store, &partition, first).await;
+    store.release(&partition, one, first).await.expect("an answer");
+    fixture.remember().await;
+    beat(fixture.store(), other, "other", 0).await;
+    let second = given(fixture.store(), &partition, other).await;
+
+    fixture.go_back().await;
+    let store = fixture.store();
+    let mut late = owner_of(store, &partition, second).await;
+    beat(store, one, "one", 0).await;
+    let third = given(store, &partition, one).await;
+    assert!(third > second, "{third} after a claim with {second}");
+    let mut newer = owner_of(store, &partition, third).await;
+    let write = |expect| fresh("a", expect, KeyRecord::new(2, partition.number));
+    let fenced = late.batch(vec![write(WriteCondition::Absent)]);
+    assert_eq!(late.send(store, &fenced).await, CommitReply::Fenced);
+    newer.write(store, write(WriteCondition::Absent)).await;
+}
+
+/// The test's knowledge about a key.
+#[derive(Debug, Clone, Default)]
+struct ExpectedKey {
+    /// The next sequence; 0 if the store has no key record.
+    next: u64,
+    incarnation: u64,
+    spilled: BTreeSet<u64>,
+    letters: BTreeSet<LetterId>,
+}
+
+/// Makes a random write of a key, with data of all kinds.
+fn random_write(rng: &mut ChaCha8Rng, key: &Key, known: &mut ExpectedKey) -> KeyWrite {
+    let condition =
+        if known.next == 0 { WriteCondition::Absent } else { WriteCondition::Next(known.next) };
+    let from = known.next.max(1);
+    known.next = from + rng.random_range(0..3);
+    let mut write = fresh(key, condition, job(known.next));
+    write.record.incarnation = known.incarnation;
+    let mut emitted = Vec::new();
+    for sequence in from..known.next {
+        let content = sequence as u32;
+        write.ids.push(AcceptedId { sequence, id: sequence + 100, content });
+        match rng.random_range(0..3) {
+            0 => emitted.push((sequence, 0)),
+            1 => {
+                let content = LetterContent::Event(event(key, sequence, "dead"));
+                write.letters.push(letter(key, sequence, 0, content));
+            }
+            _ => {}
+        }
+    }
+    write.record.ids_from = known.next.saturating_sub(4).max(1);
+    for _ in 0..rng.random_range(0..3) {
+        let sequence = known.next + rng.random_range(1..20);
+        if known.spilled.insert(sequence) {
+            write.spill.push((sequence, event(key, sequence, "held")));
+        }
+    }
+    write.spill.sort_by_key(|(sequence, _)| *sequence);
+    known.spilled = known.spilled.split_off(&known.next);
+    for sequence in &known.spilled {
+        write.record.spilled.add(*sequence);
+    }
+    if rng.random_ratio(1, 3)
+        && let Some(gone) = known.letters.pop_first()
+    {
+        write.removed_letters.push(gone);
+    }
+    known.letters.extend(write.letters.iter().map(|letter| letter.id.clone()));
+    write.state = match rng.random_range(0..4) {
+        0 => StateUpdate::Keep,
+        1 => StateUpdate::Delete,
+        // This state is longer than the limit of a state within a record.
+        2 => StateUpdate::Put(vec![rng.random(); 3_000].into()),
+        _ => StateUpdate::Put(vec![rng.random(); 10].into()),
+    };
+    write.due_in = rng.random_ratio(1, 2).then_some(LATER);
+    emitting(write, &emitted)
+}
+
+/// Commits a random batch of one shard. Returns the batch and its reply.
+async fn random_commit(
+    store: &dyn Store,
+    rng: &mut ChaCha8Rng,
+    owner: &mut Owner,
+    keys: &mut BTreeMap<Key, ExpectedKey>,
+) -> (Arc<Batch>, AppliedCommit) {
+    let written: Vec<Key> = keys.keys().filter(|_| rng.random_bool(0.5)).cloned().collect();
+    let first = keys.keys().next().expect("a key").clone();
+    let written = if written.is_empty() { vec![first] } else { written };
+    let mut writes = Vec::new();
+    for key in &written {
+        let known = keys.get_mut(key).expect("a known key");
+        writes.push(random_write(rng, key, known));
+    }
+    let orphans = (0..rng.random_range(0..2))
+        .map(|_| letter("", 0, rng.random_range(1..5), LetterContent::Nothing));
+    let batch = forwarding(owner, writes, orphans.collect());
+    let applied = apply(store, owner, &batch).await;
+    for key in &written {
+        let known = keys.get_mut(key).expect("a known key");
+        known.incarnation = if known.incarnation == 0 { applied.time } else { known.incarnation };
+    }
+    (batch, applied)
+}
+
+/// Returns all data that the store shows of the keys of one shard, without times: a repeated commit has another time.
+async fn visible(
+    store: &dyn Store,
+    owner: &Owner,
+    keys: &BTreeMap<Key, ExpectedKey>,
+) -> Vec<String> {
+    let mut seen = Vec::new();
+    for key in keys.keys() {
+        let Some(loaded) = owner.load(store, key).await else {
+            seen.push(format!("{key} is absent"));
+            continue;
+        };
+        let spilled = owner.spilled(store, key, loaded.record.next).await;
+        let due = loaded.due_in.is_some();
+        seen.push(format!("{key}: {:?} due {due} spilled {spilled:?}", loaded.record));
+        seen.push(format!("{key}: {:?} {:?}", loaded.ids, loaded.state));
+    }
+    let due = store.due(&owner.partition, None, 100, true).await.expect("the due index").0;
+    let due: BTreeSet<Key> = due.into_iter().map(|(_, key)| key).collect();
+    seen.push(format!("due {due:?}"));
+    seen.extend(
+        contents(letters::all(store, None, 100).await).iter().map(|letter| format!("{letter:?}")),
+    );
+    let key = keys.keys().next().expect("a key");
+    let entries = outbox::all(store, owner, key, 100).await;
+    seen.extend(entries.iter().map(|entry| format!("{entry:?}")));
+    seen
+}
+
+/// The store loses random commits with data of all kinds, twice. Each time, it has the same data as before these
+/// commits, and when the owner has repeated them, the same data as after them.
+pub async fn repeated_commits_make_the_store_whole(fixture: &mut impl Fixture) {
+    let mut rng = ChaCha8Rng::seed_from_u64(11);
+    let mut owner = Owner::claim(fixture.store(), "s", 0).await;
+    let mut keys: BTreeMap<Key, ExpectedKey> =
+        owner.keys(4).into_iter().map(|key| (key, ExpectedKey::default())).collect();
+    for round in 0..12 {
+        for _ in 0..rng.random_range(1..3) {
+            random_commit(fixture.store(), &mut rng, &mut owner, &mut keys).await;
+        }
+        let newest = owner.numbers[owner.shard("key-0") as usize];
+        let published = newest.saturating_sub(rng.random_range(0..4));
+        let shard = owner.shard("key-0");
+        let store = fixture.store();
+        let done = store.outbox_done(&owner.partition, owner.claim, shard, published, &[]).await;
+        assert_eq!(done.expect("done"), Some(newest));
+        let before = visible(store, &owner, &keys).await;
+        fixture.remember().await;
+        let mut lost = Vec::new();
+        for _ in 0..rng.random_range(1..5) {
+            lost.push(random_commit(fixture.store(), &mut rng, &mut owner, &mut keys).await);
+        }
+        let whole = visible(fixture.store(), &owner, &keys).await;
+        // A batch under the next number, which the store must not apply.
+        let later = (*lost[0].0).clone();
+        let later = Arc::new(Batch { number: newest + lost.len() as u64 + 1, ..later });
+        for _ in 0..2 {
+            fixture.go_back().await;
+            let store = fixture.store();
+            assert_eq!(visible(store, &owner, &keys).await, before, "round {round}");
+            is_detected(store, &owner, &later, Some(newest)).await;
+            assert_eq!(visible(store, &owner, &keys).await, before, "round {round}");
+            for (batch, first) in &lost {
+                let batch = repeated(batch, first);
+                let again = apply(store, &owner, &batch).await;
+                assert_eq!(again.existing_letters, first.existing_letters, "round {round}");
+                assert_eq!(again.existing_spills, first.existing_spills, "round {round}");
+                if rng.random_ratio(1, 3) {
+                    assert_eq!(apply(store, &owner, &batch).await, again, "round {round}");
+                }
+            }
+            assert_eq!(visible(store, &owner, &keys).await, whole, "round {round}");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The records of incidents (losses of a store) in the log of a host.
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+/// The field of a log line that has the record.
+const FIELD: &str = "cloudevent=";
+
+/// Returns the records of all incidents in a log, in order. Ignores a last line that is not complete yet.
+pub fn records(log: &str) -> Result<Vec<Value>> {
+    let whole = log.rfind('\n').map_or(0, |at| at + 1);
+    let lines = log[..whole].lines();
+    let fields = lines.filter_map(|line| Some((line, line.split_once(FIELD)?.1)));
+    let record = |(line, field): (&str, &str)| -> Result<Value> {
+        // The log quotes the record as a text. More fields may follow.
+        let mut values = serde_json::Deserializer::from_str(field).into_iter::<String>();
+        let text = values.next().context("no value")?.with_context(|| line.to_owned())?;
+        serde_json::from_str(&text).with_context(|| line.to_owned())
+    };
+    fields.map(record).collect()
+}
+
+/// Returns the number of lost events in all records.
+pub fn lost_events(records: &[Value]) -> u64 {
+    let lost = records.iter().filter(|record| record["type"] == "ordain.events.lost");
+    lost.filter_map(|record| record["data"]["events"].as_u64()).sum()
+}

@@ -1,0 +1,202 @@
+//! Tests of `ordain check --connect`, which reports the state of the broker and changes nothing in it.
+
+use anyhow::{Context, Result, ensure};
+use lapin::ExchangeKind;
+use lapin::types::{AMQPValue, FieldTable};
+use ordain_servers::{Rabbit, RabbitOptions};
+use ordain_tests::host::Home;
+use ordain_tests::rig::{Rig, config};
+use ordain_tests::service::Service;
+use serde_json::Value;
+
+/// Runs `ordain check --connect`, which must exit with the code. Returns its standard output and standard error.
+fn check(home: &Home, code: i32) -> Result<[String; 2]> {
+    let output = home.output(&["check", "--connect"])?;
+    let told = [String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?];
+    ensure!(output.status.code() == Some(code), "{}: {told:?}", output.status);
+    Ok(told)
+}
+
+fn ensure_contains(text: &str, parts: &[&str]) -> Result<()> {
+    for part in parts {
+        ensure!(text.contains(part), "no {part:?} in {text}");
+    }
+    Ok(())
+}
+
+/// Returns the names of all queues.
+fn queues(rig: &Rig) -> Result<Vec<String>> {
+    Ok(rig.rabbit.queues()?.into_keys().collect())
+}
+
+fn arguments(pairs: &[(&str, AMQPValue)]) -> FieldTable {
+    let mut arguments = FieldTable::default();
+    for (name, value) in pairs {
+        arguments.insert((*name).into(), value.clone());
+    }
+    arguments
+}
+
+fn text(text: &str) -> AMQPValue {
+    AMQPValue::LongString(text.into())
+}
+
+/// The check before the first start names what the start will declare, and declares nothing itself. After a start, it
+/// finds everything in the form that Ordain declares.
+#[test]
+fn new_and_declared_topologies_are_reported_and_unchanged() -> Result<()> {
+    let rig = Rig::with("", "", "partitions = 4")?;
+    let [out, _] = check(&rig.home, 0)?;
+    let version = format!(": RabbitMQ {}.", rig.rabbit.major_version()?);
+    ensure_contains(
+        &out,
+        &[
+            &format!("broker: amqp://127.0.0.1:{}", rig.rabbit.port()),
+            &version,
+            &format!("as user \"guest\" to the virtual host {:?}", rig.rabbit.virtual_host()),
+            "the queue \"cases.0\" of stream cases does not exist: a start declares it",
+            "the queue \"cases.3\" of stream cases does not exist: a start declares it",
+            "the queue \"cases.dropped\" of stream cases does not exist: a start declares it",
+            "the exchange \"cases\" of stream cases does not exist: a start declares it",
+            "the exchange \"out\" of the sink tally exists",
+            "rabbitmqctl list_policies",
+        ],
+    )?;
+    ensure!(!out.contains("guest:guest") && !out.contains("warning"), "{out}");
+    ensure!(queues(&rig)? == ["out"], "{:?}", queues(&rig)?);
+
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    service.end()?;
+    let before = queues(&rig)?;
+    let [out, _] = check(&rig.home, 0)?;
+    ensure_contains(
+        &out,
+        &[
+            "the queue \"cases.3\" of stream cases exists, with 0 waiting messages",
+            "consumers, in the form that Ordain declares",
+            "the queue \"cases.dropped\" of stream cases exists, and is empty",
+            "the exchange \"cases\" of stream cases exists, in the form that Ordain declares",
+        ],
+    )?;
+    ensure!(!out.contains("warning") && !out.contains("does not exist"), "{out}");
+    ensure!(queues(&rig)? == before, "{:?} after {before:?}", queues(&rig)?);
+
+    let output = rig.home.output(&["check", "--connect", "--json"])?;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    let broker = report["servers"].as_array().and_then(|servers| servers.last());
+    let broker = broker.context("a list of servers")?;
+    let findings = broker["findings"].as_array().context("a list of findings")?;
+    let is_note = |finding: &Value| finding["severity"] == "note";
+    ensure!(broker["role"] == "broker" && findings.iter().all(is_note), "{report}");
+    Ok(())
+}
+
+/// A start of a new stream would be refused. All differences are reported at once, in the broker's words.
+#[test]
+fn objects_in_another_form_are_errors() -> Result<()> {
+    let rig = Rig::new()?;
+    let ttl = arguments(&[("x-message-ttl", AMQPValue::LongInt(60_000))]);
+    rig.client.queue_with("cases", ttl)?;
+    rig.client.exchange("cases", ExchangeKind::Topic)?;
+    let url = rig.rabbit.url();
+    let other = config(&url, "", "", "bind = [{ exchange = \"nowhere\" }]");
+    rig.home.write("ordain.toml", other.replace("exchange = \"out\"", "exchange = \"none\""))?;
+    let before = queues(&rig)?;
+    let [_, errors] = check(&rig.home, 78)?;
+    ensure_contains(
+        &errors,
+        &[
+            "inequivalent arg 'x-message-ttl' for queue 'cases'",
+            "inequivalent arg 'x-queue-type' for queue 'cases'",
+            "inequivalent arg 'type' for exchange 'cases'",
+            "set declare = false",
+            "the exchange \"nowhere\", which `bind` of stream cases names, does not exist",
+            "the exchange \"none\" of the sink tally cannot be used",
+        ],
+    )?;
+    ensure!(queues(&rig)? == before, "{:?} after {before:?}", queues(&rig)?);
+    Ok(())
+}
+
+#[test]
+fn missing_objects_without_declarations_are_errors() -> Result<()> {
+    let rig = Rig::with("", "", "declare = false")?;
+    let [_, errors] = check(&rig.home, 78)?;
+    for what in ["queue", "exchange"] {
+        let words = format!(
+            "the {what} \"cases\" of stream cases does not exist, and the source has declare = false"
+        );
+        ensure!(errors.contains(&words), "{errors}");
+    }
+    ensure!(queues(&rig)? == ["out"], "{:?}", queues(&rig)?);
+    Ok(())
+}
+
+/// With `declare = false`, Ordain uses a queue as it is. The check names the arguments with which the queue loses events.
+/// A queue of type stream cannot be used.
+#[test]
+fn foreign_queue_is_described() -> Result<()> {
+    let rig = Rig::with("", "", "declare = false")?;
+    rig.client.exchange("cases", ExchangeKind::Fanout)?;
+    let lossy = [
+        ("x-dead-letter-exchange", text("elsewhere")),
+        ("x-max-length", AMQPValue::LongInt(1_000)),
+        ("x-message-ttl", AMQPValue::LongInt(60_000)),
+    ];
+    rig.client.queue_with("cases", arguments(&lossy))?;
+    let [out, _] = check(&rig.home, 0)?;
+    ensure_contains(
+        &out,
+        &[
+            "its type is classic, with x-dead-letter-exchange = elsewhere, x-max-length = 1000, x-message-ttl = 60000",
+            "warning: broker: the queue \"cases\" has x-max-length = 1000",
+            "warning: broker: the queue \"cases\" has x-message-ttl = 60000",
+        ],
+    )?;
+
+    rig.client.delete_queue("cases")?;
+    let stream = [("x-queue-type", text("stream")), ("x-max-age", text("1D"))];
+    rig.client.queue_with("cases", arguments(&stream))?;
+    let [_, errors] = check(&rig.home, 78)?;
+    ensure_contains(&errors, &["the queue \"cases\" is of type stream"])
+}
+
+/// A later try may succeed after an operator has changed the login.
+#[test]
+fn wrong_login_is_unavailable_without_the_password() -> Result<()> {
+    let rig = Rig::new()?;
+    let wrong = rig.rabbit.url().replace("guest:guest", "guest:secret");
+    rig.home.write("ordain.toml", config(&wrong, "", "", ""))?;
+    let [out, errors] = check(&rig.home, 75)?;
+    ensure_contains(&errors, &["error: broker: ", "user \"guest\"", "ACCESS_REFUSED"])?;
+    ensure_contains(&out, &[": RabbitMQ "])?;
+    ensure!(!out.contains("secret") && !errors.contains("secret"), "{out}{errors}");
+    Ok(())
+}
+
+/// A user with the documented rights can run the check. The broker may refuse to compare what the user cannot declare.
+#[test]
+fn user_with_narrow_rights_can_check() -> Result<()> {
+    let rig = Rig::new()?;
+    rig.rabbit.add_narrow_user("checker")?;
+    let url = rig.rabbit.url().replace("guest:guest", "checker:guest");
+    rig.home.write("ordain.toml", config(&url, "", "", ""))?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    service.end()?;
+    let [out, _] = check(&rig.home, 0)?;
+    ensure_contains(&out, &["the queue \"cases\" of stream cases exists", "in the form"])
+}
+
+#[test]
+fn missing_plugin_and_stopped_broker_are_reported() -> Result<()> {
+    let rabbit = Rabbit::with(&RabbitOptions::new().without_plugins())?;
+    let rig = Rig::on(rabbit, "", "", "partitions = 4")?;
+    let [_, errors] = check(&rig.home, 78)?;
+    ensure_contains(&errors, &["rabbitmq-plugins enable rabbitmq_sharding"])?;
+    rig.rabbit.stop()?;
+    let [out, errors] = check(&rig.home, 75)?;
+    ensure_contains(&errors, &["error: broker: ", "refused"])?;
+    ensure_contains(&out, &["ordain.toml is valid"])
+}

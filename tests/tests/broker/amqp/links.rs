@@ -1,0 +1,273 @@
+//! Tests of links to a broker that do not answer. The host builds such a link again, whatever the client library knows
+//! about it.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use ordain_servers::{Mode, Proxy, SECOND_ADDRESS};
+use ordain_tests::host::Home;
+use ordain_tests::http::{get, ready};
+use ordain_tests::log::{by_key, in_turn, line, text};
+use ordain_tests::names::{FIRST_ADDRESS, Name};
+use ordain_tests::rig::{Rig, config};
+use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
+use ordain_tests::tally;
+use serde_json::json;
+
+/// The name of the broker in the test of addresses.
+const NAME: &str = "broker.test";
+/// How long a host may take to use a broker that answers again. The longest waits between two attempts are 10 seconds.
+const RETURN_LIMIT: Duration = Duration::from_secs(45);
+/// Settings with which the client library and the broker notice a silent connection after ten minutes.
+const RARE_HEARTBEATS: [&str; 2] = ["[runtime]\nlease = \"10m\"\n", "heartbeat = \"5m\"\n"];
+/// A second stream with the same sink. Its events come from a file, so the sink gets messages while no event arrives
+/// from the broker.
+const LINES: &str = "[streams.lines]\nhandler = \"tally\"\n\
+                     source = { kind = \"file\", path = \"lines.ndjson\" }\n";
+/// The words of a connection attempt that ended without an answer.
+const SILENT: &str = "does not answer within 5s";
+/// The name of the thread that the client library starts for each connection.
+const LIBRARY_THREAD: &str = "lapin-io-loop";
+/// How many connections a host with one queue and one sink may have or attempt at one time: for the queue, for the
+/// sink, for its retries, and for the check of the broker.
+const CONNECTIONS: usize = 8;
+
+/// Returns the configuration of a rig whose broker is at another address, with settings of the process and of the
+/// broker.
+fn at(url: &str, [sections, broker]: [&str; 2]) -> String {
+    let text = config(url, sections, "", "");
+    text.replace("[streams.cases]", &format!("{broker}[streams.cases]"))
+}
+
+/// Returns the lines of events for the second stream, whose keys differ from the keys of [`in_turn`].
+fn other_lines(numbers: RangeInclusive<u64>) -> Vec<String> {
+    let event =
+        |number| (0..10).map(move |key| line(&format!("f{key}"), number, &json!({ "n": number })));
+    numbers.flat_map(event).collect()
+}
+
+/// Returns the sum of the samples of a metric, or `None` without a sample.
+fn metric(address: SocketAddr, name: &str) -> Option<u64> {
+    let page = get(address, "/metrics").map(|page| page.body).unwrap_or_default();
+    let rows = page.lines().filter(|row| row.split(['{', ' ']).next() == Some(name));
+    let values = rows.filter_map(|row| row.rsplit_once(' ')?.1.parse::<u64>().ok());
+    values.reduce(|sum, more| sum + more)
+}
+
+/// Waits until a line of the log contains all these words.
+fn until_line(service: &mut Service, words: &[&str]) -> Result<()> {
+    let log = service.stderr_path();
+    service.until(&format!("a line of the log with {words:?}"), || {
+        let log = std::fs::read_to_string(&log).unwrap_or_default();
+        log.lines().any(|line| words.iter().all(|words| line.contains(words)))
+    })
+}
+
+/// Waits until the host reports that the stream `cases` receives no events.
+fn until_not_consumed(service: &mut Service, address: SocketAddr) -> Result<()> {
+    service.until("the report that the stream receives no events", || {
+        let page = get(address, "/readyz");
+        page.is_ok_and(|page| {
+            let reason = page.problem().unwrap_or_default();
+            page.status == 503 && reason.contains("stream cases: no events arrive from its source")
+        })
+    })
+}
+
+/// Waits until the host is ready again.
+fn until_ready(service: &mut Service, address: SocketAddr) -> Result<()> {
+    let started = Instant::now();
+    service.until("readiness", || get(address, "/readyz").is_ok_and(|page| page.status == 200))?;
+    let took = started.elapsed();
+    println!("the host was ready after {took:?}");
+    ensure!(took < RETURN_LIMIT, "{took:?}: {}", service.stderr());
+    Ok(())
+}
+
+/// Returns the number of threads that the client library has in the host.
+fn library_threads(service: &Service) -> Result<usize> {
+    let mut count = 0;
+    for task in std::fs::read_dir(format!("/proc/{}/task", service.id()))? {
+        // The thread may have ended.
+        let name = std::fs::read_to_string(task?.path().join("comm")).unwrap_or_default();
+        count += usize::from(name.trim() == LIBRARY_THREAD);
+    }
+    Ok(count)
+}
+
+/// The link of the sink alone becomes silent and stays so. The sink connects again, and each message arrives, in the
+/// order of its key. Meanwhile the stream executes events, and the messages wait in the outbox.
+fn silent_sink_connects_again(settings: [&str; 2]) -> Result<()> {
+    let rig = Rig::new()?;
+    let proxy = Proxy::start(rig.rabbit.port())?;
+    rig.home.write("ordain.toml", at(&rig.rabbit.url_at(proxy.port()), settings))?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    let address = ready(&mut service)?;
+    let lines = in_turn(20, 60);
+    let (first, rest) = lines.split_at(lines.len() / 2);
+    rig.publish(first)?;
+    let mut out = Vec::new();
+    rig.take(&mut out, first.len())?;
+    service.until("an empty outbox", || metric(address, "ordain_outbox_pending") == Some(0))?;
+
+    ensure!(proxy.silence("ordain sink tally") == 1, "the sink has one connection");
+    rig.publish(rest)?;
+    let started = Instant::now();
+    service
+        .until("messages in the outbox", || metric(address, "ordain_outbox_pending") > Some(0))?;
+    // The link of the source works: the host acknowledges the events when their effects are durable.
+    rig.until_empty()?;
+    ensure!(get(address, "/readyz")?.status == 200, "{}", service.stderr());
+    ensure!(metric(address, "ordain_broker_connected") == Some(1), "{}", service.stderr());
+    service.until_says("they are kept and published again")?;
+    rig.take(&mut out, lines.len())?;
+    let took = started.elapsed();
+    println!("all messages arrived after {took:?}");
+    ensure!(took < RETURN_LIMIT, "{took:?}: {}", service.stderr());
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    service.until("an empty outbox", || metric(address, "ordain_outbox_pending") == Some(0))?;
+    service.end()
+}
+
+#[test]
+fn sink_with_a_silent_link_connects_again() -> Result<()> {
+    silent_sink_connects_again(["", ""])
+}
+
+/// The sink has a time limit of its own, which does not depend on the heartbeats of the client library.
+#[test]
+fn sink_with_a_silent_link_connects_again_without_heartbeats() -> Result<()> {
+    silent_sink_connects_again(RARE_HEARTBEATS)
+}
+
+/// The link of the source alone becomes silent and stays so. The source subscribes again. Each event takes effect once.
+#[test]
+fn source_with_a_silent_link_subscribes_again() -> Result<()> {
+    let rig = Rig::new()?;
+    let proxy = Proxy::start(rig.rabbit.port())?;
+    rig.home.write("ordain.toml", at(&rig.rabbit.url_at(proxy.port()), ["", ""]))?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    let address = ready(&mut service)?;
+    let lines = in_turn(20, 60);
+    let (first, rest) = lines.split_at(lines.len() / 2);
+    rig.publish(first)?;
+    let mut out = Vec::new();
+    rig.take(&mut out, first.len())?;
+    // After its first events, the source subscribes anew with another prefetch.
+    rig.until_empty()?;
+
+    ensure!(proxy.silence("ordain cases 0") == 1, "the source has one connection");
+    rig.publish(rest)?;
+    service.until_says("queue consumed again")?;
+    until_ready(&mut service, address)?;
+    rig.take(&mut out, lines.len())?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    rig.until_empty()?;
+    service.end()
+}
+
+/// The name of the broker leads to an address that no longer answers, then to nothing, and then to another address.
+/// Source and sink resolve the name anew for each attempt. No event is lost or takes effect twice.
+#[test]
+fn broker_that_moves_to_another_address_is_found() -> Result<()> {
+    let Some(name) = Name::new(NAME)? else {
+        println!("nothing was tested: the system does not allow a mount namespace");
+        return Ok(());
+    };
+    let rig = Rig::new()?;
+    let old = Proxy::start(rig.rabbit.port())?;
+    let new = old.start_beside(SECOND_ADDRESS.parse::<Ipv4Addr>()?)?;
+    let url = rig.rabbit.url_at(old.port()).replace(FIRST_ADDRESS, NAME);
+    rig.home.write("ordain.toml", at(&url, ["", ""]) + LINES)?;
+    let others = other_lines(1..=40);
+    let (other_first, other_rest) = others.split_at(others.len() / 2);
+    rig.home.write("lines.ndjson", text(other_first))?;
+    let by = name.prepare(&rig.home)?;
+    let mut service = Service::start_by(&rig.home, &by, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    let address = ready(&mut service)?;
+    let lines = in_turn(20, 60);
+    let (first, rest) = lines.split_at(lines.len() / 2);
+    rig.publish(first)?;
+
+    name.resolve(&rig.home, None)?;
+    old.set(Mode::Refuse)?;
+    rig.publish(rest)?;
+    rig.home.append("lines.ndjson", text(other_rest))?;
+    let reason = "failed to lookup address information";
+    until_line(&mut service, &["queue not consumed", NAME, reason])?;
+    until_line(&mut service, &["messages not published", NAME, reason])?;
+    until_not_consumed(&mut service, address)?;
+    ensure!(metric(address, "ordain_broker_connected") == Some(0), "{}", service.stderr());
+    ensure!(new.counts().accepted == 0, "the host connected to an address without a name");
+
+    name.resolve(&rig.home, Some(SECOND_ADDRESS))?;
+    until_ready(&mut service, address)?;
+    rig.check(&[lines, others].concat())?;
+    rig.until_empty()?;
+    ensure!(new.counts().accepted > 0, "the host did not use the new address");
+    service.end()
+}
+
+/// A server that accepts connections and answers no login ends a start after the time limit of a start. Each attempt
+/// has a time limit too, and the log says which.
+#[test]
+fn start_at_a_server_that_answers_no_login_ends() -> Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let server = listener.local_addr()?;
+    let home = Home::new(&["tally"], &config(&format!("amqp://{server}"), "", "", ""))?;
+    let mut service = Service::start(&home, &RUN_WITH_SHORT_WAITS)?;
+    let status = service.wait()?;
+    let told = service.stderr();
+    ensure!(status.code() == Some(75), "{status}: {told}");
+    let waits = format!("broker unavailable: amqp://{server} {SILENT}; waiting for it");
+    let gives_up = format!("amqp://{server} {SILENT}. The broker stayed unavailable");
+    ensure!(told.contains(&waits) && told.contains(&gives_up), "{told}");
+    listener.set_nonblocking(true)?;
+    let attempts = std::iter::from_fn(|| listener.accept().ok()).count();
+    ensure!(attempts >= 2, "{attempts} attempts: {told}");
+    Ok(())
+}
+
+/// While a running host connects again, the server accepts connections and answers no login. Each attempt ends after a
+/// time limit, which the log says, and leaves no thread and no socket behind. The host continues when the server
+/// answers.
+#[test]
+fn server_that_answers_no_login_is_left_and_tried_again() -> Result<()> {
+    let rig = Rig::new()?;
+    let proxy = Proxy::start(rig.rabbit.port())?;
+    rig.home.write("ordain.toml", at(&rig.rabbit.url_at(proxy.port()), ["", ""]) + LINES)?;
+    let others = other_lines(1..=40);
+    let (other_first, other_rest) = others.split_at(others.len() / 2);
+    rig.home.write("lines.ndjson", text(other_first))?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    let address = ready(&mut service)?;
+    let lines = in_turn(20, 60);
+    let (first, rest) = lines.split_at(lines.len() / 2);
+    rig.publish(first)?;
+
+    proxy.set(Mode::HalfOpen)?;
+    let before = proxy.counts().accepted;
+    proxy.cut();
+    rig.publish(rest)?;
+    rig.home.append("lines.ndjson", text(other_rest))?;
+    let server = format!("amqp://{FIRST_ADDRESS}:{}", proxy.port());
+    until_line(&mut service, &["queue not consumed", &server, SILENT])?;
+    until_line(&mut service, &["messages not published", &server, "does not answer within"])?;
+    until_not_consumed(&mut service, address)?;
+    let attempts = 2 * CONNECTIONS as u64;
+    service.until("more attempts", || proxy.counts().accepted >= before + attempts)?;
+    let threads = library_threads(&service)?;
+    ensure!(threads <= CONNECTIONS, "{threads} threads for connections after {attempts} attempts");
+
+    proxy.set(Mode::Pass)?;
+    until_ready(&mut service, address)?;
+    rig.check(&[lines, others].concat())?;
+    rig.until_empty()?;
+    service.end()
+}

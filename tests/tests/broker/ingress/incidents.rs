@@ -1,0 +1,310 @@
+//! Tests of the reports of a host about a Redis that went back in time: the numbers in its log and in its metrics equal
+//! the numbers that the test counts by itself.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, bail, ensure};
+use jiff::Timestamp;
+use ordain_core::shard_of;
+use ordain_servers::Redis;
+use ordain_tests::host::Home;
+use ordain_tests::incident::{lost_events, records};
+use ordain_tests::log::{line, text};
+use ordain_tests::service::{Service, wait_until};
+use serde_json::{Value, json};
+
+use super::support::{LINES, ONE, SECTIONS, ingress, metric, post, post_all, post_with};
+
+const SHARDS: u32 = 2;
+/// The number of events that wait when the server goes back.
+const WAITING: usize = 1_600;
+/// The most events that a host reads in advance: four batches of 256 events. One batch is with the driver, two are in
+/// the channel, and one waits for room. A few more events may be between two of these places.
+const READ_AHEAD: usize = 4 * 256 + 64;
+
+/// A host with a slow stream, so that events wait in a Redis.
+struct Rig {
+    redis: Redis,
+    _home: Home,
+    service: Service,
+    began: Timestamp,
+}
+
+impl Rig {
+    fn start() -> Result<Self> {
+        let redis = Redis::start(&[])?;
+        let url = redis.url();
+        let home = Home::new(
+            &["tally"],
+            &format!(
+                "{SECTIONS}[store]\nkind = \"redis\"\nurl = \"{url}\"\nshards = {SHARDS}\n\
+                 [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\n\
+                 source = {{ kind = \"http\", prefetch = 1 }}\n\
+                 [streams.incidents]\nhandler = \"tally\"\nordering = \"fifo\"\n\
+                 source = {{ kind = \"http\" }}\n\
+                 [sinks.tally]\nkind = \"file\"\npath = \"-\"\n"
+            ),
+        )?;
+        let began = Timestamp::now();
+        let service = Service::start(&home, &["run"])?;
+        Ok(Self { redis, _home: home, service, began })
+    }
+
+    /// Returns the keys of the events of a stream that took effect. Checks that no event took effect twice.
+    fn effects(&self, stream: &str) -> Result<BTreeSet<String>> {
+        let source = format!("/ordain/{stream}");
+        let mut keys = BTreeSet::new();
+        for line in self.service.stdout().split_inclusive('\n').filter(|line| line.ends_with('\n'))
+        {
+            let message: Value = serde_json::from_str(line).context("a message")?;
+            if message["source"] == source {
+                ensure!(message["data"]["count"] == 1, "twice: {line}");
+                keys.insert(message["subject"].as_str().context("a key")?.to_owned());
+            }
+        }
+        Ok(keys)
+    }
+
+    /// Returns the number of events of `cases` that took effect.
+    fn count(&self) -> Result<usize> {
+        Ok(self.effects("cases")?.len())
+    }
+
+    /// Returns the records of incidents of the stream `cases`, and checks their attributes.
+    fn records(&self) -> Result<Vec<Value>> {
+        const ATTRIBUTES: [(&str, &str); 4] = [
+            ("specversion", "1.0"),
+            ("source", "/ordain/cases"),
+            ("subject", "partition/0"),
+            ("datacontenttype", "application/json"),
+        ];
+        let records = records(&self.service.stderr())?;
+        let mut ids = BTreeSet::new();
+        for record in &records {
+            for (name, value) in ATTRIBUTES {
+                ensure!(record[name] == value, "{name} of {record}");
+            }
+            let id = record["id"].as_str().context("an id")?;
+            ensure!(!id.is_empty() && ids.insert(id), "another record has the id of {record}");
+            let time: Timestamp = record["time"].as_str().context("a time")?.parse()?;
+            ensure!(self.began <= time && time <= Timestamp::now(), "the time of {record}");
+            let members = record.as_object().context("an object")?.len();
+            ensure!(members == ATTRIBUTES.len() + ["id", "time", "type", "data"].len(), "{record}");
+        }
+        Ok(records)
+    }
+
+    /// Posts records to the stream `incidents`, each twice, and ends the host. Each record must be a valid event, and its
+    /// repeat must have no effect.
+    fn send_on(mut self, records: &[Value]) -> Result<()> {
+        let address = ingress(&mut self.service)?;
+        let kind = format!("content-type: {ONE}");
+        for record in records.iter().chain(records) {
+            let path = "/v1/streams/incidents/events";
+            let answer = post_with(address, path, &[&kind], &record.to_string())?;
+            ensure!(answer.status == 202, "{record}: {answer:?}");
+        }
+        let effects = |service: &Service| -> Result<Vec<Value>> {
+            let printed = service.stdout();
+            let lines = printed.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+            let messages = lines.map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+            let is_of_record = |message: &Value| message["source"] == "/ordain/incidents";
+            Ok(messages.into_iter().filter(is_of_record).collect())
+        };
+        wait_until("the effects of all records", || {
+            Ok(effects(&self.service)?.len() >= records.len())
+        })?;
+        self.service.end()?;
+        let effects = effects(&self.service)?;
+        let last = &effects.last().context("an effect")?["data"];
+        ensure!(effects.len() == records.len() && last["key"] == "partition/0", "{effects:?}");
+        ensure!(last["count"] == records.len(), "{effects:?}");
+        Ok(())
+    }
+
+    /// Returns the number of the last commit in the fence of each shard.
+    fn last_commits(&self) -> Result<Vec<u64>> {
+        // The fence begins with a byte for its format and 16 bytes for the claim.
+        const NUMBER: &str = "local fence = redis.call('HGET', KEYS[1], 'f0') \
+             return struct.unpack('<I8', string.sub(fence, 18, 25))";
+        let last = |shard: u32| -> Result<u64> {
+            let data = format!("ordain:{{{shard}}}:data:cases");
+            let reply = self.redis.command(&["EVAL", NUMBER, "1", &data])?;
+            Ok(reply.int().context("a number")?.try_into()?)
+        };
+        (0..SHARDS).map(last).collect()
+    }
+}
+
+/// Returns events of separate keys, so that a key of the output identifies the event that took effect.
+fn events(name: &str, count: usize) -> Vec<String> {
+    (0..count).map(|at| line(&format!("{name}{at}"), 1, &json!({ "n": at }))).collect()
+}
+
+/// Returns the records of a type.
+fn of_type<'a>(records: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    records.iter().filter(|record| record["type"] == kind).collect()
+}
+
+/// Returns the number of waiting events that are safe, by all records of a shard; `None` if no record states it.
+fn safe_events(records: &[Value], shard: u32) -> Option<u64> {
+    let data = records.iter().map(|record| &record["data"]).filter(|data| data["shard"] == shard);
+    data.filter_map(|data| data["safe"].as_u64()).reduce(|one, other| one + other)
+}
+
+/// A request with events that the server loses.
+struct LostRequest {
+    sent: Timestamp,
+    answered: Timestamp,
+    keys: Vec<String>,
+}
+
+/// The server loses events that wait. The records state how many events of each shard are lost, when the host accepted
+/// the first of them, and how many waiting events are safe. The metric has the same number of lost events. The host
+/// accepts the records as events.
+#[test]
+fn records_of_lost_events_are_true() -> Result<()> {
+    const LOST: usize = 600;
+    const LATER: usize = 200;
+    let mut rig = Rig::start()?;
+    let address = ingress(&mut rig.service)?;
+    post_all(address, &events("a", WAITING))?;
+    let early = rig.redis.snapshot()?;
+    let mut requests = Vec::new();
+    for chunk in events("b", LOST).chunks(100) {
+        let sent = Timestamp::now();
+        ensure!(post(address, LINES, &text(chunk))?.status == 202);
+        let answered = Timestamp::now();
+        let key = |line: &String| -> Result<String> {
+            let event: Value = serde_json::from_str(line)?;
+            Ok(event["subject"].as_str().context("a key")?.to_owned())
+        };
+        let keys = chunk.iter().map(key).collect::<Result<_>>()?;
+        requests.push(LostRequest { sent, answered, keys });
+    }
+    let taken_before = rig.count()?;
+    rig.redis.go_back(&early)?;
+    post_all(address, &events("c", LATER))?;
+    let taken_after = rig.count()?;
+    let of_name = |effects: &BTreeSet<String>, name: char| {
+        effects.iter().filter(|key| key.starts_with(name)).count()
+    };
+    wait_until("the effects of all events that the server has", || {
+        let effects = rig.effects("cases")?;
+        Ok(of_name(&effects, 'a') == WAITING && of_name(&effects, 'c') == LATER)
+    })?;
+    let mut all = Vec::new();
+    let stated = wait_until("records of all lost events", || {
+        all = rig.records()?;
+        let lost = LOST - of_name(&rig.effects("cases")?, 'b');
+        Ok(lost_events(&all) == lost as u64
+            && (0..SHARDS).all(|shard| safe_events(&all, shard).is_some()))
+    });
+    stated.with_context(|| rig.service.stderr())?;
+    ensure!(metric(&mut rig.service, "ordain_events_lost_total")? == lost_events(&all), "{all:?}");
+
+    let effects = rig.effects("cases")?;
+    for shard in 0..SHARDS {
+        let is_lost =
+            |key: &&String| shard_of(key, SHARDS) == shard && !effects.contains(key.as_str());
+        let lost = requests.iter().flat_map(|request| request.keys.iter().filter(is_lost)).count();
+        ensure!(lost > 0, "the server lost no event of shard {shard}");
+        let of_shard: Vec<Value> =
+            all.iter().filter(|record| record["data"]["shard"] == shard).cloned().collect();
+        ensure!(lost_events(&of_shard) == lost as u64, "{lost} events are lost: {of_shard:?}");
+        let since = |record: &&Value| -> Result<i64> {
+            let since = record["data"]["since"].as_str().context("a time")?;
+            Ok(since.parse::<Timestamp>()?.as_millisecond())
+        };
+        let records = of_type(&of_shard, "ordain.events.lost");
+        let since: Vec<i64> = records.iter().map(since).collect::<Result<_>>()?;
+        let first = requests.iter().find(|request| request.keys.iter().any(|key| is_lost(&key)));
+        let first = first.context("a request with a lost event")?;
+        let sent = first.sent.as_millisecond();
+        let answered = first.answered.as_millisecond();
+        let since = since.into_iter().min().context("a record")?;
+        ensure!((sent..=answered).contains(&since), "{sent} to {answered}: {of_shard:?}");
+    }
+    // The host had already read some events when the server went back. The events that it accepted afterwards may count
+    // too, because they waited when the reader noticed the loss.
+    let safe = (0..SHARDS).filter_map(|shard| safe_events(&all, shard)).sum::<u64>() as usize;
+    let least = WAITING.checked_sub(taken_after + READ_AHEAD).context("the stream is too fast")?;
+    let most = WAITING - taken_before + LATER;
+    ensure!((least..=most).contains(&safe), "{safe} are safe, not {least} to {most}: {all:?}");
+
+    rig.send_on(&all)
+}
+
+/// The server loses commits of an idle stream. The record states the first and the last lost commit of each shard, as
+/// the fences of the server showed them, and the number of commits. The metric has the same number.
+#[test]
+fn record_of_repeated_commits_states_their_numbers() -> Result<()> {
+    let mut rig = Rig::start()?;
+    let address = ingress(&mut rig.service)?;
+    post_all(address, &events("a", 20))?;
+    wait_until("the first effects", || Ok(rig.count()? == 20))?;
+    let early = rig.redis.snapshot()?;
+    let before = rig.last_commits()?;
+    post_all(address, &events("b", 30))?;
+    wait_until("the effects of all events", || Ok(rig.count()? == 50))?;
+    let after = rig.last_commits()?;
+    rig.redis.go_back(&early)?;
+    rig.service.until_says("all of them were repeated from memory")?;
+    let all = rig.records()?;
+    let repeated = of_type(&all, "ordain.commits.repeated");
+    let [record] = repeated[..] else { bail!("not one record: {all:?}") };
+    let ranges = (0..SHARDS).zip(before.iter().zip(&after));
+    let ranges: Vec<(u32, u64, u64)> =
+        ranges.map(|(shard, (before, after))| (shard, before + 1, *after)).collect();
+    ensure!(ranges.iter().all(|(_, first, last)| first <= last), "no commit is lost: {ranges:?}");
+    let lost: u64 = ranges.iter().map(|(_, first, last)| last + 1 - first).sum();
+    let shards: Vec<Value> = ranges
+        .iter()
+        .map(|(shard, first, last)| json!({ "shard": shard, "first": first, "last": last }))
+        .collect();
+    ensure!(record["data"] == json!({ "commits": lost, "shards": shards }), "{record}");
+    let words: Vec<String> =
+        ranges.iter().map(|(shard, first, last)| format!("{shard}: {first} to {last}")).collect();
+    let words = format!("commits={lost} shards=\"{}\"", words.join(", "));
+    ensure!(rig.service.stderr().contains(&words), "{words}: {}", rig.service.stderr());
+    ensure!(metric(&mut rig.service, "ordain_commits_repeated_total")? == lost);
+    ensure!(of_type(&all, "ordain.events.lost").is_empty(), "{all:?}");
+    rig.service.end()
+}
+
+/// The server loses commits while events wait, but none of these events. The host says that all of them are safe, and
+/// with which number, after it has read them. It counts no lost event.
+#[test]
+fn store_that_still_has_all_waiting_events_is_reported_as_such() -> Result<()> {
+    let mut rig = Rig::start()?;
+    let address = ingress(&mut rig.service)?;
+    post_all(address, &events("a", WAITING))?;
+    let early = rig.redis.snapshot()?;
+    let taken = rig.count()?;
+    wait_until("effects that the snapshot does not have", || Ok(rig.count()? >= taken + 50))?;
+    let taken_before = rig.count()?;
+    rig.redis.go_back(&early)?;
+    rig.service.until_says("all of them were repeated from memory")?;
+    let taken_after = rig.count()?;
+    let mut all = Vec::new();
+    let stated = wait_until("a record of each shard", || {
+        all = rig.records()?;
+        Ok((0..SHARDS).all(|shard| safe_events(&all, shard).is_some()))
+    });
+    stated.with_context(|| rig.service.stderr())?;
+    wait_until("the effects of all events", || Ok(rig.count()? == WAITING))?;
+    let log = rig.service.stderr();
+    let mut safe = 0;
+    for record in of_type(&all, "ordain.events.safe") {
+        let of_shard = record["data"]["safe"].as_u64().context("a number")?;
+        ensure!(record["data"]["lost"] == 0 && of_shard > 0, "{record}");
+        ensure!(log.contains(&format!("it still has all {of_shard} waiting events")), "{log}");
+        safe += of_shard as usize;
+    }
+    let least = WAITING.checked_sub(taken_after + READ_AHEAD).context("the stream is too fast")?;
+    let most = WAITING - taken_before;
+    ensure!((least..=most).contains(&safe), "{safe} are safe, not {least} to {most}: {all:?}");
+    ensure!(metric(&mut rig.service, "ordain_events_lost_total")? == 0);
+    ensure!(of_type(&rig.records()?, "ordain.events.lost").is_empty(), "{log}");
+    rig.service.end()
+}

@@ -1,0 +1,212 @@
+//! `ordain check --connect` reports the state of the store's servers, and changes nothing in them.
+
+use std::process::Output;
+
+use anyhow::{Context, Result, ensure};
+use ordain_servers::{Cluster, Options, Redis, Sentinel};
+use ordain_tests::host::Home;
+use ordain_tests::tally;
+use serde_json::Value;
+
+/// Makes a home with a store at a URL.
+fn home(url: &str) -> Result<Home> {
+    // A file sink needs the embedded store.
+    let stream = tally::CONFIG.replace("path = \"out.ndjson\"", "path = \"-\"");
+    let home =
+        Home::new(&["tally"], &format!("[store]\nkind = \"redis\"\nurl = \"{url}\"\n{stream}"))?;
+    home.write("events.ndjson", "")?;
+    Ok(home)
+}
+
+/// Runs `ordain check --connect`, which must exit with the code. Returns its standard output and standard error.
+fn check(home: &Home, code: i32) -> Result<[String; 2]> {
+    checked(home.output(&["check", "--connect"])?, code)
+}
+
+fn checked(output: Output, code: i32) -> Result<[String; 2]> {
+    let told = [String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?];
+    ensure!(output.status.code() == Some(code), "{}: {told:?}", output.status);
+    Ok(told)
+}
+
+/// Returns the severities and texts of the findings about the store, as JSON reports them.
+fn findings(home: &Home) -> Result<Vec<(String, String)>> {
+    let output = home.output(&["check", "--connect", "--json"])?;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    ensure!(report["not_asked"].is_null() && report["streams"][0]["stream"] == "cases", "{report}");
+    let servers = report["servers"].as_array().context("a list of servers")?;
+    ensure!(servers.len() == 1 && servers[0]["role"] == "store", "{report}");
+    let text = |finding: &Value, part: &str| finding[part].as_str().map(str::to_owned);
+    let rows = servers[0]["findings"].as_array().context("a list of findings")?.iter();
+    rows.map(|row| text(row, "severity").zip(text(row, "text")).context("two texts")).collect()
+}
+
+/// A server with the recommended settings causes no warning. Neither a new nor an old store changes.
+#[test]
+fn healthy_server_is_described_and_unchanged() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = home(&redis.url())?;
+    let [out, _] = check(&home, 0)?;
+    for part in [
+        &*format!("store: 127.0.0.1:{}: ", redis.port()),
+        ", one server\n",
+        "store: maxmemory-policy noeviction\n",
+        "appendfsync always",
+        "store: no replica is connected\n",
+        "store: no store with the prefix \"ordain\": the first start creates one\n",
+        "store: accepts writes\n",
+    ] {
+        ensure!(out.contains(part), "{part}: {out}");
+    }
+    ensure!(!out.contains("warning"), "{out}");
+    ensure!(redis.command(&["DBSIZE"])?.int() == Some(0), "the check wrote to the server");
+
+    home.run_once_to("out.ndjson")?;
+    let digest = redis.command(&["DEBUG", "DIGEST"])?;
+    let [out, _] = check(&home, 0)?;
+    ensure!(out.contains("a store with the prefix \"ordain\", 16 shards"), "{out}");
+    let rows = findings(&home)?;
+    ensure!(rows.len() >= 6 && rows.iter().all(|(severity, _)| severity == "note"), "{rows:?}");
+    ensure!(redis.command(&["DEBUG", "DIGEST"])? == digest, "the check wrote to the server");
+    Ok(())
+}
+
+/// Each setting that can lose events has its own severity and exit code.
+#[test]
+fn risky_servers_are_reported() -> Result<()> {
+    let redis = Redis::with(&Options::new().without_persistence())?;
+    let home = home(&redis.url())?;
+    let [out, _] = check(&home, 0)?;
+    ensure!(out.contains("warning: store: ") && out.contains("EVERYTHING"), "{out}");
+
+    redis.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"])?;
+    let [_, errors] = check(&home, 78)?;
+    ensure!(errors.contains("maxmemory-policy allkeys-lru"), "{errors}");
+    ensure!(errors.contains("CONFIG SET maxmemory-policy noeviction"), "{errors}");
+    let rows = findings(&home)?;
+    ensure!(
+        rows.iter().any(|(severity, text)| severity == "error" && text.contains("allkeys-lru"))
+    );
+
+    // A server without free memory answers reads, but refuses writes until memory is free.
+    redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"])?;
+    redis.command(&["CONFIG", "SET", "maxmemory", "1"])?;
+    let [_, errors] = check(&home, 75)?;
+    ensure!(errors.contains("accepts no writes now") && errors.contains("OOM"), "{errors}");
+    redis.command(&["CONFIG", "SET", "maxmemory", "0"])?;
+    check(&home, 0)?;
+    ensure!(redis.command(&["DBSIZE"])?.int() == Some(0), "the check wrote to the server");
+    Ok(())
+}
+
+/// The error names the user and the missing right. No output contains a password.
+#[test]
+fn refused_logins_are_errors_without_the_password() -> Result<()> {
+    let options = Options::new().password("secret").user(
+        "shop",
+        "right-secret",
+        "~ordain:* +@all -@dangerous +info -hset",
+    );
+    let redis = Redis::with(&options)?;
+    for (login, words) in
+        [(":wrong-secret@", "default user"), ("", "no login"), ("shop:right-secret@", "hset")]
+    {
+        let home = home(&format!("redis://{login}127.0.0.1:{}", redis.port()))?;
+        let [out, errors] = check(&home, 78)?;
+        ensure!(errors.contains("error: store: ") && errors.contains(words), "{login}: {errors}");
+        let json = home.output(&["check", "--connect", "--json"])?;
+        let json = String::from_utf8_lossy(&json.stdout).into_owned();
+        for text in [out, errors, json] {
+            ensure!(!text.contains("secret"), "{login}: {text}");
+        }
+    }
+    Ok(())
+}
+
+/// The check waits for no server that has ended, and only for its time limit for a server that does not answer.
+#[test]
+fn silent_or_stopped_server_is_unavailable() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = home(&redis.url())?;
+    redis.pause()?;
+    let silent = home.output(&["--wait-divisor=5", "check", "--connect"])?;
+    let [_, errors] = checked(silent, 75)?;
+    ensure!(errors.contains(&format!("127.0.0.1:{}", redis.port())), "{errors}");
+    redis.resume()?;
+    redis.stop()?;
+    let [out, errors] = check(&home, 75)?;
+    ensure!(errors.contains("refused") && out.contains("ordain.toml is valid"), "{out}{errors}");
+    Ok(())
+}
+
+/// A replica has its own settings, and these apply when it becomes master.
+#[test]
+fn evicting_replica_is_reported() -> Result<()> {
+    let master = Redis::start(&[])?;
+    let options = Options::new().replica_of(&master).line("maxmemory-policy allkeys-lru");
+    let replica = Redis::with(&options)?;
+    let home = home(&master.url())?;
+    let [out, _] = check(&home, 0)?;
+    let warning = format!(
+        "warning: store: the replica 127.0.0.1:{} has maxmemory-policy allkeys-lru",
+        replica.port()
+    );
+    ensure!(out.contains(&warning), "{out}");
+    ensure!(out.contains("durability = \"replicas:1\" reduces that loss"), "{out}");
+
+    let waiting = home
+        .read("ordain.toml")
+        .replace("kind = \"redis\"", "kind = \"redis\"\ndurability = \"replicas:2\"");
+    home.write("ordain.toml", waiting)?;
+    let [out, _] = check(&home, 0)?;
+    ensure!(out.contains("warning: store: each commit waits for 2 replicas"), "{out}");
+
+    let of_replica = home.read("ordain.toml").replace(&master.url(), &replica.url());
+    home.write("ordain.toml", of_replica)?;
+    let [_, errors] = check(&home, 78)?;
+    ensure!(errors.contains("is a replica, which accepts no writes"), "{errors}");
+    Ok(())
+}
+
+#[test]
+fn cluster_and_sentinel_are_named() -> Result<()> {
+    let cluster = Cluster::start(3)?;
+    let [out, _] = check(&home(&cluster.urls()[0])?, 0)?;
+    ensure!(out.contains(", a Cluster of 3 masters\n"), "{out}");
+    ensure!(out.contains("store: accepts writes\n"), "{out}");
+    let group = Sentinel::start()?;
+    let [out, _] = check(&home(&group.url())?, 0)?;
+    ensure!(out.contains(", the master that the Sentinels name\n"), "{out}");
+    ensure!(out.contains("store: accepts writes\n"), "{out}");
+    Ok(())
+}
+
+/// An embedded store has no server. The check does not create its folder.
+#[test]
+fn embedded_store_is_not_opened() -> Result<()> {
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    home.write("events.ndjson", "")?;
+    let [out, _] = check(&home, 0)?;
+    ensure!(out.contains("an embedded store has no server to connect to"), "{out}");
+    ensure!(!home.path("ordain-data").exists(), "the check created the folder");
+    Ok(())
+}
+
+/// The same warning is in the output of the check and in the log of a start.
+#[test]
+fn risky_settings_are_reported_by_check_and_start() -> Result<()> {
+    let gap = tally::CONFIG
+        .replace("handler = \"tally\"", "handler = \"tally\"\ngap = { timeout = \"2m\" }");
+    let home =
+        Home::new(&["tally"], &format!("[store]\nkind = \"embedded\"\ndead_ttl = \"1m\"\n{gap}"))?;
+    home.write("events.ndjson", "")?;
+    let warning = "ordain.toml:3: store.dead_ttl: ";
+    let [out, _] = checked(home.output(&["check"])?, 0)?;
+    ensure!(out.contains(&format!("warning: {warning}")), "{out}");
+    let json: Value = serde_json::from_slice(&home.output(&["check", "--json"])?.stdout)?;
+    let listed = json["warnings"][0].as_str().unwrap_or_default();
+    ensure!(listed.starts_with(warning) && listed.contains("\"3m\""), "{json}");
+    let [_, log] = checked(home.output(&["--log", "warn", "run", "--once"])?, 0)?;
+    ensure!(log.contains(&format!("risky setting: {warning}")), "{log}");
+    Ok(())
+}

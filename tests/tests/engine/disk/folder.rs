@@ -1,0 +1,172 @@
+//! The folder of a store under a running host: it is moved away, or copied as a backup.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use ordain_servers::Port;
+use ordain_tests::service::Service;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
+
+use super::support::{DISK, OUT, Rig, STORE, home};
+
+/// How long a host without its folder may accept events: the second that the log states, and a second for a busy
+/// machine.
+const ACCEPT_LIMIT: Duration = Duration::from_secs(2);
+/// The words in the log of a host that has opened its store.
+const LISTENING: &str = "ingress listening on http://";
+/// The number of copies of a paused host.
+const COPIES: u64 = 5;
+/// The longest time between two copies.
+const COPY_DELAY_LIMIT_MS: u64 = 1_000;
+/// The number of random bytes in each event. Events of this size make the engine move data between its files.
+const PADDING_BYTES: usize = 12_000;
+
+/// Moves the store's folder away. The host accepts no event later than a second after the move, and ends. The events
+/// that it accepted in this second are in the old folder, and take effect when the folder is back.
+#[test]
+fn host_without_its_folder_stops_within_a_second() -> Result<()> {
+    let mut rig = Rig::on_good_disk()?;
+    let accepted = rig.while_producing(0, |rig, producer| {
+        rig.until_accepted(producer, 200)?;
+        let [store, aside] = [STORE, "disk/aside"].map(|name| rig.home.path(name));
+        fs::rename(&store, &aside)?;
+        let moved = Instant::now();
+        let status = rig.service.wait()?;
+        let log = rig.service.stderr();
+        ensure!(status.code() == Some(1), "the host ended with {status}: {log}");
+        let after = producer.accepted_at().map(|at| at.saturating_duration_since(moved));
+        ensure!(
+            after.is_none_or(|after| after < ACCEPT_LIMIT),
+            "the host accepted an event {after:?} after the move"
+        );
+        for words in ["is missing or was replaced", "Events acknowledged in the last second"] {
+            ensure!(log.contains(words), "the log lacks {words:?}: {log}");
+        }
+        ensure!(!store.exists(), "the host made another folder");
+        fs::rename(&aside, &store)?;
+        rig.start_on_good_disk()?;
+        rig.until_accepted(producer, 100)
+    });
+    let checked = accepted.and_then(|accepted| rig.check(&accepted));
+    checked.with_context(|| rig.service.stderr())
+}
+
+/// A host that starts without its folder makes a new store, and logs this with the path of the folder. A host that finds
+/// its folder does not log it.
+#[test]
+fn only_a_new_folder_is_logged() -> Result<()> {
+    let mut rig = Rig::on_good_disk()?;
+    let mut starts_anew = |removes_folder: bool| -> Result<bool> {
+        rig.service.until_says(LISTENING)?;
+        rig.service.end()?;
+        if removes_folder {
+            fs::remove_dir_all(rig.home.path(STORE))?;
+        }
+        rig.start_on_good_disk()?;
+        rig.service.until_says(LISTENING)?;
+        let log = rig.service.stderr();
+        let says = |line: &str| line.contains("created a new store in ") && line.contains(STORE);
+        Ok(log.lines().any(says))
+    };
+    ensure!(!starts_anew(false)?, "the host logs a new store although its folder is there");
+    ensure!(starts_anew(true)?, "the host does not log its new store");
+    ensure!(!starts_anew(false)?, "the host logs the new store at the next start too");
+    rig.service.end()
+}
+
+/// Copies the folder while the host is paused under load, and once after the host has ended. A host on a copy makes the
+/// effects of all events that were accepted before the copy.
+#[test]
+fn copies_of_paused_host_are_complete() -> Result<()> {
+    let mut random = ChaCha8Rng::seed_from_u64(1);
+    let mut rig = Rig::on_good_disk()?;
+    let mut copies: Vec<(PathBuf, usize)> = Vec::new();
+    let accepted = rig.while_producing(PADDING_BYTES, |rig, producer| {
+        for number in 0..COPIES {
+            rig.until_accepted(producer, 10)?;
+            sleep(Duration::from_millis(random.random_range(0..COPY_DELAY_LIMIT_MS)));
+            let copy = rig.home.path(&format!("copy-{number}"));
+            rig.service.pause()?;
+            copy_folder(&rig.home.path(DISK), &copy)?;
+            // The paused host has sent the answers to these events before the copy.
+            copies.push((copy, producer.accepted()));
+            rig.service.resume()?;
+        }
+        Ok(())
+    })?;
+    rig.check(&accepted)?;
+    let copy = rig.home.path("copy-stopped");
+    copy_folder(&rig.home.path(DISK), &copy)?;
+    copies.push((copy, accepted.len()));
+    for (copy, count) in copies {
+        check_copy(&copy, &accepted[..count])
+            .with_context(|| format!("{} of {count} events", copy.display()))?;
+    }
+    Ok(())
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    let copied = Command::new("cp").arg("-a").args([from, to]).status()?;
+    ensure!(copied.success(), "`cp` ended with {copied}");
+    Ok(())
+}
+
+/// Starts a host on a copy, and waits until all the events have taken effect.
+fn check_copy(copy: &Path, events: &[String]) -> Result<()> {
+    let port = Port::take()?;
+    let home = home(&port)?;
+    fs::rename(copy, home.path(DISK))?;
+    let expected: BTreeSet<(String, u64)> =
+        events.iter().map(|event| of_event(event)).collect::<Result<_>>()?;
+    let mut service = Service::start(&home, &["run"])?;
+    let mut missing = expected.len();
+    let arrived = service.until("the effects of all events", || {
+        let effects = effects(&home.read(OUT)).unwrap_or_default();
+        missing = expected.difference(&effects).count();
+        missing == 0
+    });
+    arrived.with_context(|| format!("{missing} effects are missing: {}", service.stderr()))?;
+    // The copied file of the sink may have all effects.
+    service.until_logging()?;
+    service.end()?;
+    effects(&home.read(OUT))?;
+    // The copied file of the sink shows effects that the copied store could lack.
+    let rows = home.rows(&["keys", "list", "cases", "--json", "--limit", "1000"])?;
+    let next: BTreeMap<&str, u64> =
+        rows.iter().filter_map(|row| Some((row["key"].as_str()?, row["next"].as_u64()?))).collect();
+    let is_lost = |key: &str, sequence: u64| next.get(key).is_none_or(|next| *next <= sequence);
+    let lost = expected.iter().filter(|(key, sequence)| is_lost(key, *sequence)).count();
+    ensure!(lost == 0, "the store lacks {lost} events: {rows:?}");
+    Ok(())
+}
+
+fn of_event(line: &str) -> Result<(String, u64)> {
+    let event: Value = serde_json::from_str(line)?;
+    let key = event["subject"].as_str().context("a key")?.to_owned();
+    Ok((key, event["sequence"].as_u64().context("a sequence")?))
+}
+
+/// Returns key and sequence of the published messages. The host may have published messages again, with the same id and
+/// the same content: a store knows a file by its path.
+fn effects(out: &str) -> Result<BTreeSet<(String, u64)>> {
+    let mut ids = BTreeMap::new();
+    let mut effects = BTreeSet::new();
+    for line in out.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+        let message: Value = serde_json::from_str(line)?;
+        let data = &message["data"];
+        let key = data["key"].as_str().context("a key")?.to_owned();
+        effects.insert((key, data["sequence"].as_u64().context("a sequence")?));
+        let id = message["id"].as_str().context("an id")?.to_owned();
+        if let Some(before) = ids.insert(id, data.clone()) {
+            ensure!(before == *data, "another message has the id of {line}");
+        }
+    }
+    Ok(effects)
+}

@@ -1,0 +1,217 @@
+//! A host with its store and its sink's file on one disk, and a producer that repeats each request until the host
+//! accepts it.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ordain_servers::Port;
+use ordain_tests::host::Home;
+use ordain_tests::http::{self, Answer};
+use ordain_tests::log::{by_key, line, text};
+use ordain_tests::service::Service;
+use ordain_tests::tally;
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use serde_json::json;
+
+use super::synced::SyncedDisk;
+
+/// The folder of the disk.
+pub(super) const DISK: &str = "disk";
+/// The folder of the store.
+pub(super) const STORE: &str = "disk/store";
+/// The file of the sink.
+pub(super) const OUT: &str = "disk/out/out.ndjson";
+const KEYS: usize = 20;
+/// The number of events per request.
+const BATCH: usize = 10;
+/// How long the producer repeats a request.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// The delay between two tries.
+const RETRY_DELAY: Duration = Duration::from_millis(10);
+
+/// A host that receives events over HTTP.
+pub(super) struct Rig {
+    pub(super) home: Home,
+    pub(super) disk: SyncedDisk,
+    pub(super) service: Service,
+    port: Port,
+}
+
+impl Rig {
+    /// Starts a host on a new disk that keeps only what was synced.
+    pub(super) fn start() -> Result<Self> {
+        Self::start_by(|home, disk| Service::start_with(home, &["run"], &disk.env()))
+    }
+
+    /// Starts a host on a new disk that keeps everything.
+    pub(super) fn on_good_disk() -> Result<Self> {
+        Self::start_by(|home, _| Service::start(home, &["run"]))
+    }
+
+    fn start_by(start: impl FnOnce(&Home, &SyncedDisk) -> Result<Service>) -> Result<Self> {
+        let port = Port::take()?;
+        let home = home(&port)?;
+        let disk = SyncedDisk::create(&home, DISK, &["store", "out"])?;
+        let service = start(&home, &disk)?;
+        Ok(Self { home, disk, service, port })
+    }
+
+    /// Starts the host again after its end.
+    pub(super) fn start_again(&mut self) -> Result<()> {
+        self.service = Service::start_with(&self.home, &["run"], &self.disk.env())?;
+        Ok(())
+    }
+
+    /// Starts the host again after its end, on a disk that keeps everything.
+    pub(super) fn start_on_good_disk(&mut self) -> Result<()> {
+        self.service = Service::start(&self.home, &["run"])?;
+        Ok(())
+    }
+
+    /// Kills the host, and removes everything that was not synced.
+    pub(super) fn cut_power(&mut self) -> Result<()> {
+        self.service.kill()?;
+        self.disk.cut_power()
+    }
+
+    /// Waits until a failed sync has ended the host with an exit code. The log must contain the words.
+    pub(super) fn until_failed(&mut self, code: i32, words: &str) -> Result<()> {
+        let status = self.service.wait()?;
+        let log = self.service.stderr();
+        ensure!(self.disk.has_failed(), "no sync failed: {log}");
+        ensure!(status.code() == Some(code), "the host ended with {status}: {log}");
+        for words in ["Input/output error", words] {
+            ensure!(log.contains(words), "the log lacks {words:?}: {log}");
+        }
+        Ok(())
+    }
+
+    /// Waits until the host has accepted more events.
+    pub(super) fn until_accepted(&mut self, producer: &Producer, more: usize) -> Result<()> {
+        let wanted = producer.accepted() + more;
+        self.service.until("accepted events", || producer.accepted() >= wanted)
+    }
+
+    /// Sends events while `meanwhile` runs. At its end the host must run. Returns the accepted events in order.
+    pub(super) fn while_producing(
+        &mut self,
+        padding: usize,
+        meanwhile: impl FnOnce(&mut Self, &Producer) -> Result<()>,
+    ) -> Result<Vec<String>> {
+        let address = SocketAddr::from(([127, 0, 0, 1], self.port.number()));
+        let producer = Producer::new(address, padding);
+        std::thread::scope(|scope| {
+            let producing = scope.spawn(|| producer.run());
+            let done = meanwhile(self, &producer);
+            producer.is_over.store(true, Ordering::SeqCst);
+            let sent = producing.join();
+            let sent = sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            done.and(sent)
+        })?;
+        Ok(producer.events(producer.accepted()))
+    }
+
+    /// Waits until the accepted events have taken effect, and stops the host. Checks that each has one message in the
+    /// sink's file, in the order of its key.
+    pub(super) fn check(&mut self, accepted: &[String]) -> Result<()> {
+        let home = &self.home;
+        self.service.until("all effects", || home.lines(OUT) >= accepted.len())?;
+        self.service.end()?;
+        tally::check(&by_key(accepted)?, &self.home.read(OUT))
+    }
+}
+
+/// Creates a home whose host uses a port.
+pub(super) fn home(port: &Port) -> Result<Home> {
+    let config = format!(
+        "[ingress]\nlisten = \"127.0.0.1:{}\"\n[store]\nkind = \"embedded\"\npath = \"{STORE}\"\n\
+         [streams.cases]\nhandler = \"tally\"\nsource = {{ kind = \"http\" }}\n\
+         [sinks.tally]\nkind = \"file\"\npath = \"{OUT}\"\n",
+        port.number()
+    );
+    Home::new(&["tally"], &config)
+}
+
+/// A producer that sends numbered events, in order within each key.
+pub(super) struct Producer {
+    address: SocketAddr,
+    /// The number of random bytes in each event.
+    padding: usize,
+    accepted: AtomicUsize,
+    accepted_at: Mutex<Option<Instant>>,
+    is_over: AtomicBool,
+}
+
+impl Producer {
+    fn new(address: SocketAddr, padding: usize) -> Self {
+        Self {
+            address,
+            padding,
+            accepted: AtomicUsize::new(0),
+            accepted_at: Mutex::new(None),
+            is_over: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns how many events the host has accepted.
+    pub(super) fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
+    }
+
+    /// Returns when the host accepted the last event.
+    pub(super) fn accepted_at(&self) -> Option<Instant> {
+        *self.accepted_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the first events.
+    pub(super) fn events(&self, count: usize) -> Vec<String> {
+        (0..count).map(|number| self.event(number)).collect()
+    }
+
+    fn event(&self, number: usize) -> String {
+        let mut padding = vec![0; self.padding];
+        ChaCha8Rng::seed_from_u64(number as u64).fill_bytes(&mut padding);
+        let data = json!({ "n": number, "padding": STANDARD.encode(padding) });
+        line(&format!("k{}", number % KEYS), (number / KEYS) as u64 + 1, &data)
+    }
+
+    fn run(&self) -> Result<()> {
+        while !self.is_over.load(Ordering::SeqCst) {
+            let first = self.accepted();
+            let batch: Vec<String> =
+                (first..first + BATCH).map(|number| self.event(number)).collect();
+            self.post_until_accepted(&text(&batch))?;
+            *self.accepted_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            self.accepted.store(first + BATCH, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    fn post_until_accepted(&self, body: &str) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            match post(self.address, body) {
+                Ok(Answer { status: 202, .. }) => return Ok(()),
+                Ok(Answer { status: 429 | 500..=599, .. }) | Err(_) => sleep(RETRY_DELAY),
+                Ok(other) => bail!("{other:?}"),
+            }
+            ensure!(started.elapsed() < PATIENCE, "the host accepts no events");
+        }
+    }
+}
+
+fn post(address: SocketAddr, body: &str) -> Result<Answer> {
+    let head = format!(
+        "POST /v1/streams/cases/events HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
+         content-type: application/x-ndjson\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    http::send(address, format!("{head}{body}").as_bytes())
+}

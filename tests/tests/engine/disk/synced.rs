@@ -1,0 +1,147 @@
+//! A folder on a disk that keeps only what was synced.
+//!
+//! A library in front of libc (`synced.c`) follows the writes and syncs of the host. [`SyncedDisk::cut_power`] then puts
+//! the folder into the state that the disk has after a power failure. `synced.c` describes the files that the library
+//! and this module share.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use ordain_tests::host::Home;
+
+/// The source of the library.
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/engine/disk/synced.c");
+
+/// A folder of a home, and what the disk holds of the folder.
+pub(super) struct SyncedDisk {
+    folder: PathBuf,
+    side: PathBuf,
+    library: PathBuf,
+}
+
+impl SyncedDisk {
+    /// Creates a folder in a home, with empty folders in it that the disk already holds.
+    pub(super) fn create(home: &Home, name: &str, folders: &[&str]) -> Result<Self> {
+        // The library compares canonical paths.
+        let root = home.folder().canonicalize()?;
+        let [folder, side, library] = [name, "side", "synced.so"].map(|name| root.join(name));
+        let compiled = Command::new("cc")
+            .args(["-shared", "-fPIC", "-pthread", "-O1", "-o"])
+            .arg(&library)
+            .arg(SOURCE)
+            .status()
+            .context("cannot run `cc`")?;
+        ensure!(compiled.success(), "`cc` ended with {compiled}");
+        let disk = Self { folder, side, library };
+        fs::create_dir(&disk.side)?;
+        fs::create_dir(&disk.folder)?;
+        for folder in folders.iter().map(|name| disk.folder.join(name)) {
+            fs::create_dir(&folder)?;
+            disk.keep_names(&folder)?;
+        }
+        disk.keep_names(&disk.folder)?;
+        Ok(disk)
+    }
+
+    /// Returns the environment variables of a host that uses the disk.
+    pub(super) fn env(&self) -> [(&'static str, PathBuf); 3] {
+        [
+            ("LD_PRELOAD", self.library.clone()),
+            ("ORDAIN_DISK_FOLDER", self.folder.clone()),
+            ("ORDAIN_DISK_SIDE", self.side.clone()),
+        ]
+    }
+
+    /// Makes the next sync of a file or folder fail whose path has this ending. The disk never gets the data that this
+    /// sync should have written.
+    pub(super) fn fail_next_sync(&self, ending: &str) -> Result<()> {
+        Ok(fs::write(self.side.join("fail"), ending)?)
+    }
+
+    /// Returns whether no sync has to fail any more.
+    pub(super) fn has_failed(&self) -> bool {
+        !self.side.join("fail").exists()
+    }
+
+    /// Returns the syncs in order, one a line.
+    pub(super) fn log(&self) -> Result<String> {
+        Ok(fs::read_to_string(self.side.join("log"))?)
+    }
+
+    /// Removes everything that the disk does not hold. No process may use the folder. Afterwards, no sync fails.
+    pub(super) fn cut_power(&self) -> Result<()> {
+        remove_if_present(&self.side.join("fail"))?;
+        let mut names = HashMap::new();
+        for entry in fs::read_dir(&self.side)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|kind| kind == "names") {
+                names.insert(inode_of(&path)?, fs::read_to_string(path)?);
+            }
+        }
+        let restored = self.folder.with_extension("restored");
+        self.restore(&names, fs::metadata(&self.folder)?.ino(), &restored)?;
+        fs::remove_dir_all(&self.folder)?;
+        Ok(fs::rename(restored, &self.folder)?)
+    }
+
+    /// Creates a folder with the names and the content that the disk holds of the folder with this inode. Files keep
+    /// their inodes.
+    fn restore(&self, names: &HashMap<u64, String>, inode: u64, to: &Path) -> Result<()> {
+        fs::create_dir(to)?;
+        for entry in names.get(&inode).into_iter().flat_map(|names| names.lines()) {
+            let mut parts = entry.splitn(3, ' ');
+            let kind = parts.next().context("a kind")?;
+            let inode = parts.next().context("an inode")?.parse()?;
+            let path = to.join(parts.next().context("a name")?);
+            if kind == "d" {
+                self.restore(names, inode, &path)?;
+            } else {
+                self.restore_file(inode, &path)?;
+            }
+        }
+        self.keep_names(to)
+    }
+
+    fn restore_file(&self, inode: u64, to: &Path) -> Result<()> {
+        let [file, durable, dirty] =
+            ["file", "durable", "dirty"].map(|kind| self.side.join(format!("{inode}.{kind}")));
+        if file.exists() {
+            fs::hard_link(file, to)?;
+        }
+        // The library has no other name of a file that was never written.
+        File::create(to)?;
+        if durable.exists() {
+            fs::copy(durable, to)?;
+        }
+        remove_if_present(&dirty)
+    }
+
+    /// Makes the present names in a folder durable.
+    fn keep_names(&self, folder: &Path) -> Result<()> {
+        let mut names = String::new();
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let kind = if entry.file_type()?.is_dir() { 'd' } else { 'f' };
+            names += &format!("{kind} {} {}\n", entry.ino(), entry.file_name().display());
+        }
+        let inode = fs::metadata(folder)?.ino();
+        Ok(fs::write(self.side.join(format!("{inode}.names")), names)?)
+    }
+}
+
+fn inode_of(path: &Path) -> Result<u64> {
+    let stem = path.file_stem().and_then(|stem| stem.to_str());
+    Ok(stem.context("an inode")?.parse()?)
+}
+
+fn remove_if_present(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
+}

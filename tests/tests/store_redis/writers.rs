@@ -1,0 +1,166 @@
+//! Tests of the records of writers in Redis: a record has exactly the calls that the store has processed, it has a
+//! limited size, and it expires.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ordain_core::{Event, EventParts, WriterCalls};
+use ordain_store::{
+    AssignGroup, AssignItem, AssignReply, AssignRequest, Destination, DestinationRules, MessageLog,
+    OutboxChunk, OutboxPosition, Partition, StoreError, WriterCall,
+};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::damaged::garbage;
+use super::own::Own;
+
+/// The shard of all calls.
+const SHARD: u32 = 0;
+/// The hash of the stream.
+const LOG: &str = "log:stream/s";
+/// A writer, and the field of its record.
+const WRITER: u64 = 7;
+const FIELD: &str = "r0000000000000007";
+const MINUTE: u64 = 60_000;
+
+/// Adds one entry to a queue by a call of a writer. Returns false if the queue has no room.
+async fn put(own: &Own, writer: u64, call: u64, queue_limit: u64) -> Result<bool, StoreError> {
+    let event = Arc::new(Event::new(&EventParts { key: "a", id: "1", ..EventParts::default() }));
+    let items = vec![AssignItem { event, partition: 0, number: 0 }];
+    let request = AssignRequest {
+        destination: Destination::Stream("s".into()),
+        shard: SHARD,
+        rules: DestinationRules { numbering: None, queue_limit: Some(queue_limit) },
+        witness: None,
+        call: Some(WriterCall { writer, call }),
+        groups: vec![AssignGroup {
+            origin: None,
+            chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],
+        }],
+    };
+    Ok(own.store.assign(Arc::new(request)).await? != AssignReply::Full)
+}
+
+async fn accepted(own: &Own, writer: u64, call: u64) {
+    assert!(put(own, writer, call, 1_000_000).await.expect("an answer"));
+}
+
+async fn calls(own: &Own, writer: u64) -> Result<WriterCalls, StoreError> {
+    let partition = Partition { stream: "s".into(), number: 0 };
+    own.store.writer_calls(&partition, SHARD, writer).await.map(|(calls, _)| calls)
+}
+
+/// Calls arrive in any order, and some arrive twice or never. The record has exactly the calls that arrived.
+#[tokio::test]
+async fn record_has_exactly_the_calls_that_arrived() {
+    let own = Own::start().await;
+    let seed = rand::random();
+    println!("calls of seed {seed}");
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut arrived = BTreeSet::new();
+    assert!(calls(&own, WRITER).await.expect("no record").is_empty());
+    for _ in 0..300 {
+        let call = random.random_range(1..=60);
+        accepted(&own, WRITER, call).await;
+        arrived.insert(call);
+        let stored = calls(&own, WRITER).await.expect("a record");
+        let found: BTreeSet<u64> = (0..=62).filter(|call| stored.contains(*call)).collect();
+        assert_eq!(found, arrived, "after call {call}");
+    }
+    let others = calls(&own, WRITER + 1).await.expect("no record");
+    assert!(others.is_empty(), "writers have records of their own");
+}
+
+/// A record has at most 64 ranges of calls. Above this limit, the oldest missing calls count as present, so that the
+/// store never reports a loss that did not happen.
+#[tokio::test]
+async fn oldest_missing_calls_are_forgotten_beyond_the_limit() {
+    let own = Own::start().await;
+    for call in (1..200).step_by(2) {
+        accepted(&own, WRITER, call).await;
+    }
+    let record = own.bytes_of_field(&own.name(SHARD, LOG), FIELD.as_bytes());
+    assert_eq!(record.len(), 8 + 64 * 16);
+    let stored = calls(&own, WRITER).await.expect("a record");
+    assert!((1..200).step_by(2).all(|call| stored.contains(call)));
+    assert!(stored.contains(2));
+    assert!((100..200).step_by(2).all(|call| !stored.contains(call)));
+}
+
+/// A call that finds a full queue is in the record too. Otherwise, many refused calls would fill the record with
+/// missing calls, and the store would forget which of the others it has lost.
+#[tokio::test]
+async fn refused_calls_are_in_the_record() {
+    let own = Own::start().await;
+    for call in 1..=200 {
+        let is_accepted = put(&own, WRITER, call, 1).await.expect("an answer");
+        assert_eq!(is_accepted, call == 1);
+    }
+    let record = own.bytes_of_field(&own.name(SHARD, LOG), FIELD.as_bytes());
+    assert_eq!(record.len(), 8 + 16);
+    let stored = calls(&own, WRITER).await.expect("a record");
+    assert!((1..=200).all(|call| stored.contains(call)) && !stored.contains(201));
+}
+
+/// A record stays for at least half an hour after the last call of its writer. Later, a call of another writer removes
+/// it.
+#[tokio::test]
+async fn record_of_silent_writer_expires() {
+    let own = Own::start().await;
+    let pass = |minutes: u64| {
+        own.options.clock_offset_ms.fetch_add(minutes * MINUTE, Ordering::Relaxed);
+    };
+    accepted(&own, WRITER, 1).await;
+    pass(50);
+    accepted(&own, WRITER, 2).await;
+    pass(50);
+    accepted(&own, 8, 1).await;
+    let stored = calls(&own, WRITER).await.expect("a record");
+    assert!(stored.contains(1) && stored.contains(2), "the second call renewed the record");
+    pass(70);
+    accepted(&own, 8, 2).await;
+    assert!(calls(&own, WRITER).await.expect("no record").is_empty());
+    let stored = calls(&own, 8).await.expect("a record");
+    assert!(stored.contains(1) && stored.contains(2));
+    // The list of expiring records does not grow.
+    let fields = own.command(&["HKEYS", &own.name(SHARD, LOG)]);
+    let blocks = fields.parts().iter().filter_map(|field| field.text());
+    let blocks: Vec<&str> = blocks.filter(|field| field.starts_with('d')).collect();
+    assert_eq!(blocks.len(), 1, "{blocks:?}");
+}
+
+/// If another program damages a record, calls of the writer fail with an error that names the record, and write
+/// nothing.
+#[tokio::test]
+async fn damaged_record_is_named() {
+    let own = Own::start().await;
+    let log = own.name(SHARD, LOG);
+    for call in [1, 2, 5] {
+        accepted(&own, WRITER, call).await;
+    }
+    let right = own.bytes_of_field(&log, FIELD.as_bytes());
+    let is_named = |error: &StoreError| {
+        let StoreError::Corrupt(words) = error else { return false };
+        words.contains(FIELD) && words.contains(&log)
+    };
+    let mut refused = 0;
+    for bytes in garbage(&right) {
+        own.put_field(&log, FIELD.as_bytes(), &bytes);
+        let before = own.digest();
+        if let Err(error) = put(&own, WRITER, 6, 1_000_000).await {
+            assert!(is_named(&error), "{bytes:?}: {error}");
+            assert_eq!(own.digest(), before, "{bytes:?}");
+            refused += 1;
+        }
+    }
+    assert!(refused > right.len(), "{refused}");
+    own.put_field(&log, FIELD.as_bytes(), &right[..right.len() - 1]);
+    let error = calls(&own, WRITER).await.expect_err("a damaged record");
+    assert!(is_named(&error), "{error}");
+    own.put_field(&log, FIELD.as_bytes(), &right);
+    accepted(&own, WRITER, 6).await;
+    let stored = calls(&own, WRITER).await.expect("a record");
+    assert!([1, 2, 5, 6].iter().all(|call| stored.contains(*call)) && !stored.contains(3));
+}
