@@ -3,7 +3,9 @@
 //! record on unchanged.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use ordain_core::QueueLoss;
 use ordain_publish::new_id;
 use ordain_store::Partition;
 use serde::Serialize;
@@ -51,6 +53,32 @@ impl fmt::Display for LostCommits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} to {}", self.shard, self.first, self.last)
     }
+}
+
+/// Counts and logs events that a shard lost before the stream read them. `safe` is as in [`EventsLost`]. `words` describe
+/// the loss, and say what the producers must do.
+pub(crate) fn report_lost_events(
+    partition: &Partition,
+    shard: u32,
+    loss: QueueLoss,
+    safe: Option<u64>,
+    counter: &AtomicU64,
+    words: &str,
+) {
+    let QueueLoss { entries, since } = loss;
+    counter.fetch_add(entries, Ordering::Relaxed);
+    let since = jiff::Timestamp::from_millisecond(since.cast_signed()).unwrap_or_default();
+    let incident = EventsLost { shard, events: entries, since: since.to_string(), safe };
+    tracing::error!(
+        stream = &*partition.stream,
+        partition = partition.number,
+        shard,
+        events = entries,
+        %since,
+        safe,
+        cloudevent = record(partition, &incident),
+        "{words}"
+    );
 }
 
 /// The data of a record, and the type of the record's CloudEvent.

@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::notifier::{QueueNotifier, ReadingGuard};
-use crate::incident::{self, EventsLost, EventsSafe};
+use crate::incident::{self, EventsSafe, report_lost_events};
 use crate::sink::PartitionHandle;
 use ordain_cloudevents::{
     AckProgress, BATCH_BYTES, BATCH_EVENTS, DeliveryBatch, FilePosition, READ_AHEAD_BATCHES,
@@ -53,6 +53,10 @@ const WARN_INTERVAL: Duration = Duration::from_secs(10);
 const LAST_REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay before the next read of an unavailable store.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
+
+/// The words of a log line about lost events.
+const LOST: &str = "the store went back in time and lost events before they were read; this process accepted the first \
+    of them at `since`: the producers must send these events again";
 
 /// The options of a queue reader.
 #[derive(Clone)]
@@ -409,22 +413,8 @@ impl QueueReader {
 
     /// Reports lost events. `safe` is the number of waiting events that the store still has, if it is known already.
     fn report_loss(&self, shard: u32, loss: QueueLoss, safe: Option<u64>) {
-        let Partition { stream, number } = &self.options.partition;
-        let QueueLoss { entries, since } = loss;
-        self.options.lost_events.fetch_add(entries, Ordering::Relaxed);
-        let since = jiff::Timestamp::from_millisecond(since.cast_signed()).unwrap_or_default();
-        let incident = EventsLost { shard, events: entries, since: since.to_string(), safe };
-        tracing::error!(
-            stream = &**stream,
-            partition = number,
-            shard,
-            events = entries,
-            %since,
-            safe,
-            cloudevent = incident::record(&self.options.partition, &incident),
-            "the store went back in time and lost events before they were read; this process accepted the first of \
-             them at `since`: the producers must send these events again"
-        );
+        let QueueOptions { partition, lost_events, .. } = &self.options;
+        report_lost_events(partition, shard, loss, safe, lost_events, LOST);
     }
 
     /// Reports how many of the events that waited when the store went back in time are still in the store.

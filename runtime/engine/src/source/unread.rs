@@ -4,16 +4,15 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use ordain_core::QueueLoss;
 use ordain_publish::QueueWriter;
 use tokio::time::{sleep, timeout};
 
 use super::notifier::{QueueNotifier, QueueNotifiers};
-use crate::incident::{self, EventsLost};
+use crate::incident::report_lost_events;
 use ordain_store::{AssignRequest, Destination, DestinationRules, Partition, Store, StoreError};
 
 /// Time between two checks.
@@ -26,6 +25,11 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two renewals of the record of a writer. The store keeps a record for at least half an hour after a
 /// call.
 const RENEWAL_INTERVAL: Duration = Duration::from_mins(10);
+
+/// The words of a log line about lost events.
+const MAY_BE_LOST: &str = "the store went back in time, and events that this process accepted may be lost: the store no \
+    longer has them, but the process that reads the partition may have read some of them before; this process accepted \
+    the first of them at `since`: the producers must send all of these events again";
 
 /// The accepted events in one shard of a queue that this process does not know to have been read.
 struct UnreadQueue {
@@ -105,29 +109,8 @@ impl UnreadQueue {
         let Self { partition, shard, writer, .. } = self;
         let (stored, ends) = store.writer_calls(partition, *shard, writer.id()).await?;
         if let Some(loss) = self.notifier.check_unread(*shard, &self.calls, &stored, ends) {
-            self.report_loss(loss);
+            report_lost_events(partition, *shard, loss, None, &self.lost_events, MAY_BE_LOST);
         }
         Ok(())
-    }
-
-    fn report_loss(&self, loss: QueueLoss) {
-        let Partition { stream, number } = &self.partition;
-        let QueueLoss { entries, since } = loss;
-        self.lost_events.fetch_add(entries, Ordering::Relaxed);
-        let since = jiff::Timestamp::from_millisecond(since.cast_signed()).unwrap_or_default();
-        let since_text = since.to_string();
-        let incident =
-            EventsLost { shard: self.shard, events: entries, since: since_text, safe: None };
-        tracing::error!(
-            stream = &**stream,
-            partition = number,
-            shard = self.shard,
-            events = entries,
-            %since,
-            cloudevent = incident::record(&self.partition, &incident),
-            "the store went back in time, and events that this process accepted may be lost: the store no longer has \
-             them, but the process that reads the partition may have read some of them before; this process accepted \
-             the first of them at `since`: the producers must send all of these events again"
-        );
     }
 }
