@@ -379,13 +379,16 @@ impl EventAssigner {
         let started = Instant::now();
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
-            // Each try is a call of its own. Otherwise, the store could still know the number from a try that found a
-            // full queue, after it has lost the entries.
-            Arc::make_mut(&mut assign).call = has_queues.then(|| self.writer.next_call(shard));
+            let call = has_queues.then(|| self.writer.next_call(shard));
+            Arc::make_mut(&mut assign).call = call;
             let reply = self.store.assign(Arc::clone(&assign)).await;
             match reply {
                 Ok(AssignReply::Groups(replies, runs)) => return Ok((replies, runs)),
-                Ok(AssignReply::Full) => {}
+                Ok(AssignReply::Full) => {
+                    if let Some(call) = call {
+                        self.writer.take_back(shard, call);
+                    }
+                }
                 Err(StoreError::RolledBack) => return Err(AssignError::RolledBack),
                 Err(error) => return Err(AssignError::Store(error)),
             }

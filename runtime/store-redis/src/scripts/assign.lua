@@ -48,6 +48,8 @@ end
 -- The record of the writer, with this call. The number of the call is written together with the entries of the call.
 -- So if the store loses the entries, it loses the number too.
 local writer_expires, writer_ranges
+-- True if the record has this call already: its answer was lost, and its sender has repeated it.
+local is_repeated = false
 
 -- Returns the record of the writer as the value of a field.
 local function pack_writer(expires)
@@ -69,8 +71,8 @@ if call_number then
     at = at - 1
   end
   local before, after = writer_ranges[at], writer_ranges[at + 1]
-  -- A call is here already if its answer was lost and its sender has repeated it.
-  if not before or before.last < call_number then
+  is_repeated = before and before.last >= call_number
+  if not is_repeated then
     local is_beside = before and before.last + 1 == call_number
     if after and after.first - 1 == call_number then
       after.first = is_beside and before.first or call_number
@@ -147,11 +149,8 @@ if limit then
       is_full = is_full or queue.last + 1 - queue.first >= limit
     end
   end)
-  if is_full then
-    -- Without this write, each refused call would leave a gap between the ranges of the record.
-    if writer_expires then
-      redis.call('HSET', log, 'r' .. writer, pack_writer(writer_expires))
-    end
+  -- The writer uses the number of a refused call again, so the record must not have this number.
+  if is_full and not is_repeated then
     return 'F'
   end
 end
