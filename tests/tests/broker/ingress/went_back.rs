@@ -262,6 +262,46 @@ fn lost_events_for_another_process_are_counted() -> Result<()> {
     accepting.end()
 }
 
+/// The host that reads the only partition dies after the server has lost events that another host accepted. The other
+/// host takes the partition over while it still waits for news of these events. It counts each of them once, and the
+/// events that the server still has take effect.
+#[test]
+fn lost_events_are_counted_once_over_a_takeover() -> Result<()> {
+    const SOME: usize = 400;
+    let redis = Redis::start(&[])?;
+    let text = format!(
+        "{SECTIONS}[runtime]\nlease = \"2s\"\n\
+         [store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 2\n\
+         [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\nsource = {{ kind = \"http\" }}\n\
+         [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
+        redis.url()
+    );
+    let homes = [Home::new(&["tally"], &text)?, Home::new(&["tally"], &text)?];
+    let mut reader = Service::start(&homes[0], &["run"])?;
+    http::ready(&mut reader)?;
+    let mut accepting = Service::start(&homes[1], &["run"])?;
+    let admin = http::ready(&mut accepting)?;
+    let address = ingress(&mut accepting)?;
+    post_all(address, &events("a")[..SOME])?;
+    wait_until("the first effects", || Ok(effects(&reader)?.get(&'a') == Some(&SOME)))?;
+    let early = redis.snapshot()?;
+    reader.kill()?;
+    post_all(address, &events("b")[..SOME])?;
+    redis.go_back(&early)?;
+    post_all(address, &events("c")[..SOME])?;
+    let taken = wait_until("the effects of the remaining events", || {
+        Ok(effects(&accepting)?.get(&'c') == Some(&SOME))
+    });
+    taken.with_context(|| accepting.stderr())?;
+    let counted = wait_until("the count of the lost events", || Ok(lost_events(admin)? >= SOME));
+    counted.with_context(|| accepting.stderr())?;
+    post_all(address, &events("d")[..SOME])?;
+    wait_until("later effects", || Ok(effects(&accepting)?.get(&'d') == Some(&SOME)))?;
+    ensure!(lost_events(admin)? == SOME, "events are counted twice: {}", accepting.stderr());
+    ensure!(!effects(&accepting)?.contains_key(&'b'), "a lost event took effect");
+    accepting.end()
+}
+
 /// Makes a home with a `fifo` stream that has the default settings. `store` is the part of the configuration that
 /// describes the store in Redis.
 fn default_home(store: &str) -> Result<Home> {
