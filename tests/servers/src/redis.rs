@@ -166,13 +166,17 @@ impl Redis {
         Ok(seconds("used_cpu_user")? + seconds("used_cpu_sys")?)
     }
 
-    /// Waits until this replica is in step with its master.
+    /// Waits until this replica is in step with its master, and has written what it received to disk. After a full
+    /// copy, a replica writes its append-only file in the background; killed meanwhile, it would start empty.
     pub fn until_in_step(&self) -> Result<()> {
         wait_until("a replica in step with its master", || {
             ensure!(self.is_running(), "the replica has ended");
             // A Sentinel that assigns the replica another master closes the replica's connections.
-            let Ok(info) = self.info("replication") else { return Ok(false) };
-            Ok(info.get("master_link_status").is_some_and(|status| status == "up"))
+            let Ok(info) = self.info("everything") else { return Ok(false) };
+            let is = |name: &str, value: &str| info.get(name).is_some_and(|other| other == value);
+            Ok(is("master_link_status", "up")
+                && is("aof_rewrite_in_progress", "0")
+                && is("aof_rewrite_scheduled", "0"))
         })
         .with_context(|| format!("the server's log ends:\n{}", self.log_tail()))
     }

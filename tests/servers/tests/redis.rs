@@ -131,6 +131,21 @@ fn replica_follows_a_master_with_a_password() -> Result<()> {
     Ok(())
 }
 
+/// After a full copy from its master, a replica writes its append-only file in the background. The replica counts as in
+/// step only when this file is complete.
+#[test]
+fn replica_in_step_has_its_data_on_disk() -> Result<()> {
+    let master = Redis::start(&[])?;
+    master.command(&["SET", "a", "1"])?;
+    // In microseconds, for each key that the background process writes.
+    let slow = Options::new().line("rdb-key-save-delay 300000");
+    let replica = Redis::with(&slow.replica_of(&master))?;
+    master.kill()?;
+    replica.restart()?;
+    assert_eq!(get(&replica, "a")?, Some("1".to_owned()));
+    Ok(())
+}
+
 #[test]
 fn server_requires_passwords_of_its_users() -> Result<()> {
     let options = Options::new().password("secret").user("reader", "open", "~seen:* +get");
