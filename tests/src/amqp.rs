@@ -149,8 +149,10 @@ impl Client {
     /// some of the acknowledgements, and the broker delivers those messages again.
     pub fn take(&self, queue: &str, count: usize) -> Result<Vec<Delivery>> {
         self.runtime.block_on(async {
-            // When the channel ends, the broker requeues the deliveries beyond `count`.
-            let (channel, mut consumer) = self.consume(queue, Some(OUTSTANDING as u16)).await?;
+            // When the channel ends, the broker requeues the deliveries beyond `count`. RabbitMQ 4 drops a message that
+            // it has requeued 20 times, so the prefetch leaves few deliveries beyond `count`.
+            let prefetch = count.min(OUTSTANDING) as u16;
+            let (channel, mut consumer) = self.consume(queue, Some(prefetch)).await?;
             let mut taken = Vec::<Delivery>::new();
             let mut acknowledged = 0;
             let mut last = Instant::now();

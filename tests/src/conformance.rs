@@ -99,7 +99,7 @@ macro_rules! conformance_suite {
                 silent_instances_are_forgotten, an_outage_takes_nothing_from_anybody,
                 one_that_is_back_is_told, the_dead_stay_dead;
             versions: one_decides_at_a_time, decisions_are_told_and_stay,
-                an_older_decision_commits_nothing;
+                a_lost_rollout_is_decided_again, an_older_decision_commits_nothing;
             chains: messages_are_numbered_in_order, a_message_has_one_number,
                 a_place_may_have_other_messages, a_commit_may_be_given_in_other_parts, an_outbox_may_have_lost_commits,
                 what_is_given_again_keeps_its_number,

@@ -20,6 +20,13 @@ pub fn binary() -> Result<PathBuf> {
     Ok(binary)
 }
 
+/// Copies a folder with the owners, rights and times of its files. The copy must not exist yet.
+pub fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    let copied = Command::new("cp").arg("-a").args([from, to]).status()?;
+    ensure!(copied.success(), "`cp` ended with {copied}");
+    Ok(())
+}
+
 /// A folder with a configuration and every file that the configuration names.
 pub struct Home {
     folder: TempDir,

@@ -12,6 +12,9 @@ use crate::service::Service;
 /// Time limit for a response. Only a failing test waits for the whole limit.
 const DEADLINE: Duration = Duration::from_mins(1);
 
+/// The content type of a body with one event per line.
+pub const LINES: &str = "application/x-ndjson";
+
 /// An HTTP response.
 #[derive(Debug)]
 pub struct Answer {
@@ -75,6 +78,31 @@ pub fn get_with(address: SocketAddr, path: &str, headers: &[&str]) -> Result<Ans
     let host = format!("Host: {address}");
     let all = [&[&*host, "Connection: close"], headers].concat().join("\r\n");
     send(address, format!("GET {path} HTTP/1.1\r\n{all}\r\n\r\n").as_bytes())
+}
+
+/// Returns the sum of the samples of a metric, or `None` without a sample. `name` may end with labels, in the form
+/// `{label="value"}`.
+pub fn metric(address: SocketAddr, name: &str) -> Result<Option<u64>> {
+    let metrics = get(address, "/metrics")?.body;
+    let samples = metrics.lines().filter_map(|line| line.strip_prefix(name));
+    let samples = samples.filter(|sample| sample.starts_with(['{', ' ']));
+    let values = samples.filter_map(|sample| sample.rsplit_once(' ')?.1.parse::<u64>().ok());
+    Ok(values.reduce(|sum, value| sum + value))
+}
+
+/// Posts a body of this content type to the stream `cases`.
+pub fn post(address: SocketAddr, kind: &str, body: &str) -> Result<Answer> {
+    post_with(address, "/v1/streams/cases/events", &[&format!("content-type: {kind}")], body)
+}
+
+/// Posts a body with headers to a path.
+pub fn post_with(address: SocketAddr, path: &str, headers: &[&str], body: &str) -> Result<Answer> {
+    let mut request = format!("POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
+    for header in headers {
+        request += &format!("{header}\r\n");
+    }
+    request += &format!("content-length: {}\r\n\r\n{body}", body.len());
+    send(address, request.as_bytes())
 }
 
 /// Sends bytes, and reads the response until the server closes the connection.

@@ -1,6 +1,7 @@
 //! The records of incidents (losses of a store) in the log of a host.
 
 use anyhow::{Context, Result};
+use ordain_servers::Redis;
 use serde_json::Value;
 
 /// The field of a log line that has the record.
@@ -24,4 +25,14 @@ pub fn records(log: &str) -> Result<Vec<Value>> {
 pub fn lost_events(records: &[Value]) -> u64 {
     let lost = records.iter().filter(|record| record["type"] == "ordain.events.lost");
     lost.filter_map(|record| record["data"]["events"].as_u64()).sum()
+}
+
+/// Returns the number of the last commit in the fence of a shard, for partition 0 of a stream.
+pub fn last_commit(redis: &Redis, shard: u32, stream: &str) -> Result<u64> {
+    // The fence begins with a byte for its format and 16 bytes for the claim.
+    const NUMBER: &str = "local fence = redis.call('HGET', KEYS[1], 'f0') \
+         return struct.unpack('<I8', string.sub(fence, 18, 25))";
+    let data = format!("ordain:{{{shard}}}:data:{stream}");
+    let reply = redis.command(&["EVAL", NUMBER, "1", &data])?;
+    Ok(reply.int().context("a number")?.try_into()?)
 }

@@ -1,67 +1,37 @@
-//! A host for which a name resolves as a test says: the host runs in a mount namespace with an `/etc/hosts` of its own.
-
-use std::fmt::Write as _;
-use std::fs;
-use std::process::{Command, Stdio};
+//! A name that a test resolves: a library in front of libc (`names.c`) answers the host's questions for the name.
 
 use anyhow::Result;
 
 use crate::host::Home;
+use ordain_servers::compile_preload;
 
 /// The address at which the servers of tests listen by default.
 pub const FIRST_ADDRESS: &str = "127.0.0.1";
-/// Mounts files of the home over the system's files, and executes the host.
-const SCRIPT: &str =
-    "mount --bind hosts /etc/hosts && mount --bind nsswitch /etc/nsswitch.conf && exec \"$@\"";
+/// The source of the library.
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/names.c");
+/// The file with the address of the name.
+const FILE: &str = "address";
 
 /// A name that a test resolves.
-pub struct Name {
-    name: &'static str,
-    /// The command that starts a program in a mount namespace of its own.
-    unshare: Vec<String>,
-}
+pub struct Name(pub &'static str);
 
 impl Name {
-    /// Creates a name. Returns `None` if the system does not allow a mount namespace.
-    pub fn new(name: &'static str) -> Result<Option<Self>> {
-        Ok(unshare()?.map(|unshare| Self { name, unshare }))
-    }
-
-    /// Resolves the name to [`FIRST_ADDRESS`] for a host in this home. Returns the program that starts the host in its
-    /// namespace, for [`Service::start_by`](crate::service::Service::start_by).
+    /// Resolves the name to [`FIRST_ADDRESS`] for a host in this home. Returns the program that starts the host with
+    /// the library, for [`Service::start_by`](crate::service::Service::start_by).
     pub fn prepare(&self, home: &Home) -> Result<Vec<String>> {
-        fs::write(home.path("nsswitch"), "hosts: files\n")?;
+        let library = home.path("names.so");
+        compile_preload(SOURCE, &library)?;
         self.resolve(home, Some(FIRST_ADDRESS))?;
-        let shell = ["sh", "-c", SCRIPT, "sh"].map(str::to_owned);
-        Ok(self.unshare.iter().cloned().chain(shell).collect())
+        Ok(vec![
+            "env".to_owned(),
+            format!("LD_PRELOAD={}", library.display()),
+            format!("ORDAIN_NAME={}", self.0),
+            format!("ORDAIN_NAME_FILE={}", home.path(FILE).display()),
+        ])
     }
 
     /// Resolves the name to an address or to nothing.
     pub fn resolve(&self, home: &Home, to: Option<&str>) -> Result<()> {
-        let mut text = format!("{FIRST_ADDRESS} localhost\n");
-        if let Some(address) = to {
-            writeln!(text, "{address} {}", self.name)?;
-        }
-        // Writes to the same file: a new file would not be visible at the mount point.
-        Ok(fs::write(home.path("hosts"), text)?)
+        home.replace(FILE, to.unwrap_or_default())
     }
-}
-
-/// Returns the command that starts a program in a mount namespace of its own, or `None` if the system does not allow
-/// one.
-fn unshare() -> Result<Option<Vec<String>>> {
-    for flags in ["-m", "-rm"] {
-        let mut command = Command::new("unshare");
-        command.args([flags, "sh", "-c", "mount --bind /etc/hosts /etc/hosts"]);
-        command.stdin(Stdio::null()).stderr(Stdio::null());
-        match command.status() {
-            Ok(status) if status.success() => {
-                return Ok(Some(vec!["unshare".to_owned(), flags.to_owned()]));
-            }
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(None)
 }

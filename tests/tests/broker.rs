@@ -6,6 +6,7 @@ mod broker {
     mod gaps;
     mod ingress;
     mod instances;
+    mod lost_numbers;
     mod publish;
     mod swap;
 }

@@ -3,6 +3,7 @@
 mod plugins {
     mod limits;
     mod load;
+    mod lost_rollout;
     mod new_version;
     mod pool;
     mod run_versions;

@@ -30,9 +30,9 @@ pub(crate) enum KeysCommand {
     /// why the key is blocked, with the `limit` that a handler exceeded. `version` is the handler version of
     /// the last event that took effect, `version_digest` is the SHA-256 of the file of that version, and
     /// `version_generation` is the number of the rollout that selected the version. `due_at` is the time at
-    /// which the owner checks the key next. `incarnation` is the time of the key's first commit; this time is
-    /// part of the ids of the key's messages. `park_generation` counts how often the key was parked.
-    /// `partition` is the partition of the key.
+    /// which the owner checks the key next. `incarnation` is the time of the key's first commit; the ids of the
+    /// key's messages are derived from this time and other values. `park_generation` counts how often the key
+    /// was parked. `partition` is the partition of the key.
     ///
     /// `gaps` are the last 16 gaps whose timeout elapsed. Each gap has the missing sequences, the start, the
     /// number of rounds of requests, the answers of each replay source, and the end. The end is `arrived`

@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ordain_core::{GapSettings, OrderingMode, RetrySettings, Rollout, SequencerSettings};
+use ordain_core::{GapSettings, RetrySettings, Rollout, SequencerSettings};
 
 use super::{
-    Config, FileOrStdio, ReplayServer, ReplaySource, SinkConfig, SourceConfig, StoreConfig,
-    StreamConfig,
+    Config, FileOrStdio, ReplayServer, ReplaySource, SinkConfig, StoreConfig, StreamConfig,
 };
 
 /// Limit of the turns in progress for each worker thread. At each of its steps, the sequencer exchanges a batch of
@@ -121,8 +120,6 @@ impl Config {
             quantum: stream.quantum,
             max_loads: LOADS_PER_BATCH * runtime.batch,
             max_outbox: OUTBOX_PER_EVENT * runtime.run_ahead,
-            assigns_sequences: stream.ordering == OrderingMode::Fifo
-                || matches!(stream.source, SourceConfig::Stream(_)),
             forward_letters: stream.dead_letter.is_some(),
             lane_buffer: stream.lane_buffer,
             spill_after: stream.spill_after.0,

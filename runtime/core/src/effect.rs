@@ -94,6 +94,14 @@ pub enum StopReason {
     RolledBack {
         /// The shard.
         shard: u32,
+        /// The number of this owner's last commit in the shard.
+        last: u64,
+        /// The number of the last commit that the shard still has, or that the sequencer has repeated. `None` if the
+        /// shard has lost this owner's claim, and therefore all commits of this owner.
+        stored: Option<u64>,
+        /// A time before all lost commits, in ms since the Unix epoch, by the store's clock. `None` if the sequencer
+        /// does not know such a time.
+        since: Option<u64>,
         /// The state that the sequencer expected and the state that the store has, as text.
         detail: String,
     },

@@ -87,6 +87,18 @@ impl KeyRecord {
         self.rollout.as_ref().map_or(0, |decided| decided.number)
     }
 
+    /// Returns the lowest number of a rollout under which the next event may be executed, if the rollout `known` is not
+    /// new enough. Otherwise returns `None`.
+    pub fn missing_rollout(&self, known: Option<&Rollout>) -> Option<u64> {
+        let last = self.rollout.as_deref()?;
+        match known {
+            Some(known) if known.number > last.number || known == last => None,
+            // The store went back in time and assigned the number twice, so neither rollout is newer than the other.
+            Some(known) if known.number == last.number => Some(last.number + 1),
+            _ => Some(last.number),
+        }
+    }
+
     /// Replaces each time of 0 by the time of the commit, as a store does when it writes.
     pub fn fill_times(&mut self, now: u64) {
         if self.incarnation == 0 {
@@ -459,10 +471,8 @@ pub struct EmittedMessage {
     pub sequence: u64,
     /// The position of the message among the messages of the event, from 0.
     pub index: u32,
-    /// The digest of the event's id if Ordain numbers the events of the stream. If the store goes back in time (loses its
-    /// newest writes), another event may get the sequence of this event. Because of the digest, the messages of the two
-    /// events have different ids. The digest is 0 if the producer assigns the sequences, because an event then keeps its
-    /// sequence.
+    /// The digest of the event's id. If the store goes back in time (loses its newest writes), another event may get
+    /// the sequence of this event. Because of the digest, the messages of the two events have different ids.
     pub id_digest: u64,
     /// The message.
     pub message: Message,

@@ -9,6 +9,7 @@
 //! stream's handler version. `publish_history`, `producer_history`, `queue` and `unread_runs` find out which writes a
 //! store has lost.
 
+mod commit_times;
 pub mod distribution;
 mod effect;
 mod event;
@@ -32,6 +33,7 @@ mod turn;
 mod unread_runs;
 mod version;
 
+pub use commit_times::CommitTimes;
 pub use effect::{Effect, StopReason};
 pub use event::{
     DeliveryNumber, EVENT_SEQUENCE_OFFSET, Event, EventParts, Key, Message, MessageParts,

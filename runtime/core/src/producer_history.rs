@@ -76,27 +76,38 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         newest.map(|(shard, (witness, _))| (*shard, witness.clone())).collect()
     }
 
-    /// Adds a call whose events are in the store, and its newest event in each shard.
-    pub fn add(&mut self, call: C, bytes: usize, witnesses: BTreeMap<u32, W>, now: u64) {
+    /// Adds a call whose events are in the store, and its newest event in each shard. Returns the calls that the history
+    /// forgot because memory is needed, although the store may still lose them, with the times when the store answered
+    /// them.
+    pub fn add(
+        &mut self,
+        call: C,
+        bytes: usize,
+        witnesses: BTreeMap<u32, W>,
+        now: u64,
+    ) -> Vec<(C, u64)> {
         self.newest.extend(dated(witnesses, now));
         self.bytes += bytes;
         self.calls.push_back(WrittenCall { call, at: now, bytes });
+        let mut dropped = Vec::new();
         while self.bytes > self.max_bytes {
-            self.drop_oldest(now);
+            dropped.extend(self.drop_oldest(now));
         }
+        dropped
     }
 
-    /// Forgets the oldest call although the store may still lose it, because memory is needed.
-    pub fn drop_oldest(&mut self, now: u64) {
-        if self.forget_oldest() {
-            self.dropped_at = Some(now);
-        }
+    /// Forgets the oldest call although the store may still lose it, because memory is needed. Returns the call, and the
+    /// time when the store answered it.
+    pub fn drop_oldest(&mut self, now: u64) -> Option<(C, u64)> {
+        let oldest = self.forget_oldest()?;
+        self.dropped_at = Some(now);
+        Some((oldest.call, oldest.at))
     }
 
-    fn forget_oldest(&mut self) -> bool {
-        let oldest = self.calls.pop_front();
-        self.bytes -= oldest.as_ref().map_or(0, |call| call.bytes);
-        oldest.is_some()
+    fn forget_oldest(&mut self) -> Option<WrittenCall<C>> {
+        let oldest = self.calls.pop_front()?;
+        self.bytes -= oldest.bytes;
+        Some(oldest)
     }
 
     /// Returns whether the history has forgotten calls that the store may still lose.
@@ -228,9 +239,11 @@ mod tests {
     #[test]
     fn memory_and_age_have_limits() {
         let mut history = history();
+        let mut dropped = Vec::new();
         for (at, call) in (0..).zip("abcd".chars()) {
-            history.add(call, 10, in_shard(0, at), at);
+            dropped.extend(history.add(call, 10, in_shard(0, at), at));
         }
+        assert_eq!(dropped, [('a', 0)]);
         assert_eq!(history.calls().collect::<String>(), "bcd");
         assert!(history.is_incomplete(MINUTE + 2));
         assert!(!history.is_incomplete(MINUTE + 3));

@@ -129,6 +129,12 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         self.bytes
     }
 
+    /// Returns the number of messages in memory, including those that the owner must send again.
+    pub fn messages(&self) -> usize {
+        let lost = self.lost.iter().map(|lost| &lost.entry);
+        self.recent.iter().chain(lost).map(|entry| entry.numbers.len()).sum()
+    }
+
     /// Returns whether there are parts that the store has lost.
     pub fn has_lost(&self) -> bool {
         !self.lost.is_empty()
@@ -367,6 +373,7 @@ mod tests {
         let mut large = history("aaa");
         PublishHistory::limit_bytes([&mut small, &mut large].into_iter(), 25);
         assert_eq!((small.bytes(), large.bytes()), (10, 10));
+        assert_eq!((small.messages(), large.messages()), (1, 1));
         assert_eq!(large.roll_back_to(Some(place(1))), None);
         assert_eq!(large.roll_back_to(Some(place(2))), Some(1));
         let mut durable = PublishHistory::default();

@@ -65,7 +65,8 @@ pub struct QueueLoss {
 /// gone back in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct QueueRecount {
-    /// The number of these entries that the reader has found since then, so that they are not lost.
+    /// The number of these entries that the reader has found since then. The store may lose an entry after the reader has
+    /// found it; the reader then has its event in memory.
     pub safe: u64,
     /// The number of lost entries that were reported since then.
     pub lost: u64,
@@ -543,6 +544,25 @@ mod tests {
         assert_eq!(cursor.take_recount(), None);
         assert!(cursor.accept(place(9, 2)));
         assert_eq!(cursor.take_recount(), Some(QueueRecount { safe: 4, lost: 0 }));
+    }
+
+    /// The reader finds a marked entry before the store goes back and loses it. The entry counts once, as safe, because the
+    /// reader has delivered it.
+    #[test]
+    fn entry_that_was_read_before_a_late_loss_is_safe() {
+        let mut cursor = QueueCursor::default();
+        cursor.expect(run(1, 2, 1), 10);
+        cursor.expect(run(3, 5, 2), 20);
+        cursor.suspect_rollback();
+        assert!((1..=3).all(|number| cursor.accept(place(number, if number < 3 { 1 } else { 2 }))));
+        // The store goes back: it loses entries 3 to 5, and the reader reads the queue again.
+        cursor.confirm_rollback(0);
+        cursor.restart();
+        assert!((1..=2).all(|number| !cursor.accept(place(number, 1))));
+        cursor.record_end(1);
+        assert_eq!(cursor.take_loss(), Some(QueueLoss { entries: 2, since: 20 }));
+        cursor.confirm_rollback(2);
+        assert_eq!(cursor.take_recount(), Some(QueueRecount { safe: 3, lost: 2 }));
     }
 
     /// A broken connection alone does not mean that the store went back in time, so its recount has no result.

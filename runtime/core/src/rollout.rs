@@ -27,6 +27,67 @@ pub struct RolloutView<'a> {
     pub newest_number: u64,
 }
 
+/// What an instance remembers of the rollouts of a stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct RolloutMemory {
+    /// The highest rollout number that the instance knows.
+    newest_number: u64,
+    /// The rollout that this instance may replace with a rollout of a lower version. The value is the rollout of the
+    /// version that this instance offers, or the rollout that this instance found at its start.
+    revertible: Option<Rollout>,
+    has_begun: bool,
+}
+
+impl RolloutMemory {
+    /// Returns the highest rollout number that the instance knows.
+    pub fn newest_number(&self) -> u64 {
+        self.newest_number
+    }
+
+    /// Records that a rollout with this number exists or has existed.
+    pub fn require(&mut self, number: u64) {
+        self.newest_number = self.newest_number.max(number);
+    }
+
+    /// Returns whether the instance may execute events under a rollout of the store. If not, the store went back in
+    /// time, and a rollout with a higher number follows.
+    pub fn is_newest(&self, rollout: &Rollout) -> bool {
+        rollout.number == self.newest_number
+    }
+
+    /// Returns the next rollout, or `None` if the last rollout, `current`, stays. If `may_become_usable` is `true`,
+    /// this instance cannot use the version of the last rollout only because of a temporary fault of its machine, and
+    /// the stream must not return to a lower version.
+    pub fn next(
+        &mut self,
+        current: Option<&Rollout>,
+        own_build: &Build,
+        other_builds: &[Build],
+        may_become_usable: bool,
+    ) -> Option<Rollout> {
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        let is_own = current.is_some_and(|current| *own_build == current.build);
+        // If another instance runs a higher version when this instance starts, and that instance dies later, this
+        // instance must not switch the stream to its own, lower version.
+        let stands_alone = current.is_none_or(|current| {
+            let is_higher =
+                split_version(&current.build.version).1 > split_version(&own_build.version).1;
+            !(is_higher && other_builds.contains(&current.build))
+        });
+        if is_own || (is_first && stands_alone) {
+            self.revertible = current.cloned();
+        }
+        self.require(current.map_or(0, |current| current.number));
+        next_rollout(&RolloutView {
+            current,
+            own_build,
+            other_builds,
+            may_roll_back: self.revertible.as_ref() == current && !may_become_usable,
+            newest_number: self.newest_number,
+        })
+    }
+}
+
 /// Returns the next rollout, or `None` if the last rollout stays.
 pub fn next_rollout(view: &RolloutView<'_>) -> Option<Rollout> {
     let RolloutView {

@@ -245,7 +245,7 @@ impl Sequencer {
         self.reload_requests.len()
     }
 
-    /// Returns the highest rollout number of all key records that the sequencer has loaded.
+    /// Returns the highest rollout number that a key has needed, if the sequencer did not know that rollout.
     pub fn newest_rollout(&self) -> u64 {
         self.newest_rollout
     }

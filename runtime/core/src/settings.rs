@@ -44,9 +44,6 @@ pub struct SequencerSettings {
     pub max_loads: usize,
     /// The maximum number of messages, and dead letters to be forwarded, that are committed but not yet published.
     pub max_outbox: usize,
-    /// `true` if Ordain numbers the events: in a `fifo` stream, or when it writes them to the stream's queue in the store.
-    /// If the store goes back in time (loses its newest writes), another event may then get the sequence of an event.
-    pub assigns_sequences: bool,
     /// `true` if dead letters are also published.
     pub forward_letters: bool,
     /// The maximum number of events of a blocked key in memory. The sequencer moves further events of the key into the

@@ -45,7 +45,7 @@ impl WriterCalls {
 
 /// The runs of one queue that no reader of this process expects. Each call of the writer makes at most one run. There are
 /// at most `RUNS_LIMIT` runs: above the limit, the oldest runs are dropped, and their loss is not counted.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct UnreadRuns {
     /// The runs, each with the time when the writer put it into the queue, in ms since 1970. They have the order in
     /// which the writer received the answers to its calls.

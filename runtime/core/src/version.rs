@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub type VersionName = Arc<str>;
 
 /// One build of a handler. Two builds may have the same version name, but their digests differ.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Build {
     /// The name of the version.
     pub version: VersionName,
@@ -30,7 +30,9 @@ pub fn split_version(version: &str) -> (&str, Option<semver::Version>) {
 /// Each rollout of a stream has a higher number than the previous rollout. A key record contains the number of the
 /// rollout under which the key's last event was executed, and the store rejects a commit under an older rollout. A key
 /// therefore returns to an earlier version only if a new rollout names that version.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// If the store goes back in time, it may assign a number twice. The build distinguishes the two rollouts.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rollout {
     /// The number of the rollout, from 1, below [`Rollout::NUMBER_END`].
     pub number: u64,

@@ -197,7 +197,7 @@ impl<'a> PreparedRun<'a> {
             partition_start::check_backlog(loaded, store, id).await?;
             numbering::check(loaded, &**store, id).await?;
             let broker = BrokerEndpoint::of(loaded)?;
-            let mut files = OpenFiles::open(loaded, &**store, once).await?;
+            let mut files = OpenFiles::open(loaded, &**store, once, status).await?;
             let notifiers = Arc::default();
             sequenced_sinks::add_sequenced_sinks(loaded, store, &notifiers, &mut files.sinks);
             Ok(Self { loaded, once, handlers, store, status, id, broker, files, notifiers })

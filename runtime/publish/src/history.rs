@@ -4,12 +4,14 @@
 //! [`ProducerHistory`] decides which calls the publisher keeps and repeats.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
-use ordain_core::ProducerHistory;
+use ordain_core::{ProducerHistory, shard_of};
 
 use crate::assign::{AssignError, AssignResult, EventAssigner, ROLLBACK_RETRY_LIMIT};
+use crate::incident::{EventsLost, IncidentSubject, now_ms, record, time_text};
 use ordain_store::{AssignItem, Destination, Witness};
 
 /// Maximum size of the events in memory, in bytes. A fast publisher writes this many bytes in a few seconds, and then
@@ -25,10 +27,26 @@ struct PublishCall {
     result: AssignResult,
 }
 
+/// Events of one shard (slice of the store) that left memory although the store may still lose them.
+struct ForgottenEvents {
+    events: u64,
+    /// The time when the store answered the call with the first of them, in ms since the Unix epoch.
+    since: u64,
+}
+
 /// The calls of the last two minutes.
 pub(crate) struct PublishedCalls {
+    stream: Arc<str>,
     history: ProducerHistory<PublishCall, Witness>,
+    /// The time for which events stay in memory, in ms.
+    max_age: u64,
     started: Instant,
+    /// The time of `started`, in ms since the Unix epoch.
+    started_ms: u64,
+    /// By the second in which they left memory, and by shard.
+    forgotten: BTreeMap<(u64, u32), ForgottenEvents>,
+    /// The shards that went back in time since the last log line about them.
+    lossy_shards: BTreeSet<u32>,
     /// The number of times that this publisher detected that the store had gone back in time.
     rewinds: u64,
     /// The number of events that this publisher has written again since the last log line about them.
@@ -38,15 +56,25 @@ pub(crate) struct PublishedCalls {
 }
 
 impl PublishedCalls {
-    /// Creates an empty history for the events of this assigner.
-    pub(crate) fn new(assigner: &EventAssigner) -> Self {
+    /// Creates an empty history for the events that this assigner publishes into the stream.
+    pub(crate) fn new(assigner: &EventAssigner, stream: &Arc<str>) -> Self {
         let numbers = assigner.policy.rules.numbering;
         let retained = numbers.map(|numbers| Duration::from_millis(numbers.retain / 2));
         let max_age = retained.map_or(HISTORY_AGE, |retained| retained.min(HISTORY_AGE));
+        let max_age = max_age.as_millis() as u64;
         let disconnects = assigner.store.disconnects();
-        let history =
-            ProducerHistory::new(HISTORY_BYTES, max_age.as_millis() as u64, disconnects, 0);
-        Self { history, started: Instant::now(), rewinds: 0, repeated: 0, changed: 0 }
+        Self {
+            stream: Arc::clone(stream),
+            history: ProducerHistory::new(HISTORY_BYTES, max_age, disconnects, 0),
+            max_age,
+            started: Instant::now(),
+            started_ms: now_ms(),
+            forgotten: BTreeMap::new(),
+            lossy_shards: BTreeSet::new(),
+            rewinds: 0,
+            repeated: 0,
+            changed: 0,
+        }
     }
 
     fn now(&self) -> u64 {
@@ -66,7 +94,18 @@ impl PublishedCalls {
         }
         let witnesses = assigner.witnesses(items.iter().zip(&result.assigned), &result.entries);
         let bytes = items.iter().map(|item| item.event.memory()).sum();
-        self.history.add(PublishCall { items, result }, bytes, witnesses, self.now());
+        let now = self.now();
+        let dropped = self.history.add(PublishCall { items, result }, bytes, witnesses, now);
+        let shards = assigner.store.shards();
+        for (call, at) in dropped {
+            let since = self.started_ms + at;
+            for item in &call.items {
+                let of_shard = (now / 1_000, shard_of(item.event.key(), shards));
+                let forgotten = self.forgotten.entry(of_shard);
+                forgotten.or_insert(ForgottenEvents { events: 0, since }).events += 1;
+            }
+        }
+        self.forgotten = self.forgotten.split_off(&(now.saturating_sub(self.max_age) / 1_000, 0));
     }
 
     /// Returns, for each shard (slice of the store), the newest event that the shard must have.
@@ -98,6 +137,7 @@ impl PublishedCalls {
         for _ in 0..ROLLBACK_RETRY_LIMIT {
             let lacking = self.shards_lacking_events(assigner).await?;
             let has_all = lacking.is_empty();
+            self.lossy_shards.extend(&lacking);
             self.history.went_back(lacking);
             if has_all {
                 return Ok(());
@@ -164,9 +204,20 @@ impl PublishedCalls {
             "the store went back in time and lost events of this publisher: the publisher has written them again from \
              memory"
         );
-        if self.history.is_incomplete(self.now()) {
+        let is_incomplete = self.history.is_incomplete(self.now());
+        for shard in std::mem::take(&mut self.lossy_shards) {
+            let Some(forgotten) = self.take_forgotten(shard).filter(|_| is_incomplete) else {
+                continue;
+            };
+            let ForgottenEvents { events, since } = forgotten;
+            let since = time_text(since);
+            let incident = EventsLost { shard, events, since: since.clone(), safe: None };
             tracing::error!(
                 %to,
+                shard,
+                events,
+                %since,
+                cloudevent = record(&self.stream, IncidentSubject::Publisher, &incident),
                 "the store went back in time, and older events of this publisher are no longer in memory (limit: 16 \
                  MiB): some of them may be lost; publish the events of the last two minutes again, with their ids"
             );
@@ -180,5 +231,13 @@ impl PublishedCalls {
                  events share"
             );
         }
+    }
+
+    /// Removes the events of a shard from the forgotten events, and returns them. Returns `None` if there are none.
+    fn take_forgotten(&mut self, shard: u32) -> Option<ForgottenEvents> {
+        let of_shard = self.forgotten.extract_if(.., |(_, of), _| *of == shard);
+        of_shard
+            .map(|(_, forgotten)| forgotten)
+            .reduce(|first, next| ForgottenEvents { events: first.events + next.events, ..first })
     }
 }

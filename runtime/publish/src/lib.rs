@@ -6,6 +6,7 @@
 
 mod assign;
 mod history;
+pub mod incident;
 mod writer;
 
 use std::sync::Arc;
@@ -176,7 +177,7 @@ impl StreamPublisher {
                 policy: passage,
                 full_timeout: patience,
             };
-            let history = PublishedCalls::new(&assigner);
+            let history = PublishedCalls::new(&assigner, &stream);
             (assigner, history)
         });
         Ok(Self { stream, store, assigner, producer, expiring_stream: forgets })

@@ -4,7 +4,7 @@
 //! ordain.store   identity of the folder: schema and number of shards, as text
 //! lock           locked by the process that has the folder open; contains its id
 //! answered       number of groups of requests answered
-//! closed         exists if the last process closed the store in order
+//! closed         exists if the last process closed the store in order; names the oldest journal
 //! data/          the engine's data
 //! data.new/      the engine's data during its creation; incomplete and useless after a crash
 //! data.before/   the engine's original journals, kept until an opening of the store succeeds
@@ -16,10 +16,11 @@ use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::answered_commits;
 use super::journal;
-use super::tables::{KEYSPACE_COUNT, damage_error};
+use super::tables::{KEYSPACE_COUNT, KEYSPACES_WITH_VALUE_FILES, damage_error};
 use ordain_store::StoreError;
 use ordain_util::io_error::may_pass;
 
@@ -41,6 +42,20 @@ pub(super) struct StoreFolder {
     lock: File,
     /// The engine's folder, kept open to compare its identity.
     data: File,
+    /// Whether all data is on the disk, and the store writes nothing more.
+    is_closed: AtomicBool,
+}
+
+impl Drop for StoreFolder {
+    /// Writes the file `closed`. The engine has ended, so it removes no journal any more.
+    fn drop(&mut self) {
+        if self.is_closed.load(Ordering::Relaxed)
+            && let Ok(Some(oldest)) = journal::oldest(&self.data())
+        {
+            // Without this file, the next start does more work than necessary.
+            let _ = fs::write(self.path.join(CLOSED_FILE), format!("{oldest}\n"));
+        }
+    }
 }
 
 impl StoreFolder {
@@ -67,7 +82,7 @@ impl StoreFolder {
         create_data(path, make_tables)?;
         let engine = path.join(DATA);
         let data = File::open(&engine).map_err(|error| folder_error(&engine, &error))?;
-        Ok(Self { path: path.to_owned(), lock, data })
+        Ok(Self { path: path.to_owned(), lock, data, is_closed: AtomicBool::new(false) })
     }
 
     /// Returns whether the paths still lead to this folder and to the engine's folder.
@@ -77,8 +92,7 @@ impl StoreFolder {
 
     /// Records that all data is on the disk, and that the store will write nothing more.
     pub(super) fn close(&self) {
-        // Without this file, the next start does more work than necessary.
-        let _ = File::create(self.path.join(CLOSED_FILE));
+        self.is_closed.store(true, Ordering::Relaxed);
     }
 
     /// Refuses damaged journals ([`journal::damage`]). Copies the journals if the last process did not close the store
@@ -87,16 +101,26 @@ impl StoreFolder {
     pub(super) fn secure_journals(&self) -> Result<(), StoreError> {
         let data = self.data();
         let before = self.path.join(OLD_JOURNALS_FOLDER);
-        let damage = journal::put_back(&data, &before).and_then(|()| journal::damage(&data));
+        let oldest = oldest_when_closed(&self.path.join(CLOSED_FILE));
+        let damage =
+            journal::put_back(&data, &before).and_then(|()| journal::damage(&data, oldest));
         if let Some(words) = damage.map_err(|error| self.uncopied(&error))? {
             return Err(StoreError::Unusable(damage_error(&data, &words)));
         }
-        let written = match fs::remove_file(self.path.join(CLOSED_FILE)) {
-            Ok(()) if !before.exists() => Ok(()),
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => journal::rewrite_journals(&data, &before),
-        };
-        written.map_err(|error| self.uncopied(&error))
+        self.begin_writing(&before).map_err(|error| self.uncopied(&error))
+    }
+
+    /// Removes the file `closed`, and copies the journals if their content may not be on the disk.
+    fn begin_writing(&self, before: &Path) -> io::Result<()> {
+        match fs::remove_file(self.path.join(CLOSED_FILE)) {
+            // After a power failure, the file must not be back: the engine removes old journals.
+            Ok(()) => File::open(&self.path)?.sync_all()?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return journal::rewrite_journals(&self.data(), before);
+            }
+            Err(error) => return Err(error),
+        }
+        if before.exists() { journal::rewrite_journals(&self.data(), before) } else { Ok(()) }
     }
 
     fn uncopied(&self, error: &io::Error) -> StoreError {
@@ -148,6 +172,12 @@ impl StoreFolder {
     }
 }
 
+/// Returns the number of the oldest journal from the file `closed`. Returns `None` if the file is missing, or is
+/// incomplete after a power failure: the file is not synced.
+fn oldest_when_closed(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.strip_suffix('\n')?.parse().ok()
+}
+
 /// Returns whether the path leads to this file or folder.
 fn is_at(file: &File, path: &Path) -> bool {
     use std::io::ErrorKind::{NotADirectory, NotFound, StaleNetworkFileHandle};
@@ -173,9 +203,11 @@ fn create_data(
     let data = path.join(DATA);
     let draft = path.join("data.new");
     if data.exists() {
+        let files = ["version", "lock"].map(str::to_owned).into_iter();
         let tables = (0..KEYSPACE_COUNT).map(|number| format!("keyspaces/{number}/current"));
-        let missing = std::iter::once("version".to_owned()).chain(tables);
-        return match missing.into_iter().find(|name| !data.join(name).exists()) {
+        let values = KEYSPACES_WITH_VALUE_FILES.map(|number| format!("keyspaces/{number}/blobs"));
+        let mut needed = files.chain(tables).chain(values);
+        return match needed.find(|name| !data.join(name).exists()) {
             None => Ok(()),
             Some(missing) => Err(StoreError::Unusable(format!(
                 "the database in {} has no file {missing}, so it is damaged: the file was removed, \

@@ -7,8 +7,9 @@
 //! open and contains all answered commits.
 //!
 //! **Checking.** The engine opens even a journal with damage in the middle, and drops the batches after the damaged
-//! place. It also opens the journals if one between the first and the last number is missing. This module refuses such
-//! journals before the engine opens them.
+//! place. It also opens the journals if one of them is missing, or if an older one is empty. This module refuses such
+//! journals before the engine opens them. After a crash, it does not know which journal was the oldest: the engine
+//! removes journals that it no longer needs.
 //!
 //! **Truncating.** A power failure can leave a torn batch (an incomplete one) at the end of the newest journal. This
 //! module removes the batch if the engine cannot.
@@ -53,15 +54,19 @@ pub(super) fn put_back(folder: &Path, before: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a description of the damage if a journal in `folder` is missing, or if the journals together are unreadable
-/// before their end. A torn batch at the end is allowed. After a failed write, an empty journal may follow this batch.
-pub(super) fn damage(folder: &Path) -> io::Result<Option<String>> {
+/// Returns a description of the damage if a journal in `folder` is missing or empty, or if the journals together are
+/// unreadable before their end. `oldest` is the number of the oldest journal, if it is known. A torn batch at the end
+/// is allowed. After a failed write, an empty journal may follow this batch.
+pub(super) fn damage(folder: &Path, oldest: Option<u64>) -> io::Result<Option<String>> {
     if fs::read(folder.join("version"))? != JOURNAL_MAGIC {
         return Ok(None);
     }
     let journals = journals(folder)?;
-    if journals.is_empty() {
+    let (Some((first, _)), Some((last, _))) = (journals.first(), journals.last()) else {
         return Ok(Some("it has no journal".to_owned()));
+    };
+    if let Some(oldest) = oldest.filter(|oldest| oldest < first) {
+        return Ok(Some(format!("the journal {oldest}.jnl is missing")));
     }
     if let Some(pair) = journals.windows(2).find(|pair| pair[0].0 + 1 < pair[1].0) {
         return Ok(Some(format!("the journal {}.jnl is missing", pair[0].0 + 1)));
@@ -71,7 +76,11 @@ pub(super) fn damage(folder: &Path) -> io::Result<Option<String>> {
         if is_continued && let Some(at) = unreadable_from(&fs::read(journal)?) {
             return Ok(Some(format!("the journal {number}.jnl is unreadable from byte {at}")));
         }
-        is_continued |= has_batch(journal)?;
+        let is_empty = !has_batch(journal)?;
+        if is_empty && number != last {
+            return Ok(Some(format!("the journal {number}.jnl is empty")));
+        }
+        is_continued |= !is_empty;
     }
     Ok(None)
 }
@@ -144,6 +153,11 @@ pub(super) fn truncate_torn_batch(folder: &Path) -> io::Result<Option<PathBuf>> 
 
 fn newest(folder: &Path) -> io::Result<Option<PathBuf>> {
     Ok(journals(folder)?.pop().map(|(_, path)| path))
+}
+
+/// Returns the number of the oldest journal.
+pub(super) fn oldest(folder: &Path) -> io::Result<Option<u64>> {
+    Ok(journals(folder)?.first().map(|(number, _)| *number))
 }
 
 /// Returns the journals in a folder, by number.

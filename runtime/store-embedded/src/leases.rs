@@ -114,7 +114,7 @@ impl LeaseStore for EmbeddedStore {
     async fn decide(
         &self,
         stream: &str,
-        before: u64,
+        before: Option<&Rollout>,
         decided: &Rollout,
     ) -> Result<bool, StoreError> {
         let _deciding = self.registry.deciding.lock().await;
@@ -122,7 +122,7 @@ impl LeaseStore for EmbeddedStore {
         if found.as_deref() == Some(decided) {
             return Ok(true);
         }
-        if found.map_or(0, |decided| decided.number) != before {
+        if found.as_deref() != before {
             return Ok(false);
         }
         let mark = Mark {

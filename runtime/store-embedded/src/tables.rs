@@ -37,6 +37,11 @@ const LARGE_TABLE_BYTES: u64 = 16 * MIB;
 /// The number of table folders: one that the engine itself needs, and one for each table of [`Tables`].
 pub(super) const KEYSPACE_COUNT: usize = 1 + 10;
 
+/// The numbers of the table folders in which the engine has a folder for large values: the tables of [`Tables`] with
+/// `separate` values, in the order of their creation. The engine opens a table without this folder, and then lacks the
+/// values.
+pub(super) const KEYSPACES_WITH_VALUE_FILES: [usize; 6] = [2, 3, 5, 6, 7, 8];
+
 /// The size below which the store copies values out of the engine's slices. A slice keeps its whole block in memory.
 /// Without the copy, 100 bytes of state would keep 4 KiB in memory.
 const COPY_BELOW_BYTES: usize = 4096;
@@ -208,21 +213,20 @@ fn open_error(folder: &Path, error: &fjall::Error) -> StoreError {
             folder.display()
         )),
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error))
-            if !is_truncation(error) =>
+            if !is_truncation(error) && error.kind() != std::io::ErrorKind::NotFound =>
         {
             let words = format!(
                 "cannot open the database in {}: {error}; check the disk and the folder's \
                  permissions, then start again",
                 folder.display()
             );
-            // If a file of the database is missing, another try does not help.
-            if may_pass(error) && error.kind() != std::io::ErrorKind::NotFound {
+            if may_pass(error) {
                 StoreError::Unavailable(words)
             } else {
                 StoreError::Unusable(words)
             }
         }
-        error => StoreError::Unusable(damage_error(folder, &error.to_string())),
+        error => StoreError::Unusable(damage_error(folder, &reason(error))),
     }
 }
 

@@ -94,7 +94,7 @@ impl LeaseStore for RedisStore {
     async fn decide(
         &self,
         stream: &str,
-        before: u64,
+        before: Option<&Rollout>,
         decided: &Rollout,
     ) -> Result<bool, StoreError> {
         let script = &self.scripts.decide;
@@ -107,7 +107,7 @@ impl LeaseStore for RedisStore {
         let found = found.unwrap_or_default();
         // An unreadable value counts as no rollout, and the new rollout replaces it.
         let last = std::str::from_utf8(&found).ok().and_then(versions::decode);
-        if last.map_or(0, |last| last.number) != before && found != row {
+        if last.as_ref() != before && found != row {
             return Ok(false);
         }
         let mut call = self.script_call(script, &keys);

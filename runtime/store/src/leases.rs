@@ -161,12 +161,12 @@ pub trait LeaseStore: Send + Sync + 'static {
     async fn remove_instance(&self, id: InstanceId) -> Result<(), StoreError>;
 
     /// Starts the rollout `decided`, which names the handler version that executes the events of a stream. Takes effect
-    /// only if the present rollout has the number `before`; 0 stands for a stream without a rollout. Returns whether
-    /// `decided` is now the rollout of the stream.
+    /// only if the present rollout is `before`; `None` stands for a stream without a rollout. Returns whether `decided` is
+    /// now the rollout of the stream.
     async fn decide(
         &self,
         stream: &str,
-        before: u64,
+        before: Option<&Rollout>,
         decided: &Rollout,
     ) -> Result<bool, StoreError>;
 

@@ -5,8 +5,10 @@
 //! names the command to install it. Every call blocks its thread. A server ends when its value is dropped, and when the
 //! test's process is killed.
 
+mod clock;
 mod cluster;
 mod port;
+mod preload;
 mod process;
 mod proxy;
 mod rabbit;
@@ -17,8 +19,10 @@ mod sentinel;
 mod tls;
 mod wait;
 
+pub use clock::Clock;
 pub use cluster::{Cluster, Migration, Takeover};
 pub use port::Port;
+pub use preload::compile_preload;
 pub use proxy::{Counts, Mode, Proxy};
 pub use rabbit::{Rabbit, RabbitOptions, rabbit_version};
 pub use redis::{Options, Redis, SECOND_ADDRESS, Snapshot};

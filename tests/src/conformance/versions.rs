@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ordain_core::{Build, FileDigest, KeyRecord, Rollout, WriteCondition, WriteRefusal};
 use ordain_store::{HeartbeatRequest, InstanceId, Store};
 
+use super::leases::beat;
 use super::{Fixture, Owner, fresh};
 
 fn decided(generation: u64, version: &str) -> Rollout {
@@ -12,7 +13,12 @@ fn decided(generation: u64, version: &str) -> Rollout {
     Rollout { number: generation, build: Build { version: version.into(), digest } }
 }
 
-async fn decide(store: &dyn Store, stream: &str, before: u64, decided: &Rollout) -> bool {
+async fn decide(
+    store: &dyn Store,
+    stream: &str,
+    before: Option<&Rollout>,
+    decided: &Rollout,
+) -> bool {
     store.decide(stream, before, decided).await.expect("an answer")
 }
 
@@ -21,14 +27,14 @@ pub async fn one_decides_at_a_time(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let first = decided(1, "orders@1.0.0");
     let second = decided(2, "orders@2.0.0");
-    assert!(!decide(store, "s", 1, &second).await, "no rollout with number 1 exists");
-    assert!(decide(store, "s", 0, &first).await);
-    assert!(decide(store, "s", 0, &first).await, "its answer was lost");
-    assert!(!decide(store, "s", 0, &decided(1, "orders@1.5.0")).await);
-    assert!(decide(store, "s", 1, &second).await);
-    assert!(!decide(store, "s", 1, &decided(3, "orders@3.0.0")).await);
+    assert!(!decide(store, "s", Some(&first), &second).await, "the stream has no rollout");
+    assert!(decide(store, "s", None, &first).await);
+    assert!(decide(store, "s", None, &first).await, "its answer was lost");
+    assert!(!decide(store, "s", None, &decided(1, "orders@1.5.0")).await);
+    assert!(decide(store, "s", Some(&first), &second).await);
+    assert!(!decide(store, "s", Some(&first), &decided(3, "orders@3.0.0")).await);
     // Rollouts of another stream.
-    assert!(decide(store, "a:b 1", 0, &decided(9, "orders@9.0.0")).await);
+    assert!(decide(store, "a:b 1", None, &decided(9, "orders@9.0.0")).await);
     let versions = store.table().await.expect("a table").versions;
     assert_eq!(versions.len(), 2);
     assert_eq!((&*versions["s"], &*versions["a:b 1"]), (&second, &decided(9, "orders@9.0.0")));
@@ -43,7 +49,7 @@ pub async fn decisions_are_told_and_stay(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let table = store.heartbeat(beat(0)).await.expect("a beat").table.expect("the table is new");
     let first = decided(1, "orders@1.0.0");
-    assert!(decide(store, "s", 0, &first).await);
+    assert!(decide(store, "s", None, &first).await);
     let told = store
         .heartbeat(beat(table.membership_version))
         .await
@@ -56,8 +62,44 @@ pub async fn decisions_are_told_and_stay(fixture: &mut impl Fixture) {
     fixture.reopen().await;
     let found = fixture.store().table().await.expect("a table").versions;
     assert_eq!(*found["s"], first);
-    assert!(!decide(fixture.store(), "s", 0, &decided(2, "orders@2.0.0")).await);
-    assert!(decide(fixture.store(), "s", 1, &decided(2, "orders@2.0.0")).await);
+    assert!(!decide(fixture.store(), "s", None, &decided(2, "orders@2.0.0")).await);
+    assert!(decide(fixture.store(), "s", Some(&first), &decided(2, "orders@2.0.0")).await);
+}
+
+/// The store loses a rollout, and another instance gives its number to another build. An instance that has read the
+/// lost rollout cannot replace the new one. At its next heartbeat, it reads the same rollout as all others.
+pub async fn a_lost_rollout_is_decided_again(fixture: &mut impl Fixture) {
+    let [one, other] = [InstanceId::random(), InstanceId::random()];
+    let first = decided(1, "orders@1.0.0");
+    let store = fixture.store();
+    assert!(decide(store, "s", None, &first).await);
+    store.flush().await.expect("flushed");
+    fixture.remember().await;
+
+    let store = fixture.store();
+    let lost = decided(2, "orders@2.0.0");
+    assert!(decide(store, "s", Some(&first), &lost).await);
+    let seen = beat(store, one, "one", 0).await.expect("the table is new");
+    assert_eq!(*seen.versions["s"], lost);
+    store.flush().await.expect("flushed");
+
+    fixture.go_back().await;
+    let store = fixture.store();
+    assert_eq!(*store.table().await.expect("a table").versions["s"], first);
+    let next = decided(3, "orders@2.0.0");
+    assert!(!decide(store, "s", Some(&lost), &next).await, "the store lacks the lost rollout");
+    // The version is the same, but the file has another content.
+    let again = Rollout { number: 2, build: decided(9, "orders@2.0.0").build };
+    assert!(decide(store, "s", Some(&first), &again).await);
+    assert!(!decide(store, "s", Some(&lost), &next).await, "the number has another build");
+    for (id, about, known) in [(one, "one", seen.membership_version), (other, "other", 0)] {
+        let table = beat(store, id, about, known).await.expect("the table is another one");
+        assert_eq!(*table.versions["s"], again, "{about}");
+    }
+    assert!(decide(store, "s", Some(&again), &next).await);
+    store.flush().await.expect("flushed");
+    fixture.reopen().await;
+    assert_eq!(*fixture.store().table().await.expect("a table").versions["s"], next);
 }
 
 /// A key that was executed under a rollout continues under the same rollout or a newer rollout.

@@ -2,12 +2,16 @@
 //! once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write;
+use std::process::Stdio;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use ordain_core::shard_of;
 use ordain_publisher::{Error, Event, Publisher};
 use ordain_servers::{Cluster, Redis, Takeover};
 use ordain_tests::host::Home;
+use ordain_tests::incident::records;
 use ordain_tests::log::{by_key, in_turn, text, unnumbered};
 use ordain_tests::service::{Service, wait_until};
 use ordain_tests::tally;
@@ -248,4 +252,68 @@ async fn loss_in_fifo_stream_is_noticed_after_its_place_was_removed() -> Result<
     publisher.publish(&[event("2")?]).await?;
     publisher.close().await?;
     run(&home, &events(5)).map(drop)
+}
+
+/// A publisher of standard input publishes more events than its memory holds, and the store loses all of them. The
+/// publisher publishes the events in memory again. The record states how many other events are lost, in which shard,
+/// and since when.
+#[test]
+fn record_of_events_beyond_memory_states_their_number() -> Result<()> {
+    const LOST: u64 = 60;
+    const BYTES: usize = 512 << 10;
+    let redis = Redis::start(&[])?;
+    let home = home(&redis.url())?;
+    let line = |number: u64| {
+        let event = json!({
+            "specversion": "1.0", "id": format!("a-{number}"), "source": "/tests", "type": "test",
+            "subject": "a", "data": "x".repeat(BYTES),
+        });
+        format!("{event}\n")
+    };
+    let shard = shard_of("a", SHARDS);
+    let log = format!("ordain:{{{shard}}}:log:stream/cases");
+    let waiting = || -> Result<u64> {
+        let reply = redis.command(&["HGET", &log, "w"])?;
+        Ok(reply.text().map_or(Ok(0), str::parse)?)
+    };
+    // Another publisher creates the store.
+    home.write("first.ndjson", line(1))?;
+    home.rows(&["publish", "cases", "first.ndjson", "--json"])?;
+    let early = redis.snapshot()?;
+
+    let began = jiff::Timestamp::now();
+    let mut command = home.ordain(&["publish", "cases", "-"])?;
+    command.stdin(Stdio::piped()).stderr(fs::File::create(home.path("err"))?);
+    let mut publisher = command.spawn()?;
+    let mut input = publisher.stdin.take().context("it is piped")?;
+    for number in 2..2 + LOST {
+        input.write_all(line(number).as_bytes())?;
+    }
+    wait_until("all events", || Ok(waiting()? == 1 + LOST))?;
+    redis.go_back(&early)?;
+    let lost_at = jiff::Timestamp::now();
+    input.write_all(line(2 + LOST).as_bytes())?;
+    drop(input);
+    wait_until("the end of the publisher", || Ok(publisher.try_wait()?.is_some()))?;
+    let ended = publisher.wait()?;
+    let said = home.read("err");
+    ensure!(ended.success(), "{said}");
+
+    let again = waiting()?.checked_sub(2).context("the first and the last event wait")?;
+    let all = records(&said)?;
+    let [record] = &all[..] else { bail!("not one record: {said}") };
+    ensure!(
+        record["type"] == "ordain.events.lost"
+            && record["source"] == "/ordain/cases"
+            && record["subject"] == "publisher",
+        "{record}"
+    );
+    let mut data = record["data"].clone();
+    let since: jiff::Timestamp = data["since"].take().as_str().context("a time")?.parse()?;
+    let since = since.as_millisecond();
+    let times = began.as_millisecond()..=lost_at.as_millisecond();
+    ensure!(times.contains(&since), "{times:?}: {since}");
+    let right = json!({ "shard": shard, "events": LOST - again, "since": null });
+    ensure!(data == right && again < LOST, "{data} is not {right}");
+    Ok(())
 }

@@ -59,10 +59,12 @@ fn lost_commits_outside_of_memory_end_ownership() {
     }
     rig.stored.truncate(2);
     rig.deliver(21);
-    let Some(StopReason::RolledBack { shard: 0, detail }) = rig.stopped else {
+    let Some(StopReason::RolledBack { shard: 0, last, stored, since, detail }) = rig.stopped else {
         panic!("{:?}", rig.stopped)
     };
     assert!(detail.contains("commits 3 to 20 are lost"), "{detail}");
+    // The sequencer keeps the time of the first commit, although that commit is no longer in memory.
+    assert_eq!((last, stored, since), (20, Some(2), Some(rig.stored[0].1.time)));
     assert_eq!((rig.stored.len(), rig.acked), (2, 20), "nothing more is written");
 }
 
@@ -87,10 +89,11 @@ fn commit_refused_during_recovery_ends_ownership() {
     rig.stored.truncate(3);
     rig.refuses = true;
     rig.deliver(6);
-    let Some(StopReason::RolledBack { detail, .. }) = rig.stopped else {
+    let Some(StopReason::RolledBack { last, stored, detail, .. }) = rig.stopped else {
         panic!("{:?}", rig.stopped)
     };
     assert!(detail.contains("commit 4 cannot be repeated"), "{detail}");
+    assert_eq!((last, stored), (5, Some(3)));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use ordain_servers::Redis;
 use ordain_tests::host::Home;
 use ordain_tests::plugins::plugin;
 use serde_json::json;
@@ -45,7 +46,15 @@ fn run(home: &Home) -> Result<(serde_json::Value, bool)> {
     let output = home.output(&["--log", "ordain=debug", "run", "--once", "--json"])?;
     let log = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{log}");
-    Ok((serde_json::from_slice(&output.stdout)?, log.contains(SEARCH)))
+    // The sink of a Redis store writes its messages to standard output. The report is then at the end of the log.
+    let writes_to_output = home.read("ordain.toml").contains("path = \"-\"");
+    let report = if writes_to_output {
+        let start = log.rfind("\n{").context("a report")?;
+        serde_json::from_str(&log[start..])?
+    } else {
+        serde_json::from_slice(&output.stdout)?
+    };
+    Ok((report, log.contains(SEARCH)))
 }
 
 #[test]
@@ -73,6 +82,29 @@ fn parked_keys_are_retried_under_another_version() -> Result<()> {
 
     let (report, searched) = run(&home)?;
     assert_eq!((report["settled"].as_u64(), searched), (Some(0), false), "{report}");
+    Ok(())
+}
+
+/// Redis loses the rollout, and the next start gives its number to another version. The keys that the old version
+/// parked are retried under a rollout with a higher number.
+#[test]
+fn parked_keys_are_retried_under_a_number_that_was_assigned_twice() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+    let home = Home::new(&[], &format!("{store}{}", CONFIG.replace("out.ndjson", "-")))?;
+    fs::copy(plugin("faulty")?, home.path("plugins/faulty@1.0.0.wasm"))?;
+    home.write("events.ndjson", lines())?;
+    let (report, _) = run(&home)?;
+    assert_eq!(report["held"]["parked_keys"], KEYS, "{report}");
+    redis.command(&["DEL", "ordain:{0}:versions"])?;
+    fs::copy(plugin("tally")?, home.path("plugins/faulty@2.0.0.wasm"))?;
+    let (report, searched) = run(&home)?;
+    assert!(searched);
+    assert_eq!(report["held"]["events"], 0, "{report}");
+    let active = home.rows(&["keys", "list", "work", "--status", "active", "--json"])?;
+    assert_eq!(active.len(), KEYS);
+    let is_newer = |row: &serde_json::Value| row["version_generation"].as_u64() > Some(1);
+    assert!(active.iter().all(|row| row["version"] == "faulty@2.0.0" && is_newer(row)));
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 mod damage;
 mod full;
+mod lost_files;
 mod opening;
 mod support;
 

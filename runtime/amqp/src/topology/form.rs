@@ -29,6 +29,9 @@ const LOSSY_ARGUMENTS: [(&str, &str); 5] = [
     (DELIVERY_LIMIT_ARGUMENT, "drops messages that it has delivered this often"),
 ];
 
+/// The arguments that only a queue of type stream can have.
+const STREAM_ARGUMENTS: [&str; 2] = ["x-max-age", "x-stream-max-segment-size-bytes"];
+
 /// The form of an existing queue, as far as the broker names it.
 #[derive(Debug, Default)]
 pub(crate) struct QueueForm {
@@ -50,10 +53,14 @@ pub(crate) struct FormDifference {
 }
 
 impl QueueForm {
-    /// Returns whether the queue is of type stream.
+    /// Returns whether the queue is of type stream. If the name of the queue is long, the broker's words are cut off
+    /// before the value of an argument, but they still name the argument.
     pub(crate) fn is_stream(&self) -> bool {
-        self.is_complete
-            && self.arguments.get(QUEUE_TYPE_ARGUMENT).is_some_and(|kind| kind == "stream")
+        let is_of_streams =
+            |difference: &FormDifference| STREAM_ARGUMENTS.contains(&difference.argument.as_str());
+        self.differences.iter().any(is_of_streams)
+            || self.is_complete
+                && self.arguments.get(QUEUE_TYPE_ARGUMENT).is_some_and(|kind| kind == "stream")
     }
 
     /// Returns a description of each argument with which the queue loses events.
@@ -152,10 +159,9 @@ enum CurrentValue {
 fn parse_difference(text: &str) -> Option<Difference<'_>> {
     let (_, rest) = text.split_once("inequivalent arg '")?;
     let (argument, rest) = rest.split_once('\'')?;
-    let (_, current) = rest.rsplit_once(" but current is ")?;
     let is_argument = argument.starts_with("x-");
-    let current = if is_argument { parse_current(current) } else { None };
-    Some(Difference { argument, current })
+    let current = rest.rsplit_once(" but current is ").filter(|_| is_argument);
+    Some(Difference { argument, current: current.and_then(|(_, current)| parse_current(current)) })
 }
 
 fn parse_current(text: &str) -> Option<CurrentValue> {
@@ -184,6 +190,28 @@ mod tests {
 
     fn difference(text: &str) -> Option<(&str, Option<CurrentValue>)> {
         parse_difference(text).map(|difference| (difference.argument, difference.current))
+    }
+
+    /// The broker does not name all arguments of a queue with a long name. The arguments in the form may then be those of
+    /// the comparison.
+    #[test]
+    fn incomplete_form_is_a_stream_only_by_arguments_of_streams() {
+        for (argument, is_stream) in [
+            ("x-max-age", true),
+            ("x-stream-max-segment-size-bytes", true),
+            ("x-queue-type", false),
+            ("x-max-length", false),
+        ] {
+            let arguments = [(QUEUE_TYPE_ARGUMENT.to_owned(), "stream".to_owned())];
+            let difference =
+                FormDifference { argument: argument.to_owned(), reason: String::new() };
+            let form = QueueForm {
+                arguments: arguments.into(),
+                differences: vec![difference],
+                is_complete: false,
+            };
+            assert_eq!(form.is_stream(), is_stream, "{argument}");
+        }
     }
 
     /// The texts are those of RabbitMQ 3.10.8.

@@ -37,7 +37,8 @@ pub(super) struct ColdFields {
     /// the handler.
     pub(super) trapped: Option<(u64, u64)>,
     pub(super) retry_at: Option<u64>,
-    /// The number of the rollout under which the key was executed, if this process does not know that rollout yet.
+    /// The rollout number that the key needs ([`crate::KeyRecord::missing_rollout`]), if this process does not know it
+    /// yet.
     pub(super) newer_rollout: Option<u64>,
     /// The time to load the key record again, because another partition had the key or may have it now.
     pub(super) reload_at: Option<u64>,

@@ -142,21 +142,12 @@ impl Sequencer {
                 HandlerOutcome::Effect { messages, complete } => {
                     ended |= complete;
                     chunk.effects += 1;
-                    let event = if self.settings.assigns_sequences && !messages.is_empty() {
-                        held.event.id_digest()
-                    } else {
-                        0
-                    };
+                    let id_digest = held.event.id_digest();
                     for (position, message) in messages.into_iter().enumerate() {
                         bytes += message.memory();
                         let sequence = held.sequence;
                         let index = position as u32;
-                        chunk.messages.push(EmittedMessage {
-                            sequence,
-                            index,
-                            id_digest: event,
-                            message,
-                        });
+                        chunk.messages.push(EmittedMessage { sequence, index, id_digest, message });
                     }
                 }
                 HandlerOutcome::Rejected(reason) => {

@@ -297,14 +297,14 @@ impl Lane {
                 || self.cold.stored_only.count > 0)
     }
 
-    /// Records whether the key was executed under a rollout that this instance does not know yet.
-    pub(super) fn compare_versions(&mut self, settings: &SequencerSettings) {
-        let rollout_number = self.record.rollout_number();
-        let known_rollout = settings.rollout.as_ref().map_or(0, |decided| decided.number);
-        if rollout_number > known_rollout || self.cold.newer_rollout.is_some() {
-            self.cold.get_or_init().newer_rollout =
-                (rollout_number > known_rollout).then_some(rollout_number);
+    /// Records whether the key was executed under a rollout that this instance does not know yet. Returns the number
+    /// that the instance needs; 0 if it needs no other rollout.
+    pub(super) fn compare_versions(&mut self, settings: &SequencerSettings) -> u64 {
+        let missing = self.record.missing_rollout(settings.rollout.as_deref());
+        if missing.is_some() || self.cold.newer_rollout.is_some() {
+            self.cold.get_or_init().newer_rollout = missing;
         }
+        missing.unwrap_or(0)
     }
 
     /// Returns whether this process lacks a handler version that may execute the lane's events.

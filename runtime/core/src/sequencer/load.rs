@@ -121,7 +121,6 @@ impl Sequencer {
         let settings = &self.settings;
         let lane = &mut self.lanes[index];
         self.shards[lane.shard as usize].store_clock_offset = loaded.now.wrapping_sub(now);
-        self.newest_rollout = self.newest_rollout.max(loaded.record.rollout_number());
         let last = loaded.record.next.max(loaded.record.spilled.last);
         if settings.ordering == OrderingMode::Fifo && last >= NUMBERS_END {
             lane.mode = LaneMode::Broken(format!(
@@ -141,7 +140,7 @@ impl Sequencer {
             lane.record.rollout.clone_from(&settings.rollout);
         }
         if !ignore_newer {
-            lane.compare_versions(settings);
+            self.newest_rollout = self.newest_rollout.max(lane.compare_versions(settings));
         }
         lane.done = lane.record.next;
         lane.front = lane.record.next;

@@ -146,7 +146,8 @@ impl Sequencer {
     pub(super) fn version_changed(&mut self, version: Option<Arc<Rollout>>) {
         self.settings.rollout = version;
         for index in self.lanes.indices() {
-            self.lanes[index].compare_versions(&self.settings);
+            let missing = self.lanes[index].compare_versions(&self.settings);
+            self.newest_rollout = self.newest_rollout.max(missing);
             self.retry_under_new_version(index);
             self.reschedule(index);
         }

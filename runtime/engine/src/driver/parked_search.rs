@@ -3,9 +3,8 @@
 //! parked keys in the store.
 //!
 //! The sequencer decides what happens to each found key, and does not report its decision to the search. The search
-//! therefore repeats until it finds no key any more. At its end, the search records the number of the current rollout
-//! (the record that names the current handler version), so that a driver that starts later under this rollout does not
-//! search again.
+//! therefore repeats until it finds no key any more. At its end, the search records the current rollout (the record that
+//! names the current handler version), so that a driver that starts later under this rollout does not search again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use bytes::Bytes;
 use ordain_core::{Key, KeyRecord, KeyStatus, Rollout};
 use tokio::sync::{Semaphore, mpsc};
 
-use ordain_store::{KeyFilter, Mark, Partition, Store, retry_until_ok};
+use ordain_store::{KeyFilter, Mark, Partition, Store, retry_until_ok, versions};
 use ordain_util::backoff::Backoff;
 
 /// Maximum number of keys that one request to the store returns.
@@ -83,13 +82,12 @@ struct ParkedSearchTask {
 impl ParkedSearchTask {
     async fn run(self) {
         let Partition { stream, number } = &self.partition;
-        let Rollout { number: generation, build } = &self.rollout;
         let stream = &**stream;
-        let version = &*build.version;
-        let rollout_number = generation.to_string();
+        let version = &*self.rollout.build.version;
+        let rollout = Bytes::from(versions::encode(&self.rollout));
         let name = format!("version/{stream}/{number}");
         let mark = retry_until_ok("read of a mark", || self.store.mark(&name)).await;
-        if mark.as_deref() == Some(rollout_number.as_bytes()) {
+        if mark.as_ref() == Some(&rollout) {
             return;
         }
         tracing::debug!(stream, version, "looking for keys that another version has parked");
@@ -113,8 +111,7 @@ impl ParkedSearchTask {
                     // ended.
                     return;
                 }
-                let value = Bytes::copy_from_slice(rollout_number.as_bytes());
-                let mark = [Mark { name: name.clone(), value }];
+                let mark = [Mark { name: name.clone(), value: rollout.clone() }];
                 return retry_until_ok("write of a mark", || self.store.put_marks(&mark)).await;
             }
             if pass < PASS_LIMIT {

@@ -17,9 +17,11 @@ use ordain_core::{
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::{Driver, DriverError, alarms};
-use crate::incident::{self, CommitsRepeated, LostCommits};
 use crate::replay::ReplayAnswer;
 use crate::sink::CommittedBatch;
+use ordain_publish::incident::{
+    CommitsLost, CommitsRepeated, Incident, IncidentSubject, LostCommits, record, time_text,
+};
 use ordain_store::{StoreError, retry_until_ok};
 
 /// Maximum number of turns (runs of events of one key) that the driver submits to the workers together.
@@ -114,11 +116,40 @@ impl Driver {
                 partition = self.partition.number,
                 commits = recommitted,
                 shards = ranges,
-                cloudevent = incident::record(&self.partition, &incident),
+                cloudevent = self.record(&incident),
                 "the store went back in time and lost commits of this partition: all of them were repeated from \
                  memory"
             );
         }
+    }
+
+    /// Logs that a shard (slice of the store) lost commits which the sequencer cannot repeat. `stored` is the last commit
+    /// that the shard still has; `None` if the shard has lost the claim.
+    fn report_lost_commits(&self, shard: u32, last: u64, stored: Option<u64>, since: Option<u64>) {
+        let claimed = self.handle.claimed_commits[shard as usize];
+        let first = stored.unwrap_or(claimed).saturating_add(1);
+        let commits = last.saturating_add(1).saturating_sub(first);
+        let since = since.map(time_text);
+        let claim_lost = stored.is_none();
+        let incident =
+            CommitsLost { shard, commits, first, last, claim_lost, since: since.clone() };
+        tracing::error!(
+            stream = &*self.partition.stream,
+            partition = self.partition.number,
+            shard,
+            commits,
+            first,
+            last,
+            claim_lost,
+            since,
+            cloudevent = self.record(&incident),
+            "the store went back in time and lost commits that this process cannot repeat: the process ends"
+        );
+    }
+
+    /// Returns the record of an incident in this partition.
+    fn record<T: Incident>(&self, data: &T) -> String {
+        record(&self.partition.stream, IncidentSubject::Partition(self.partition.number), data)
     }
 
     /// Marks messages of a shard (slice of the store) again as published, after lost commits of the shard were
@@ -165,7 +196,8 @@ impl Driver {
             }
             Effect::ReadDue { after, limit, all } => self.read_due(after, limit, all),
             Effect::Stop(StopReason::Fenced) => self.failed = Some(DriverError::Fenced),
-            Effect::Stop(StopReason::RolledBack { shard, detail }) => {
+            Effect::Stop(StopReason::RolledBack { shard, last, stored, since, detail }) => {
+                self.report_lost_commits(shard, last, stored, since);
                 self.failed = Some(DriverError::StoreRolledBack { shard, detail });
             }
         }

@@ -7,10 +7,11 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::RunError;
+use super::{RunError, RunStatus};
 use crate::sink::{FileSink, LineSink, Sinks};
 use ordain_cloudevents::{letter_event, message_id};
 use ordain_config::{Config, ConfigError, FileOrStdio, LoadedConfig, SinkConfig, SourceConfig};
+use ordain_publish::incident::{IncidentSubject, MessagesLost, record};
 use ordain_store::{Partition, Store, StoreError};
 use ordain_util::io_error::may_pass;
 
@@ -55,11 +56,12 @@ pub(super) struct OpenFiles {
 
 impl OpenFiles {
     /// Opens the files. Before this method creates or truncates the file of any sink, it makes all checks that do not
-    /// need a newly created file.
+    /// need a newly created file. Reports to `status` the messages in files that the store lacks.
     pub(super) async fn open(
         loaded: &LoadedConfig,
         store: &dyn Store,
         once: bool,
+        status: &RunStatus,
     ) -> Result<Self, RunError> {
         let failed = |error: FileError| error.into_run_error(once);
         let CheckedFiles { sources, sink_paths, mut written } =
@@ -70,7 +72,11 @@ impl OpenFiles {
                 files.sinks.add_lines(&name, LineSink::Standard);
                 continue;
             };
-            let sink = sink_path.open(store, once).await?;
+            let (sink, lost) = sink_path.open(store, once).await?;
+            for (stream, messages) in lost {
+                report_lost_messages(&name, sink.path(), &stream, messages);
+                status.count_lost_messages(&stream, messages);
+            }
             // This check also finds a file that an earlier pass of this loop has created under another name.
             let metadata = std::fs::metadata(sink_path.path)
                 .map_err(|error| failed(sink_path.unwritable(&error)))?;
@@ -80,6 +86,19 @@ impl OpenFiles {
         store.flush().await?;
         Ok(files)
     }
+}
+
+/// Logs that a sink file has messages of a stream that the store lacks.
+fn report_lost_messages(sink: &str, path: &Path, stream: &str, messages: u64) {
+    let path = path.display();
+    let incident = MessagesLost { to: format!("file/{path}"), messages, numbered: None };
+    tracing::warn!(
+        stream, sink, %path, lines = messages,
+        cloudevent = record(stream, IncidentSubject::Sink(sink), &incident),
+        "THE STORE WENT BACK IN TIME: it lacks the last messages of the file and cannot publish them \
+         again. Was an older copy of the store's folder restored? These messages stay in the file, and new \
+         messages are written after them"
+    );
 }
 
 /// Rejects the files that a start would reject. Creates no file.
@@ -226,7 +245,12 @@ impl FileSinkPath<'_> {
         Err(self.error(&format!("is the same file as {setting}: each sink needs its own file")))
     }
 
-    async fn open(&self, store: &dyn Store, once: bool) -> Result<FileSink, RunError> {
+    /// Opens the file. Returns the sink and, for each stream, the number of messages in the file that the store lacks.
+    async fn open(
+        &self,
+        store: &dyn Store,
+        once: bool,
+    ) -> Result<(FileSink, BTreeMap<String, u64>), RunError> {
         let unwritable = |error: std::io::Error| self.unwritable(&error).into_run_error(once);
         let mark = store.mark(&FileSink::mark_name(self.path)).await?;
         let opened = FileSink::open(self.path, mark.as_deref()).map_err(unwritable)?;
@@ -235,10 +259,10 @@ impl FileSinkPath<'_> {
         } else {
             HashSet::new()
         };
-        let sink = opened.finish(&unpublished).map_err(unwritable)?;
+        let (sink, lost) = opened.finish(&unpublished).map_err(unwritable)?;
         // If a later start finds lines beyond the recorded length, a process that died has written these lines.
         store.put_marks(&[sink.mark()]).await?;
-        Ok(sink)
+        Ok((sink, lost))
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::RunError;
 use crate::membership::Membership;
 use ordain_config::LoadedConfig;
-use ordain_core::rollout::{RolloutView, next_rollout};
+use ordain_core::rollout::RolloutMemory;
 use ordain_core::split_version;
 use ordain_store::InstanceInfo;
 use ordain_store::{MembershipTable, Store};
@@ -62,12 +62,7 @@ pub(super) struct RolloutController<'a> {
 /// The known state of a stream's rollout.
 #[derive(Default)]
 struct RolloutState {
-    /// The highest known rollout number.
-    newest_number: u64,
-    /// The rollout that this instance may replace with a rollout of a lower version. The value is the rollout of the
-    /// version that this instance offers, or the rollout that this instance found at its start.
-    revertible: Option<Arc<Rollout>>,
-    has_begun: bool,
+    memory: RolloutMemory,
     /// The time since which this instance lacks the version of the rollout.
     missing_since: Option<Instant>,
 }
@@ -297,8 +292,7 @@ impl<'a> RolloutController<'a> {
         for (stream, _) in self.handlers.streams() {
             let needs = self.handlers.required_rollout(stream);
             if table.versions.get(stream).is_none_or(|rollout| rollout.number < needs) {
-                let state = self.states.entry(Arc::clone(stream)).or_default();
-                state.newest_number = state.newest_number.max(needs);
+                self.states.entry(Arc::clone(stream)).or_default().memory.require(needs);
             }
         }
         self.table = Arc::new(table);
@@ -316,49 +310,23 @@ impl<'a> RolloutController<'a> {
             let other_offers: Vec<Build> =
                 others.iter().filter_map(|other| other.offers.get(&**stream)).cloned().collect();
             let rollout = self.table.versions.get(stream).cloned();
-            let state = self.states.entry(Arc::clone(stream)).or_default();
-            let is_first = !std::mem::replace(&mut state.has_begun, true);
-            let is_own_offer = rollout.as_ref().is_some_and(|rollout| *own_offer == rollout.build);
-            // If another instance runs a higher version when this instance starts, and that instance dies later, this
-            // instance must not switch the stream to its own, lower version.
-            let stands_alone = rollout.as_ref().is_none_or(|decided| {
-                let decided_on = split_version(&decided.build.version).1;
-                let is_higher = decided_on > split_version(&own_offer.version).1;
-                !(is_higher && other_offers.contains(&decided.build))
+            let memory = &mut self.states.entry(Arc::clone(stream)).or_default().memory;
+            let may_become_usable = rollout.as_ref().is_some_and(|rollout| {
+                let version = &rollout.build.version;
+                handlers.with_catalog(|catalog| catalog.may_become_usable(version))
             });
-            if is_own_offer || (is_first && stands_alone) {
-                state.revertible.clone_from(&rollout);
-            }
-            state.newest_number =
-                state.newest_number.max(rollout.as_ref().map_or(0, |rollout| rollout.number));
-            // If the version of the rollout is unusable only because of a temporary fault of this machine, the stream
-            // must not return to a lower version.
-            let may_become_usable = || {
-                let version = rollout.as_ref().map(|rollout| &rollout.build.version);
-                version.is_some_and(|version| {
-                    handlers.with_catalog(|catalog| catalog.may_become_usable(version))
-                })
-            };
-            let rollout_view = RolloutView {
-                current: rollout.as_deref(),
-                own_build: own_offer,
-                other_builds: &other_offers,
-                may_roll_back: state.revertible == rollout && !may_become_usable(),
-                newest_number: state.newest_number,
-            };
-            if state.newest_number + 1 >= Rollout::NUMBER_END && self.decision_throttle.allow() {
+            let new = memory.next(rollout.as_deref(), own_offer, &other_offers, may_become_usable);
+            if memory.newest_number() + 1 >= Rollout::NUMBER_END && self.decision_throttle.allow() {
                 tracing::error!(
                     stream = &**stream,
-                    generation = state.newest_number,
+                    generation = memory.newest_number(),
                     "rollout numbers used up, so the handler version cannot change any more: another program has \
                      written to the store"
                 );
             }
-            let new = next_rollout(&rollout_view);
             let is_replaced = new.is_some();
             if let Some(new) = new {
-                let current = rollout.as_ref().map_or(0, |rollout| rollout.number);
-                match self.store.decide(stream, current, &new).await {
+                match self.store.decide(stream, rollout.as_deref(), &new).await {
                     // The next membership table contains this rollout, or a rollout that another instance wrote first.
                     Ok(_) => self.membership.trigger(),
                     Err(error) => {
@@ -369,8 +337,7 @@ impl<'a> RolloutController<'a> {
                     }
                 }
             }
-            let Some(rollout) = rollout.filter(|decided| decided.number == state.newest_number)
-            else {
+            let Some(rollout) = rollout.filter(|rollout| memory.is_newest(rollout)) else {
                 continue;
             };
             // A version that is about to be replaced is not reported as missing.

@@ -40,6 +40,8 @@ struct RunState {
     is_broker_connected: Option<bool>,
     /// The number of requests to the ingress (the HTTP listener for producers), by response status.
     requests: BTreeMap<u16, u64>,
+    /// The number of messages in sink files that the store lacked at the start, by stream.
+    lost_messages: BTreeMap<String, u64>,
 }
 
 impl RunStatus {
@@ -85,6 +87,16 @@ impl RunStatus {
     /// Counts an answered request.
     pub fn count_request(&self, status: u16) {
         *self.lock().requests.entry(status).or_default() += 1;
+    }
+
+    /// Returns the number of messages in sink files that the store lacked at the start, by stream.
+    pub fn lost_messages(&self) -> BTreeMap<String, u64> {
+        self.lock().lost_messages.clone()
+    }
+
+    /// Counts messages in a sink file that the store lacks.
+    pub(super) fn count_lost_messages(&self, stream: &str, messages: u64) {
+        *self.lock().lost_messages.entry(stream.to_owned()).or_default() += messages;
     }
 
     /// Records that the handlers are loaded.

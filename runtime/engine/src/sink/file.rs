@@ -9,7 +9,7 @@
 //! other file.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -62,33 +62,31 @@ impl FileSinkRecovery {
 
     /// Truncates the file to the length in the store, if every message beyond that length is in the outbox. Otherwise,
     /// keeps all complete lines. `unpublished` has the ids of the messages in the outbox. A truncation to the length in
-    /// the store also removes lines of other programs.
-    pub(crate) fn finish(self, unpublished: &HashSet<String>) -> io::Result<FileSink> {
+    /// the store also removes lines of other programs. Returns the sink and, for each stream, the number of messages in
+    /// the file that the store lacks.
+    pub(crate) fn finish(
+        self,
+        unpublished: &HashSet<String>,
+    ) -> io::Result<(FileSink, BTreeMap<String, u64>)> {
         let Self { mut sink, file_length } = self;
         let length = sink.tail.end();
         if file_length == length {
-            return Ok(sink);
+            return Ok((sink, BTreeMap::new()));
         }
         let (complete_length, lost) = sink.lines_beyond(unpublished)?;
-        if lost == 0 {
+        if lost.is_empty() {
             sink.file.set_len(length)?;
             tracing::info!(
                 path = %sink.path.display(), bytes = file_length - length,
                 "removed lines that the store had not recorded as published; Ordain writes their messages again"
             );
-            return Ok(sink);
+            return Ok((sink, lost));
         }
         sink.file.set_len(complete_length)?;
         // Make these lines durable before the store's mark includes them.
         sink.file.sync_all()?;
         sink.tail = TailFingerprint::read(&sink.file, complete_length)?;
-        tracing::warn!(
-            path = %sink.path.display(), lines = lost,
-            "THE STORE WENT BACK IN TIME: it lacks the last messages of the file and cannot publish them \
-             again. Was an older copy of the store's folder restored? These messages stay in the file, and new \
-             messages are written after them"
-        );
-        Ok(sink)
+        Ok((sink, lost))
     }
 }
 
@@ -130,13 +128,16 @@ impl FileSink {
         Ok(FileSinkRecovery { sink, file_length })
     }
 
-    /// Reads the data after the published length. Returns the end of the last complete line of this data, and the
-    /// number of lines that are messages of Ordain and not in the outbox.
-    fn lines_beyond(&self, unpublished: &HashSet<String>) -> io::Result<(u64, u64)> {
+    /// Reads the data after the published length. Returns the end of the last complete line of this data and, for each
+    /// stream, the number of lines that are messages of the stream and not in the outbox.
+    fn lines_beyond(
+        &self,
+        unpublished: &HashSet<String>,
+    ) -> io::Result<(u64, BTreeMap<String, u64>)> {
         let mut reader = BufReader::new(&self.file);
         let mut at = reader.seek(SeekFrom::Start(self.tail.end()))?;
         let mut complete_length = at;
-        let mut lost = 0;
+        let mut lost = BTreeMap::new();
         let mut line = Vec::new();
         let mut is_continuation = false;
         loop {
@@ -152,8 +153,12 @@ impl FileSink {
             }
             if is_whole && !is_continuation {
                 let own = serde_json::from_slice::<LineIdentity<'_>>(&line).ok();
-                let own = own.filter(|line| line.source.starts_with(OWN_SOURCE));
-                lost += u64::from(own.is_some_and(|line| !unpublished.contains(&*line.id)));
+                if let Some(LineIdentity { id, source }) = own
+                    && let Some(stream) = source.strip_prefix(OWN_SOURCE)
+                    && !unpublished.contains(&*id)
+                {
+                    *lost.entry(stream.to_owned()).or_default() += 1;
+                }
             }
             // The rest of a line above the size limit is not a line of its own.
             is_continuation = !is_whole;
@@ -255,7 +260,7 @@ mod tests {
 
     /// Opens a sink whose outbox is empty.
     fn open(path: &Path, mark: Option<&[u8]>) -> FileSink {
-        FileSink::open(path, mark).expect("opened").finish(&HashSet::new()).expect("finished")
+        FileSink::open(path, mark).expect("opened").finish(&HashSet::new()).expect("finished").0
     }
 
     /// Writes a file with two messages, of which the store knows one, and returns the mark.
@@ -306,13 +311,15 @@ mod tests {
             let opened = FileSink::open(&path, Some(&known.value)).expect("opened");
             assert!(opened.has_unrecorded_lines());
             let outbox = outbox.iter().map(|id| (*id).to_owned()).collect();
-            let mut sink = opened.finish(&outbox).expect("finished");
+            let (mut sink, lost) = opened.finish(&outbox).expect("finished");
             sink.append(b"new\n").expect("appended");
-            fs::read_to_string(&path).expect("read")
+            (fs::read_to_string(&path).expect("read"), lost.get("s").copied())
         };
-        assert_eq!(after(&["a", "b", "z"]), "one\nnew\n");
-        for outbox in [&["a"][..], &["b"], &[]] {
-            assert_eq!(after(outbox), format!("one\n{}{foreign}{}new\n", line("a"), line("b")));
+        assert_eq!(after(&["a", "b", "z"]), ("one\nnew\n".to_owned(), None));
+        for (outbox, lost) in [(&["a"][..], 1), (&["b"], 1), (&[], 2)] {
+            let (content, counted) = after(outbox);
+            assert_eq!(counted, Some(lost));
+            assert_eq!(content, format!("one\n{}{foreign}{}new\n", line("a"), line("b")));
         }
 
         // After a crash before the store has the new length, the next start finds the same lines.

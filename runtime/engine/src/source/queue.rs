@@ -25,12 +25,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::notifier::{QueueNotifier, ReadingGuard};
-use crate::incident::{self, EventsSafe, report_lost_events};
+use crate::incident::report_lost_events;
 use crate::sink::PartitionHandle;
 use ordain_cloudevents::{
     AckProgress, BATCH_BYTES, BATCH_EVENTS, DeliveryBatch, FilePosition, READ_AHEAD_BATCHES,
     SourceHandle,
 };
+use ordain_publish::incident::{EventsSafe, IncidentSubject, record};
 use ordain_store::{Claim, DequeueResult, Partition, Store, StoreError, retry_until_ok};
 use ordain_util::backoff::Backoff;
 use ordain_util::gauge::BacklogGauge;
@@ -438,7 +439,7 @@ impl QueueReader {
             shard,
             safe,
             lost,
-            cloudevent = incident::record(&self.options.partition, &incident),
+            cloudevent = record(stream, IncidentSubject::Partition(*number), &incident),
             "the store went back in time; {words}"
         );
     }

@@ -40,6 +40,8 @@ struct MetricsSnapshot {
     wanted: BTreeMap<String, u64>,
     /// The number of requests of producers over HTTP, by the status of the response.
     requests: BTreeMap<u16, u64>,
+    /// The number of messages in sink files that the store lacked at the start, by stream.
+    lost_messages: BTreeMap<String, u64>,
     is_store_writable: bool,
     /// `None` without a broker.
     is_broker_connected: Option<bool>,
@@ -109,6 +111,7 @@ impl MetricsSnapshot {
             parked: app.parked_counts.get(),
             wanted: app.wanted.get(),
             requests: app.figures.requests(),
+            lost_messages: app.figures.lost_messages(),
             is_store_writable: app.figures.store().is_some() && app.health.is_writable(),
             is_broker_connected: app.figures.is_broker_connected(),
         };

@@ -34,7 +34,7 @@ pub struct KeyRow {
     pub gap_rounds: u32,
     /// The later events of the key that the store holds.
     pub held: HeldRow,
-    /// The time of the key's first commit. This time is part of the ids of the key's messages.
+    /// The time of the key's first commit. The ids of the key's messages are derived from this time and other values.
     pub incarnation: u64,
     /// The key.
     pub key: RowText,

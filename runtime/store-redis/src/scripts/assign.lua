@@ -14,7 +14,7 @@
 -- r WRITER            the record of a writer of queue entries: when it expires, and the writer's calls that are here
 -- a, d, e             blocks of three lists of expiring fields; the fields of a block expire together
 -- A, D, E             the ends of these lists
--- b                   the time of the last call
+-- b                   the time of the last call, and the clock of the records of writers at that time
 --
 -- Lua allows 200 locals in the main chunk, so a local that only one phase needs is in that phase's block.
 local log = KEYS[1]
@@ -27,6 +27,16 @@ local nonce, count, argument = ARGV[8], tonumber(ARGV[15]), 15
 -- messages come from owners.
 local writer, call_number = ARGV[13], tonumber(ARGV[14])
 local now = time_now()
+-- The clock by which the records of writers expire. Each call sets it forward by the time since the last call, but by
+-- at most five minutes, and never back. So if the server's clock jumps, no record expires at once.
+local writer_clock = now
+do
+  local CLOCK_STEP_LIMIT = 5 * 60 * 1000
+  local last, clock = string.match(redis.call('HGET', log, 'b') or '', '^(%d+) (%d+)$')
+  if last and tonumber(clock) < EXACT / 2 then
+    writer_clock = tonumber(clock) + math.min(math.max(now - tonumber(last), 0), CLOCK_STEP_LIMIT)
+  end
+end
 
 local function next_argument()
   argument = argument + 1
@@ -374,7 +384,8 @@ end
 -- The others begin with it.
 local function is_kept(field, value)
   local at = byte(field, 1) == byte('i') and 17 or 1
-  return #value >= at + 7 and unpack8('<I8', value, at) > now
+  local time = byte(field, 1) == byte('r') and writer_clock or now
+  return #value >= at + 7 and unpack8('<I8', value, at) > time
 end
 
 -- Take the messages: give each new one its number, and collect the fields to write.
@@ -574,8 +585,8 @@ if call_number then
   -- The life of the record after the call that set its expiry time, in ms. A call sets the time anew if less than half
   -- of the life is left, so that few calls add a block to the list of expiring records.
   local WRITER_LIFE = 3600 * 1000
-  if not writer_expires or writer_expires < now + WRITER_LIFE / 2 then
-    writer_expires = now + WRITER_LIFE
+  if not writer_expires or writer_expires < writer_clock + WRITER_LIFE / 2 then
+    writer_expires = writer_clock + WRITER_LIFE
     expiring_writers[1] = 'r' .. pack('<I2', #writer) .. writer
   end
   local field = 'r' .. writer
@@ -588,10 +599,10 @@ end
 
 -- Collect the expired fields.
 do
-  -- Adds a block to a list of fields that expire, and removes expired blocks from the list. A call adds at most one
-  -- block and removes up to four, so that the removals keep up with the additions.
+  -- Adds a block to a list of fields that expire by the clock `time`, and removes expired blocks from the list. A call
+  -- adds at most one block and removes up to four, so that the removals keep up with the additions.
   local due = {}
-  local function age(list, head, blocks, until_when)
+  local function age(list, head, blocks, until_when, time)
     local ends = redis.call('HGET', log, head) or '1 0 0'
     -- The numbers of the first and the last block, and the time of the first one.
     local from, to, at_first = string.match(ends, '^(%d+) (%d+) (%d+)$')
@@ -599,7 +610,7 @@ do
     if not from or to >= EXACT or from > to + 1 then
       corrupt_field(head, log, 'three numbers')
     end
-    local is_due = from <= to and (at_first <= now or at_first > now + FOR_EVER)
+    local is_due = from <= to and (at_first <= time or at_first > time + FOR_EVER)
     if #blocks == 0 and not is_due then
       return
     end
@@ -611,9 +622,9 @@ do
     for i = 1, #values do
       local block = values[i]
       -- A damaged block is removed. Its only content was a list of fields to remove.
-      local is_whole = block and #block >= 8 and unpack8('<I8', block, 1) < now + FOR_EVER
+      local is_whole = block and #block >= 8 and unpack8('<I8', block, 1) < time + FOR_EVER
       at_first = is_whole and unpack8('<I8', block, 1) or 0
-      if at_first > now then
+      if at_first > time then
         break
       end
       local at = 9
@@ -629,7 +640,7 @@ do
           local end_time = stored or is_new and counter.ends or 0
           -- If the key has ended again after this block was written, its counter expires later, and a later block
           -- contains it too.
-          if end_time ~= 0 and end_time <= now then
+          if end_time ~= 0 and end_time <= time then
             gone[#gone + 1] = field
           end
         elseif not fresh[field] then
@@ -647,10 +658,10 @@ do
     end
     put(head, text(from) .. ' ' .. text(to) .. ' ' .. text(at_first))
   end
-  age('a', 'A', kept, now + retain)
-  age('e', 'E', endings, now + ttl)
+  age('a', 'A', kept, now + retain, now)
+  age('e', 'E', endings, now + ttl, now)
   if call_number then
-    age('d', 'D', expiring_writers, writer_expires)
+    age('d', 'D', expiring_writers, writer_expires, writer_clock)
   end
   -- A later call may have written a due field again. That field has not expired.
   for from = 1, #due, CHUNK do
@@ -664,7 +675,7 @@ do
 end
 
 -- The first write is for the server's log: with it, each call is a transaction in the log (docs/internals/storage.md).
-redis.call('HSET', log, 'b', text(now))
+redis.call('HSET', log, 'b', text(now) .. ' ' .. text(writer_clock))
 if #main > 0 then
   redis.call('HSET', log, unpack(main))
 end

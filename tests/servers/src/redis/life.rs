@@ -16,7 +16,8 @@ impl Redis {
         let mut args = vec![CONFIG];
         args.extend((self.options.kind() == Kind::Sentinel).then_some("--sentinel"));
         let program = find("redis-server")?;
-        let process = Process::start(&program, &args, &[], self.folder.path(), &self.log_file())?;
+        let env = self.options.env();
+        let process = Process::start(&program, &args, env, self.folder.path(), &self.log_file())?;
         let id = process.id().to_string();
         self.process.set(process);
         wait_until("a reply of redis-server", || {

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use crate::clock::Clock;
 use crate::redis::Redis;
 use crate::tls::Certificates;
 
@@ -39,6 +40,7 @@ pub struct Options {
     tls: bool,
     volatile: bool,
     follower: bool,
+    env: Vec<(String, String)>,
 }
 
 /// The kind of a server.
@@ -101,6 +103,13 @@ impl Options {
         self.line(&format!("replicaof 127.0.0.1 {}", master.port()))
     }
 
+    /// Makes the server use this clock.
+    #[must_use]
+    pub fn clock(mut self, clock: &Clock) -> Self {
+        self.env = clock.env();
+        self
+    }
+
     /// Makes a node of a Cluster, without other nodes and slots.
     #[must_use]
     pub(crate) fn cluster(mut self) -> Self {
@@ -119,6 +128,11 @@ impl Options {
 
     pub(crate) fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// Returns the additional environment variables of the server.
+    pub(crate) fn env(&self) -> &[(String, String)] {
+        &self.env
     }
 
     pub(crate) fn is_follower(&self) -> bool {

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use ordain_core::shard_of;
 use ordain_servers::Redis;
 use ordain_tests::host::Home;
-use ordain_tests::incident::{lost_events, records};
+use ordain_tests::incident::{last_commit, lost_events, records};
 use ordain_tests::log::{line, text};
 use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
@@ -124,15 +124,7 @@ impl Rig {
 
     /// Returns the number of the last commit in the fence of each shard.
     fn last_commits(&self) -> Result<Vec<u64>> {
-        // The fence begins with a byte for its format and 16 bytes for the claim.
-        const NUMBER: &str = "local fence = redis.call('HGET', KEYS[1], 'f0') \
-             return struct.unpack('<I8', string.sub(fence, 18, 25))";
-        let last = |shard: u32| -> Result<u64> {
-            let data = format!("ordain:{{{shard}}}:data:cases");
-            let reply = self.redis.command(&["EVAL", NUMBER, "1", &data])?;
-            Ok(reply.int().context("a number")?.try_into()?)
-        };
-        (0..SHARDS).map(last).collect()
+        (0..SHARDS).map(|shard| last_commit(&self.redis, shard, "cases")).collect()
     }
 }
 

@@ -1,9 +1,11 @@
 //! The address of the ingress, and requests to it.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
-use ordain_tests::http::{self, Answer};
+use ordain_tests::http;
+pub(super) use ordain_tests::http::{LINES, post, post_with};
 use ordain_tests::log::text;
 use ordain_tests::service::Service;
 
@@ -16,26 +18,6 @@ pub(super) fn ingress(service: &mut Service) -> Result<SocketAddr> {
     Ok(rest.split_whitespace().next().context("an address")?.parse()?)
 }
 
-/// Posts a body to the stream `cases`.
-pub(super) fn post(address: SocketAddr, kind: &str, body: &str) -> Result<Answer> {
-    post_with(address, "/v1/streams/cases/events", &[&format!("content-type: {kind}")], body)
-}
-
-pub(super) fn post_with(
-    address: SocketAddr,
-    path: &str,
-    headers: &[&str],
-    body: &str,
-) -> Result<Answer> {
-    let mut request = format!("POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n");
-    for header in headers {
-        request += &format!("{header}\r\n");
-    }
-    request += &format!("content-length: {}\r\n\r\n{body}", body.len());
-    http::send(address, request.as_bytes())
-}
-
-pub(super) const LINES: &str = "application/x-ndjson";
 pub(super) const ONE: &str = "application/cloudevents+json";
 pub(super) const BATCH: &str = "application/cloudevents-batch+json";
 
@@ -57,6 +39,18 @@ pub(super) fn post_all(address: SocketAddr, lines: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Returns the whole lines that services have printed, each once: a process may print a line again after a crash.
+pub(super) fn printed(services: &[Service]) -> String {
+    let mut seen = BTreeSet::new();
+    let mut all = String::new();
+    for service in services {
+        let output = service.stdout();
+        let lines = output.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        all.extend(lines.filter(|line| seen.insert((*line).to_owned())));
+    }
+    all
+}
+
 /// Returns how many events are not published yet, from the metrics of the process.
 pub(super) fn waits(service: &mut Service) -> Result<u64> {
     metric(service, "ordain_inbox_events")
@@ -64,10 +58,5 @@ pub(super) fn waits(service: &mut Service) -> Result<u64> {
 
 /// Returns the sum of a metric of the process over all labels.
 pub(super) fn metric(service: &mut Service, name: &str) -> Result<u64> {
-    let admin = http::admin(service)?;
-    let metrics = http::get(admin, "/metrics")?.body;
-    let samples = metrics.lines().filter_map(|line| line.strip_prefix(name));
-    let samples = samples.filter(|sample| sample.starts_with(['{', ' ']));
-    let values = samples.filter_map(|sample| sample.rsplit_once(' ')?.1.parse::<u64>().ok());
-    Ok(values.sum())
+    Ok(http::metric(http::admin(service)?, name)?.unwrap_or(0))
 }

@@ -71,14 +71,9 @@ fn events_accepted_after_rollback_take_effect() -> Result<()> {
     })?;
     service.until_says("the store went back in time")?;
     let admin = http::admin(&mut service)?;
-    let taken = *effects(&service)?.get(&'b').unwrap_or(&0) as u64;
-    let metrics = http::get(admin, "/metrics")?.body;
-    let lost = metrics.lines().filter(|line| line.starts_with("ordain_events_lost_total{"));
-    let lost = lost.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>();
-    ensure!(
-        lost > 0 && lost + taken == EVENTS as u64,
-        "{lost} were counted as lost, {taken} took effect"
-    );
+    let taken = *effects(&service)?.get(&'b').unwrap_or(&0);
+    let lost = lost_events(admin)?;
+    ensure!(lost > 0 && lost + taken == EVENTS, "{lost} were counted as lost, {taken} took effect");
     service.end()
 }
 
@@ -105,12 +100,10 @@ fn inbox_events_accepted_after_rollback_take_effect() -> Result<()> {
         let counts = effects(&service)?;
         Ok(counts.get(&'a') == Some(&EVENTS) && counts.get(&'c') == Some(&EVENTS))
     })?;
-    let metrics = http::get(http::admin(&mut service)?, "/metrics")?.body;
-    let lost = metrics.lines().filter(|line| line.starts_with("ordain_events_lost_total{"));
-    let lost = lost.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>();
-    let taken = *effects(&service)?.get(&'b').unwrap_or(&0) as u64;
+    let lost = lost_events(http::admin(&mut service)?)?;
+    let taken = *effects(&service)?.get(&'b').unwrap_or(&0);
     ensure!(
-        lost + taken >= EVENTS as u64,
+        lost + taken >= EVENTS,
         "{lost} were counted as lost, {taken} took effect: {}",
         service.stderr()
     );
@@ -196,9 +189,8 @@ fn accepted_request_survives_the_end_of_a_split() -> Result<()> {
 
 /// Returns how many events a host has counted as lost.
 fn lost_events(admin: SocketAddr) -> Result<usize> {
-    let metrics = http::get(admin, "/metrics")?.body;
-    let lost = metrics.lines().filter(|line| line.starts_with("ordain_events_lost_total{"));
-    Ok(lost.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum())
+    let lost = http::metric(admin, "ordain_events_lost_total")?.unwrap_or(0);
+    Ok(usize::try_from(lost)?)
 }
 
 /// One host reads the only partition, and another host accepts its events. While the reader is paused, the server loses

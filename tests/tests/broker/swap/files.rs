@@ -84,13 +84,13 @@ fn unusable_file_changes_nothing_and_is_reported() -> Result<()> {
         ensure!(seen["handler"] == "tally@1.0.0" && seen["generation"] == 1, "{name}: {seen}");
     }
     let refused = metric(&mut service, r#"ordain_handler_files_refused{handler="tally"}"#)?;
-    ensure!(refused == Some(cases.len() as f64), "{refused:?}");
+    ensure!(refused == Some(cases.len() as u64), "{refused:?}");
 
     // Names without a valid version.
     home.write("plugins/tally@nine.wasm", &good)?;
     service.until_says("`nine` after the @ is no version")?;
     let refused = metric(&mut service, r#"ordain_handler_files_refused{handler=""}"#)?;
-    ensure!(refused == Some(1.0), "{refused:?}");
+    ensure!(refused == Some(1), "{refused:?}");
 
     // The same version gets other content, and then its own content again.
     home.write("plugins/tally@1.0.0.wasm", noted("tally", "other")?)?;

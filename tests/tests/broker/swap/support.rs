@@ -47,11 +47,9 @@ pub(super) fn until_runs(service: &mut Service, version: &str) -> Result<()> {
     runs.with_context(|| format!("{seen}: {}", service.stderr()))
 }
 
-/// Returns the value of a metric.
-pub(super) fn metric(service: &mut Service, name: &str) -> Result<Option<f64>> {
-    let answer = http::get(http::admin(service)?, "/metrics")?;
-    let line = answer.body.lines().find(|line| line.starts_with(name));
-    Ok(line.and_then(|line| line.rsplit_once(' ')?.1.parse().ok()))
+/// Returns the sum of the samples of a metric.
+pub(super) fn metric(service: &mut Service, name: &str) -> Result<Option<u64>> {
+    http::metric(http::admin(service)?, name)
 }
 
 /// Returns the rows of `plugins list` of a process.

@@ -49,7 +49,7 @@ fn new_version_is_activated_and_rolled_back() -> Result<()> {
     part(&rig, &mut out)?;
     ensure!(versions(&rig, &mut service)?.iter().all(|version| version == "tally@2.0.0"));
     ensure!(stream(&mut service)?["generation"] == 2);
-    ensure!(metric(&mut service, "ordain_version_generation{")? == Some(2.0));
+    ensure!(metric(&mut service, "ordain_version_generation")? == Some(2));
 
     // The removal of the newer version's file causes a rollback.
     remove(&rig.home, "2.0.0")?;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::support::{EVENTS, GOOD, at_rest, home};
 
 /// Every metric and its kind.
-const ALL: [(&str, &str); 28] = [
+const ALL: [(&str, &str); 29] = [
     ("dropped_messages", "gauge"),
     ("store_writable", "gauge"),
     ("broker_connected", "gauge"),
@@ -22,6 +22,7 @@ const ALL: [(&str, &str); 28] = [
     ("keys_moved_total", "counter"),
     ("topology_changes_total", "counter"),
     ("events_lost_total", "counter"),
+    ("messages_lost_total", "counter"),
     ("commits_repeated_total", "counter"),
     ("events_total", "counter"),
     ("partition_lag_events", "gauge"),

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use ordain_servers::Port;
+use ordain_tests::host::copy_folder;
 use ordain_tests::service::Service;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -109,12 +109,6 @@ fn copies_of_paused_host_are_complete() -> Result<()> {
         check_copy(&copy, &accepted[..count])
             .with_context(|| format!("{} of {count} events", copy.display()))?;
     }
-    Ok(())
-}
-
-fn copy_folder(from: &Path, to: &Path) -> Result<()> {
-    let copied = Command::new("cp").arg("-a").args([from, to]).status()?;
-    ensure!(copied.success(), "`cp` ended with {copied}");
     Ok(())
 }
 

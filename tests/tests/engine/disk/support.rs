@@ -197,7 +197,7 @@ impl Producer {
     fn post_until_accepted(&self, body: &str) -> Result<()> {
         let started = Instant::now();
         loop {
-            match post(self.address, body) {
+            match http::post(self.address, http::LINES, body) {
                 Ok(Answer { status: 202, .. }) => return Ok(()),
                 Ok(Answer { status: 429 | 500..=599, .. }) | Err(_) => sleep(RETRY_DELAY),
                 Ok(other) => bail!("{other:?}"),
@@ -205,13 +205,4 @@ impl Producer {
             ensure!(started.elapsed() < PATIENCE, "the host accepts no events");
         }
     }
-}
-
-fn post(address: SocketAddr, body: &str) -> Result<Answer> {
-    let head = format!(
-        "POST /v1/streams/cases/events HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
-         content-type: application/x-ndjson\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
-    http::send(address, format!("{head}{body}").as_bytes())
 }

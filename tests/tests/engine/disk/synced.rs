@@ -9,9 +9,9 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
+use ordain_servers::compile_preload;
 use ordain_tests::host::Home;
 
 /// The source of the library.
@@ -30,13 +30,7 @@ impl SyncedDisk {
         // The library compares canonical paths.
         let root = home.folder().canonicalize()?;
         let [folder, side, library] = [name, "side", "synced.so"].map(|name| root.join(name));
-        let compiled = Command::new("cc")
-            .args(["-shared", "-fPIC", "-pthread", "-O1", "-o"])
-            .arg(&library)
-            .arg(SOURCE)
-            .status()
-            .context("cannot run `cc`")?;
-        ensure!(compiled.success(), "`cc` ended with {compiled}");
+        compile_preload(SOURCE, &library)?;
         let disk = Self { folder, side, library };
         fs::create_dir(&disk.side)?;
         fs::create_dir(&disk.folder)?;

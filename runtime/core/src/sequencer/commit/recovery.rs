@@ -26,6 +26,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::InFlightBatch;
+use crate::commit_times::CommitTimes;
 use crate::effect::{Effect, StopReason};
 use crate::event::Message;
 use crate::key_record::{AppliedCommit, Batch, KeyRecord, KeyWrite, StateUpdate, WriteCondition};
@@ -38,6 +39,8 @@ use crate::sequencer::letters::OrphanLetter;
 pub(super) struct CommitHistory {
     commits: VecDeque<KeptCommit>,
     bytes: usize,
+    /// Also has the times of commits that are no longer in memory.
+    times: CommitTimes,
 }
 
 #[derive(Debug)]
@@ -136,6 +139,7 @@ impl Sequencer {
         let bytes = batch_memory(batch);
         let history = &mut self.shards[batch.shard as usize].history;
         history.bytes += bytes;
+        history.times.record(batch.number, applied.time);
         history.commits.push_back(KeptCommit {
             batch: Arc::clone(batch),
             applied: applied.clone(),
@@ -184,14 +188,14 @@ impl Sequencer {
         let first = last.map_or(u64::MAX, |last| last.saturating_add(1));
         let oldest = state.history.commits.front().map_or(newest + 1, |commit| commit.batch.number);
         if first > newest {
-            return self.stop_rolled_back(shard, found);
+            return self.stop_rolled_back(shard, found, last);
         }
         if first < oldest {
             let found = format!(
                 "{found}: commits {first} to {newest} are lost, and this process has only \
                  commits from {oldest} on in memory"
             );
-            return self.stop_rolled_back(shard, &found);
+            return self.stop_rolled_back(shard, &found, last);
         }
         let missing = state.history.commits.iter().filter(|commit| commit.batch.number >= first);
         state.sending = missing.map(|commit| Arc::new(commit.as_applied())).collect();
@@ -203,11 +207,14 @@ impl Sequencer {
         self.effects.extend(state.sending.front().cloned().map(Effect::Commit));
     }
 
-    fn stop_rolled_back(&mut self, shard: u32, found: &str) {
+    /// Ends the ownership. `stored` is the number of the last commit that the shard still has; `None` if the shard has
+    /// lost the claim.
+    fn stop_rolled_back(&mut self, shard: u32, found: &str, stored: Option<u64>) {
         let state = &self.shards[shard as usize];
-        let newest = state.number - u64::from(state.in_flight.is_some());
-        let detail = format!("this owner's last commit was number {newest}, but {found}");
-        self.stop(StopReason::RolledBack { shard, detail });
+        let last = state.number - u64::from(state.in_flight.is_some());
+        let since = stored.and_then(|stored| state.history.times.before_commits_after(stored));
+        let detail = format!("this owner's last commit was number {last}, but {found}");
+        self.stop(StopReason::RolledBack { shard, last, stored, since, detail });
     }
 
     /// Handles the reply to a repeated commit: the store has the commit again, or never lost it.
@@ -219,7 +226,7 @@ impl Sequencer {
         if !applied.refused.is_empty() {
             let found =
                 format!("commit {number} cannot be repeated, because its keys have changed");
-            return self.stop_rolled_back(batch.shard, &found);
+            return self.stop_rolled_back(batch.shard, &found, number.checked_sub(1));
         }
         commit.batch = batch;
         commit.applied = applied;

@@ -369,6 +369,7 @@ impl SequenceAssigner {
                     }
                 }
                 let Some(messages) = cursor.recover_lost(last) else {
+                    cursor.report_lost(&to, last);
                     return Err(PublisherError::StoreRolledBack { stream, to, shard });
                 };
                 tracing::warn!(

@@ -7,9 +7,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ordain_core::PublishHistory;
+use ordain_core::{CommitTimes, PublishHistory};
 
 use crate::sink::PartitionHandle;
+use ordain_publish::incident::{
+    IncidentSubject, MessagesLost, NumberedMessages, now_ms, record, time_text,
+};
 use ordain_store::{
     ASSIGN_BYTES, ASSIGN_LIMIT, AssignGroup, AssignItem, AssignItemReply, OriginOutbox,
     OutboxChunk, OutboxPosition, Partition,
@@ -19,6 +22,8 @@ use ordain_store::{
 pub(super) struct OutboxHistory {
     pub(super) handle: Arc<PartitionHandle>,
     pub(super) history: PublishHistory<OutboxChunk>,
+    /// The times when the store numbered the messages of commits.
+    times: CommitTimes,
 }
 
 /// The number of messages and bytes that one call to the store already contains.
@@ -56,6 +61,8 @@ pub(super) struct OutboxCursor {
     pub(super) assigned: Vec<AssignItemReply>,
     /// The messages of earlier calls, with a record of those that the store has lost.
     history: PublishHistory<OutboxChunk>,
+    /// The times when the store numbered the messages of commits.
+    times: CommitTimes,
     /// True if the next call must check whether the store still has all messages of earlier calls. The cursor then
     /// makes a call even without a new message.
     pub(super) verifies: bool,
@@ -82,6 +89,8 @@ impl OutboxCursor {
     ) -> Self {
         // Outbox positions of an earlier claim are not valid under this claim.
         let history = history.filter(|previous| previous.handle.claim.epoch == handle.claim.epoch);
+        let (history, times) =
+            history.map(|previous| (previous.history, previous.times)).unwrap_or_default();
         Self {
             handle,
             outbox_shard,
@@ -90,7 +99,8 @@ impl OutboxCursor {
             batch_indexes: Vec::new(),
             done_chunks: 0,
             assigned: Vec::new(),
-            history: history.map(|previous| previous.history).unwrap_or_default(),
+            history,
+            times,
             verifies: false,
             is_abandoned: false,
             disconnects,
@@ -166,6 +176,9 @@ impl OutboxCursor {
         if progress.new_chunks > 0 {
             self.assigned.extend(assigned);
             self.done_chunks += progress.new_chunks;
+            if let Some(last) = group.chunks.last() {
+                self.times.record(last.position.commit, now_ms());
+            }
         }
         if progress.changed > 0 {
             tracing::error!(
@@ -191,6 +204,39 @@ impl OutboxCursor {
         Some(messages)
     }
 
+    /// Logs that the store lost messages which memory does not have. `last` is the last outbox position that the store
+    /// has.
+    pub(super) fn report_lost(&self, to: &str, last: Option<OutboxPosition>) {
+        let Partition { stream, number } = &self.handle.partition;
+        let range = self.lost_range(last);
+        let messages = self.history.messages() as u64;
+        let incident = MessagesLost { to: to.to_owned(), messages, numbered: Some(range) };
+        tracing::error!(
+            stream = &**stream,
+            partition = number,
+            to,
+            shard = self.destination_shard,
+            messages,
+            cloudevent = record(stream, IncidentSubject::Partition(*number), &incident),
+            "the store went back in time and lost messages that the stream sent to `to`: this process has only \
+             `messages` of them in memory, and ends"
+        );
+    }
+
+    /// Returns which messages the store has lost. `last` is the last outbox position that the store has.
+    fn lost_range(&self, last: Option<OutboxPosition>) -> NumberedMessages {
+        let stored = last.map(|last| last.commit);
+        let (confirmed, _) = self.history.next_call(0);
+        let since = stored.and_then(|stored| self.times.before_commits_after(stored));
+        NumberedMessages {
+            shard: self.destination_shard,
+            outbox: self.outbox_shard,
+            first: stored.map(|stored| stored + 1),
+            last: confirmed.map_or(0, |confirmed| confirmed.commit),
+            since: since.map(time_text),
+        }
+    }
+
     /// Ends the cursor, because this process has given up the partition.
     pub(super) fn abandon(&mut self) {
         self.is_abandoned = true;
@@ -204,7 +250,8 @@ impl OutboxCursor {
             return None;
         }
         history.record_check(self.disconnects, self.disconnects_at);
-        let history = OutboxHistory { handle: Arc::clone(&self.handle), history };
+        let times = std::mem::take(&mut self.times);
+        let history = OutboxHistory { handle: Arc::clone(&self.handle), history, times };
         Some(((self.handle.partition.clone(), self.outbox_shard, self.destination_shard), history))
     }
 }
@@ -256,5 +303,36 @@ mod tests {
         assert_eq!(strand.recover_lost(Some(OutboxPosition { commit: 7, chunk: 0 })), Some(1));
         let lot = strand.next_group(&mut CallBudget::default()).expect("a lost message");
         assert_eq!(done_of(&lot), Some(7));
+    }
+
+    /// The report of messages that memory does not have names the commits of all lost messages, in memory or not, and a
+    /// time before the first of them.
+    #[test]
+    fn report_names_commits_of_lost_messages() {
+        let before = now_ms();
+        let mut cursor = OutboxCursor::new(target(8), 0, 3, None, 0, 0);
+        for commit in 1..=8 {
+            let event = Arc::new(Event::new(&EventParts { key: "a", ..EventParts::default() }));
+            cursor.push(commit, AssignItem { event, partition: 0, number: 0 }, (0, 0));
+            let group = cursor.next_group(&mut CallBudget::default()).expect("a new message");
+            cursor.record_done(&group, &[AssignItemReply::New(commit)], true, 0);
+        }
+        for _ in 0..5 {
+            cursor.history.forget_oldest();
+        }
+        let stored = Some(OutboxPosition { commit: 2, chunk: 0 });
+        assert_eq!(cursor.recover_lost(stored), None);
+        assert_eq!(cursor.history.messages(), 3);
+        let mut lost = cursor.lost_range(stored);
+        let since = lost.since.take().expect("a time");
+        let since: jiff::Timestamp = since.parse().expect("a time");
+        let since = since.as_millisecond().cast_unsigned();
+        assert!((before..=now_ms()).contains(&since), "{since}");
+        let mut right =
+            NumberedMessages { shard: 3, outbox: 0, first: Some(3), last: 8, since: None };
+        assert_eq!(lost, right);
+        // The store may also have no message of this owner.
+        right.first = None;
+        assert_eq!(cursor.lost_range(None), right);
     }
 }

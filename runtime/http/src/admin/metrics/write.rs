@@ -92,6 +92,10 @@ impl MetricsEncoder<'_, '_> {
         let help = "Events over HTTP that this process accepted, but that the store lost before the stream read \
                     them, because the store went back in time";
         self.counters("events_lost", help, lost)?;
+        let messages = self.snapshot.lost_messages.iter();
+        let messages = messages.map(|(stream, count)| (vec![("stream", stream.clone())], *count));
+        let help = "Messages in sink files that the store lacked at the start, because it went back in time";
+        self.counters("messages_lost", help, messages)?;
         let help = "Log lines about an exchange or queue of the stream that was missing in the broker or not as \
                     configured while the stream ran";
         self.counters("topology_changes", help, changes)?;

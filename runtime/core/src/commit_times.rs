@@ -1,0 +1,52 @@
+//! The times of commits. After the store has lost commits, they show since when commits are lost.
+
+use std::collections::VecDeque;
+
+/// Minimum time between two recorded commits, in ms.
+const RECORD_INTERVAL_MS: u64 = 60_000;
+/// Maximum number of recorded commits: with a commit in each minute, the commits of an hour. A failover loses less.
+const RECORDED_LIMIT: usize = 60;
+
+/// The numbers and times of some commits of one shard (slice of the store), the newest last.
+#[derive(Debug, Clone, Default)]
+pub struct CommitTimes(VecDeque<(u64, u64)>);
+
+impl CommitTimes {
+    /// Records the time of a commit, in ms since the Unix epoch, if the last recorded time is a minute old. The commit
+    /// must be newer than all recorded commits.
+    pub fn record(&mut self, commit: u64, time: u64) {
+        if self.0.back().is_none_or(|(_, last)| time >= last + RECORD_INTERVAL_MS) {
+            self.0.push_back((commit, time));
+            if self.0.len() > RECORDED_LIMIT {
+                self.0.pop_front();
+            }
+        }
+    }
+
+    /// Returns a time before all commits that are newer than `commit`. Returns `None` if no such time is recorded.
+    pub fn before_commits_after(&self, commit: u64) -> Option<u64> {
+        let earlier = self.0.iter().rev().find(|(recorded, _)| *recorded <= commit);
+        earlier.map(|(_, time)| *time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The times of at most 60 commits are kept, and two kept times differ by at least a minute. The returned time is the
+    /// newest of them that is before all later commits.
+    #[test]
+    fn time_is_before_all_later_commits() {
+        let mut times = CommitTimes::default();
+        assert_eq!(times.before_commits_after(9), None);
+        // A commit each half a minute.
+        for commit in 5..=200 {
+            times.record(commit, commit * 30_000);
+        }
+        assert_eq!(times.before_commits_after(200), Some(199 * 30_000));
+        assert_eq!(times.before_commits_after(198), Some(197 * 30_000));
+        assert_eq!(times.before_commits_after(81), Some(81 * 30_000));
+        assert_eq!(times.before_commits_after(80), None);
+    }
+}

@@ -1,0 +1,40 @@
+//! A wall clock for servers, which a test can set forward and back. A library in front of libc (`clock.c`) adds an offset
+//! to the clock of the system.
+
+use std::fs;
+
+use anyhow::Result;
+use tempfile::TempDir;
+
+use crate::preload::compile_preload;
+
+/// The source of the library.
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/clock.c");
+
+/// A clock, which shows the time of the system at first. It must outlive the servers that use it.
+#[derive(Debug)]
+pub struct Clock {
+    folder: TempDir,
+}
+
+impl Clock {
+    /// Creates a clock.
+    pub fn new() -> Result<Self> {
+        let clock = Self { folder: tempfile::tempdir()? };
+        compile_preload(SOURCE, &clock.folder.path().join("clock.so"))?;
+        clock.set(0)?;
+        Ok(clock)
+    }
+
+    /// Sets the clock to the time of the system plus this number of seconds.
+    pub fn set(&self, seconds: i64) -> Result<()> {
+        Ok(fs::write(self.folder.path().join("offset"), seconds.to_ne_bytes())?)
+    }
+
+    /// Returns the environment variables of a server that uses the clock.
+    pub(crate) fn env(&self) -> Vec<(String, String)> {
+        let path = |name: &str| self.folder.path().join(name).display().to_string();
+        let variables = [("LD_PRELOAD", "clock.so"), ("ORDAIN_CLOCK_OFFSET", "offset")];
+        variables.map(|(variable, name)| (variable.to_owned(), path(name))).into()
+    }
+}

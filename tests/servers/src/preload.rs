@@ -1,0 +1,18 @@
+//! Libraries in front of libc (`LD_PRELOAD`), which change what a program sees of the system.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// Compiles a source in C to a library that can be loaded into a program in front of libc.
+pub fn compile_preload(source: &str, library: &Path) -> Result<()> {
+    let compiled = Command::new("cc")
+        .args(["-shared", "-fPIC", "-pthread", "-O1", "-o"])
+        .arg(library)
+        .arg(source)
+        .status()
+        .context("cannot run `cc`")?;
+    ensure!(compiled.success(), "`cc` ended with {compiled}");
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! Tests of a Redis whose clock jumps.
+
+use anyhow::{Context, Result, ensure};
+use ordain_servers::{Clock, Options, Redis};
+use ordain_tests::host::Home;
+use ordain_tests::http;
+use ordain_tests::log::{by_key, in_turn, line};
+use ordain_tests::service::{Service, wait_until};
+use ordain_tests::tally;
+use serde_json::json;
+
+use super::support::{SECTIONS, ingress, metric, post_all, printed};
+
+const HOUR: i64 = 3_600;
+/// The hours by which the clock of the server differs from the clock of the system, in order.
+const OFFSETS: [i64; 4] = [2, 0, -2, 0];
+
+/// One host reads the only partition, and three hosts accept events, while the clock of the server jumps forward and
+/// back. Each event takes effect once and in order, at the same host. No event counts as lost, except the events that the
+/// server really loses in the end.
+#[test]
+fn events_take_effect_while_the_clock_of_redis_jumps() -> Result<()> {
+    const LOST: u64 = 400;
+    let clock = Clock::new()?;
+    let redis = Redis::with(&Options::new().clock(&clock))?;
+    let config = format!(
+        "{SECTIONS}[runtime]\nlease = \"10m\"\n\
+         [store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 2\n\
+         [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\nsource = {{ kind = \"http\" }}\n\
+         [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
+        redis.url()
+    );
+    let mut homes = Vec::new();
+    let mut services = Vec::new();
+    let mut addresses = Vec::new();
+    for _ in 0..3 {
+        let home = Home::new(&["tally"], &config)?;
+        let mut service = Service::start(&home, &["run"])?;
+        http::ready(&mut service)?;
+        addresses.push(ingress(&mut service)?);
+        services.push(service);
+        homes.push(home);
+    }
+
+    let lines = in_turn(20, 60);
+    let mut parts = lines.chunks(lines.len() / (3 * OFFSETS.len()));
+    let mut sent = 0;
+    let mut post_part = |host: usize| -> Result<usize> {
+        let part = parts.next().context("more events")?;
+        post_all(addresses[host], part)?;
+        sent += part.len();
+        Ok(sent)
+    };
+    for hours in OFFSETS {
+        // The second host does not know yet that its events were read. The other hosts make the first calls after the
+        // jump.
+        post_part(1)?;
+        clock.set(hours * HOUR)?;
+        post_part(2)?;
+        let count = post_part(0)?;
+        let taken = wait_until("the effects of all events", || {
+            Ok(printed(&services).lines().count() >= count)
+        });
+        taken.with_context(|| format!("{hours} hours: {}", services[0].stderr()))?;
+    }
+    tally::check(&by_key(&lines)?, &printed(&services))?;
+    ensure!(services[1..].iter().all(|service| service.stdout().is_empty()), "the partition moved");
+
+    // When the second host has counted these events, it has also checked the earlier events.
+    let early = redis.snapshot()?;
+    services[0].pause()?;
+    let unread: Vec<String> = (0..LOST)
+        .map(|number| line(&format!("lost{number}"), 1, &json!({ "n": number })))
+        .collect();
+    post_all(addresses[1], &unread)?;
+    redis.go_back(&early)?;
+    let counted = wait_until("the count of the lost events", || {
+        Ok(metric(&mut services[1], "ordain_events_lost_total")? >= LOST)
+    });
+    counted.with_context(|| services[1].stderr())?;
+    services[0].resume()?;
+    for (service, count) in services.iter_mut().zip([0, LOST, 0]) {
+        let lost = metric(service, "ordain_events_lost_total")?;
+        ensure!(lost == count, "{lost} events count as lost, {count} are: {}", service.stderr());
+    }
+    services.iter_mut().try_for_each(Service::end)
+}

@@ -1,0 +1,127 @@
+//! Tests of a Redis that goes back while no process runs. Ordain numbers the events of an exchange, so it assigns the
+//! numbers of lost events a second time.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+use anyhow::{Context, Result, ensure};
+use lapin::ExchangeKind;
+use ordain_servers::Redis;
+use ordain_tests::log::{line, text, unnumbered};
+use ordain_tests::rig::Rig;
+use ordain_tests::service::Service;
+use serde_json::{Value, json};
+
+/// The events that Redis still has after it went back.
+const KEPT: RangeInclusive<u64> = 1..=2;
+/// The events that Redis loses. They get the numbers 3 and 4.
+const LOST: RangeInclusive<u64> = 3..=4;
+/// The events that get the numbers of the lost events.
+const OTHER: RangeInclusive<u64> = 5..=6;
+
+/// Redis, and a rig whose stream reads events that Ordain numbers for an exchange.
+struct Numbered {
+    redis: Redis,
+    rig: Rig,
+    /// The stream to which the test publishes the events.
+    first: &'static str,
+}
+
+impl Numbered {
+    /// Starts the servers, with more sections of the configuration and with settings of the source.
+    fn start(first: &'static str, sections: &str, source: &str) -> Result<Self> {
+        let redis = Redis::start(&[])?;
+        let sections = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n{sections}", redis.url());
+        let stream = "gap = { timeout = \"200ms\", backoff = \"10ms..50ms\" }";
+        let rig = Rig::with(&sections, stream, source)?;
+        Ok(Self { redis, rig, first })
+    }
+
+    /// Publishes events of one key. An event has its own id and content, but no number.
+    fn publish(&self, events: RangeInclusive<u64>) -> Result<()> {
+        let file = format!("events-{}.ndjson", events.start());
+        let event = |number: u64| {
+            line("a", number, &json!({ "do": "emit", "sink": "between", "bytes": number }))
+        };
+        let lines: Vec<String> = events.map(event).collect();
+        self.rig.home.write(&file, text(&unnumbered(&lines)?))?;
+        self.rig.home.rows(&["publish", self.first, &file, "--json"]).map(drop)
+    }
+
+    /// Runs the host until it has published the messages of two more events. Returns these messages. `known` are the
+    /// messages of earlier events, which the host may publish again.
+    fn run(&self, known: &[String]) -> Result<Vec<String>> {
+        let mut service = Service::start(&self.rig.home, &["run"])?;
+        let mut out = known.to_vec();
+        self.rig.take(&mut out, known.len() + 2).with_context(|| service.stderr())?;
+        self.rig.until_empty()?;
+        service.end()?;
+        Ok(out.split_off(known.len()))
+    }
+
+    /// Lets other events get the numbers of lost events, and checks that their messages have new ids. Then lets the
+    /// lost events arrive again instead, and checks that their messages have their first ids. `disturb` runs when the
+    /// lost events are published again, before the host starts.
+    fn check(&self, disturb: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.publish(KEPT)?;
+        let kept = self.run(&[])?;
+        let early = self.redis.snapshot()?;
+        self.publish(LOST)?;
+        let lost = self.run(&kept)?;
+
+        self.redis.go_back(&early)?;
+        self.publish(OTHER)?;
+        let other = self.run(&kept)?;
+        ensure!(numbers(&lost)? == [3, 4] && numbers(&other)? == [3, 4], "{lost:?} {other:?}");
+        ensure!(ids(&lost)?.is_disjoint(&ids(&other)?), "the same id: {lost:?} {other:?}");
+
+        self.redis.go_back(&early)?;
+        self.publish(LOST)?;
+        disturb()?;
+        let again = self.run(&kept)?;
+        ensure!(again == lost, "other messages than the first time: {lost:?} {again:?}");
+        Ok(())
+    }
+}
+
+/// Returns the numbers of the events that caused the messages.
+fn numbers(messages: &[String]) -> Result<Vec<u64>> {
+    let number = |encoded: &String| -> Result<u64> {
+        let message: Value = serde_json::from_str(encoded)?;
+        message["data"]["sequence"].as_u64().context("a sequence")
+    };
+    messages.iter().map(number).collect()
+}
+
+/// Returns the ids of messages.
+fn ids(messages: &[String]) -> Result<BTreeSet<String>> {
+    let id = |encoded: &String| -> Result<String> {
+        let message: Value = serde_json::from_str(encoded)?;
+        Ok(message["id"].as_str().context("an id")?.to_owned())
+    };
+    messages.iter().map(id).collect()
+}
+
+/// `ordain publish` numbers the events. The messages of an event with the number of a lost event have new ids. If a
+/// lost event is published again, its messages have the same ids as before, even if the broker loses the event and
+/// replay finds it in the store.
+#[test]
+fn events_of_publish_with_numbers_of_lost_events_have_new_message_ids() -> Result<()> {
+    let numbered = Numbered::start("cases", "", "")?;
+    numbered.check(|| {
+        let lost = numbered.rig.client.lose("cases", "cases", 2, |at| at == 0)?;
+        ensure!(lost == 1, "the broker lost {lost} events");
+        Ok(())
+    })
+}
+
+/// A `sequenced` sink numbers the events. The messages of an event with the number of a lost event have new ids. If the
+/// first stage executes its lost event again, the messages of the second stage have the same ids as before.
+#[test]
+fn events_of_sequenced_sink_with_numbers_of_lost_events_have_new_message_ids() -> Result<()> {
+    let sections = "[streams.first]\nhandler = \"faulty\"\nsource = { kind = \"stream\" }\n\
+                    [sinks.between]\nkind = \"amqp\"\nexchange = \"between\"\nsequenced = true\n";
+    let numbered = Numbered::start("first", sections, "bind = [{ exchange = \"between\" }]")?;
+    numbered.rig.client.exchange("between", ExchangeKind::Topic)?;
+    numbered.check(|| Ok(()))
+}

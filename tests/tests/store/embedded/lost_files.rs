@@ -1,0 +1,217 @@
+//! Tests of stores that lack a file or a folder, or have an empty file: after a repair of the file system, or from an
+//! incomplete backup.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ordain_core::{EmittedMessage, KeyWrite, Message, MessageParts, StateUpdate};
+use ordain_store::{
+    AssignGroup, AssignItem, AssignRequest, Destination, DestinationRules, OutboxChunk,
+    OutboxPosition, Partition, Store, StoreError,
+};
+use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
+use ordain_tests::conformance::{Fixture, Owner, absent, event};
+
+use super::support::Rig;
+
+/// The number of commits. The states of all of them are larger than a table in memory, and so are the messages.
+const COMMITS: u64 = 18;
+/// The size of a state and of a message. The engine has such values in separate files.
+const VALUE_BYTES: usize = 1 << 20;
+/// The stream with an event in its queue.
+const QUEUE: &str = "queue";
+/// How often the test looks whether the engine has written its files.
+const LOOKS: usize = 600;
+
+/// A store without one of its files or folders refuses to open and names its folder, or it holds everything. The only
+/// exception is the oldest journal after a crash: the engine may have removed it before the crash.
+#[tokio::test]
+async fn missing_file_loses_nothing() {
+    for is_closed in [true, false] {
+        let whole = filled(is_closed).await;
+        for name in entries(whole.path()) {
+            if !is_closed && name.ends_with("0.jnl") {
+                continue;
+            }
+            let damaged = copy_of(whole.path());
+            let path = damaged.path().join(&name);
+            let removed =
+                if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+            removed.expect("removed");
+            println!("without {}, closed: {is_closed}", name.display());
+            assert_refused_or_whole(damaged.path()).await;
+        }
+    }
+}
+
+/// A store with an empty file in place of one of its files refuses to open and names its folder, or it holds
+/// everything.
+#[tokio::test]
+async fn empty_file_loses_nothing() {
+    for is_closed in [true, false] {
+        let whole = filled(is_closed).await;
+        for name in entries(whole.path()) {
+            let damaged = copy_of(whole.path());
+            let path = damaged.path().join(&name);
+            if path.is_dir() {
+                continue;
+            }
+            // The file may have a second name in the original.
+            fs::remove_file(&path).expect("removed");
+            fs::write(&path, "").expect("a file");
+            println!("with an empty {}, closed: {is_closed}", name.display());
+            assert_refused_or_whole(damaged.path()).await;
+        }
+    }
+}
+
+/// Returns the folder of a store that has files of all kinds, after its process has closed it or was killed.
+async fn filled(is_closed: bool) -> tempfile::TempDir {
+    let mut rig = Rig::open();
+    let store = rig.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    for number in 1..=COMMITS {
+        owner.write(store, write(number)).await;
+    }
+    store.assign(Arc::new(queued())).await.expect("an answer");
+    store.flush().await.expect("an answer");
+    until_written_out(&rig).await;
+    rig.close();
+    let whole = copy_of(rig.path());
+    if !is_closed {
+        // A killed process leaves the same files, except for this one.
+        fs::remove_file(whole.path().join("closed")).expect("removed");
+    }
+    split_journal(&whole.path().join("data"));
+    assert_refused_or_whole(copy_of(whole.path()).path()).await;
+    let names = entries(whole.path());
+    for (kind, least) in [("tables", 3), ("blobs", 2)] {
+        let is_of_kind =
+            |name: &&PathBuf| name.parent().is_some_and(|folder| folder.ends_with(kind));
+        assert!(names.iter().filter(is_of_kind).count() >= least, "{kind}: {names:?}");
+    }
+    whole
+}
+
+/// Makes a write with a large state, a spilled event and a large message.
+fn write(number: u64) -> KeyWrite {
+    let large = vec![number as u8; VALUE_BYTES];
+    let mut write = absent(&format!("key-{number}"));
+    let message =
+        Message::new(&MessageParts { sink: "out", data: &large, ..MessageParts::default() });
+    write.messages = vec![EmittedMessage { sequence: 1, index: 0, id_digest: 0, message }];
+    write.state = StateUpdate::Put(large.into());
+    write.spill = vec![(9, event(&write.key, 9, "held"))];
+    write.record.spilled.add(9);
+    write
+}
+
+/// Makes a request that puts an event into a queue.
+fn queued() -> AssignRequest {
+    let item = AssignItem { event: event("key", 1, "data"), partition: 0, number: 0 };
+    let position = OutboxPosition { commit: 0, chunk: 0 };
+    let chunk = OutboxChunk { position, items: vec![item] };
+    AssignRequest {
+        destination: Destination::Stream(QUEUE.into()),
+        shard: 0,
+        rules: DestinationRules { numbering: None, queue_limit: Some(1_000) },
+        witness: None,
+        call: None,
+        groups: vec![AssignGroup { origin: None, chunks: vec![chunk] }],
+    }
+}
+
+/// Waits until the engine has written the states and the messages to files.
+async fn until_written_out(rig: &Rig) {
+    let has_files = |table: &&str| {
+        let current = rig.path().join("data/keyspaces").join(table).join("current");
+        // The file starts with the number of the version. Version 0 has no files.
+        fs::read(current).is_ok_and(|current| current[..8] != [0; 8])
+    };
+    for _ in 0..LOOKS {
+        if ["2", "6"].iter().all(has_files) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the engine has written no files: {:?}", entries(rig.path()));
+}
+
+/// Splits the only journal at the ends of batches into three, as if the engine had begun new ones.
+fn split_journal(data: &Path) {
+    const BATCH_END: &[u8] = b"FJL\x03";
+    let bytes = fs::read(data.join("0.jnl")).expect("a journal");
+    let end = bytes.iter().rposition(|byte| *byte != 0).expect("content") + 1;
+    let after = |from: usize| {
+        let found = bytes[from..].windows(BATCH_END.len()).position(|piece| piece == BATCH_END);
+        from + found.expect("a batch") + BATCH_END.len()
+    };
+    let cuts = [0, after(end / 3), after(end / 3 * 2), end];
+    for (number, cut) in cuts.windows(2).enumerate() {
+        fs::write(data.join(format!("{number}.jnl")), &bytes[cut[0]..cut[1]]).expect("a file");
+    }
+}
+
+/// Returns the files and folders in a folder, at any depth, by their path in it.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = PathBuf::from(path.file_name().expect("a name"));
+        if path.is_dir() {
+            found.extend(entries(&path).into_iter().map(|below| name.join(below)));
+        }
+        found.push(name);
+    }
+    found.sort();
+    found
+}
+
+fn copy_of(folder: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().expect("a folder");
+    for name in entries(folder) {
+        let [from, to] = [folder, copy.path()].map(|folder| folder.join(&name));
+        fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
+        if from.is_dir() {
+            fs::create_dir_all(to).expect("a folder");
+        } else if name.iter().any(|part| part == "tables" || part == "blobs") {
+            // The engine never changes these files.
+            fs::hard_link(from, to).expect("another name");
+        } else {
+            fs::copy(from, to).expect("a copy");
+        }
+    }
+    copy
+}
+
+/// Checks that the store does not open, or holds everything.
+async fn assert_refused_or_whole(folder: &Path) {
+    let store = match EmbeddedStore::open(EmbeddedOptions::new(folder)) {
+        Ok(store) => store,
+        Err(StoreError::Unusable(words)) => {
+            assert!(words.contains(folder.to_str().expect("text")), "{words}");
+            return;
+        }
+        Err(other) => panic!("{other:?}"),
+    };
+    let store: &dyn Store = &store;
+    let owner = Owner::claim(store, "s", 0).await;
+    assert_eq!(owner.numbers, [COMMITS]);
+    for number in 1..=COMMITS {
+        let key = format!("key-{number}");
+        let loaded = owner.load(store, &key).await.expect("a key record");
+        let state = loaded.state.expect("a state");
+        assert!(state == vec![number as u8; VALUE_BYTES], "the state of {key}");
+        assert_eq!(owner.spilled(store, &key, 0).await, [9]);
+    }
+    let mut last = 0;
+    while last < COMMITS {
+        let outbox = store.outbox(&owner.partition, 0, last, 1_000).await.expect("the outbox");
+        assert_eq!(outbox.first().map(|entry| entry.number), Some(last + 1));
+        last = outbox[outbox.len() - 1].number;
+    }
+    let queue = Partition { stream: QUEUE.into(), number: 0 };
+    assert_eq!(store.queue_length(&queue).await.expect("the queue"), 1);
+}
