@@ -13,6 +13,7 @@ mod owner;
 mod producer;
 mod property;
 mod queue;
+mod rollout;
 mod scopes;
 mod set;
 mod shard;
@@ -36,11 +37,15 @@ pub use producer::{
     WRITTEN_AGAIN,
 };
 pub use queue::{
-    ENTRY_LOST, PART_WRITTEN_AGAIN, QueueBroken, QueueFault, QueueScope, QueueSeen, QueueStep,
-    QueueWorld,
+    CALL_REPEATED, COUNTED_ELSEWHERE, ENTRY_LOST, PART_WRITTEN_AGAIN, PUBLISHED_AND_LOST,
+    QueueBroken, QueueFault, QueueScope, QueueSeen, QueueStep, QueueWorld,
+};
+pub use rollout::{
+    NUMBER_REPEATED, RolloutBroken, RolloutFault, RolloutScope, RolloutSeen, RolloutStep,
+    RolloutWorld,
 };
 pub use sharing::{Fleet, Move, Sharing, SharingFault};
-pub use walk::{breaks, walk};
+pub use walk::{Played, breaks, play, walk};
 pub use world::World;
 
 /// An event as the broker has it.
@@ -85,7 +90,7 @@ pub struct Scope {
     pub late_loads: u8,
     /// Commits that arrive a second time, so late that no owner waits for the answer.
     pub late_commits: u8,
-    /// Parts that may go back, each once in a run.
+    /// Parts that may go back. A part may go back as often as the list contains it.
     pub goes_back: Vec<Part>,
     /// True if events are spilled.
     pub spills: bool,
@@ -138,6 +143,31 @@ pub enum Fault {
     RemoveUnpublished,
     /// A removal from the outbox does not name its owner's claim.
     RemoveWithoutClaim,
+}
+
+impl Fault {
+    /// All faults.
+    pub const ALL: [Self; 19] = [
+        Self::CommitWithoutClaim,
+        Self::ClaimWithoutRandom,
+        Self::EpochFromFence,
+        Self::EpochFromLease,
+        Self::SpillWithoutFence,
+        Self::AcknowledgeBeforeCommit,
+        Self::AcknowledgeBeyondPrefix,
+        Self::WriteWithoutCondition,
+        Self::AnswerForgotten,
+        Self::RepeatRefused,
+        Self::NumberIgnored,
+        Self::SpilledNotDue,
+        Self::DueStays,
+        Self::DueLeftToLane,
+        Self::LeaveTooEarly,
+        Self::TakeOversNotCounted,
+        Self::PublishBeforeCommit,
+        Self::RemoveUnpublished,
+        Self::RemoveWithoutClaim,
+    ];
 }
 
 impl Scope {

@@ -172,7 +172,10 @@ impl World {
         };
         // Without spilling, an event may have to wait for an event that another owner has.
         let next = |key: u8| self.store.job(scope, key).map_or(1, |job| job.next);
-        let taken = self.owners[id].taken.iter().map(|place| scope.event(place));
+        // A finished event that waits for the acknowledgement of earlier events is no work.
+        let owner = &self.owners[id];
+        let open = owner.taken.without(owner.finished);
+        let taken = open.iter().map(|place| scope.event(place));
         let mut runnable = taken.filter(|event| scope.spills || event.sequence <= next(event.key));
         runnable.next().is_some() || self.store.shards.iter().any(has_work)
     }

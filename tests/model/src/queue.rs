@@ -1,13 +1,18 @@
 //! A queue in a store that goes back in time, with its reader, its writers and the owner whose commits settle the read
-//! entries. Some writers also write to another shard, in the same call. A checker walks through all runs of the model,
-//! and the simulator plays long random runs. The reader's logic is the product's own
-//! ([`QueueCursor`](ordain_core::QueueCursor)); the rest is written from the protocol alone.
+//! entries. The queue may be an inbox: its reader publishes the entries, and commits nothing. Some writers also write to
+//! another shard, in the same call. Other writers are in a process without a reader. A checker walks through all runs of
+//! the model, and the simulator plays long random runs. The logic of the reader
+//! ([`QueueCursor`](ordain_core::QueueCursor)) and of the process without a reader
+//! ([`UnreadRuns`](ordain_core::UnreadRuns)) is the product's own; the rest is written from the protocol alone.
 
+mod outcome;
+mod store;
 mod world;
 
 use stateright::{Model, Property};
 
-pub use world::{QueueBroken, QueueSeen, QueueWorld};
+pub use outcome::{QueueBroken, QueueSeen};
+pub use world::QueueWorld;
 
 /// The steps of a run, and the limits of the rare steps.
 #[derive(Debug, Clone, Copy, Default)]
@@ -17,8 +22,12 @@ pub struct QueueScope {
     /// Calls of the reader's process that write to the queue and to another shard, in separate steps. Each write to the
     /// queue counts as one of `calls`, too.
     pub shared_calls: u8,
-    /// True if writers of other processes put entries, too.
+    /// True if writers of another process put entries, too.
     pub has_others: bool,
+    /// True if all writers are in a process without a reader.
+    pub has_only_others: bool,
+    /// True if the queue is an inbox: its reader publishes the entries, and commits nothing.
+    pub is_inbox: bool,
     /// Times that the store goes back.
     pub rewinds: u8,
     /// Times that the process ends and another process begins.
@@ -47,11 +56,25 @@ pub enum QueueFault {
     /// A call over two shards compares the position of its entry, and not the record of its writer. It takes a removed
     /// entry for its own entry if the two have the same number.
     ComparesPositions,
+    /// The reader of an inbox reports entries as finished before it has published them.
+    RemovesBeforePublishing,
+    /// The reader of an inbox publishes the newest of its entries first.
+    PublishesNewestFirst,
+    /// The store writes the record of a writer before the entries of the call, in a write of its own.
+    RecordsApart,
+    /// The store records a call that it refuses.
+    RecordsRefusedCalls,
+    /// The store refuses a repeated call that it has recorded.
+    RefusesRepeats,
+    /// A process without a reader compares its newest calls with a record that it requested before them.
+    ComparesNewCalls,
+    /// A process without a reader forgets calls whose entries still wait in the queue.
+    ForgetsWaitingCalls,
 }
 
 impl QueueFault {
     /// All faults.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 15] = [
         Self::ReadsByNumber,
         Self::RemovesByNumber,
         Self::RemovesWithoutCommit,
@@ -60,6 +83,13 @@ impl QueueFault {
         Self::ExpectsNothing,
         Self::AnswersWithoutCheck,
         Self::ComparesPositions,
+        Self::RemovesBeforePublishing,
+        Self::PublishesNewestFirst,
+        Self::RecordsApart,
+        Self::RecordsRefusedCalls,
+        Self::RefusesRepeats,
+        Self::ComparesNewCalls,
+        Self::ForgetsWaitingCalls,
     ];
 }
 
@@ -68,6 +98,17 @@ impl QueueFault {
 pub enum QueueStep {
     /// A writer puts entries: their number, and true if the writer belongs to the reader's process.
     Put(u8, bool),
+    /// The process without a reader puts one entry, and the answer is lost.
+    PutUnanswered,
+    /// The process without a reader repeats the call whose answer was lost.
+    PutAgain,
+    /// The store refuses a call of the process without a reader, because the queue is full: the repeated call, or a new
+    /// call if no answer was lost.
+    Refuse,
+    /// The process without a reader requests the record of its calls.
+    Ask,
+    /// The process without a reader compares its calls with the requested record.
+    Compare,
     /// A call over two shards puts its entry into the queue, unless the queue has the entry. The call begins with the
     /// first write of its parts.
     PutPart,
@@ -80,7 +121,8 @@ pub enum QueueStep {
     Tell,
     /// The reader reads at most this number of entries.
     Read(usize),
-    /// The owner commits the first open entry, and repeats the commits that the store has lost.
+    /// The owner commits the first open entry, and repeats the commits that the store has lost. The reader of an inbox
+    /// publishes the first open entry instead.
     Settle,
     /// The driver acknowledges the settled entries.
     Finish,
@@ -108,7 +150,7 @@ impl Model for QueueScope {
     type Action = QueueStep;
 
     fn init_states(&self) -> Vec<QueueWorld> {
-        vec![QueueWorld::new(self.fault)]
+        vec![QueueWorld::new(self)]
     }
 
     fn actions(&self, world: &QueueWorld, steps: &mut Vec<QueueStep>) {
@@ -116,9 +158,19 @@ impl Model for QueueScope {
             return;
         }
         if world.calls() < u64::from(self.calls) {
-            let own = if self.has_others { &[true, false][..] } else { &[true] };
-            steps
-                .extend(own.iter().flat_map(|own| [1, 2].map(|count| QueueStep::Put(count, *own))));
+            let own = [true, false].into_iter().filter(|own| {
+                if *own { !self.has_only_others } else { self.has_others || self.has_only_others }
+            });
+            steps.extend(own.flat_map(|own| [1, 2].map(|count| QueueStep::Put(count, own))));
+            steps.extend(self.has_only_others.then_some(QueueStep::PutUnanswered));
+        }
+        if self.has_only_others {
+            steps.extend([
+                QueueStep::PutAgain,
+                QueueStep::Refuse,
+                QueueStep::Ask,
+                QueueStep::Compare,
+            ]);
         }
         if world.has_shared_call() || world.shared_calls() < u64::from(self.shared_calls) {
             steps.extend([QueueStep::PutPart, QueueStep::PutOtherPart, QueueStep::Answer]);
@@ -161,15 +213,23 @@ impl Model for QueueScope {
         vec![
             never!(DeliveredTwice),
             never!(RemovedTooEarly),
+            never!(OutOfOrder),
             never!(NoEffect),
             never!(NotRemoved),
             never!(WrongCount),
+            never!(NotCounted),
+            never!(CountedPresent),
             never!(Stuck),
             never!(AnsweredLost),
             Property::sometimes(ENTRY_LOST, |_, world: &QueueWorld| world.lost() > 0),
             Property::sometimes(PART_WRITTEN_AGAIN, |_, world: &QueueWorld| {
                 world.has_repeated_part()
             }),
+            Property::sometimes(PUBLISHED_AND_LOST, |_, world: &QueueWorld| {
+                world.has_published_lost_entry()
+            }),
+            Property::sometimes(COUNTED_ELSEWHERE, |_, world: &QueueWorld| world.counted() > 0),
+            Property::sometimes(CALL_REPEATED, |_, world: &QueueWorld| world.has_repeated_call()),
         ]
     }
 }
@@ -178,3 +238,9 @@ impl Model for QueueScope {
 pub const ENTRY_LOST: &str = "an entry is lost unread and counted";
 /// The property that a scope with calls over two shards must show, too.
 pub const PART_WRITTEN_AGAIN: &str = "a call over two shards writes a lost entry again";
+/// A property that a scope with an inbox must show, too.
+pub const PUBLISHED_AND_LOST: &str = "the store loses an entry that the inbox has published";
+/// A property that a scope with a process without a reader must show.
+pub const COUNTED_ELSEWHERE: &str = "the process without a reader counts a lost event";
+/// Another property that a scope with a process without a reader must show.
+pub const CALL_REPEATED: &str = "the process without a reader repeats a call";

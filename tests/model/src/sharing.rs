@@ -32,6 +32,8 @@ pub struct Fleet {
     pub cuts: u8,
     /// Times that the broker closes the channels of an instance.
     pub disconnects: u8,
+    /// Times that the leases and the members go back to an earlier state. The fences do not go back.
+    pub rewinds: u8,
     /// A rule that is broken on purpose.
     pub fault: Option<SharingFault>,
 }
@@ -53,6 +55,25 @@ pub enum SharingFault {
     ForgottenHolds,
     /// An instance releases a partition without closing its channel.
     ReleaseWithoutClose,
+    /// An instance keeps a partition although the store has lost its lease.
+    LostLeaseKept,
+    /// An instance keeps a lease that it does not know.
+    UnknownLeaseKept,
+}
+
+impl SharingFault {
+    /// All faults.
+    pub const ALL: [Self; 9] = [
+        Self::LeaseTaken,
+        Self::LeaseToSilent,
+        Self::ReleaseWithoutEpoch,
+        Self::ClaimWithoutLease,
+        Self::ChannelsKept,
+        Self::ForgottenHolds,
+        Self::ReleaseWithoutClose,
+        Self::LostLeaseKept,
+        Self::UnknownLeaseKept,
+    ];
 }
 
 impl Fleet {
@@ -62,9 +83,10 @@ impl Fleet {
 
     /// Returns the upper limit of leases. Each partition needs one lease at first. After each change of the membership
     /// it needs at most two more: one for its new owner, and one for an instance that acts on an older table. After a
-    /// kill, one is enough.
+    /// kill, one is enough. After the members went back, each of them may have to join again.
     fn most_leases(&self) -> u8 {
-        let changes = 2 * (self.instances + self.silences + self.leaves + self.cuts) + self.kills;
+        let joins = self.instances * (1 + self.rewinds);
+        let changes = 2 * (joins + self.silences + self.leaves + self.cuts) + self.kills;
         self.partitions * (1 + changes)
     }
 }

@@ -1,10 +1,11 @@
-//! Walks through all runs of a model.
+//! Walks through all runs of a model, or plays one of them.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::time::Instant;
 
-use stateright::{Checker, HasDiscoveries, Model};
+use stateright::{Checker, Expectation, HasDiscoveries, Model};
 
 /// A model for which the checker can walk through all runs.
 pub trait Walked:
@@ -61,4 +62,46 @@ fn shortest<M: Walked>(model: &M, property: &'static str) -> Option<Vec<M::Actio
             None => return found,
         }
     }
+}
+
+/// A run of a model.
+#[derive(Debug)]
+pub struct Played<A> {
+    /// The steps of the run.
+    pub steps: Vec<A>,
+    /// The special states that the run reaches.
+    pub shown: BTreeSet<&'static str>,
+    /// The first property that the run breaks.
+    pub broken: Option<&'static str>,
+}
+
+/// Plays one run of a model. For each step, `choose` gets the possible steps and returns the position of one of them.
+/// The run ends when it breaks a property, when no step is possible, or after `most` steps.
+pub fn play<M: Walked>(
+    model: &M,
+    most: usize,
+    mut choose: impl FnMut(&[M::Action]) -> usize,
+) -> Played<M::Action> {
+    let (special, always): (Vec<_>, Vec<_>) = model
+        .properties()
+        .into_iter()
+        .partition(|property| property.expectation == Expectation::Sometimes);
+    let mut played = Played { steps: Vec::new(), shown: BTreeSet::new(), broken: None };
+    let mut states = model.init_states();
+    let mut actions = Vec::new();
+    while let Some(state) = states.pop() {
+        let reached = special.iter().filter(|property| (property.condition)(model, &state));
+        played.shown.extend(reached.map(|property| property.name));
+        let broken = always.iter().find(|property| !(property.condition)(model, &state));
+        played.broken = broken.map(|property| property.name);
+        actions.clear();
+        model.actions(&state, &mut actions);
+        if played.broken.is_some() || actions.is_empty() || played.steps.len() == most {
+            break;
+        }
+        let action = actions.swap_remove(choose(&actions));
+        played.steps.push(action.clone());
+        states.extend(model.next_state(&state, action));
+    }
+    played
 }

@@ -2,7 +2,8 @@
 //! `docs/internals/protocol.md` describes the scopes.
 
 use ordain_model::{
-    ENTRY_LOST, PART_WRITTEN_AGAIN, QueueBroken, QueueFault, QueueScope, breaks, walk,
+    CALL_REPEATED, COUNTED_ELSEWHERE, ENTRY_LOST, PART_WRITTEN_AGAIN, PUBLISHED_AND_LOST,
+    QueueBroken, QueueFault, QueueScope, breaks, walk,
 };
 
 fn goes_back() -> QueueScope {
@@ -26,6 +27,16 @@ fn two_shards() -> QueueScope {
     QueueScope { shared_calls: 1, ..goes_back() }
 }
 
+/// The reader publishes the entries, and commits nothing.
+fn inbox() -> QueueScope {
+    QueueScope { is_inbox: true, restarts: 1, ..goes_back() }
+}
+
+/// All writers are in a process without a reader.
+fn another_reader() -> QueueScope {
+    QueueScope { has_only_others: true, ..goes_back() }
+}
+
 /// A fault, a scope, and the rule that it breaks there.
 type Break = (QueueFault, fn() -> QueueScope, QueueBroken);
 
@@ -38,6 +49,17 @@ const FAULTS: &[Break] = &[
     (QueueFault::ExpectsNothing, goes_back, QueueBroken::WrongCount),
     (QueueFault::AnswersWithoutCheck, two_shards, QueueBroken::AnsweredLost),
     (QueueFault::ComparesPositions, two_shards, QueueBroken::AnsweredLost),
+    (QueueFault::RecordsApart, two_shards, QueueBroken::AnsweredLost),
+    (QueueFault::RemovesByNumber, inbox, QueueBroken::RemovedTooEarly),
+    (QueueFault::RemovesBeforePublishing, inbox, QueueBroken::RemovedTooEarly),
+    (QueueFault::PublishesNewestFirst, inbox, QueueBroken::OutOfOrder),
+    (QueueFault::ForgetsWhatItDelivered, inbox, QueueBroken::DeliveredTwice),
+    (QueueFault::ExpectsNothing, inbox, QueueBroken::WrongCount),
+    (QueueFault::RecordsApart, another_reader, QueueBroken::NotCounted),
+    (QueueFault::RecordsRefusedCalls, another_reader, QueueBroken::NotCounted),
+    (QueueFault::RefusesRepeats, another_reader, QueueBroken::NotCounted),
+    (QueueFault::ComparesNewCalls, another_reader, QueueBroken::CountedPresent),
+    (QueueFault::ForgetsWaitingCalls, another_reader, QueueBroken::NotCounted),
 ];
 
 #[test]
@@ -47,6 +69,20 @@ fn queues() {
     walk("has_others", &has_others(), &[ENTRY_LOST]);
     walk("restarts", &restarts(), &[ENTRY_LOST]);
     walk("two_shards", &two_shards(), &[ENTRY_LOST, PART_WRITTEN_AGAIN]);
+}
+
+/// The published entries of an inbox are those that the surviving store accepted, in order. Each entry that is lost
+/// before the inbox has read it is counted.
+#[test]
+fn inboxes() {
+    walk("inbox", &inbox(), &[ENTRY_LOST, PUBLISHED_AND_LOST]);
+}
+
+/// A process without a reader counts each event that the store loses before another process removes it, and no event
+/// that the store still has.
+#[test]
+fn queues_with_another_reader() {
+    walk("another_reader", &another_reader(), &[COUNTED_ELSEWHERE, CALL_REPEATED]);
 }
 
 #[test]

@@ -42,6 +42,14 @@ fn all_at_once() -> Fleet {
     Fleet { instances: 2, partitions: 1, silences: 1, kills: 1, leaves: 1, cuts: 1, ..joins() }
 }
 
+fn goes_back() -> Fleet {
+    Fleet { instances: 2, partitions: 2, rewinds: 1, ..Fleet::default() }
+}
+
+fn goes_back_and_is_silent() -> Fleet {
+    Fleet { instances: 2, partitions: 1, silences: 1, rewinds: 1, ..Fleet::default() }
+}
+
 /// A fleet, and all properties that its runs show.
 type Case = (&'static str, fn() -> Fleet, &'static [&'static str]);
 
@@ -53,6 +61,8 @@ const CASES: &[Case] = &[
     ("is_silent_twice", is_silent_twice, &[BY_ALL, BOTH, BEHIND]),
     ("is_cut_off", is_cut_off, &[BY_ALL, BOTH, BEHIND]),
     ("all_at_once", all_at_once, &[BY_ALL, BOTH, BEHIND]),
+    ("goes_back", goes_back, &[BY_ALL, BOTH, BEHIND]),
+    ("goes_back_and_is_silent", goes_back_and_is_silent, &[BY_ALL, BOTH, BEHIND]),
 ];
 
 /// A fault, a fleet, and the property that it breaks there.
@@ -66,6 +76,8 @@ const FAULTS: &[Break] = &[
     (SharingFault::ChannelsKept, is_cut_off, SHARED),
     (SharingFault::ForgottenHolds, dies, SHARED),
     (SharingFault::ReleaseWithoutClose, joins, SHARED),
+    (SharingFault::LostLeaseKept, goes_back, SHARED),
+    (SharingFault::UnknownLeaseKept, goes_back, SHARED),
 ];
 
 #[test]

@@ -13,8 +13,11 @@ mod handler;
 mod plan;
 mod producer;
 mod profile;
+mod protocol;
 mod queue;
 mod rng;
+mod rollout;
+mod sharing;
 mod source;
 mod store;
 mod trace;
@@ -28,7 +31,10 @@ pub use checker::Violation;
 pub use checkpoint::run_checkpoint;
 pub use file_producer::run_producer;
 pub use profile::Profile;
+pub use protocol::run_protocol;
 pub use queue::run_queue;
+pub use rollout::run_rollout;
+pub use sharing::run_sharing;
 
 /// Options for a run.
 #[derive(Debug, Clone, Default)]

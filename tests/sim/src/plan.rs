@@ -221,7 +221,6 @@ fn settings(rng: &mut Rng) -> SequencerSettings {
             on_exhausted: rng.pick(&[ExhaustedPolicy::Park, ExhaustedPolicy::Skip]),
             on_new_version: rng.permille(500),
         },
-        assigns_sequences: false,
         id_window: 1_000,
         id_ttl: u64::MAX,
         id_floor: 1_000,

@@ -246,7 +246,6 @@ fn tiny(plan: &mut Plan, rng: &mut Rng) {
 fn fifo(plan: &mut Plan, rng: &mut Rng) {
     disturbed(plan);
     plan.settings.ordering = OrderingMode::Fifo;
-    plan.settings.assigns_sequences = true;
     plan.settings.first = 1;
     plan.producer.lost = 0;
     plan.producer.imported = 0;

@@ -1,7 +1,7 @@
 //! Queues in a store that goes back in time, in long random runs of the model's world
 //! ([`ordain_model::QueueWorld`]).
 
-use ordain_model::{QueueFault, QueueSeen, QueueStep, QueueWorld};
+use ordain_model::{QueueFault, QueueScope, QueueSeen, QueueStep, QueueWorld};
 
 use crate::Violation;
 use crate::rng::{Rng, mix};
@@ -12,12 +12,13 @@ const REMEMBERED: u64 = 8;
 /// Plays the run of a seed.
 pub fn run_queue(seed: u64, fault: Option<QueueFault>) -> Result<QueueSeen, Violation> {
     let mut rng = Rng::new(mix(&[seed, 0x71]));
-    let mut world = QueueWorld::new(fault);
+    let is_inbox = rng.permille(300);
+    let mut world = QueueWorld::new(&QueueScope { is_inbox, fault, ..QueueScope::default() });
     let restarts = rng.permille(300);
     let has_others = rng.permille(500);
     let mut steps = Vec::new();
     for _ in 0..rng.between(10, 80) {
-        let step = match rng.below(24) {
+        let step = match rng.below(29) {
             0..5 => {
                 let is_own = !(has_others && rng.permille(400));
                 QueueStep::Put(rng.between(1, 3) as u8, is_own)
@@ -44,6 +45,11 @@ pub fn run_queue(seed: u64, fault: Option<QueueFault>) -> Result<QueueSeen, Viol
             20..22 => QueueStep::PutPart,
             22 => QueueStep::PutOtherPart,
             23 => QueueStep::Answer,
+            24 if has_others => QueueStep::PutUnanswered,
+            25 => QueueStep::PutAgain,
+            26 => QueueStep::Refuse,
+            27 => QueueStep::Ask,
+            28 => QueueStep::Compare,
             _ => {
                 let lost = rng.below((world.past() as u64).min(REMEMBERED)) as usize;
                 let to = world.past() - 1 - lost;

@@ -33,6 +33,19 @@ impl Rng {
     pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }
+
+    /// Returns the position of a choice; a choice with a weight of 2 is twice as likely as one with a weight of 1. At
+    /// least one weight must be above 0.
+    pub(crate) fn pick_weighted<T>(&mut self, choices: &[T], weight: impl Fn(&T) -> u64) -> usize {
+        let mut left = self.below(choices.iter().map(&weight).sum());
+        let is_picked = |choice: &T| {
+            let weight = weight(choice);
+            let is_picked = left < weight;
+            left = left.saturating_sub(weight);
+            is_picked
+        };
+        choices.iter().position(is_picked).unwrap_or_default()
+    }
 }
 
 /// Mixes several numbers into one.

@@ -23,9 +23,13 @@ fn each_accepted_entry_takes_effect_once() {
         all.known += seen.known;
         all.restarts += seen.restarts;
         all.again += seen.again;
+        all.counted += seen.counted;
+        all.repeated += seen.repeated;
+        all.published += seen.published;
     }
     println!("{seeds} seeds: {all:?}");
-    let QueueSeen { rewinds, refused, lost, known, restarts, again } = all;
+    let QueueSeen { rewinds, refused, lost, known, restarts, again, counted, repeated, published } =
+        all;
     for (what, count) in [
         ("rewinds", rewinds),
         ("refused", refused),
@@ -33,6 +37,9 @@ fn each_accepted_entry_takes_effect_once() {
         ("known", known),
         ("restarts", restarts),
         ("again", again),
+        ("counted", counted),
+        ("repeated", repeated),
+        ("published", published),
     ] {
         assert!(count > seeds / 10, "too few cases: {count} {what} in {seeds} seeds");
     }

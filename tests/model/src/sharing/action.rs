@@ -1,6 +1,6 @@
 //! The steps of a run.
 
-use super::instance::{Has, Life, Table};
+use super::instance::{Has, Lease, Life, Table};
 use super::world::Sharing;
 use super::{Fleet, SharingFault};
 
@@ -41,6 +41,10 @@ pub enum Move {
     CutOff(usize),
     /// The broker closes the instance's channels.
     Disconnect(usize),
+    /// The present leases and members become those that the store may go back to.
+    Keep,
+    /// The leases and members go back.
+    GoBack,
 }
 
 impl Sharing {
@@ -49,6 +53,11 @@ impl Sharing {
             return;
         }
         self.progress(fleet, moves);
+        match &self.earlier {
+            None if self.left.rewinds > 0 => moves.push(Move::Keep),
+            Some(earlier) if *earlier != self.table => moves.push(Move::GoBack),
+            _ => {}
+        }
         for (id, instance) in self.instances.iter().enumerate() {
             if instance.life == Life::Waiting {
                 moves.push(Move::Start(id));
@@ -93,7 +102,9 @@ impl Sharing {
             if instance.is_cut {
                 continue;
             }
-            if !is_heard || !instance.is_on || instance.table != self.table {
+            let has_lost = self.has_lost(id) && !fleet.is(SharingFault::LostLeaseKept);
+            let is_known = is_heard && self.table.leaving[id] == (instance.life == Life::Leaving);
+            if !is_known || !instance.is_on || instance.table != self.table || has_lost {
                 moves.push(Move::Beat(id));
             }
             let owners = Self::owners(fleet, &instance.table);
@@ -129,6 +140,11 @@ impl Sharing {
                     moves.push(Move::Lease(id, partition));
                 }
             }
+            Has::Nothing if is_running && self.has_unknown(id, partition) => {
+                if !fleet.is(SharingFault::UnknownLeaseKept) {
+                    moves.push(Move::Release(id, partition));
+                }
+            }
             Has::Nothing => {}
             Has::Leased(_) => moves.push(Move::Claim(id, partition)),
             Has::Driven(epoch) | Has::Leaving(epoch) if epoch < self.fences[partition] => {
@@ -147,6 +163,20 @@ impl Sharing {
             Has::Leaving(_) => moves.push(Move::Finish(id, partition)),
             Has::Over(_) => moves.push(Move::Release(id, partition)),
         }
+    }
+
+    /// Returns whether the store lost a lease of an instance.
+    fn has_lost(&self, id: usize) -> bool {
+        let is_lost = |(has, lease): (&Has, &Lease)| {
+            !matches!(has, Has::Over(_)) && has.epoch().is_some_and(|epoch| lease.epoch < epoch)
+        };
+        self.instances[id].has.iter().zip(&self.table.leases).any(is_lost)
+    }
+
+    /// Returns whether the store has a lease of an instance that the instance does not have: the store went back.
+    fn has_unknown(&self, id: usize, partition: usize) -> bool {
+        let lease = self.table.leases[partition];
+        lease.holder == Some(id as u8) && self.instances[id].table.leases[partition] == lease
     }
 
     fn has_channel(&self, id: usize) -> bool {

@@ -15,6 +15,8 @@ const STREAM: &str = "s";
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Sharing {
     pub(super) table: Table,
+    /// The leases and members that the store may go back to.
+    pub(super) earlier: Option<Table>,
     /// The epoch in the fence of each partition.
     pub(super) fences: Vec<u8>,
     /// The instances with a channel to each partition, in the order in which they subscribed. The first one receives
@@ -34,6 +36,7 @@ pub(super) struct Left {
     pub(super) leaves: u8,
     pub(super) cuts: u8,
     pub(super) disconnects: u8,
+    pub(super) rewinds: u8,
 }
 
 impl Sharing {
@@ -48,6 +51,7 @@ impl Sharing {
         let instance = Instance { has: vec![Has::Nothing; partitions], ..Instance::default() };
         Self {
             table,
+            earlier: None,
             fences: vec![0; partitions],
             channels: vec![Vec::new(); partitions],
             instances: vec![instance; instances],
@@ -57,6 +61,7 @@ impl Sharing {
                 leaves: fleet.leaves,
                 cuts: fleet.cuts,
                 disconnects: fleet.disconnects,
+                rewinds: fleet.rewinds,
             },
             given: 0,
             broken: None,
@@ -85,11 +90,12 @@ impl Sharing {
             Move::Start(id) => {
                 self.instances[id].life = Life::Running;
                 self.table.heard[id] = true;
-                self.see(id);
+                self.see(fleet, id);
             }
             Move::Beat(id) => {
                 self.table.heard[id] = true;
-                self.see(id);
+                self.table.leaving[id] = self.instances[id].life == Life::Leaving;
+                self.see(fleet, id);
             }
             Move::Lease(id, partition) => self.lease(fleet, id, partition),
             Move::Claim(id, partition) => self.claim(fleet, id, partition),
@@ -143,15 +149,35 @@ impl Sharing {
                 self.left.disconnects -= 1;
                 self.close_all(id);
             }
+            Move::Keep => self.earlier = Some(self.table.clone()),
+            Move::GoBack => {
+                self.left.rewinds -= 1;
+                self.table = self.earlier.take().unwrap_or_default();
+            }
         }
     }
 
     /// Gives an instance the present table.
-    fn see(&mut self, id: usize) {
+    fn see(&mut self, fleet: &Fleet, id: usize) {
         let instance = &mut self.instances[id];
         instance.is_on = true;
         instance.table = self.table.clone();
         self.drop_lost(id);
+        if !fleet.is(SharingFault::LostLeaseKept) {
+            self.hand_over_lost(id);
+        }
+    }
+
+    /// Hands over the partitions whose lease the store has lost.
+    fn hand_over_lost(&mut self, id: usize) {
+        let Instance { has, table, .. } = &mut self.instances[id];
+        for (has, lease) in has.iter_mut().zip(&table.leases) {
+            match *has {
+                Has::Leased(epoch) if lease.epoch < epoch => *has = Has::Over(epoch),
+                Has::Driven(epoch) if lease.epoch < epoch => *has = Has::Leaving(epoch),
+                _ => {}
+            }
+        }
     }
 
     /// Drops the partitions that another instance has, as far as this instance knows.
@@ -200,7 +226,8 @@ impl Sharing {
             let has = self.instances[holder].has[partition];
             has.is_driven() && has.epoch() == Some(*fence)
         };
-        if holder.is_some_and(is_driven) {
+        // An instance may still use a lease that the store has lost.
+        if holder.is_some_and(is_driven) && self.left.rewinds == fleet.rewinds {
             self.broken.get_or_insert(Broken::FencedWithoutLease);
         }
         *fence = epoch;
@@ -209,7 +236,9 @@ impl Sharing {
     }
 
     fn release(&mut self, fleet: &Fleet, id: usize, partition: usize) {
-        let Some(epoch) = self.instances[id].has[partition].epoch() else { return };
+        let instance = &self.instances[id];
+        let epoch = instance.has[partition].epoch();
+        let epoch = epoch.unwrap_or(instance.table.leases[partition].epoch);
         let lease = &mut self.table.leases[partition];
         let is_ours = lease.holder == Some(id as u8) && lease.epoch == epoch;
         if is_ours || fleet.is(SharingFault::ReleaseWithoutEpoch) {

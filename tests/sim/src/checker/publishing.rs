@@ -3,17 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ordain_core::{DeadLetter, Key, KeyWrite, LetterId};
+use ordain_core::{DeadLetter, EmittedMessage, Key, KeyWrite, LetterId};
 
 use super::Checker;
 use crate::store::{Message, Post, Which, restore};
 
-/// The parts of a message's id.
+/// The parts of a message's id without the digest of the event's id.
 type Id = (Key, u64, u64, u32);
 
 #[derive(Debug, Clone)]
 struct Expected {
-    message: ordain_core::Message,
+    emitted: EmittedMessage,
     /// The message's number among the messages of its key and partition.
     place: usize,
     partition: u32,
@@ -40,10 +40,10 @@ impl Publishing {
             let place = counts.0;
             counts.0 += 1;
             let id = (write.key.clone(), incarnation, emitted.sequence, emitted.index);
-            let message = emitted.message.clone();
-            let mut expected = Expected { message, place, partition, published: false };
+            let mut expected =
+                Expected { emitted: emitted.clone(), place, partition, published: false };
             if let Some(lost) = self.lost.get(&id) {
-                if lost.published && lost.message != expected.message {
+                if lost.published && lost.emitted != expected.emitted {
                     continue;
                 }
                 expected.published = lost.published;
@@ -124,7 +124,7 @@ impl Checker {
         let Some(expected) = known.or_else(|| self.publishing.lost.get_mut(&id)) else {
             return self.broke("publishing", format!("{id:?} was never committed"));
         };
-        if expected.message != emitted.message {
+        if expected.emitted != *emitted {
             return self.broke("publishing", format!("{id:?} is not what was committed"));
         }
         if expected.published {

@@ -327,7 +327,6 @@ pub(crate) fn settings() -> impl Strategy<Value = SequencerSettings> {
                 },
                 on_new_version: true,
             },
-            assigns_sequences: false,
             id_window: 20,
             id_ttl: 1_000,
             id_floor: 4,

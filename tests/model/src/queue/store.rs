@@ -1,0 +1,72 @@
+//! The store: the shard of the queue, and another shard.
+
+use std::collections::BTreeSet;
+
+use ordain_core::{QueuePosition, QueueRun};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Entry {
+    pub(super) id: u64,
+    pub(super) history: u64,
+}
+
+/// A writer of queue entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Writer {
+    /// The writer of the reader's process.
+    Own,
+    /// The writer of the process without a reader.
+    Other,
+}
+
+/// The content of the store.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Store {
+    /// All entries that were ever put; the first has number 1.
+    pub(super) entries: Vec<Entry>,
+    /// Number of removed entries.
+    pub(super) removed: u64,
+    /// The record of each writer: the numbers of its processed calls.
+    records: [BTreeSet<u64>; 2],
+    pub(super) commits: u64,
+    pub(super) effects: BTreeSet<u64>,
+    /// The parts of calls in the other shard, by the calls' numbers. These parts are never read or removed.
+    pub(super) others: BTreeSet<u64>,
+}
+
+impl Store {
+    pub(super) fn last(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
+    /// Returns the record of a writer.
+    pub(super) fn record(&self, writer: Writer) -> &BTreeSet<u64> {
+        &self.records[writer as usize]
+    }
+
+    /// Adds a call to the record of its writer.
+    pub(super) fn record_call(&mut self, writer: Writer, call: u64) {
+        self.records[writer as usize].insert(call);
+    }
+
+    /// Adds the entries of a call to the queue.
+    pub(super) fn put(&mut self, ids: &[u64], history: u64, call: u64) -> QueueRun {
+        let first = self.last() + 1;
+        self.entries.extend(ids.iter().map(|id| Entry { id: *id, history }));
+        QueueRun { first, last: self.last(), history, call }
+    }
+
+    /// Returns whether the store has the entry, or had it until a reader removed it.
+    pub(super) fn has_entry(&self, id: u64) -> bool {
+        self.entries.iter().any(|entry| entry.id == id)
+    }
+
+    /// Returns whether the position is in the history of the queue. The store remembers only the last of the
+    /// removed entries; it accepts every position before that entry.
+    pub(super) fn has(&self, place: QueuePosition) -> bool {
+        let QueuePosition { number, history } = place;
+        number == 0
+            || number < self.removed
+            || number <= self.last() && self.entries[number as usize - 1].history == history
+    }
+}

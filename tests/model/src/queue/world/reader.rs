@@ -1,0 +1,147 @@
+//! The reader of the queue, and the owner whose commits settle the read entries. The reader of an inbox publishes the
+//! entries instead, and commits nothing.
+
+use std::collections::BTreeSet;
+
+use ordain_core::{QueueCursor, QueuePosition};
+
+use super::super::QueueFault;
+use super::super::outcome::QueueBroken;
+use super::super::store::Entry;
+use super::{QueueWorld, State};
+
+impl QueueWorld {
+    pub(super) fn tell(&mut self) {
+        while let Some(run) = self.state.untold.pop_front() {
+            if !self.is(QueueFault::ExpectsNothing) {
+                self.state.cursor.expect(run, 0);
+            }
+        }
+    }
+
+    /// Returns whether the ends of the queue show something to read.
+    pub(super) fn has_news(&self) -> bool {
+        let State { store, cursor, .. } = &self.state;
+        let history = store.entries.last().map_or(0, |entry| entry.history);
+        let last = QueuePosition { number: store.last(), history };
+        let after = cursor.after();
+        last != after && (after.number > 0 || store.last() > store.removed)
+    }
+
+    pub(super) fn read(&mut self, limit: usize) {
+        let after = self.state.cursor.after();
+        if !self.state.store.has(after) && !self.is(QueueFault::ReadsByNumber) {
+            return self.begin_again();
+        }
+        let State { store, cursor, open, under_way, ever, .. } = &mut self.state;
+        cursor.record_first(store.removed + 1);
+        let from = after.number.max(store.removed) as usize;
+        let end = from.saturating_add(limit).min(store.entries.len());
+        if from >= end {
+            cursor.record_end(store.removed + 1);
+        }
+        let mut is_twice = false;
+        for (at, Entry { id, history }) in (1..).zip(&store.entries).take(end).skip(from) {
+            let place = QueuePosition { number: at, history: *history };
+            if !cursor.accept(place) {
+                self.seen.known += 1;
+                continue;
+            }
+            // The reader may deliver a finished entry again, as after a restart, because the sequencer knows the id of
+            // the entry.
+            is_twice |= !under_way.insert(*id);
+            ever.insert(*id);
+            open.push_back((place, *id));
+        }
+        self.state.lost += self.state.cursor.take_loss().map_or(0, |loss| loss.entries);
+        if is_twice {
+            self.breaks(QueueBroken::DeliveredTwice);
+        }
+    }
+
+    fn begin_again(&mut self) {
+        self.seen.refused += 1;
+        if self.is(QueueFault::ForgetsWhatItDelivered) {
+            self.state.cursor = QueueCursor::default();
+        }
+        self.state.cursor.restart();
+    }
+
+    pub(super) fn settle(&mut self) {
+        let is_newest_first = self.state.is_inbox && self.is(QueueFault::PublishesNewestFirst);
+        let open = &mut self.state.open;
+        let next = if is_newest_first { open.pop_back() } else { open.pop_front() };
+        let Some((place, id)) = next else { return };
+        if self.state.is_inbox {
+            self.publish(id);
+        } else {
+            self.state.commits += 1;
+        }
+        self.state.effects.insert(id);
+        self.state.settled.push_back((place, id));
+        self.make_again();
+    }
+
+    /// Publishes an entry to the exchange. All earlier entries of the queue must be published before.
+    fn publish(&mut self, id: u64) {
+        self.seen.published += 1;
+        let State { store, effects, .. } = &self.state;
+        let mut earlier = store.entries.iter().take_while(|entry| entry.id != id);
+        let is_too_early = store.has_entry(id) && earlier.any(|entry| !effects.contains(&entry.id));
+        if is_too_early {
+            self.breaks(QueueBroken::OutOfOrder);
+        }
+    }
+
+    pub(super) fn make_again(&mut self) {
+        let State { store, commits, effects, is_inbox, .. } = &mut self.state;
+        if !*is_inbox {
+            store.commits = *commits;
+            store.effects.clone_from(effects);
+        }
+    }
+
+    pub(super) fn finish(&mut self) {
+        while let Some((place, id)) = self.state.settled.pop_front() {
+            self.state.under_way.remove(&id);
+            self.state.cursor.finish(place);
+        }
+        if self.is(QueueFault::RemovesBeforePublishing) && self.state.is_inbox {
+            let State { open, cursor, .. } = &mut self.state;
+            for (place, _) in open.iter() {
+                cursor.finish(*place);
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, is_answered: bool) {
+        let Some(through) = self.state.cursor.removable() else { return };
+        if !self.is(QueueFault::RemovesByNumber) && !self.state.store.has(through) {
+            return self.begin_again();
+        }
+        // The reader of an inbox commits nothing, so its removals depend on no commit.
+        let has_commit = self.state.store.commits >= self.state.commits;
+        if !self.is(QueueFault::RemovesWithoutCommit) && !has_commit {
+            self.seen.refused += 1;
+            return;
+        }
+        let State { store, cursor, unread, .. } = &mut self.state;
+        let end = through.number.min(store.last());
+        let gone = store.entries.iter().take(end as usize).skip(store.removed as usize);
+        let gone: BTreeSet<u64> = gone.map(|entry| entry.id).collect();
+        unread.record_removal(&gone);
+        store.removed = store.removed.max(end);
+        if is_answered {
+            cursor.record_removal(through);
+        }
+        if !gone.is_subset(self.durable_effects()) {
+            self.breaks(QueueBroken::RemovedTooEarly);
+        }
+    }
+
+    /// Returns the entries whose effect is durable. A published entry stays published when the store goes back.
+    pub(super) fn durable_effects(&self) -> &BTreeSet<u64> {
+        let State { store, effects, is_inbox, .. } = &self.state;
+        if *is_inbox { effects } else { &store.effects }
+    }
+}

@@ -1,0 +1,89 @@
+//! Calls that write to the queue and to another shard.
+
+use ordain_core::QueueRun;
+
+use super::super::QueueFault;
+use super::super::outcome::QueueBroken;
+use super::super::store::Writer;
+use super::{QueueWorld, State};
+
+/// A call over two shards that is not answered yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct SharedCall {
+    /// The entry that the call put into the queue; `None` before the write, and after a check that did not find it.
+    run: Option<QueueRun>,
+    /// The ids of all entries that the call put into the queue. Each write of the same event has an id of its own here,
+    /// although the sequencer would recognise the event.
+    pub(super) ids: Vec<u64>,
+    /// True if the call wrote its part in the other shard, and no later check found it missing.
+    has_other: bool,
+    /// True if a shard went back during the call, since its last check.
+    pub(super) is_in_doubt: bool,
+}
+
+impl QueueWorld {
+    /// Returns the call over two shards that is in progress, and begins one if there is none.
+    fn shared_call(&mut self) -> &mut SharedCall {
+        let State { shared, shared_calls, .. } = &mut self.state;
+        shared.get_or_insert_with(|| {
+            *shared_calls += 1;
+            SharedCall::default()
+        })
+    }
+
+    pub(super) fn put_part(&mut self) {
+        if self.shared_call().run.is_some() {
+            return;
+        }
+        // The process reports the entry to its reader only after the call is answered.
+        let (run, ids) = self.write(1, Writer::Own);
+        let call = self.shared_call();
+        call.run = Some(run);
+        call.ids.extend(ids);
+        let is_again = call.ids.len() > 1;
+        self.seen.again += u64::from(is_again);
+    }
+
+    pub(super) fn put_other_part(&mut self) {
+        if std::mem::replace(&mut self.shared_call().has_other, true) {
+            return;
+        }
+        let State { store, shared_calls, .. } = &mut self.state;
+        store.others.insert(*shared_calls);
+    }
+
+    /// Answers the call over two shards if its parts are written. If a shard went back since the last check, checks the
+    /// parts instead.
+    pub(super) fn answer(&mut self) {
+        let Some(call) = &self.state.shared else { return };
+        if call.is_in_doubt && !self.is(QueueFault::AnswersWithoutCheck) {
+            return self.check_parts();
+        }
+        let Some(run) = call.run.filter(|_| call.has_other) else { return };
+        let Some(call) = self.state.shared.take() else { return };
+        let number = self.state.shared_calls;
+        let State { store, ever, own, untold, .. } = &mut self.state;
+        let is_here = |id: &u64| ever.contains(id) || store.has_entry(*id);
+        let is_lost = !call.ids.iter().any(is_here) || !store.others.contains(&number);
+        own.extend(call.ids.last());
+        untold.push_back(run);
+        if is_lost {
+            self.breaks(QueueBroken::AnsweredLost);
+        }
+    }
+
+    /// Finds the parts of the call that the store lacks. The record of the writer, which goes back together with the
+    /// entries, has the write of an entry even after a reader has removed the entry.
+    fn check_parts(&mut self) {
+        let compares_positions = self.is(QueueFault::ComparesPositions);
+        let number = self.state.shared_calls;
+        let State { store, shared, .. } = &mut self.state;
+        let Some(call) = shared else { return };
+        call.is_in_doubt = false;
+        let record = store.record(Writer::Own);
+        call.run = call.run.filter(|run| {
+            if compares_positions { store.has(run.end()) } else { record.contains(&run.call) }
+        });
+        call.has_other &= store.others.contains(&number);
+    }
+}

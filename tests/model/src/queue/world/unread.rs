@@ -1,0 +1,152 @@
+//! A process that puts entries into the queue and does not read it. It compares its calls with its record in the store.
+//! The comparison is the product's own ([`UnreadRuns`]).
+
+use std::collections::BTreeSet;
+
+use ordain_core::{QueueRun, UnreadRuns, WriterCalls};
+
+use super::super::QueueFault;
+use super::super::store::{Store, Writer};
+use super::{QueueWorld, State};
+
+/// The process without a reader.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct UnreadProcess {
+    /// The answered calls that the process neither forgot nor counted.
+    runs: UnreadRuns,
+    /// The highest number of a call.
+    last_call: u64,
+    /// The number of a refused call, which the next call uses.
+    unused: Option<u64>,
+    /// The call whose answer was lost.
+    unanswered: Option<UnansweredCall>,
+    /// The record that the process has requested and not compared yet.
+    reply: Option<Reply>,
+    /// The events of answered calls, each as the ids of its entries. An event has two entries if its call was repeated.
+    events: BTreeSet<Vec<u64>>,
+    /// The entries of this process that the reader has removed at some time.
+    removed: BTreeSet<u64>,
+    /// Number of events that the process counted as lost.
+    pub(super) counted: u64,
+}
+
+/// A call with one entry.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct UnansweredCall {
+    number: u64,
+    ids: Vec<u64>,
+}
+
+/// A reply of the store to the request for the record.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Reply {
+    /// The calls that the process had at its request.
+    asked: BTreeSet<u64>,
+    /// The record.
+    stored: BTreeSet<u64>,
+    /// The number of the first entry in the queue.
+    first: u64,
+}
+
+impl UnreadProcess {
+    /// Returns the number of the next call.
+    pub(super) fn take_number(&mut self) -> u64 {
+        let number = self.unused.take().unwrap_or(self.last_call + 1);
+        self.last_call = self.last_call.max(number);
+        number
+    }
+
+    /// Records that a call is answered.
+    pub(super) fn accept(&mut self, run: QueueRun, events: impl Iterator<Item = Vec<u64>>) {
+        self.runs.add(run, 0);
+        self.events.extend(events);
+    }
+
+    /// Records that the reader has removed these entries.
+    pub(super) fn record_removal(&mut self, gone: &BTreeSet<u64>) {
+        let Self { events, unanswered, removed, .. } = self;
+        let repeatable = unanswered.iter().flat_map(|call| &call.ids);
+        removed.extend(events.iter().flatten().chain(repeatable).filter(|id| gone.contains(*id)));
+    }
+
+    /// Returns the number of events that the store has lost, and how many of them were never removed from the queue.
+    pub(super) fn lost_events(&self, store: &Store) -> (u64, u64) {
+        let is_lost = |ids: &&Vec<u64>| !ids.iter().any(|id| store.has_entry(*id));
+        let lost: Vec<_> = self.events.iter().filter(is_lost).collect();
+        let is_removed = |ids: &Vec<u64>| ids.iter().any(|id| self.removed.contains(id));
+        let unread = lost.iter().filter(|ids| !is_removed(ids)).count();
+        (lost.len() as u64, unread as u64)
+    }
+
+    /// Returns whether a call was repeated whose first write the store had.
+    pub(super) fn has_repeated_call(&self) -> bool {
+        self.events.iter().any(|ids| ids.len() > 1)
+    }
+}
+
+impl QueueWorld {
+    /// Puts one entry. The answer is lost.
+    pub(super) fn put_unanswered(&mut self) {
+        if self.state.unread.unanswered.is_none() {
+            let (QueueRun { call, .. }, ids) = self.write(1, Writer::Other);
+            self.state.unread.unanswered = Some(UnansweredCall { number: call, ids });
+        }
+    }
+
+    /// Repeats the call whose answer was lost, under its number. The store does not number the events, so it puts the
+    /// entry into the queue once more.
+    pub(super) fn put_again(&mut self) {
+        let Some(mut call) = self.state.unread.unanswered.take() else { return };
+        let (run, ids) = self.write_call(1, Writer::Other, call.number);
+        call.ids.extend(ids);
+        self.state.unread.accept(run, [call.ids].into_iter());
+        self.seen.repeated += 1;
+    }
+
+    /// The store refuses a call because the queue is full: the repeated call, or a new call if no answer was lost. The
+    /// next call uses the number of the refused call.
+    pub(super) fn refuse(&mut self) {
+        let records_refused_calls = self.is(QueueFault::RecordsRefusedCalls);
+        let refuses_repeats = self.is(QueueFault::RefusesRepeats);
+        let State { store, unread, .. } = &mut self.state;
+        let number = match &unread.unanswered {
+            None => unread.unused.unwrap_or(unread.last_call + 1),
+            Some(call) => {
+                let is_known = store.record(Writer::Other).contains(&call.number);
+                if is_known && !refuses_repeats {
+                    return;
+                }
+                let number = call.number;
+                unread.unused = Some(number);
+                unread.unanswered = None;
+                number
+            }
+        };
+        if records_refused_calls {
+            store.record_call(Writer::Other, number);
+        }
+    }
+
+    /// Requests the record. The process gives up an earlier request.
+    pub(super) fn ask(&mut self) {
+        let State { store, unread, .. } = &mut self.state;
+        let asked = unread.runs.calls();
+        if !asked.is_empty() {
+            let stored = store.record(Writer::Other).clone();
+            unread.reply = Some(Reply { asked, stored, first: store.removed + 1 });
+        }
+    }
+
+    /// Compares the calls with the requested record.
+    pub(super) fn compare(&mut self) {
+        let compares_new_calls = self.is(QueueFault::ComparesNewCalls);
+        let forgets_waiting_calls = self.is(QueueFault::ForgetsWaitingCalls);
+        let unread = &mut self.state.unread;
+        let Some(Reply { asked, stored, first }) = unread.reply.take() else { return };
+        let stored = WriterCalls::new(stored.into_iter().map(|call| call..=call).collect());
+        let asked = if compares_new_calls { unread.runs.calls() } else { asked };
+        let first = if forgets_waiting_calls { u64::MAX } else { first };
+        let loss = unread.runs.check(&asked, &stored, first, 0);
+        unread.counted += loss.map_or(0, |loss| loss.entries);
+    }
+}

@@ -1,0 +1,139 @@
+//! Rollouts in a store that goes back in time: the instances with their folders, the table that each instance has read,
+//! and the record of a key. The instances decide by the code of Ordain ([`ordain_core::rollout::RolloutMemory`]). A
+//! checker walks through all runs of small scopes, and the simulator plays long random runs.
+
+mod world;
+
+use stateright::{Model, Property};
+
+pub use world::{RolloutBroken, RolloutSeen, RolloutWorld};
+
+/// The steps of a run, and the limits of the rare steps.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RolloutScope {
+    /// Number of instances. At the beginning, none of them runs. Each has the file of build 1, and instance N also has
+    /// the file of build N + 1.
+    pub instances: u8,
+    /// Number of builds of the handler. A build with a higher number has a higher version.
+    pub builds: u8,
+    /// Times that a file is added to or removed from the folder of an instance.
+    pub changes: u64,
+    /// Times that an instance is killed.
+    pub kills: u64,
+    /// Times that the table in the store goes back.
+    pub rewinds: u64,
+    /// A rule that is broken on purpose.
+    pub fault: Option<RolloutFault>,
+}
+
+/// A rule that is broken on purpose, to prove that the checks find broken rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RolloutFault {
+    /// An instance forgets the highest number that it knows.
+    NumberIsForgotten,
+    /// An instance that finds another build under the number of its rollout keeps its build.
+    BuildIsKept,
+    /// A write of a rollout compares only the number of the rollout that it replaces.
+    ReplacedByNumber,
+    /// An instance compares only the number of its rollout with the number in the record of a key.
+    KeyHasNumberOnly,
+}
+
+impl RolloutFault {
+    /// All faults.
+    pub const ALL: [Self; 4] = [
+        Self::NumberIsForgotten,
+        Self::BuildIsKept,
+        Self::ReplacedByNumber,
+        Self::KeyHasNumberOnly,
+    ];
+}
+
+/// A step of a run. The first number is the instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RolloutStep {
+    /// The instance starts.
+    Start(u8),
+    /// The instance sends a heartbeat, and reads the table.
+    Poll(u8),
+    /// The instance decides by the table that it has read, and applies the rollout of that table.
+    Decide(u8),
+    /// The instance executes an event of the key, if its rollout allows that. Otherwise it asks for a newer rollout.
+    Execute(u8),
+    /// The file of a build is copied into the folder of the instance.
+    Add(u8, u8),
+    /// The file of a build is removed from the folder of the instance, unless it is the last file.
+    Remove(u8, u8),
+    /// The instance is killed, and is no longer a member.
+    Kill(u8),
+    /// The present table becomes a table that the store may go back to.
+    Remember,
+    /// The table of the store goes back. The record of the key does not, because it is on another server.
+    GoBack(usize),
+}
+
+/// Number of tables that the store may go back to, including the first one.
+const REMEMBERED: usize = 2;
+
+impl Model for RolloutScope {
+    type State = RolloutWorld;
+    type Action = RolloutStep;
+
+    fn init_states(&self) -> Vec<RolloutWorld> {
+        vec![RolloutWorld::new(self.instances, self.fault)]
+    }
+
+    fn actions(&self, world: &RolloutWorld, steps: &mut Vec<RolloutStep>) {
+        if world.broken().is_some() {
+            return;
+        }
+        for instance in 0..self.instances {
+            steps.extend([
+                RolloutStep::Start(instance),
+                RolloutStep::Poll(instance),
+                RolloutStep::Decide(instance),
+                RolloutStep::Execute(instance),
+            ]);
+            if world.changes() < self.changes {
+                for build in 1..=self.builds {
+                    steps.push(RolloutStep::Add(instance, build));
+                    steps.push(RolloutStep::Remove(instance, build));
+                }
+            }
+            steps.extend((world.kills() < self.kills).then_some(RolloutStep::Kill(instance)));
+        }
+        if world.rewinds() < self.rewinds {
+            steps.extend((world.past() < REMEMBERED).then_some(RolloutStep::Remember));
+            steps.extend((0..world.past()).map(RolloutStep::GoBack));
+        }
+    }
+
+    fn next_state(&self, world: &RolloutWorld, step: RolloutStep) -> Option<RolloutWorld> {
+        let mut next = world.clone();
+        next.step(step);
+        (next != *world).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        macro_rules! never {
+            ($broken:ident) => {
+                Property::always(RolloutBroken::$broken.rule(), |_: &Self, world: &RolloutWorld| {
+                    world.broken_at_rest() != Some(RolloutBroken::$broken)
+                })
+            };
+        }
+        vec![
+            never!(TwoBuilds),
+            never!(Overwritten),
+            never!(Disagree),
+            never!(Stuck),
+            never!(Restless),
+            Property::sometimes(NUMBER_REPEATED, |_, world: &RolloutWorld| {
+                world.seen().repeated > 0
+            }),
+        ]
+    }
+}
+
+/// The property that a scope must show. Without it, the scope would be too small to test anything.
+pub const NUMBER_REPEATED: &str = "an instance finds another build under the number that it knows";

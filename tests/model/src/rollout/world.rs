@@ -1,0 +1,372 @@
+//! The store, the instances, and the record of the key.
+
+use std::hash::{Hash, Hasher};
+use std::sync::OnceLock;
+
+use ordain_core::rollout::RolloutMemory;
+use ordain_core::{Build, FileDigest, KeyRecord, Rollout};
+
+use super::{RolloutFault, RolloutStep};
+
+/// Rounds after which a world without new failures is at rest.
+const ROUNDS: usize = 20;
+
+/// The counts of rare events in a run. Two states that differ only in these counts are the same state.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RolloutSeen {
+    /// Times that the table went back.
+    pub rewinds: u64,
+    /// Times that an instance found another build under the number of its own rollout.
+    pub repeated: u64,
+    /// Times that a key needed a newer rollout than the store had.
+    pub required: u64,
+    /// Rollouts that the store refused, because their writer had not read the rollout of the store.
+    pub refused: u64,
+    /// Times that an instance was killed.
+    pub kills: u64,
+}
+
+/// A rule that a run breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RolloutBroken {
+    /// A key was executed by two builds under one number, or under a lower number than before.
+    TwoBuilds,
+    /// A rollout replaced a rollout that its writer had not read.
+    Overwritten,
+    /// An instance does not execute the build of the store's rollout, although it has that build, or executes another.
+    Disagree,
+    /// An instance with the build of the rollout cannot execute the key.
+    Stuck,
+    /// The rollouts never stop changing.
+    Restless,
+}
+
+impl RolloutBroken {
+    /// Returns the rule that is broken.
+    pub const fn rule(self) -> &'static str {
+        match self {
+            Self::TwoBuilds => "a key has one build under each number, and the numbers rise",
+            Self::Overwritten => "a rollout replaces the rollout that its writer has read",
+            Self::Disagree => "all instances run the build of the store",
+            Self::Stuck => "an instance with the build executes the key",
+            Self::Restless => "rollouts stop changing",
+        }
+    }
+}
+
+/// The table of the store: the last rollout, and the build that each member offers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Table {
+    rollout: Option<Rollout>,
+    offers: Vec<Option<u8>>,
+}
+
+/// An instance that runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Running {
+    memory: RolloutMemory,
+    /// The table that the instance has read last.
+    table: Table,
+    /// The rollout under which the instance executes events.
+    active: Option<Rollout>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct State {
+    fault: Option<RolloutFault>,
+    store: Table,
+    past: Vec<Table>,
+    /// The files in the folder of each instance: bit N stands for build N.
+    folders: Vec<u8>,
+    instances: Vec<Option<Running>>,
+    /// The rollout in the record of the key.
+    key: Option<Rollout>,
+    changes: u64,
+    kills: u64,
+    rewinds: u64,
+    broken: Option<RolloutBroken>,
+}
+
+/// A moment of a run.
+#[derive(Debug, Clone)]
+pub struct RolloutWorld {
+    state: State,
+    seen: RolloutSeen,
+    /// The rule that breaks if the world comes to rest from this moment on; unset until the run has computed it.
+    at_rest: OnceLock<Option<RolloutBroken>>,
+}
+
+impl PartialEq for RolloutWorld {
+    fn eq(&self, other: &Self) -> bool {
+        self.state == other.state
+    }
+}
+
+impl Hash for RolloutWorld {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.state.hash(hasher);
+    }
+}
+
+fn build(number: u8) -> Build {
+    Build { version: format!("h@{number}.0.0").into(), digest: FileDigest([number; 32]) }
+}
+
+/// Returns the build that an instance with these files offers: the highest.
+fn offer(folder: u8) -> u8 {
+    folder.ilog2() as u8
+}
+
+/// Returns whether an instance has a build: as a file, or as the version that it executes.
+fn has(folder: u8, running: &Running, wanted: &Build) -> bool {
+    let is_file = (0..8).any(|number| folder & (1 << number) != 0 && build(number) == *wanted);
+    is_file || running.active.as_ref().is_some_and(|active| active.build == *wanted)
+}
+
+impl RolloutWorld {
+    /// Returns the beginning of a run: no instance runs, and each has the files that [`super::RolloutScope`] states.
+    pub fn new(instances: u8, fault: Option<RolloutFault>) -> Self {
+        let instances = usize::from(instances);
+        let store = Table { rollout: None, offers: vec![None; instances] };
+        let state = State {
+            fault,
+            past: vec![store.clone()],
+            store,
+            folders: (0..instances).map(|instance| 1 << 1 | 1 << (instance + 1)).collect(),
+            instances: vec![None; instances],
+            key: None,
+            changes: 0,
+            kills: 0,
+            rewinds: 0,
+            broken: None,
+        };
+        Self { state, seen: RolloutSeen::default(), at_rest: OnceLock::new() }
+    }
+
+    /// Performs a step.
+    pub fn step(&mut self, step: RolloutStep) {
+        self.at_rest = OnceLock::new();
+        match step {
+            RolloutStep::Start(instance) => self.start(usize::from(instance)),
+            RolloutStep::Poll(instance) => self.poll(usize::from(instance)),
+            RolloutStep::Decide(instance) => self.decide(usize::from(instance)),
+            RolloutStep::Execute(instance) => self.execute(usize::from(instance)),
+            RolloutStep::Add(instance, build) => {
+                let folder = self.state.folders[usize::from(instance)];
+                self.change(usize::from(instance), folder | 1 << build);
+            }
+            RolloutStep::Remove(instance, build) => {
+                let folder = self.state.folders[usize::from(instance)];
+                self.change(usize::from(instance), folder & !(1 << build));
+            }
+            RolloutStep::Kill(instance) => self.kill(usize::from(instance)),
+            RolloutStep::Remember => self.remember(),
+            RolloutStep::GoBack(to) => self.go_back(to),
+        }
+    }
+
+    /// Returns the rule that a step broke, if any.
+    pub fn broken(&self) -> Option<RolloutBroken> {
+        self.state.broken
+    }
+
+    /// Returns the rule that is broken after the world has come to rest from here, if any.
+    pub fn broken_at_rest(&self) -> Option<RolloutBroken> {
+        *self.at_rest.get_or_init(|| {
+            let mut world = self.clone();
+            world.come_to_rest();
+            world.broken()
+        })
+    }
+
+    /// Returns the counts of rare events up to now.
+    pub fn seen(&self) -> RolloutSeen {
+        let State { rewinds, kills, .. } = self.state;
+        RolloutSeen { rewinds, kills, ..self.seen }
+    }
+
+    /// Returns how often a folder has changed.
+    pub fn changes(&self) -> u64 {
+        self.state.changes
+    }
+
+    /// Returns how often an instance was killed.
+    pub fn kills(&self) -> u64 {
+        self.state.kills
+    }
+
+    /// Returns how often the table went back.
+    pub fn rewinds(&self) -> u64 {
+        self.state.rewinds
+    }
+
+    /// Returns the number of tables that the store may go back to.
+    pub fn past(&self) -> usize {
+        self.state.past.len()
+    }
+
+    fn is(&self, fault: RolloutFault) -> bool {
+        self.state.fault == Some(fault)
+    }
+
+    fn fail(&mut self, broken: RolloutBroken) {
+        self.state.broken.get_or_insert(broken);
+    }
+
+    fn start(&mut self, instance: usize) {
+        if self.state.instances[instance].is_none() {
+            self.state.instances[instance] = Some(Running::default());
+            self.poll(instance);
+        }
+    }
+
+    fn poll(&mut self, instance: usize) {
+        let State { store, folders, instances, .. } = &mut self.state;
+        if let Some(running) = &mut instances[instance] {
+            store.offers[instance] = Some(offer(folders[instance]));
+            running.table.clone_from(store);
+        }
+    }
+
+    fn decide(&mut self, instance: usize) {
+        let forgets = self.is(RolloutFault::NumberIsForgotten);
+        let keeps_build = self.is(RolloutFault::BuildIsKept);
+        let by_number = self.is(RolloutFault::ReplacedByNumber);
+        let State { store, folders, instances, .. } = &mut self.state;
+        let Some(running) = &mut instances[instance] else { return };
+        if forgets {
+            running.memory = RolloutMemory::default();
+        }
+        let read = &running.table.rollout;
+        let mut current = read.clone();
+        if let (Some(found), Some(active)) = (&mut current, &running.active)
+            && found.number == active.number
+            && found.build != active.build
+        {
+            self.seen.repeated += 1;
+            if keeps_build {
+                found.build.clone_from(&active.build);
+            }
+        }
+        let offers = running.table.offers.iter().enumerate();
+        let others = offers.filter(|(other, _)| *other != instance);
+        let others: Vec<Build> = others.filter_map(|(_, offer)| offer.map(build)).collect();
+        let own = build(offer(folders[instance]));
+        let next = running.memory.next(current.as_ref(), &own, &others, false);
+        let is_replaced = next.is_some();
+        let mut is_overwritten = false;
+        if next.is_some() && store.rollout != next {
+            let number = |rollout: &Option<Rollout>| rollout.as_ref().map(|found| found.number);
+            if store.rollout == *read || (by_number && number(&store.rollout) == number(read)) {
+                is_overwritten = store.rollout != *read;
+                store.rollout = next;
+            } else {
+                self.seen.refused += 1;
+            }
+        }
+        if let Some(current) = current.filter(|current| running.memory.is_newest(current)) {
+            if has(folders[instance], running, &current.build) {
+                running.active = Some(current);
+            } else if !is_replaced {
+                running.active = None;
+            }
+        }
+        if is_overwritten {
+            self.fail(RolloutBroken::Overwritten);
+        }
+    }
+
+    fn execute(&mut self, instance: usize) {
+        let by_number = self.is(RolloutFault::KeyHasNumberOnly);
+        let State { store, instances, key, .. } = &mut self.state;
+        let Some(running) = &mut instances[instance] else { return };
+        let known = running.active.as_ref();
+        let mut record = KeyRecord::new(1, 0);
+        record.rollout = key.clone().map(Into::into);
+        let is_same = known.map(|known| known.number) == key.as_ref().map(|key| key.number);
+        let missing = record.missing_rollout(known).filter(|_| !(by_number && is_same));
+        if let Some(number) = missing {
+            running.table.clone_from(store);
+            if store.rollout.as_ref().is_none_or(|rollout| rollout.number < number) {
+                self.seen.required += 1;
+                running.memory.require(number);
+            }
+        } else if let Some(active) = known {
+            let keeps_rule =
+                key.as_ref().is_none_or(|key| key == active || key.number < active.number);
+            *key = Some(active.clone());
+            if !keeps_rule {
+                self.fail(RolloutBroken::TwoBuilds);
+            }
+        }
+    }
+
+    fn change(&mut self, instance: usize, folder: u8) {
+        if folder != 0 && folder != self.state.folders[instance] {
+            self.state.folders[instance] = folder;
+            self.state.changes += 1;
+        }
+    }
+
+    fn kill(&mut self, instance: usize) {
+        if self.state.instances[instance].take().is_some() {
+            self.state.store.offers[instance] = None;
+            self.state.kills += 1;
+        }
+    }
+
+    fn remember(&mut self) {
+        if self.state.past.last() != Some(&self.state.store) {
+            self.state.past.push(self.state.store.clone());
+        }
+    }
+
+    fn go_back(&mut self, to: usize) {
+        let State { store, past, instances, rewinds, .. } = &mut self.state;
+        past.truncate(to + 1);
+        store.clone_from(&past[to]);
+        // A dead instance stays a member for the length of its lease at most.
+        for (offer, instance) in store.offers.iter_mut().zip(instances) {
+            *offer = offer.filter(|_| instance.is_some());
+        }
+        *rewinds += 1;
+    }
+
+    /// Lets the instances work without new failures, and checks the result.
+    pub fn come_to_rest(&mut self) {
+        let instances = 0..self.state.instances.len();
+        for _ in 0..ROUNDS {
+            let before = self.state.clone();
+            for instance in instances.clone() {
+                self.poll(instance);
+                self.decide(instance);
+                self.execute(instance);
+            }
+            if self.state == before {
+                return self.check();
+            }
+        }
+        self.fail(RolloutBroken::Restless);
+    }
+
+    /// Checks a world at rest.
+    fn check(&mut self) {
+        let State { store, folders, instances, key, .. } = &self.state;
+        let mut record = KeyRecord::new(1, 0);
+        record.rollout = key.clone().map(Into::into);
+        let mut broken = None;
+        for (running, folder) in instances.iter().zip(folders) {
+            let Some(running) = running else { continue };
+            let runnable =
+                store.rollout.clone().filter(|rollout| has(*folder, running, &rollout.build));
+            if store.rollout.is_none() || running.active != runnable {
+                broken = Some(RolloutBroken::Disagree);
+            } else if runnable.is_some() && record.missing_rollout(runnable.as_ref()).is_some() {
+                broken = broken.or(Some(RolloutBroken::Stuck));
+            }
+        }
+        if let Some(broken) = broken {
+            self.fail(broken);
+        }
+    }
+}

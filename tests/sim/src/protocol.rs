@@ -1,0 +1,135 @@
+//! Owners that share a store that goes back in time, in random runs of the model of the protocol
+//! ([`ordain_model::Scope`]). A run has more events, keys, owners and losses than the scopes that the model walks
+//! through.
+
+use std::collections::BTreeSet;
+
+use ordain_model::{Action, Event, Fault, Part, Scope, play};
+
+use crate::Violation;
+use crate::rng::{Rng, mix};
+
+/// Largest number of events in a run. The model keeps positions in the queue, and sequences, in sets of numbers below
+/// 16.
+const EVENTS: u64 = 14;
+
+/// Plays the run of a seed. Returns the special states that the run reaches.
+pub fn run_protocol(seed: u64, fault: Option<Fault>) -> Result<BTreeSet<&'static str>, Violation> {
+    let mut rng = Rng::new(mix(&[seed, 0x6f]));
+    let scope = Scope { fault, ..scope(&mut rng) };
+    let pace = Pace::new(&mut rng);
+    let most = rng.between(50, 300) as usize;
+    let played =
+        play(&scope, most, |actions| rng.pick_weighted(actions, |action| pace.weight(*action)));
+    if let Some(invariant) = played.broken {
+        return Err(Violation { invariant, detail: format!("{scope:?}: {:?}", played.steps) });
+    }
+    let mut shown = played.shown;
+    shown.extend(played.steps.into_iter().filter_map(special));
+    Ok(shown)
+}
+
+/// Returns the name of a special step.
+fn special(action: Action) -> Option<&'static str> {
+    Some(match action {
+        Action::GoBack(Part::All) => "the whole store goes back",
+        Action::GoBack(Part::Leases) => "the leases go back",
+        Action::GoBack(Part::Shard(_)) => "a shard goes back",
+        Action::LateCommit(_) => "a commit arrives late",
+        Action::LateLoad(..) => "a load arrives late",
+        Action::Cut(_) => "a connection breaks",
+        Action::Remove(..) => "an entry leaves an outbox",
+        _ => return None,
+    })
+}
+
+/// Chooses the size of a run.
+fn scope(rng: &mut Rng) -> Scope {
+    let shards = rng.between(1, 3) as u8;
+    let partitions = rng.between(1, 2);
+    let moves = partitions > 1 && rng.permille(700);
+    // One key, so that many of its events come to several partitions.
+    let keys = rng.between(1, if moves { 1 } else { 4 }) as u8;
+    let mut leases: Vec<u8> = (0..partitions as u8).collect();
+    leases.extend((0..rng.between(1, 6)).map(|_| rng.below(partitions) as u8));
+    // In some runs nothing is lost, or only leases are: then the model requires more.
+    let parts: Vec<Part> = match rng.below(4) {
+        0 => Vec::new(),
+        1 => vec![Part::Leases],
+        2 => (0..shards).map(Part::Shard).collect(),
+        _ => (0..shards).map(Part::Shard).chain([Part::All, Part::Leases]).collect(),
+    };
+    let losses = if parts.is_empty() { 0 } else { rng.between(1, 5) };
+    Scope {
+        keys,
+        shards,
+        leases,
+        queue: queue(rng, keys, partitions as u8, if moves { 500 } else { 0 }),
+        run_ahead: rng.between(1, 3) as u8,
+        take_overs: if moves { rng.between(3, 6) as u8 } else { 0 },
+        late_loads: if moves { rng.below(4) as u8 } else { 0 },
+        late_commits: rng.below(4) as u8,
+        goes_back: (0..losses).map(|_| rng.pick(&parts)).collect(),
+        spills: rng.permille(800),
+        leaves: rng.permille(500),
+        // Messages of a key that changes its partition may be published out of order.
+        publishes: !moves && rng.permille(600),
+        fault: None,
+    }
+}
+
+/// Returns the events of the broker. Some change places with their neighbours. Of a thousand events, `strays` come
+/// to any partition, and the others to the partition of their key.
+fn queue(rng: &mut Rng, keys: u8, partitions: u8, strays: u32) -> Vec<Event> {
+    let mut next = vec![1; usize::from(keys)];
+    let mut queue = Vec::new();
+    for _ in 0..rng.between(2, EVENTS) {
+        let key = rng.below(u64::from(keys)) as u8;
+        let sequence = next[usize::from(key)];
+        next[usize::from(key)] += 1;
+        let partition = if rng.permille(strays) {
+            rng.below(u64::from(partitions)) as u8
+        } else {
+            key % partitions
+        };
+        queue.push(Event { key, sequence, partition });
+    }
+    for _ in 0..rng.below(8) {
+        let place = rng.below(queue.len() as u64 - 1) as usize;
+        queue.swap(place, place + 1);
+    }
+    queue
+}
+
+/// How often the steps of a kind happen in a run.
+struct Pace {
+    leases: u64,
+    losses: u64,
+    disturbances: u64,
+}
+
+impl Pace {
+    fn new(rng: &mut Rng) -> Self {
+        Self {
+            leases: 1 << rng.below(5),
+            losses: 1 << rng.below(6),
+            disturbances: 1 << rng.below(6),
+        }
+    }
+
+    fn weight(&self, action: Action) -> u64 {
+        match action {
+            Action::Lease(_) => self.leases,
+            Action::Keep | Action::GoBack(_) => self.losses,
+            Action::Spill(..)
+            | Action::Arrive(..)
+            | Action::Again(..)
+            | Action::Leave(..)
+            | Action::Release(_)
+            | Action::Cut(_)
+            | Action::LateCommit(_)
+            | Action::LateLoad(..) => self.disturbances,
+            _ => 32,
+        }
+    }
+}

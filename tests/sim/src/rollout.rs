@@ -1,0 +1,46 @@
+//! Rollouts in a store that goes back in time, in long random runs of the model's world
+//! ([`ordain_model::RolloutWorld`]).
+
+use ordain_model::{RolloutFault, RolloutSeen, RolloutStep, RolloutWorld};
+
+use crate::Violation;
+use crate::rng::{Rng, mix};
+
+/// Number of builds of the handler.
+const BUILDS: u64 = 5;
+/// Number of tables that the store may go back to.
+const REMEMBERED: u64 = 3;
+
+/// Plays the run of a seed.
+pub fn run_rollout(seed: u64, fault: Option<RolloutFault>) -> Result<RolloutSeen, Violation> {
+    let mut rng = Rng::new(mix(&[seed, 0x70]));
+    let instances = rng.between(2, 4);
+    let mut world = RolloutWorld::new(instances as u8, fault);
+    let rare = rng.between(1, 8);
+    let mut steps = Vec::new();
+    for _ in 0..rng.between(10, 120) {
+        let instance = rng.below(instances) as u8;
+        let build = rng.between(1, BUILDS) as u8;
+        let step = match rng.below(20) {
+            0..2 => RolloutStep::Start(instance),
+            2..6 => RolloutStep::Poll(instance),
+            6..11 => RolloutStep::Decide(instance),
+            11..15 => RolloutStep::Execute(instance),
+            15 => RolloutStep::Add(instance, build),
+            16 => RolloutStep::Remove(instance, build),
+            17 if rng.below(rare) == 0 => RolloutStep::Kill(instance),
+            18 if rng.below(rare) == 0 => {
+                let lost = rng.below((world.past() as u64).min(REMEMBERED)) as usize;
+                RolloutStep::GoBack(world.past() - 1 - lost)
+            }
+            _ => RolloutStep::Remember,
+        };
+        steps.push(step);
+        world.step(step);
+    }
+    world.come_to_rest();
+    match world.broken() {
+        None => Ok(world.seen()),
+        Some(broken) => Err(Violation { invariant: broken.rule(), detail: format!("{steps:?}") }),
+    }
+}

@@ -1,0 +1,96 @@
+//! Random runs of owners and instances that share a store that goes back in time.
+//!
+//! `ORDAIN_SIM_SEEDS=N` plays N seeds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+
+use ordain_model::{Fault, SharingFault};
+use ordain_sim::{Violation, run_protocol, run_sharing};
+
+/// Numbers of seeds of the two worlds.
+const SEEDS: u64 = 30_000;
+const SHARING_SEEDS: u64 = 20_000;
+/// Largest number of seeds that find a fault.
+const SEEDS_OF_FAULT: u64 = 20_000;
+
+/// Special states that the runs of owners must reach.
+const STATES: &[&str] = &[
+    "everything is done",
+    "an event waits in the store",
+    "a key is taken over and back",
+    "a write is refused",
+    "an owner hands over",
+    "an owner is fenced",
+    "an owner stops",
+    "the whole store goes back",
+    "the leases go back",
+    "a shard goes back",
+    "a commit arrives late",
+    "a load arrives late",
+    "a connection breaks",
+    "an entry leaves an outbox",
+];
+
+/// Special states that the runs of instances must reach.
+const SHARING_STATES: &[&str] = &[
+    "all instances share all partitions",
+    "two instances believe that they have a partition",
+    "an instance waits behind another's channel",
+    "the leases and members go back",
+    "an instance is killed",
+    "an instance never reaches the store again",
+    "the store forgets an instance",
+];
+
+/// Without a fault, no run breaks a property of the protocol, and the runs reach all special states.
+#[test]
+fn the_protocol_holds_in_a_store_that_goes_back() {
+    hold(SEEDS, STATES, |seed| run_protocol(seed, None));
+}
+
+/// Some run finds each broken rule of owners and the store.
+#[test]
+fn each_fault_of_the_protocol_is_found() {
+    for fault in Fault::ALL {
+        find(&format!("{fault:?}"), |seed| run_protocol(seed, Some(fault)));
+    }
+}
+
+/// Without a fault, no run breaks a property of the sharing of partitions, and the runs reach all special states.
+#[test]
+fn partitions_are_shared_after_leases_go_back() {
+    hold(SHARING_SEEDS, SHARING_STATES, |seed| run_sharing(seed, None));
+}
+
+/// Some run finds each broken rule of the sharing of partitions.
+#[test]
+fn each_fault_of_sharing_is_found() {
+    for fault in SharingFault::ALL {
+        find(&format!("{fault:?}"), |seed| run_sharing(seed, Some(fault)));
+    }
+}
+
+type Run = Result<BTreeSet<&'static str>, Violation>;
+
+fn hold(seeds: u64, states: &[&'static str], run: impl Fn(u64) -> Run) {
+    let seeds =
+        env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(seeds);
+    let mut all: BTreeMap<&'static str, u64> = states.iter().map(|state| (*state, 0)).collect();
+    for seed in 0..seeds {
+        let shown = run(seed).unwrap_or_else(|violation| panic!("seed {seed}: {violation:?}"));
+        for state in shown {
+            *all.entry(state).or_default() += 1;
+        }
+    }
+    println!("{seeds} seeds, of which reach: {all:#?}");
+    for (state, count) in all {
+        assert!(count > seeds / 100, "too few cases: {state:?} in {count} of {seeds} seeds");
+    }
+}
+
+fn find(fault: &str, run: impl Fn(u64) -> Run) {
+    let found = (0..SEEDS_OF_FAULT).find_map(|seed| Some((seed, run(seed).err()?)));
+    let (seed, violation) = found.unwrap_or_else(|| panic!("{fault} is not found"));
+    println!("{fault}: seed {seed}: not {:?}", violation.invariant);
+}

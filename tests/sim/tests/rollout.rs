@@ -1,0 +1,47 @@
+//! Random runs of instances that decide on rollouts over a store that goes back in time.
+//!
+//! `ORDAIN_SIM_SEEDS=N` plays N seeds.
+
+use std::env;
+
+use ordain_model::{RolloutFault, RolloutSeen};
+use ordain_sim::run_rollout;
+
+const SEEDS: u64 = 50_000;
+
+#[test]
+fn instances_agree_on_a_rollout() {
+    let seeds =
+        env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
+    let mut all = RolloutSeen::default();
+    for seed in 0..seeds {
+        let seen = run_rollout(seed, None)
+            .unwrap_or_else(|violation| panic!("seed {seed}: {violation:?}"));
+        all.rewinds += seen.rewinds;
+        all.repeated += seen.repeated;
+        all.required += seen.required;
+        all.refused += seen.refused;
+        all.kills += seen.kills;
+    }
+    println!("{seeds} seeds: {all:?}");
+    let RolloutSeen { rewinds, repeated, required, refused, kills } = all;
+    for (what, count) in [
+        ("rewinds", rewinds),
+        ("repeated", repeated),
+        ("required", required),
+        ("refused", refused),
+        ("kills", kills),
+    ] {
+        assert!(count > seeds / 50, "too few cases: {count} {what} in {seeds} seeds");
+    }
+}
+
+#[test]
+fn each_fault_is_found() {
+    for fault in RolloutFault::ALL {
+        let found =
+            (0..20_000).find_map(|seed| Some((seed, run_rollout(seed, Some(fault)).err()?)));
+        let (seed, violation) = found.unwrap_or_else(|| panic!("{fault:?} is not found"));
+        println!("{fault:?}: seed {seed}: not {:?}", violation.invariant);
+    }
+}
