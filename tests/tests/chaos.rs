@@ -7,9 +7,9 @@
 //! (`rewinds.rs`). Each of these rounds draws the way of its events: over HTTP, through the inbox, through a chain of two
 //! streams, from a file by `ordain publish`, or from RabbitMQ (`ways.rs`).
 //!
-//! Further rounds send events over HTTP while a master is split from the Sentinel (`split.rs`), while single keys of Redis
-//! are removed (`removed.rs`), while the folder of an embedded store is moved and restored (`folder.rs`), or while the
-//! servers' name does not resolve (`names.rs`).
+//! In further rounds, a master is split from the Sentinel (`split.rs`, on the same ways), single keys of Redis are removed
+//! (`removed.rs`, on most of these ways), the folder of an embedded store is moved and restored (`folder.rs`, over HTTP),
+//! or the servers' name does not resolve (`names.rs`, over HTTP).
 //!
 //! `ORDAIN_CHAOS_SEED` reuses a seed, `ORDAIN_CHAOS_ROUND` begins with the given round of that seed, and
 //! `ORDAIN_CHAOS_SECONDS` continues with more rounds for that time. The seed and the round determine the sent events,
@@ -31,6 +31,7 @@ mod chaos {
     mod removed;
     mod rewinds;
     mod split;
+    mod stage;
     mod ways;
     mod world;
 

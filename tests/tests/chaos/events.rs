@@ -1,7 +1,7 @@
 //! Events that a producer sends, in order within each key.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{ScopedJoinHandle, sleep};
 use std::time::{Duration, Instant};
@@ -11,9 +11,12 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use super::outlet::Outlet;
+use super::receiver::Backlog;
 use super::ways::Way;
 
 const KEYS: usize = 40;
+/// The beginning of the keys whose events take long in the handler `tally`.
+const SLOW: &str = "slow-";
 /// The number of events per request.
 const BATCH: usize = 60;
 /// The number of lines that a run of `ordain publish` gets at a high rate, so that a loss can interrupt the run.
@@ -44,12 +47,14 @@ pub(crate) struct Producer {
     /// An odd number while the servers may lose events.
     pub(crate) phase: AtomicU32,
     pub(crate) is_over: AtomicBool,
-    /// True if the producer sends at a high rate while events may be lost.
-    pub(crate) has_bursts: bool,
+    /// Why many events wait. With any cause, the producer sends at a high rate while events may be lost.
+    pub(crate) backlog: Backlog,
     /// True if some events arrive later than their successors.
     pub(crate) has_gaps: bool,
     /// When events were accepted last.
     pub(crate) accepted_at: Mutex<Option<Instant>>,
+    /// The number of accepted events.
+    pub(crate) accepted: AtomicUsize,
 }
 
 /// A producer that runs in a thread of its own.
@@ -98,6 +103,11 @@ impl Producer {
         *self.accepted_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the number of accepted events.
+    pub(crate) fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
+    }
+
     /// Sends events until the end, in order within each key except for held-back events. Adds the accepted events to
     /// `sent`.
     fn run(&self, sent: &Mutex<Sent>, random: &mut ChaCha8Rng) -> Result<()> {
@@ -105,7 +115,7 @@ impl Producer {
         while !self.is_over.load(Ordering::SeqCst) {
             // Events that are to accumulate and be lost are sent at a high rate.
             let is_risky = !is_calm(self.phase.load(Ordering::SeqCst));
-            let is_fast = self.has_bursts && is_risky;
+            let is_fast = self.backlog != Backlog::None && is_risky;
             if self.way.is_file() && is_risky {
                 // The only run before the loss begins at any time, so that the loss interrupts it sometimes.
                 sleep(Duration::from_millis(random.random_range(0..RUN_DELAY_MS)));
@@ -127,8 +137,9 @@ impl Producer {
     ) -> Result<()> {
         let mut sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch: Vec<(String, u64)> = Vec::new();
+        let prefix = if self.backlog == Backlog::SlowHandler { SLOW } else { "" };
         for _ in 0..random.random_range(1..=most) {
-            let key = format!("k{}", random.random_range(0..KEYS));
+            let key = format!("{prefix}k{}", random.random_range(0..KEYS));
             let events = sent.entry(key.clone()).or_default();
             let number = events.len() as u64 + 1;
             // `send` repeats the request until it is accepted.
@@ -173,6 +184,7 @@ impl Producer {
                 let mut accepted_at =
                     self.accepted_at.lock().unwrap_or_else(PoisonError::into_inner);
                 *accepted_at = Some(Instant::now());
+                self.accepted.fetch_add(batch.len(), Ordering::SeqCst);
                 return Ok(is_calm(before) && before == after);
             }
             ensure!(started.elapsed() < PATIENCE, "the events are not accepted");

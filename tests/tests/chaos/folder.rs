@@ -3,11 +3,12 @@
 //! Four things may happen to the folder: a copy that was made while the host was paused replaces it later; it is moved
 //! away under the running host; it is absent at a start; or it lacks a file. Events that were accepted between a copy
 //! and its return may be lost, because the copy returns the store to an earlier time. All other events take effect once
-//! and in order. The host never removes a line of the sink's file.
+//! and in order. The host never removes a line of the sink's file. Each start must log exactly the number of lines in
+//! this file whose messages the store lacks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
@@ -20,18 +21,22 @@ use ordain_tests::log::line;
 use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;
 use rand_chacha::ChaCha8Rng;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::effects::{Counts, Demands, taken, until_taken};
 use super::events::{Producer, Sent, while_producing};
 use super::outlet::{Outlet, post};
-use super::receiver::{Kind, Receiver, explain};
+use super::receiver::{Backlog, Kind, Receiver, explain};
 use super::ways::Way;
 
 /// The folder of the store.
 const STORE: &str = "store";
 /// The folder of the store while it is moved away.
 const ASIDE: &str = "aside";
+/// The second copy of the folder, from which a command lists the keys.
+const LISTED: &str = "listed";
+/// The words in the log of a store that lacks messages of the sink's file.
+const LACKS_LINES: &str = "THE STORE WENT BACK IN TIME: it lacks the last messages of the file";
 /// The file of the sink.
 const OUT: &str = "out.ndjson";
 /// How long a host may run without its folder. The host checks three times a second; the rest is for a busy machine.
@@ -46,7 +51,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 struct Settings {
     is_fifo: bool,
-    has_backlog: bool,
+    backlog: Backlog,
 }
 
 /// A disturbance of the folder.
@@ -75,11 +80,10 @@ struct Round {
 
 /// Plays a round.
 pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
-    let settings =
-        Settings { is_fifo: random.random_bool(0.6), has_backlog: random.random_bool(0.5) };
+    let settings = Settings { is_fifo: random.random_bool(0.6), backlog: Backlog::draw(random) };
     let host = Receiver::start(&Kind {
         is_fifo: settings.is_fifo,
-        has_backlog: settings.has_backlog,
+        backlog: settings.backlog,
         store: format!("kind = \"embedded\"\npath = \"{STORE}\""),
         file: Some(OUT),
         ..Kind::default()
@@ -92,6 +96,12 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
         .with_context(|| format!("{done:?} {}", explain(&*settings, std::slice::from_ref(host))))?;
     host.service.end()?;
     Ok(format!("{counts}; {settings:?}; {}", done.join(", ")))
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    let copied = Command::new("cp").arg("-a").args([from, to]).status()?;
+    ensure!(copied.success(), "`cp` ended with {copied}");
+    Ok(())
 }
 
 impl Round {
@@ -129,7 +139,7 @@ impl Round {
     ) -> Result<()> {
         let producer = Producer {
             outlet: Outlet::Hosts(vec![self.host.address]),
-            has_bursts: self.settings.has_backlog,
+            backlog: self.settings.backlog,
             has_gaps: !self.settings.is_fifo,
             ..Producer::default()
         };
@@ -153,16 +163,22 @@ impl Round {
         phase.fetch_add(1, Ordering::SeqCst);
         let [store, copy] = [STORE, "copy"].map(|name| self.host.home.path(name));
         self.host.service.pause()?;
-        let copied = Command::new("cp").arg("-a").args([&store, &copy]).status()?;
+        // A command opens the second copy, so that the host is the first that opens the other one.
+        let copied = copy_folder(&store, &copy)
+            .and_then(|()| copy_folder(&store, &self.host.home.path(LISTED)));
+        let lines = self.host.home.lines(OUT);
         self.host.service.resume()?;
-        ensure!(copied.success(), "cp ended with {copied}");
+        copied?;
         sleep(later);
         self.end(is_killed)?;
         fs::remove_dir_all(&store)?;
         self.rename("copy", STORE)?;
         self.went_back = true;
         phase.fetch_add(1, Ordering::SeqCst);
-        self.keep_lines(Receiver::start_again)
+        let lost = self.lines_without_effect(lines)?;
+        self.done.push(format!("{lost} lines lost"));
+        self.keep_lines(Receiver::start_again)?;
+        self.check_lost_lines(lost)
     }
 
     /// Moves the folder away under the running host, which must end, and must soon accept no events. The events that it
@@ -192,7 +208,8 @@ impl Round {
             "the host made another folder at the place of the old folder"
         );
         self.rename(ASIDE, STORE)?;
-        self.keep_lines(Receiver::start_again)
+        self.keep_lines(Receiver::start_again)?;
+        self.check_lost_lines(0)
     }
 
     /// Starts once without the folder: the host must make a new store and log that.
@@ -221,7 +238,9 @@ impl Round {
         fs::remove_dir_all(&store)?;
         self.rename(ASIDE, STORE)?;
         self.host.home.write("ordain.toml", &config)?;
-        self.keep_lines(Receiver::start_again)
+        self.keep_lines(Receiver::start_again)?;
+        // The old store lacks the message that the new store has published.
+        self.check_lost_lines(1)
     }
 
     /// Starts with a table that lacks its first file, which the host must refuse, and then with the file.
@@ -245,7 +264,48 @@ impl Round {
             Ok(())
         })?;
         fs::rename(&aside, &file)?;
-        self.keep_lines(Receiver::start_again)
+        self.keep_lines(Receiver::start_again)?;
+        self.check_lost_lines(0)
+    }
+
+    /// Counts the lines of the sink's file after the first ones whose events have no effect in the second copy of the
+    /// store. Removes this copy.
+    fn lines_without_effect(&self, first: usize) -> Result<u64> {
+        let home = &self.host.home;
+        let config = home.read("ordain.toml");
+        let listed =
+            config.replace(&format!("path = \"{STORE}\""), &format!("path = \"{LISTED}\""));
+        home.write("listed.toml", &listed)?;
+        let list = "keys list cases --json --limit 1000000 --config listed.toml";
+        let rows = home.rows(&list.split(' ').collect::<Vec<_>>())?;
+        fs::remove_dir_all(home.path(LISTED))?;
+        let next: BTreeMap<&str, u64> = rows
+            .iter()
+            .filter_map(|row| Some((row["key"].as_str()?, row["next"].as_u64()?)))
+            .collect();
+        let mut count = 0;
+        let out = self.host.output();
+        for line in out.lines().skip(first) {
+            let message: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+            let data = &message["data"];
+            let key = data["key"].as_str().context("a key")?;
+            let sequence = data["sequence"].as_u64().context("a sequence")?;
+            count += u64::from(next.get(key).is_none_or(|next| *next <= sequence));
+        }
+        Ok(count)
+    }
+
+    /// Checks that the last start has logged this number of lines whose messages the store lacks.
+    fn check_lost_lines(&self, lost: u64) -> Result<()> {
+        let log = self.host.service.stderr();
+        let told = log.lines().filter(|line| line.contains(LACKS_LINES));
+        let number = |line: &str| {
+            let (_, rest) = line.split_once("lines=")?;
+            rest.split_whitespace().next()?.parse::<u64>().ok()
+        };
+        let logged: u64 = told.filter_map(number).sum();
+        ensure!(logged == lost, "the store lacks {lost} lines, but the log says {logged}: {log}");
+        Ok(())
     }
 
     /// Calls `what`, which must keep the lines of the sink's file. Lines that the store does not know may follow the
@@ -276,6 +336,8 @@ impl Round {
         until_taken(host, &self.sent, demands)?;
         sleep(Duration::from_secs(1));
         let taken = taken(host, &self.sent, demands)?;
+        // The store never goes back while a process runs.
+        self.host.check_lost(0)?;
         ensure!(http::get(http::admin(&mut self.host.service)?, "/readyz")?.status == 200);
         Ok(Counts::of(&self.sent, taken))
     }

@@ -9,6 +9,8 @@ use ordain_tests::host::Home;
 use ordain_tests::http;
 use ordain_tests::incident::{lost_events, records};
 use ordain_tests::service::Service;
+use rand::RngExt as _;
+use rand_chacha::ChaCha8Rng;
 
 use super::ways::Way;
 
@@ -31,13 +33,37 @@ pub(crate) struct Receiver {
     _port: Port,
 }
 
+/// Why many events wait in the store or in the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Backlog {
+    /// The host keeps up with the producer.
+    #[default]
+    None,
+    /// The host takes few events at a time.
+    LowPrefetch,
+    /// The host has one worker, and each event takes half a millisecond of the worker's time. The host holds as many
+    /// events as it may, and spills events.
+    SlowHandler,
+}
+
+impl Backlog {
+    /// Draws a cause, or no cause in half of the cases.
+    pub(crate) fn draw(random: &mut ChaCha8Rng) -> Self {
+        match random.random_range(0..4) {
+            0 => Self::LowPrefetch,
+            1 => Self::SlowHandler,
+            _ => Self::None,
+        }
+    }
+}
+
 /// The properties of a host.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kind {
     pub(crate) way: Way,
     pub(crate) is_fifo: bool,
-    /// True if the host takes few events at a time, so that many wait in the store.
-    pub(crate) has_backlog: bool,
+    /// Why many events wait.
+    pub(crate) backlog: Backlog,
     /// The section of the store.
     pub(crate) store: String,
     /// The URL of the broker, if the events pass through one.
@@ -127,21 +153,22 @@ impl Receiver {
 
     /// Returns how many events the host has counted as lost since its start.
     pub(crate) fn lost(&mut self) -> Result<u64> {
-        let metrics = http::get(http::admin(&mut self.service)?, "/metrics")?.body;
-        let lost = metrics.lines().filter(|line| line.starts_with("ordain_events_lost_total{"));
-        Ok(lost.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum())
+        let address = http::admin(&mut self.service)?;
+        Ok(http::metric(address, "ordain_events_lost_total")?.unwrap_or(0))
     }
 }
 
 impl Kind {
     /// Returns the configuration of a host.
     pub(crate) fn config(&self, port: u16) -> String {
-        let prefetch = if self.has_backlog { self.way.low_prefetch() } else { 500 };
+        let prefetch =
+            if self.backlog == Backlog::LowPrefetch { self.way.low_prefetch() } else { 500 };
+        let workers = if self.backlog == Backlog::SlowHandler { "workers = 1\n" } else { "" };
         let ordering = if self.is_fifo { "fifo" } else { "sequenced" };
         let streams = self.way.config(ordering, &self.stream, prefetch, port);
         let broker = self.broker.as_ref().map(|url| format!("[broker]\nurl = \"{url}\"\n"));
         format!(
-            "[runtime]\nlease = \"{}\"\n{}[store]\n{}\n{streams}\
+            "[runtime]\nlease = \"{}\"\n{workers}{}[store]\n{}\n{streams}\
              [sinks.tally]\nkind = \"file\"\npath = \"{}\"\n",
             self.lease.unwrap_or("2s"),
             broker.unwrap_or_default(),

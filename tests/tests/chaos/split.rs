@@ -1,5 +1,5 @@
 //! A round in which the master is split from the Sentinel and its replica repeatedly, while the hosts still reach it and
-//! events arrive over HTTP.
+//! events arrive on one of several ways.
 //!
 //! The Sentinel makes the replica master. The hosts write to the replaced master until they find that it was replaced.
 //! When they have left it, it becomes a replica, and discards what they wrote. The demands on the events are those of
@@ -8,8 +8,7 @@
 //! In some rounds, a master without a replica refuses writes (`min-replicas-to-write`). From the first refusal on, the
 //! replaced master must not accept any event, so each event that a host accepts from then on must take effect.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::sleep;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -17,11 +16,11 @@ use ordain_servers::{Connection, CutOff, Options, Reply, Sentinel, wait_until};
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
-use super::effects::{Counts, Demands, SETTLE_TIME, taken, until_taken};
-use super::events::{Producer, Sent, while_producing};
+use super::effects::Counts;
+use super::events::{Producer, Producing, Sent, while_producing};
 use super::outlet::Outlet;
-use super::receiver::{Kind, Receiver, explain, redis};
-use super::ways::Way;
+use super::receiver::explain;
+use super::stage::{Setup, Stage, pause};
 
 /// How long a host may stay at a replaced master: it asks the Sentinels every five seconds.
 const FOLLOWS_LIMIT: Duration = Duration::from_secs(30);
@@ -42,25 +41,13 @@ const QUEUES: [&str; 4] = [
     "ordain:{3}:log:stream/cases",
 ];
 
-/// The hosts of a round.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hosts {
-    One,
-    /// The host is killed during the splits, and started again after them.
-    OneKilled,
-    Two,
-}
-
 /// The settings of a round.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Settings {
-    is_fifo: bool,
-    /// True if the host is slow and the producer sends at a high rate during a split, so that many events wait in the
-    /// store.
-    has_backlog: bool,
+    /// If hosts are killed, this happens during the splits, and they start again after them.
+    setup: Setup,
     /// True if a master refuses writes while its replica is silent for more than a second.
     needs_replica: bool,
-    hosts: Hosts,
     splits: usize,
 }
 
@@ -73,17 +60,23 @@ struct SplitResults {
     longest: Duration,
 }
 
+struct Round {
+    group: Sentinel,
+    settings: Settings,
+    stage: Stage,
+    done: SplitResults,
+}
+
 /// Plays a round.
 pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
+    let (hosts, is_killed) = match random.random_range(0..10) {
+        0..3 => (2, false),
+        3..5 => (1, true),
+        _ => (1, false),
+    };
     let settings = Settings {
-        is_fifo: random.random_bool(0.7),
-        has_backlog: random.random_bool(0.4),
+        setup: Setup::draw(hosts, is_killed, random),
         needs_replica: random.random_bool(0.4),
-        hosts: match random.random_range(0..10) {
-            0..3 => Hosts::Two,
-            3..5 => Hosts::OneKilled,
-            _ => Hosts::One,
-        },
         splits: random.random_range(2..4),
     };
     let mut options = Options::new();
@@ -91,99 +84,61 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
         options = options.line("min-replicas-to-write 1").line("min-replicas-max-lag 1");
     }
     let group = Sentinel::with(&options)?;
-    let kind = Kind {
-        is_fifo: settings.is_fifo,
-        has_backlog: settings.has_backlog,
-        store: redis(&group.url()),
-        // A lease outlasts a split. Otherwise two hosts would take over the partitions of each other in two masters,
-        // and one of them would end. After a kill, a lease should end soon.
-        lease: (settings.hosts != Hosts::OneKilled).then_some("30s"),
-        ..Kind::default()
-    };
-    let count = if settings.hosts == Hosts::Two { 2 } else { 1 };
-    let hosts = (0..count).map(|_| Receiver::start(&kind));
-    let mut hosts: Vec<Receiver> = hosts.collect::<Result<_>>()?;
-    let producer = Producer {
-        outlet: Outlet::Hosts(hosts.iter().map(|host| host.address).collect()),
-        has_bursts: settings.has_backlog,
-        ..Producer::default()
-    };
+    // A lease outlasts a split. Otherwise two hosts would take over the partitions of each other in two masters, and
+    // one of them would end. After a kill, a lease should end soon.
+    let lease = (!is_killed).then_some("30s");
+    let (stage, producer) = Stage::start(settings.setup, &group.url(), lease)?;
+    let mut round = Round { group, settings, stage, done: SplitResults::default() };
     let seed = random.random();
     let mut sent = Sent::new();
-    let mut done = SplitResults::default();
-    let played = while_producing(&producer, &mut sent, seed, |_| {
-        for _ in 0..settings.splits {
-            let split = Split { group: &group, settings: &settings, phase: &producer.phase };
-            split.play(&mut hosts, &mut done, random)?;
-        }
-        Ok(())
+    let played = while_producing(&producer, &mut sent, seed, |producing| {
+        (0..settings.splits).try_for_each(|_| round.split(&producer, producing, random))
     });
-    played.with_context(|| explain(&(&settings, &done), &hosts))?;
-    let counted = check(&mut hosts, &settings, &producer.outlet, &sent);
-    let counts = counted.with_context(|| explain(&(&settings, &done), &hosts))?;
-    hosts.iter_mut().try_for_each(|host| host.service.end())?;
+    let counted = played.and_then(|()| round.check(&producer.outlet, &sent));
+    let Round { stage: Stage { fleet, .. }, done, .. } = &mut round;
+    let counts = counted.with_context(|| explain(&(settings, &*done), &fleet.hosts))?;
+    fleet.hosts.iter_mut().try_for_each(|host| host.service.end())?;
     Ok(format!("{counts}; {done:?}; {settings:?}"))
 }
 
-/// Waits until every accepted event has taken effect or is lost. Returns the counts.
-fn check(
-    hosts: &mut [Receiver],
-    settings: &Settings,
-    outlet: &Outlet,
-    sent: &Sent,
-) -> Result<Counts> {
-    if !settings.is_fifo {
-        outlet.send_again(Way::Http, sent)?;
+impl Round {
+    /// Waits until every accepted event has taken effect or is lost. Returns the counts.
+    fn check(&mut self, outlet: &Outlet, sent: &Sent) -> Result<Counts> {
+        let counts = self.stage.check(outlet, sent)?;
+        let has_ended = self.stage.fleet.has_ended;
+        ensure!(!has_ended || self.settings.setup.is_killed, "a host ended by itself");
+        Ok(counts)
     }
-    let demands = Demands { wants_all: !settings.is_fifo, ..Demands::default() };
-    until_taken(hosts, sent, demands)?;
-    sleep(SETTLE_TIME);
-    let counts = Counts::of(sent, taken(hosts, sent, demands)?);
-    // A killed process forgets the events that it accepted.
-    if settings.is_fifo && settings.hosts == Hosts::One {
-        hosts[0].check_lost(counts.lost)?;
-    }
-    // Two hosts may also count events that the other host had read before the master lost them.
-    if settings.is_fifo && settings.hosts == Hosts::Two {
-        let counted: u64 = hosts.iter_mut().map(Receiver::lost_and_logged).sum::<Result<_>>()?;
-        ensure!(counted >= counts.lost as u64, "{} are lost, {counted} counted", counts.lost);
-    }
-    Ok(counts)
-}
 
-/// A split.
-struct Split<'a> {
-    group: &'a Sentinel,
-    settings: &'a Settings,
-    /// An odd number while the master may accept events that it will lose.
-    phase: &'a AtomicU32,
-}
-
-impl Split<'_> {
-    fn play(
-        &self,
-        hosts: &mut [Receiver],
-        done: &mut SplitResults,
+    /// Splits the group, and reunites it.
+    fn split(
+        &mut self,
+        producer: &Producer,
+        producing: &Producing<'_>,
         random: &mut ChaCha8Rng,
     ) -> Result<()> {
-        let is_killed = self.settings.hosts == Hosts::OneKilled;
+        let Settings { setup, needs_replica, .. } = self.settings;
         let is_silent = random.random();
-        let mut time = |most: u64| Duration::from_millis(random.random_range(100..most));
-        sleep(time(1_500));
-        self.phase.fetch_add(1, Ordering::SeqCst);
-        let mut cut_off = if self.settings.needs_replica {
+        pause(random, 1_500);
+        let gate = self.stage.before_loss(producer, producing.sent)?;
+        producer.phase.fetch_add(1, Ordering::SeqCst);
+        drop(gate);
+        if setup.way.is_file() {
+            // A command that begins after the split does not reach the replaced master.
+            pause(random, 1_500);
+        }
+        let mut cut_off = if needs_replica {
             let cut_off = self.cut_off_after_refusal(is_silent)?;
-            self.phase.fetch_add(1, Ordering::SeqCst);
+            producer.phase.fetch_add(1, Ordering::SeqCst);
             cut_off
         } else {
             let cut_off = self.group.cut_off()?;
-            sleep(time(1_500));
+            pause(random, 1_500);
             cut_off
         };
         let refused = entries(cut_off.connection())?;
-        if is_killed {
-            hosts[0].service.kill()?;
-        }
+        let victims = if setup.is_killed { vec![0] } else { Vec::new() };
+        self.stage.fleet.kill(&victims)?;
         self.group.until_replaced()?;
         let replaced = entries(cut_off.connection())?;
         let started = Instant::now();
@@ -191,23 +146,21 @@ impl Split<'_> {
             Ok(!cut_off.has_clients()? || started.elapsed() > FOLLOWS_LIMIT)
         })?;
         ensure!(!cut_off.has_clients()?, "a host still uses the replaced master");
-        done.longest = done.longest.max(started.elapsed());
+        self.done.longest = self.done.longest.max(started.elapsed());
         let left = entries(cut_off.connection())?;
-        done.written_late += left - replaced;
-        if self.settings.needs_replica {
+        self.done.written_late += left - replaced;
+        if needs_replica {
             let written = left - refused;
             ensure!(written == 0, "{written} events were written after the master refused writes");
         } else {
             // No host writes to the replaced master any more.
-            self.phase.fetch_add(1, Ordering::SeqCst);
+            producer.phase.fetch_add(1, Ordering::SeqCst);
         }
-        sleep(time(1_000));
+        pause(random, 1_000);
         self.group.reunite()?;
-        if is_killed {
-            hosts[0].start_again()?;
-        }
-        sleep(time(1_000));
-        Ok(())
+        self.stage.fleet.restart(&victims)?;
+        pause(random, 1_000);
+        self.stage.fleet.until_ready()
     }
 
     /// Cuts off a master that refuses writes without its replica. If `is_silent`, the replica first becomes silent, and
