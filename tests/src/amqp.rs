@@ -148,6 +148,17 @@ impl Client {
     /// together: if a channel is closed while many acknowledgements are on their way to a quorum queue, the queue drops
     /// some of the acknowledgements, and the broker delivers those messages again.
     pub fn take(&self, queue: &str, count: usize) -> Result<Vec<Delivery>> {
+        self.take_counted(queue, count, |_| Ok(true))
+    }
+
+    /// Receives messages as [`Self::take`] does, until `is_counted` has returned `true` for `count` of them. A second
+    /// call in place of the rest could receive later messages before those that the end of the first call requeues.
+    pub fn take_counted(
+        &self,
+        queue: &str,
+        count: usize,
+        mut is_counted: impl FnMut(&Delivery) -> Result<bool>,
+    ) -> Result<Vec<Delivery>> {
         self.runtime.block_on(async {
             // When the channel ends, the broker requeues the deliveries beyond `count`. RabbitMQ 4 drops a message that
             // it has requeued 20 times, so the prefetch leaves few deliveries beyond `count`.
@@ -155,21 +166,24 @@ impl Client {
             let (channel, mut consumer) = self.consume(queue, Some(prefetch)).await?;
             let mut taken = Vec::<Delivery>::new();
             let mut acknowledged = 0;
+            let mut counted = 0;
             let mut last = Instant::now();
-            while taken.len() < count {
+            while counted < count {
                 match timeout(TOGETHER, consumer.next()).await {
                     Ok(Some(delivery)) => {
-                        taken.push(delivery?);
+                        let delivery = delivery?;
+                        counted += usize::from(is_counted(&delivery)?);
+                        taken.push(delivery);
                         last = Instant::now();
                     }
                     Err(_) if last.elapsed() < QUIET => {}
                     _ => {
-                        bail!("{} messages arrived from {queue} instead of {count}", taken.len())
+                        bail!("{counted} messages arrived from {queue} instead of {count}")
                     }
                 }
                 let open = taken.len() - acknowledged;
                 let pauses = last.elapsed() >= TOGETHER || open >= OUTSTANDING / 2;
-                if open > 0 && (pauses || taken.len() == count) {
+                if open > 0 && (pauses || counted == count) {
                     let last = taken.last().expect("a delivery without an acknowledgement");
                     last.ack(BasicAckOptions { multiple: true }).await?;
                     acknowledged = taken.len();

@@ -95,14 +95,15 @@ impl Rig {
     /// Receives messages until `count` different ones have arrived. The host may publish a message again; the copy must
     /// equal the first message, and is not added to `out`.
     pub fn take(&self, out: &mut Vec<String>, count: usize) -> Result<()> {
-        while out.len() < count {
-            for delivery in self.client.take("out", count - out.len())? {
-                let line = to_line(&delivery)?;
-                if !out.contains(&line) {
-                    out.push(line);
-                }
+        let missing = count.saturating_sub(out.len());
+        self.client.take_counted("out", missing, |delivery| {
+            let line = to_line(delivery)?;
+            let is_new = !out.contains(&line);
+            if is_new {
+                out.push(line);
             }
-        }
+            Ok(is_new)
+        })?;
         Ok(())
     }
 

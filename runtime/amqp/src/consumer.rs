@@ -18,6 +18,7 @@ use super::connect::BrokerError;
 use super::consumer_options::ConsumerOptions;
 use super::fifo_queue::{
     QueueCheckError, check_subscribed_queue, handle_missing_queue, restore_own_queue,
+    warn_without_marker,
 };
 use super::prefetch::AdaptivePrefetch;
 use super::queue_monitor::{ConsumerProgress, monitor_queue, record_change, restore_exchange};
@@ -104,7 +105,7 @@ async fn run(
             );
             let ended = tokio::select! {
                 ended = subscription.run(consumer, deliver, &mut acknowledged) => ended,
-                error = monitor_queue(options, &connection, &queue, &progress) => Err(error),
+                error = monitor_queue(options, &connection, &queue, &progress, known.is_marked) => Err(error),
                 () = options.ownership.wait_inactive() => Ok(SubscriptionEnd::Suspended),
             };
             waiting = options.lag.get();
@@ -168,6 +169,8 @@ async fn run(
 struct KnownQueue {
     /// `true` if the broker has refused the marker.
     is_marker_refused: bool,
+    /// `true` if the queue of a `sequenced` stream got its marker before the last subscription.
+    is_marked: bool,
     /// `true` if the queue is not of type stream.
     is_type_checked: bool,
 }
@@ -247,6 +250,9 @@ async fn subscribe(
         let consumer = channel.basic_consume(queue.into(), "".into(), options, nothing).await?;
         Ok((channel, consumer))
     };
+    if !options.is_fifo() {
+        mark_queue(options, &connection, queue, known).await?;
+    }
     let (channel, consumer) = match open().await.map_err(|error| broker.error(&error)) {
         Ok(opened) => opened,
         Err(error) if error.is_not_found() => {
@@ -254,6 +260,7 @@ async fn subscribe(
                 handle_missing_queue(options, &connection, waiting).await?;
             } else {
                 restore_own_queue(options, &connection).await?;
+                mark_queue(options, &connection, queue, known).await?;
             }
             let opened = open().await.map_err(|error| broker.error(&error))?;
             if !options.is_fifo() {
@@ -274,6 +281,40 @@ async fn subscribe(
         check_subscribed_queue(options, &connection, waiting, is_refused).await?;
     }
     Ok((connection, channel, consumer))
+}
+
+/// Gives the queue of a `sequenced` stream its marker, so that the monitor detects that the queue is replaced. The marker
+/// precedes the subscription: if the queue is replaced in between, the marker disappears. Records the loss of a queue
+/// that another program has deleted and declared again since the last subscription.
+async fn mark_queue(
+    options: &ConsumerOptions,
+    connection: &Connection,
+    queue: &str,
+    known: &mut KnownQueue,
+) -> Result<(), BrokerError> {
+    let ConsumerOptions { broker, topology, stream, partition, .. } = options;
+    if !topology.is_declared() || known.is_marker_refused {
+        return Ok(());
+    }
+    let was_marked = std::mem::take(&mut known.is_marked);
+    let is_replaced = was_marked && !topology.has_marker(broker, connection, *partition).await?;
+    match topology.declare_marker(broker, connection, *partition).await {
+        Ok(()) => {
+            known.is_marked = true;
+            if is_replaced {
+                record_change(options, &TopologyChange::QueueMissing(queue.to_owned()));
+            }
+            Ok(())
+        }
+        // The subscription also finds that the queue is missing, and declares it again.
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(BrokerError::Refused { reason, .. }) => {
+            warn_without_marker(stream, queue, &reason);
+            known.is_marker_refused = true;
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Closes the channel and the connection. The broker then returns unacknowledged deliveries to the queue.

@@ -71,12 +71,7 @@ pub(super) async fn check_subscribed_queue(
             // The queue was removed since the subscription.
             return Err(BrokerError::Unavailable(reason).into());
         }
-        tracing::warn!(
-            stream = &**stream,
-            queue,
-            "queue without a marker: {reason}; Ordain cannot detect that this queue was removed and declared again. \
-             Allow the user to configure and read the exchange {queue}.marker"
-        );
+        warn_without_marker(stream, &queue, &reason);
         *is_marker_refused = true;
         has_marker = false;
     }
@@ -85,6 +80,16 @@ pub(super) async fn check_subscribed_queue(
         records.put(*partition, &consumed).await?;
     }
     Ok(())
+}
+
+/// Logs that the broker has refused the marker of a queue.
+pub(super) fn warn_without_marker(stream: &str, queue: &str, reason: &str) {
+    tracing::warn!(
+        stream,
+        queue,
+        "queue without a marker: {reason}; Ordain cannot detect that this queue was removed and declared again. \
+         Allow the user to configure and read the exchange {queue}.marker"
+    );
 }
 
 /// Checks that the queue that a consumer consumes still has its marker. The broker ends the consumer if the queue is
@@ -131,7 +136,7 @@ pub(super) async fn restore_own_queue(
     if !topology.is_declared() {
         return topology.check_queue(broker, connection, *partition).await;
     }
-    let change = topology.restore_queue(broker, connection, *partition, true).await?;
+    let change = topology.restore_queue(broker, connection, *partition, true, false).await?;
     if let Some(change) = change {
         record_change(options, &change);
     }

@@ -60,12 +60,14 @@ impl ConsumerProgress {
 }
 
 /// Monitors the queue until it finds a fault, and returns the fault. A fault is a missing queue, a queue that does not
-/// respond, or a queue that has messages and delivers none although the consumer has room.
+/// respond, or a queue that has messages and delivers none although the consumer has room. `is_marked` is true if the
+/// queue of a `sequenced` stream has a marker.
 pub(super) async fn monitor_queue(
     options: &ConsumerOptions,
     connection: &Connection,
     queue: &str,
     flow: &ConsumerProgress,
+    is_marked: bool,
 ) -> BrokerError {
     let ConsumerOptions { broker, lag, .. } = options;
     let channel = match timeout(shortened(CHECK_TIMEOUT), connection.create_channel()).await {
@@ -81,7 +83,8 @@ pub(super) async fn monitor_queue(
     for check in 0.. {
         // The first check follows the subscription: the connection may have been lost because the broker was rebuilt.
         if check % TOPOLOGY_CHECK_PERIOD == 0
-            && let Err(error) = restore_topology(options, connection, &mut dropped_throttle).await
+            && let Err(error) =
+                restore_topology(options, connection, &mut dropped_throttle, is_marked).await
         {
             return error;
         }
@@ -122,6 +125,7 @@ async fn restore_topology(
     options: &ConsumerOptions,
     connection: &Connection,
     dropped_throttle: &mut LogThrottle,
+    is_marked: bool,
 ) -> Result<(), BrokerError> {
     let ConsumerOptions { broker, topology, partition, .. } = options;
     let mut changes = Vec::new();
@@ -142,9 +146,12 @@ async fn restore_topology(
         let has_marker = timeout(shortened(CHECK_TIMEOUT), check_marker(options, connection)).await;
         has_marker.unwrap_or_else(|_| Err(no_answer()))?
     } else {
+        if is_marked {
+            check_replaced(options, connection).await?;
+        }
         true
     };
-    let restored = topology.restore_queue(broker, connection, *partition, may_declare);
+    let restored = topology.restore_queue(broker, connection, *partition, may_declare, true);
     let change =
         timeout(shortened(CHECK_TIMEOUT), restored).await.unwrap_or_else(|_| Err(no_answer()))?;
     changes.extend(change);
@@ -152,6 +159,22 @@ async fn restore_topology(
         record_change(options, &change);
     }
     Ok(())
+}
+
+/// Returns an error if the queue of a `sequenced` stream has lost its marker: another program has deleted the queue and
+/// declared it again. RabbitMQ may then have moved the consumer to the new queue without delivering to it.
+async fn check_replaced(
+    options: &ConsumerOptions,
+    connection: &Connection,
+) -> Result<(), BrokerError> {
+    let ConsumerOptions { broker, topology, partition, .. } = options;
+    let has_marker = topology.has_marker(broker, connection, *partition);
+    let has_marker = timeout(shortened(CHECK_TIMEOUT), has_marker).await;
+    if has_marker.unwrap_or_else(|_| Err(no_answer()))? {
+        return Ok(());
+    }
+    let queue = topology.queue(*partition);
+    Err(BrokerError::Unavailable(format!("the queue {queue:?} was deleted and declared again")))
 }
 
 /// Reports the messages that the broker has dropped from the stream's queues, for example because of a policy.

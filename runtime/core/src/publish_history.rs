@@ -135,6 +135,11 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         self.recent.iter().chain(lost).map(|entry| entry.numbers.len()).sum()
     }
 
+    /// Returns the last outbox position that the store has ever confirmed, even if the store has lost it since.
+    pub fn last_confirmed(&self) -> Option<OutboxPosition> {
+        self.lost.back().map(|lost| lost.entry.chunk.position()).max(self.last)
+    }
+
     /// Returns whether there are parts that the store has lost.
     pub fn has_lost(&self) -> bool {
         !self.lost.is_empty()

@@ -99,18 +99,12 @@ impl EventAssigner {
     /// call then writes the lost events again until the store has all events, at most `ROLLBACK_RETRY_LIMIT` times.
     /// Events that the store still has stay as they are.
     pub async fn assign(&self, items: &[AssignItem]) -> AssignResult {
-        let shards = self.store.shards();
-        let item_shards: BTreeSet<u32> =
-            items.iter().map(|item| shard_of(item.event.key(), shards)).collect();
-        let disconnects = || {
-            item_shards.iter().map(|shard| self.store.shard_disconnects(*shard)).collect::<Vec<_>>()
-        };
         let nothing = BTreeMap::new();
-        let mut before = disconnects();
+        let mut before = self.disconnects(items);
         let mut result = self.assign_behind(items, &nothing).await;
         for attempt in 0.. {
             let may_lack = match result.error {
-                None => disconnects() != before,
+                None => self.disconnects(items) != before,
                 Some(AssignError::RolledBack) => true,
                 Some(_) => false,
             };
@@ -121,11 +115,20 @@ impl EventAssigner {
                 result.error = Some(AssignError::RolledBack);
                 break;
             }
-            before = disconnects();
+            before = self.disconnects(items);
             result.error = None;
             result = self.reassign_lost(items, result, None, &nothing).await;
         }
         result
+    }
+
+    /// Returns the number of lost connections to each shard of the events. If a number changes, the shard may have lost
+    /// events.
+    pub fn disconnects(&self, items: &[AssignItem]) -> BTreeMap<u32, u64> {
+        let shards = self.store.shards();
+        let shard_of_item = |item: &AssignItem| shard_of(item.event.key(), shards);
+        let item_shards = items.iter().map(shard_of_item);
+        item_shards.map(|shard| (shard, self.store.shard_disconnects(shard))).collect()
     }
 
     /// Repeats the write of those events that the store may have lost. `only` is `None` for the events of the present
@@ -368,31 +371,29 @@ impl EventAssigner {
         let NumberingPolicy { destination: to, rules, .. } = &self.policy;
         let groups = index_groups.iter().map(assign_group).collect();
         let has_queues = matches!(to, Destination::Stream(_));
-        let mut assign = Arc::new(AssignRequest {
+        // All tries have the same number, so that a try that reaches the store late counts as a repeat.
+        let call = has_queues.then(|| self.writer.next_call(shard));
+        let assign = Arc::new(AssignRequest {
             destination: to.clone(),
             shard,
             rules: *rules,
             witness,
-            call: None,
+            call,
             groups,
         });
         let started = Instant::now();
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
-            let call = has_queues.then(|| self.writer.next_call(shard));
-            Arc::make_mut(&mut assign).call = call;
-            let reply = self.store.assign(Arc::clone(&assign)).await;
-            match reply {
+            match self.store.assign(Arc::clone(&assign)).await {
                 Ok(AssignReply::Groups(replies, runs)) => return Ok((replies, runs)),
-                Ok(AssignReply::Full) => {
-                    if let Some(call) = call {
-                        self.writer.take_back(shard, call);
-                    }
-                }
+                Ok(AssignReply::Full) => {}
                 Err(StoreError::RolledBack) => return Err(AssignError::RolledBack),
                 Err(error) => return Err(AssignError::Store(error)),
             }
             if started.elapsed() >= self.full_timeout {
+                if let Some(call) = call {
+                    self.writer.take_back(shard, call);
+                }
                 return Err(AssignError::Full);
             }
             if throttle.allow() {

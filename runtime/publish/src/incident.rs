@@ -67,7 +67,8 @@ impl fmt::Display for LostCommits {
 pub struct CommitsLost {
     /// The shard.
     pub shard: u32,
-    /// The number of lost commits, from `first` to `last`.
+    /// The number of lost commits, from `first` to `last`. It is 0 if the shard lost the claim before the owner's first
+    /// commit; `first` is then above `last`.
     pub commits: u64,
     /// The number of the first lost commit.
     pub first: u64,
@@ -101,8 +102,9 @@ pub struct NumberedMessages {
     pub shard: u32,
     /// The shard of the commits that emitted the messages.
     pub outbox: u32,
-    /// The commit after the last commit whose messages the shard still has. `None` if the shard has no message of this
-    /// owner.
+    /// The commit after the last commit of which the shard still has a message. The shard may have lost other messages
+    /// of that last commit. If no later commit had messages, `first` is that commit itself. `None` if the shard has no
+    /// message of this owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<u64>,
     /// The last commit whose messages the shard had.

@@ -58,7 +58,13 @@ async fn check_record(store: &RedisStore) -> Result<(), StoreError> {
     )))
 }
 
-/// Returns the highest epoch in the fences of the partition in all shards; 0 if it has no fence.
+/// Makes this process check the record of the store again before it next writes to a partition.
+pub(super) fn forget_registrations(store: &RedisStore) {
+    store.registered_partitions.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
+/// Returns the highest epoch in the fences of the partition in all shards; 0 if it has no fence. Logs an error if only
+/// some of the shards have lost their fences.
 pub(super) async fn newest_epoch(
     store: &RedisStore,
     partition: &Partition,
@@ -67,17 +73,41 @@ pub(super) async fn newest_epoch(
         let [data] = store.stream_keys(shard, &partition.stream, [RedisKeyKind::Data]);
         let field = format!("f{}", partition.number);
         let fence = store.run_command(cmd("HGET").arg(&data).arg(&field)).await?;
-        let Some(fence) = bytes(fence) else { return Ok(0) };
-        let epoch = read_fence(&data, partition, &fence)?.claim.epoch;
+        let Some(fence) = bytes(fence) else { return Ok(None) };
+        let fence = read_fence(&data, partition, &fence)?;
+        let epoch = fence.claim.epoch;
         if epoch >= EPOCH_LIMIT {
             return Err(StoreError::Corrupt(format!(
                 "field {field} of {data} has the impossible epoch {epoch}: remove the \
                  field"
             )));
         }
-        Ok(epoch)
+        Ok(Some(fence))
     });
-    Ok(try_join_all(fences).await?.into_iter().max().unwrap_or_default())
+    let fences = try_join_all(fences).await?;
+    log_lost_shards(partition, &fences);
+    let epochs = fences.into_iter().flatten().map(|fence| fence.claim.epoch);
+    Ok(epochs.max().unwrap_or_default())
+}
+
+/// Logs an error if some shards have lost the data of a partition: its owner wrote a fence into every shard before its
+/// first commit.
+fn log_lost_shards(partition: &Partition, fences: &[Option<FenceRecord>]) {
+    if !fences.iter().flatten().any(|fence| fence.number > 0) {
+        return;
+    }
+    let missing = (0..).zip(fences).filter(|(_, fence)| fence.is_none());
+    let missing: Vec<u32> = missing.map(|(shard, _)| shard).collect();
+    if !missing.is_empty() {
+        tracing::error!(
+            stream = &*partition.stream,
+            partition = partition.number,
+            shards = ?missing,
+            "THE STORE WENT BACK IN TIME: these shards have lost the data of the partition, so the keys in these shards \
+             begin anew; to keep their states, stop all instances, restore the data of the Redis servers, and start \
+             again"
+        );
+    }
 }
 
 fn read_fence(data: &str, partition: &Partition, fence: &[u8]) -> Result<FenceRecord, StoreError> {

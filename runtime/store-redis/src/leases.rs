@@ -14,7 +14,7 @@ use rand::RngExt as _;
 use redis::{Value, cmd};
 
 use super::RedisStore;
-use super::claim::{EPOCH_LIMIT, newest_epoch};
+use super::claim::{EPOCH_LIMIT, forget_registrations, newest_epoch};
 use super::names::RedisKeyKind;
 use super::value::{array, bytes, number, parts, text, unexpected_reply};
 use ordain_store::{
@@ -50,7 +50,14 @@ impl LeaseStore for RedisStore {
         let generation = number(&generation);
         let (lasts, generation) =
             lasts.zip(generation).ok_or_else(|| unexpected_reply(script.name))?;
-        let table = if generation == beat.known_version { None } else { Some(self.table().await?) };
+        let table = if generation == beat.known_version {
+            None
+        } else {
+            // The version also changes if the store lost everything. A new store must register its partitions anew, so
+            // that this process does not accept events into a store without its record.
+            forget_registrations(self);
+            Some(self.table().await?)
+        };
         Ok(HeartbeatReply { valid_for: Some(Duration::from_millis(lasts)), table })
     }
 

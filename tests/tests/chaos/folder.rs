@@ -9,13 +9,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use ordain_servers::wait_until;
+use ordain_tests::host::copy_folder;
 use ordain_tests::http;
 use ordain_tests::log::line;
 use rand::RngExt as _;
@@ -96,12 +96,6 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
         .with_context(|| format!("{done:?} {}", explain(&*settings, std::slice::from_ref(host))))?;
     host.service.end()?;
     Ok(format!("{counts}; {settings:?}; {}", done.join(", ")))
-}
-
-fn copy_folder(from: &Path, to: &Path) -> Result<()> {
-    let copied = Command::new("cp").arg("-a").args([from, to]).status()?;
-    ensure!(copied.success(), "`cp` ended with {copied}");
-    Ok(())
 }
 
 impl Round {

@@ -4,7 +4,7 @@
 //! The consequences of a removal depend on the data of the Redis key (`docs/guide/redis.md`). If a queue is removed,
 //! its waiting events are lost, and the host counts them. If the key records of a shard are removed, the stream stops
 //! with an error, and the keys of the shard begin anew after the next start. Without the Redis key `store`, the next
-//! start is refused. The hosts restore all other Redis keys without a loss. All events that are accepted after a
+//! start is refused. The removal of other Redis keys loses no event. All events that are accepted after a
 //! removal and its consequences take effect once and in order.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,7 +90,8 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
         // The second stage of a chain recognises a repeat of an event only if the first stage has not forgotten it.
         // Restarts may change the order in which RabbitMQ delivers events; a `sequenced` stream restores it.
         is_fifo: way == CHAIN || !way.uses_broker() && random.random_bool(0.6),
-        // With a slow handler, the removal of an index would lose spilled events (docs/internals/storage.md).
+        // With a slow handler, keys with spilled events would wait for their next event after the removal of the due
+        // index (docs/internals/storage.md).
         backlog: if random.random() { Backlog::LowPrefetch } else { Backlog::None },
         hosts: if random.random_bool(0.3) { 2 } else { 1 },
     };

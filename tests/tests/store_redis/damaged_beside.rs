@@ -77,6 +77,28 @@ async fn removed_index_of_spilled_events_is_written_again() {
 }
 
 #[tokio::test]
+async fn removed_index_of_spilled_events_is_written_again_by_the_next_spill() {
+    let own = Own::start().await;
+    let store = &own.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let first = [3, 15, 16, 700];
+    let mut write = step("a", 1);
+    for sequence in first {
+        write.spill.push((sequence, event("a", sequence, "held")));
+        write.record.spilled.add(sequence);
+    }
+    let extent = write.record.spilled;
+    owner.write(store, write).await;
+    own.command(&["DEL", &own.name(owner.shard("a"), "spilled:s")]);
+    let mut write = step("a", 2);
+    write.record.spilled = extent;
+    write.spill.push((701, event("a", 701, "held")));
+    write.record.spilled.add(701);
+    owner.write(store, write).await;
+    assert_eq!(owner.spilled(store, "a", 0).await, [3, 15, 16, 700, 701]);
+}
+
+#[tokio::test]
 async fn damaged_outbox_entry_is_reported() {
     let own = Own::start().await;
     let store = &own.store;

@@ -237,7 +237,11 @@ impl HeartbeatTask {
             if is_active {
                 tokio::select! {
                     () = sleep(HEARTBEAT_INTERVAL) => {}
-                    () = self.trigger.notified() => {}
+                    () = self.trigger.notified() => {
+                        // A table that went back in time may have the known version although it is another table, so
+                        // the reply must contain the table.
+                        self.membership_version = 0;
+                    }
                     Ok(()) = self.info.changed() => {}
                 }
             }

@@ -73,9 +73,22 @@ impl OpenFiles {
                 continue;
             };
             let (sink, lost) = sink_path.open(store, once).await?;
+            let mut others = 0;
             for (stream, messages) in lost {
-                report_lost_messages(&name, sink.path(), &stream, messages);
-                status.count_lost_messages(&stream, messages);
+                // Another program may have written the lines, with any text as the name of a stream.
+                if loaded.config.streams.contains_key(&*stream) {
+                    report_lost_messages(&name, sink.path(), &stream, messages);
+                    status.count_lost_messages(&stream, messages);
+                } else {
+                    others += messages;
+                }
+            }
+            if others > 0 {
+                tracing::warn!(
+                    sink = &*name, path = %sink.path().display(), lines = others,
+                    "sink file has messages of streams that are not configured, and the store lacks them. These \
+                     messages stay in the file, and new messages are written after them"
+                );
             }
             // This check also finds a file that an earlier pass of this loop has created under another name.
             let metadata = std::fs::metadata(sink_path.path)

@@ -69,6 +69,17 @@ impl WaitingKeys {
     }
 }
 
+/// Retains events for replay. Events that the log already has stay as they are.
+async fn retain(
+    log: &EventAssigner,
+    items: &[AssignItem],
+) -> Result<Vec<AssignItemReply>, AssignError> {
+    match log.assign(items).await {
+        AssignResult { error: Some(error), .. } => Err(error),
+        AssignResult { assigned, .. } => Ok(assigned),
+    }
+}
+
 impl Intake {
     /// Creates the intake of a stream; `None` if the stream does not accept events over HTTP.
     pub(super) fn of(
@@ -155,13 +166,11 @@ impl Intake {
             events.iter().map(|event| self.queue.item(event)).collect();
         self.assign_partitions(&mut items).await.map_err(AssignError::Store)?;
         self.check_room(&items).await?;
-        let kept = match &self.replay_log {
-            None => None,
-            Some(log) => match log.assign(&items).await {
-                AssignResult { error: Some(error), .. } => return Err(error),
-                AssignResult { assigned, .. } => Some(assigned),
-            },
-        };
+        let log = self.replay_log.as_ref().map(|log| (log, log.disconnects(&items)));
+        let mut kept = None;
+        if let Some((log, _)) = &log {
+            kept = Some(retain(log, &items).await?);
+        }
         if let Some(kept) = &kept {
             // Events that the log already has are queued too: an earlier request may have failed before it queued them.
             let mut kept = kept.iter();
@@ -174,6 +183,12 @@ impl Intake {
             self.queue.assign(&items).await;
         if let Some(AssignError::Full) = failed {
             *self.full_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        }
+        if let Some((log, before)) = &log
+            && log.disconnects(&items).iter().any(|(shard, now)| before.get(shard) != Some(now))
+        {
+            // The store may have lost the retained copies while this call wrote the queue.
+            retain(log, &items).await?;
         }
         self.queue.store.flush().await.map_err(AssignError::Store)?;
         self.notify_readers(&items, &put, failed.is_none());

@@ -168,6 +168,7 @@ do
       refusals[#refusals + 1] = pack('<I4', i - 1) .. why
     elseif extra then
       if extra.spill and old and has(byte(old, 2), layout.SPILLED) then
+        mend_spilled(data, spilled, sub(ARGV[field_at + i], 2), old)
         find_present(i, sub(ARGV[field_at + i], 2), extra, old)
       end
       for _, letter in ipairs(extra.letters or {}) do

@@ -294,6 +294,33 @@ local function spilled_and_first(record)
   return numbers[6], numbers[7], numbers[5]
 end
 
+-- Writes the entries of a key in the index of spilled events again if the index has none of them: another program has
+-- removed the index. The record of the key must have spilled events. One call writes as many entries as one call may
+-- read.
+local function mend_spilled(data, spilled, key, record)
+  local by_key = spilled_by(key)
+  if #members_of(spilled, '[' .. by_key, '[' .. by_key .. string.rep(char(255), 9), 1) > 0 then
+    return
+  end
+  local last_spilled, _, first_spilled = spilled_and_first(record)
+  local missing = {}
+  local stop = math.min(last_spilled, first_spilled + SPILL_BLOCK * MANY, EXACT)
+  for begin = first_spilled - first_spilled % SPILL_BLOCK, stop, SPILL_BLOCK do
+    local fields = {}
+    for sequence = begin, begin + SPILL_BLOCK - 1 do
+      fields[#fields + 1] = 'e' .. key .. pack('>I8', sequence)
+    end
+    for _, event in ipairs(redis.call('HMGET', data, unpack(fields))) do
+      if event then
+        missing[#missing + 1] = '0'
+        missing[#missing + 1] = by_key .. pack('>I8', begin)
+        break
+      end
+    end
+  end
+  with_all('ZADD', spilled, missing)
+end
+
 -- Returns the range of sequences for which the store keeps the ids of accepted events: the first sequence, and the
 -- sequence after the last.
 local function ids_range(record)

@@ -15,30 +15,8 @@ if not record or (is_sound(record)
   return {false, {}}
 end
 
--- Another program may have removed the index. If the record has spilled events but the index has no entry of the key,
--- this function writes the entries again, as many as one call may read.
-local function mend_index()
-  local last_spilled, _, first_spilled = spilled_and_first(record)
-  local missing = {}
-  local stop = math.min(last_spilled, first_spilled + SPILL_BLOCK * MANY, EXACT)
-  for begin = first_spilled - first_spilled % SPILL_BLOCK, stop, SPILL_BLOCK do
-    local fields = {}
-    for sequence = begin, begin + SPILL_BLOCK - 1 do
-      fields[#fields + 1] = 'e' .. key .. pack('>I8', sequence)
-    end
-    for _, event in ipairs(redis.call('HMGET', data, unpack(fields))) do
-      if event then
-        missing[#missing + 1] = '0'
-        missing[#missing + 1] = by_key .. pack('>I8', begin)
-        break
-      end
-    end
-  end
-  with_all('ZADD', spilled, missing)
-end
-
-if is_sound(record) and #members_of(spilled, '[' .. by_key, '[' .. by_key .. string.rep(char(255), 9), 1) == 0 then
-  mend_index()
+if is_sound(record) then
+  mend_spilled(data, spilled, key, record)
 end
 
 local function is_asked(sequence)

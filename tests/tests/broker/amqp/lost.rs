@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lapin::ExchangeKind;
-use lapin::types::FieldTable;
+use lapin::types::{AMQPValue, FieldTable};
 use ordain_tests::http::{get, ready};
-use ordain_tests::log::{in_turn, line};
+use ordain_tests::log::{by_key, in_turn, line};
 use ordain_tests::rig::Rig;
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
+use ordain_tests::tally;
 use serde_json::{Value, json};
 
 /// Publishes events, disturbs the broker, publishes more, and checks that each event takes effect once.
@@ -25,10 +26,13 @@ fn goes_on(mut rig: Rig, disturb: impl Fn(&mut Rig) -> Result<()>) -> Result<()>
     rig.reconnect()?;
     let ended =
         rig.publish(second).and_then(|()| rig.check(&lines)).and_then(|()| rig.until_empty());
-    ended.with_context(|| {
-        format!("{:?}\n{}\n{}", rig.rabbit.queues(), service.stderr(), rig.rabbit.log_tail())
-    })?;
+    ended.with_context(|| describe(&rig, &service))?;
     service.end()
+}
+
+/// Returns the queues and the end of the logs, for the error of a test.
+fn describe(rig: &Rig, service: &Service) -> String {
+    format!("{:?}\n{}\n{}", rig.rabbit.queues(), service.stderr(), rig.rabbit.log_tail())
 }
 
 #[test]
@@ -88,8 +92,35 @@ fn deleted_queue_is_declared_again() -> Result<()> {
     rig.client.delete_queue("cases")?;
     rig.until_declared()?;
     rig.publish(&lines)?;
-    rig.check(&lines)?;
+    rig.check(&lines).with_context(|| describe(&rig, &service))?;
     ensure!(service.is_running()?, "{}", service.stderr());
+    service.end()
+}
+
+/// Another program deletes the queue and declares it again at once, again and again. RabbitMQ may then move the host's
+/// consumer to the new queue.
+#[test]
+fn replaced_queue_is_consumed() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    let lines = in_turn(5, 15);
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
+    arguments
+        .insert("x-dead-letter-exchange".into(), AMQPValue::LongString("cases.dropped".into()));
+    let mut out = Vec::new();
+    for part in lines.chunks(5) {
+        rig.client.delete_queue("cases")?;
+        rig.client.queue_with("cases", arguments.clone())?;
+        rig.client.bind("cases", "cases", "")?;
+        rig.publish(part)?;
+        let count = out.len() + part.len();
+        rig.take(&mut out, count).with_context(|| describe(&rig, &service))?;
+    }
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    service.until_says("the events that it had are lost")?;
     service.end()
 }
 

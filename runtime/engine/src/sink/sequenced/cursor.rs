@@ -226,13 +226,15 @@ impl OutboxCursor {
     /// Returns which messages the store has lost. `last` is the last outbox position that the store has.
     fn lost_range(&self, last: Option<OutboxPosition>) -> NumberedMessages {
         let stored = last.map(|last| last.commit);
-        let (confirmed, _) = self.history.next_call(0);
+        let confirmed = self.history.last_confirmed();
+        let last = confirmed.map_or(0, |confirmed| confirmed.commit);
         let since = stored.and_then(|stored| self.times.before_commits_after(stored));
         NumberedMessages {
             shard: self.destination_shard,
             outbox: self.outbox_shard,
-            first: stored.map(|stored| stored + 1),
-            last: confirmed.map_or(0, |confirmed| confirmed.commit),
+            // If nothing came after the commit, the shard has lost some messages of this commit.
+            first: stored.map(|stored| if stored == last { stored } else { stored + 1 }),
+            last,
             since: since.map(time_text),
         }
     }
@@ -331,8 +333,30 @@ mod tests {
         let mut right =
             NumberedMessages { shard: 3, outbox: 0, first: Some(3), last: 8, since: None };
         assert_eq!(lost, right);
-        // The store may also have no message of this owner.
+        // The store may also have no message of this owner, or a part of the messages of the last commit.
         right.first = None;
         assert_eq!(cursor.lost_range(None), right);
+        right.first = Some(8);
+        assert_eq!(cursor.lost_range(Some(OutboxPosition { commit: 8, chunk: 0 })), right);
+    }
+
+    /// The store goes back twice: the messages that wait to be sent again are lost too.
+    #[test]
+    fn report_names_messages_that_wait_to_be_sent_again() {
+        let mut cursor = OutboxCursor::new(target(8), 0, 3, None, 0, 0);
+        for commit in 1..=8 {
+            let event = Arc::new(Event::new(&EventParts { key: "a", ..EventParts::default() }));
+            cursor.push(commit, AssignItem { event, partition: 0, number: 0 }, (0, 0));
+            let group = cursor.next_group(&mut CallBudget::default()).expect("a new message");
+            cursor.record_done(&group, &[AssignItemReply::New(commit)], true, 0);
+        }
+        let position = |commit| Some(OutboxPosition { commit, chunk: 0 });
+        assert_eq!(cursor.recover_lost(position(5)), Some(3));
+        for _ in 0..4 {
+            cursor.history.forget_oldest();
+        }
+        assert_eq!(cursor.recover_lost(position(2)), None);
+        let lost = cursor.lost_range(position(2));
+        assert_eq!((lost.first, lost.last), (Some(3), 8));
     }
 }
