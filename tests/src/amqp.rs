@@ -17,13 +17,13 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-/// The time without a message after which the client concludes that the queue has no more.
+/// The time without a message after which the client concludes that the queue is empty.
 const QUIET: Duration = Duration::from_mins(1);
 /// The time without a message after which the client acknowledges the messages received so far.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause between deliveries that are acknowledged together.
+/// The longest time between two deliveries that the client acknowledges together.
 const TOGETHER: Duration = Duration::from_millis(100);
-/// Number of messages that are published before the client waits for their confirms.
+/// The number of messages that the client publishes before it waits for their confirms.
 const OUTSTANDING: usize = 2_000;
 
 /// A connection with one channel. Every method blocks.
@@ -101,8 +101,8 @@ impl Client {
         Ok(self.runtime.block_on(bound)?)
     }
 
-    /// Publishes messages and waits until the broker confirms each. Publishes rejected messages again: the broker
-    /// rejects messages while a queue has no leader.
+    /// Publishes messages, and waits until the broker confirms each of them. Publishes a rejected message again,
+    /// because the broker rejects messages for a moment while a quorum queue has no leader.
     pub fn publish(&self, exchange: &str, messages: &[Outgoing]) -> Result<()> {
         let started = Instant::now();
         self.runtime.block_on(async {
@@ -119,7 +119,7 @@ impl Client {
         })
     }
 
-    /// Publishes messages once. Returns the rejected ones.
+    /// Publishes messages once. Returns the messages that the broker rejected.
     async fn publish_once<'a>(
         &self,
         exchange: &str,
@@ -144,9 +144,9 @@ impl Client {
         Ok(refused)
     }
 
-    /// Receives `count` messages of a queue and acknowledges them. Messages that arrive together are acknowledged
-    /// together: if a channel is closed while many acknowledgements are on their way to a quorum queue, the queue drops
-    /// some of the acknowledgements, and the broker delivers those messages again.
+    /// Receives `count` messages of a queue and acknowledges them. One acknowledgement covers all messages that arrive
+    /// together, to keep the number of acknowledgements small: if a channel is closed while many acknowledgements are
+    /// on their way to a quorum queue, the queue drops some of them, and the broker delivers their messages again.
     pub fn take(&self, queue: &str, count: usize) -> Result<Vec<Delivery>> {
         self.take_counted(queue, count, |_| Ok(true))
     }
@@ -160,8 +160,8 @@ impl Client {
         mut is_counted: impl FnMut(&Delivery) -> Result<bool>,
     ) -> Result<Vec<Delivery>> {
         self.runtime.block_on(async {
-            // When the channel ends, the broker requeues the deliveries beyond `count`. RabbitMQ 4 drops a message that
-            // it has requeued 20 times, so the prefetch leaves few deliveries beyond `count`.
+            // When the channel is closed, the broker requeues the deliveries beyond `count`. RabbitMQ 4 drops a message
+            // that it has requeued 20 times. The prefetch therefore limits the deliveries beyond `count`.
             let prefetch = count.min(OUTSTANDING) as u16;
             let (channel, mut consumer) = self.consume(queue, Some(prefetch)).await?;
             let mut taken = Vec::<Delivery>::new();
@@ -194,7 +194,7 @@ impl Client {
         })
     }
 
-    /// Receives messages of a queue until none arrives for a while, and acknowledges them.
+    /// Receives messages of a queue and acknowledges them, until no message arrives for a second.
     pub fn take_all(&self, queue: &str) -> Result<Vec<Delivery>> {
         self.runtime.block_on(async {
             let (channel, mut consumer) = self.consume(queue, None).await?;
@@ -212,8 +212,8 @@ impl Client {
     }
 
     /// Receives `count` messages of a queue, drops some of them, and publishes the others to an exchange. `is_lost`
-    /// receives the index of a message, from 0, and decides whether the message is dropped. Returns the number of
-    /// dropped messages.
+    /// gets the index of a message, from 0, and returns whether to drop the message. Returns the number of dropped
+    /// messages.
     pub fn lose(
         &self,
         queue: &str,
@@ -232,7 +232,7 @@ impl Client {
         Ok(count - left.len())
     }
 
-    /// Becomes the consumer of a queue, receives one message if the queue has one, and keeps it unacknowledged.
+    /// Consumes a queue with a prefetch of 1: receives one message, if the queue has one, and does not acknowledge it.
     pub fn hold(&self, queue: &str) -> Result<(Channel, Consumer)> {
         self.runtime.block_on(self.consume(queue, Some(1)))
     }
@@ -260,7 +260,8 @@ impl Client {
     }
 }
 
-/// Converts a line of a file of CloudEvents into a message: the key becomes the routing key, the data becomes the body.
+/// Converts a CloudEvent, a line of a file, into a message: the key becomes the routing key, and the data becomes the
+/// body.
 pub fn from_line(line: &str) -> Result<Outgoing> {
     #[derive(serde::Deserialize)]
     struct Line<'a> {
@@ -294,7 +295,7 @@ pub fn from_line(line: &str) -> Result<Outgoing> {
     })
 }
 
-/// Converts a message of a sink into the line of a file sink, with the fields that checks read.
+/// Converts a message of a sink into the line that a file sink would write, with only the fields that the tests check.
 pub fn to_line(delivery: &Delivery) -> Result<String> {
     let properties = &delivery.properties;
     let id = properties.message_id().as_ref().context("an id")?.to_string();

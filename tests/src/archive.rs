@@ -1,5 +1,5 @@
-//! An HTTP server of events, such as the servers that users of Ordain run. It keeps its events, and lets as many
-//! requests fail as a test specifies.
+//! An HTTP server that serves events for replay, like the servers that users of Ordain run. A given share of its
+//! requests fails.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-/// An HTTP server of events. The server runs as long as the process.
+/// An HTTP server that serves events for replay. The server runs until the process of the test ends.
 pub struct Archive {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -23,11 +23,11 @@ pub struct Archive {
 struct Shared {
     /// The events by path.
     events: Mutex<BTreeMap<String, String>>,
-    /// How many of 1,000 requests fail, on average.
+    /// The average number of requests that fail, of 1,000 requests.
     failing: u32,
     random: Mutex<ChaCha8Rng>,
     token: Option<String>,
-    /// The status line for absent events.
+    /// The status line of the response to a request for an event that the server does not have.
     absent: &'static str,
     requests: AtomicU64,
     strangers: AtomicU64,
@@ -36,13 +36,14 @@ struct Shared {
 }
 
 impl Archive {
-    /// Serves lines of a file as `/KEY/SEQUENCE`. On average, `failing` of 1,000 requests fail, in one of several ways.
-    /// With a token the server accepts only requests that carry the token.
+    /// Starts a server that serves each line at the path `/KEY/SEQUENCE` of its event. On average, `failing` of 1,000
+    /// requests fail, in one of several ways. If there is a token, the server accepts only requests with this token.
     pub fn start(lines: &[String], failing: u32, token: Option<&str>) -> Result<Self> {
         Self::with(lines, failing, token, "404 Not Found")
     }
 
-    /// Serves lines of a file as `/KEY/SEQUENCE` without failures. Absent events have the given status.
+    /// Starts a server that serves each line at the path `/KEY/SEQUENCE` of its event, without failures. `absent` is
+    /// the status line of the response to a request for any other event.
     pub fn refusing(lines: &[String], absent: &'static str) -> Result<Self> {
         Self::with(lines, 0, None, absent)
     }
@@ -70,7 +71,7 @@ impl Archive {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = Arc::clone(&serving);
-                // The client may have closed the connection already.
+                // Ignore an error: the client may have closed the connection already.
                 thread::spawn(move || drop(shared.serve(stream)));
             }
         });
@@ -161,7 +162,7 @@ impl Shared {
         let event = events.get(path);
         let mut random = self.random.lock().ok()?;
         let (status, body) = if random.random_range(0..1_000) < self.failing {
-            // An event other than the requested one.
+            // A wrong event, for a response that has another event than the requested one.
             let other = events.values().next().filter(|found| Some(*found) != event);
             match random.random_range(0..5) {
                 0 => return None,

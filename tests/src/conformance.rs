@@ -1,7 +1,7 @@
-//! One suite over every store: the guarantees that the runtime needs, as seen through the `Store` trait.
+//! The conformance suite of all stores. It tests the guarantees that the runtime needs, through the `Store` trait.
 //!
-//! A store's tests implement [`Fixture`] and call [`conformance_suite!`](crate::conformance_suite) once. The suite must
-//! know nothing of any store beyond its fixture.
+//! The tests of a store implement [`Fixture`] and call [`conformance_suite!`](crate::conformance_suite) once. The suite
+//! must use a store only through its fixture.
 
 pub mod chains;
 pub mod due;
@@ -27,8 +27,8 @@ pub use owner::{Owner, absent, claim, event, fresh, job, lease, next, number_of}
 
 use ordain_store::Store;
 
-/// How long the fixture's store keeps dead letters, in ms. All times of the suite are long compared with the duration
-/// of a case on a slow machine, so a fixture may use a running clock, to which [`Fixture::pass`] adds an offset.
+/// The time for which the fixture's store keeps dead letters, in ms. All times in the suite are much longer than a case
+/// takes on a slow machine. A fixture may therefore use a running clock, to which [`Fixture::pass`] adds an offset.
 pub const DEAD_TTL: u64 = 100_000;
 
 /// A store under test, empty at first.
@@ -36,10 +36,10 @@ pub trait Fixture: Send {
     /// Returns the store.
     fn store(&self) -> &dyn Store;
 
-    /// True if one write can contain marks and the progress of an outbox.
+    /// True if the store can write marks and remove outbox entries in one atomic write.
     const MARKS_WITH_OUTBOX: bool = true;
 
-    /// True if a page of keys is never larger than requested and no key is on two pages.
+    /// True if a page of keys never has more rows than requested, and no key is on two pages.
     const PAGES_ARE_EXACT: bool = true;
 
     /// Advances the store's time by this number of ms.
@@ -63,8 +63,8 @@ pub trait Fixture: Send {
     ) -> impl Future<Output = ()> + Send;
 }
 
-/// Makes a test of every case, each with a fixture of its own: `conformance_suite!(open)`, where `open()` is an
-/// expression of a [`Fixture`].
+/// Generates one test for each case of the suite. In `conformance_suite!(open)`, each test calls `open()` to get its
+/// own [`Fixture`].
 #[macro_export]
 macro_rules! conformance_suite {
     ($open:expr) => {

@@ -1,5 +1,5 @@
-//! Handlers made of WebAssembly text, for behaviour that no language produces by itself. `build.rs` builds them from
-//! the files in `guests/`.
+//! Handlers (guests) that are written in the WebAssembly text format, for behaviour that no compiler generates.
+//! `build.rs` builds them from the files in `guests/`.
 
 use std::path::Path;
 
@@ -11,16 +11,16 @@ pub fn guest(name: &str) -> Result<Vec<u8>> {
     std::fs::read(&file).with_context(|| format!("guest {name} does not exist"))
 }
 
-/// A component that does nothing.
+/// The smallest component. It imports and exports nothing.
 pub const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
 
-/// Returns a component that only imports an instance without content.
+/// Returns a component that imports an empty instance with this name, and nothing else.
 pub fn importing(name: &str) -> Vec<u8> {
     let length = u8::try_from(name.len()).expect("a name of a test is short");
     let mut wasm = EMPTY.to_vec();
-    // Section 7, one type: an instance without content.
+    // Section 7 with one type: an empty instance.
     wasm.extend([7, 3, 1, 0x42, 0]);
-    // Section 10, one import: the name, and an instance of type 0.
+    // Section 10 with one import: the name, and an instance of type 0.
     wasm.extend([10, length + 5, 1, 0, length]);
     wasm.extend(name.as_bytes());
     wasm.extend([5, 0]);
@@ -32,7 +32,7 @@ pub fn importing(name: &str) -> Vec<u8> {
 pub struct Pairs(Vec<u8>);
 
 impl Pairs {
-    /// Makes data without a pair.
+    /// Makes data without pairs.
     pub fn new() -> Self {
         Self::default()
     }
@@ -57,9 +57,9 @@ impl Pairs {
     }
 }
 
-/// Offsets of the parts of `puppet`'s outcome.
+/// The offsets of the parts of an outcome that the guest `puppet` returns.
 pub mod outcome {
-    /// The state's variant: 0 keep, 1 put, 2 delete.
+    /// The change of the state: 0 to keep it, 1 to replace it, 2 to delete it.
     pub const STATE: u32 = 8;
     /// Start and length of the new state.
     pub const STATE_DATA: u32 = 12;
@@ -67,9 +67,9 @@ pub mod outcome {
     pub const MESSAGES: u32 = 20;
 }
 
-/// Offsets of a message's parts, from the message's start.
+/// The offsets of the parts of a message, from the start of the message.
 pub mod message {
-    /// Size of a message.
+    /// The size of a message, in bytes.
     pub const SIZE: u32 = 80;
     /// Start and length of the sink's name.
     pub const SINK: u32 = 0;

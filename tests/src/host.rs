@@ -1,4 +1,4 @@
-//! The host as a process, in a folder of its own.
+//! The host (the program `ordain`) as a process, with its own folder.
 
 use std::fs;
 use std::io::Write as _;
@@ -49,8 +49,8 @@ impl Home {
         self.folder.path().join(name)
     }
 
-    /// Writes a file. Adds a listener at a free port to a configuration without one, because all hosts on a machine
-    /// have the same default port.
+    /// Writes a file. If the file is a configuration without a listener, adds a listener at a free port, because all
+    /// hosts on a machine would use the same default port.
     pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
         let mut text = text.as_ref().to_vec();
         let is_config = Path::new(name).extension().is_some_and(|extension| extension == "toml");
@@ -72,7 +72,7 @@ impl Home {
         Ok(command)
     }
 
-    /// Replaces a file with another one.
+    /// Replaces a file atomically with a new file.
     pub fn replace(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
         let other = self.path(&format!("{name}.other"));
         fs::write(&other, text)?;

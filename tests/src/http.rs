@@ -1,4 +1,5 @@
-//! A client of the host's listeners that sends valid and invalid requests as given.
+//! An HTTP client for the host's listeners. It sends the bytes of a request unchanged, so a test can also send an
+//! invalid request.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use crate::service::Service;
 
-/// Time limit for a response. Only a failing test waits for the whole limit.
+/// The time limit for a response. Only a failing test waits for the whole time.
 const DEADLINE: Duration = Duration::from_mins(1);
 
 /// The content type of a body with one event per line.
@@ -32,7 +33,7 @@ impl Answer {
         serde_json::from_str(&self.body).with_context(|| format!("the body is not JSON: {self:?}"))
     }
 
-    /// Returns the `detail` of an error response. Its body must be problem details (JSON) with the status of the
+    /// Returns the `detail` of an error response. The body must be problem details (JSON), with the same status as the
     /// response.
     pub fn problem(&self) -> Result<String> {
         let problem = self.json()?;
@@ -45,7 +46,7 @@ impl Answer {
     }
 }
 
-/// Returns the address of a host's admin listener, from the host's log.
+/// Returns the address of the admin listener of a host. The address comes from the log of the host.
 pub fn admin(service: &mut Service) -> Result<SocketAddr> {
     const SAID: &str = "admin listening on http://";
     let mut address = None;
@@ -80,7 +81,7 @@ pub fn get_with(address: SocketAddr, path: &str, headers: &[&str]) -> Result<Ans
     send(address, format!("GET {path} HTTP/1.1\r\n{all}\r\n\r\n").as_bytes())
 }
 
-/// Returns the sum of the samples of a metric, or `None` without a sample. `name` may end with labels, in the form
+/// Returns the sum of the samples of a metric; `None` if there is no sample. `name` may end with labels, in the form
 /// `{label="value"}`.
 pub fn metric(address: SocketAddr, name: &str) -> Result<Option<u64>> {
     let metrics = get(address, "/metrics")?.body;
@@ -110,7 +111,7 @@ pub fn send(address: SocketAddr, request: &[u8]) -> Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(DEADLINE))?;
     stream.set_write_timeout(Some(DEADLINE))?;
-    // The server may stop reading a request that it rejects early.
+    // Ignore an error: the server may reject a request before it has read all of it.
     let _ = stream.write_all(request);
     let mut answer = Vec::new();
     if let Err(error) = stream.read_to_end(&mut answer) {

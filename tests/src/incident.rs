@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use ordain_servers::Redis;
 use serde_json::Value;
 
-/// The field of a log line that has the record.
+/// The field of a log line that contains the record.
 const FIELD: &str = "cloudevent=";
 
 /// Returns the records of all incidents in a log, in order. Ignores a last line that is not complete yet.
@@ -13,7 +13,7 @@ pub fn records(log: &str) -> Result<Vec<Value>> {
     let lines = log[..whole].lines();
     let fields = lines.filter_map(|line| Some((line, line.split_once(FIELD)?.1)));
     let record = |(line, field): (&str, &str)| -> Result<Value> {
-        // The log quotes the record as a text. More fields may follow.
+        // The log contains the record as a quoted text. More fields may follow.
         let mut values = serde_json::Deserializer::from_str(field).into_iter::<String>();
         let text = values.next().context("no value")?.with_context(|| line.to_owned())?;
         serde_json::from_str(&text).with_context(|| line.to_owned())

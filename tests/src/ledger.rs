@@ -1,5 +1,5 @@
-//! A ledger of many transactions over many orders, and a second computation of the results that `plugins/ledger` must
-//! produce.
+//! A ledger of transactions of many orders, and an independent computation of the results that the handler
+//! `plugins/ledger` must produce.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
-/// Number of months that a ledger covers.
+/// The number of months that a ledger covers.
 const MONTHS: usize = 6;
 
 /// An order and a month.
@@ -17,9 +17,9 @@ type Month = (String, String);
 /// A ledger and its expected results.
 #[derive(Debug)]
 pub struct Ledger {
-    /// The batches, as lines of a file of CloudEvents. The last batch ends the ledger.
+    /// The batches of transactions. Each batch is a CloudEvent, as a line of a file. The last batch ends the ledger.
     pub batches: Vec<String>,
-    /// The statement of each month of each order.
+    /// The expected statement of each month of each order.
     statements: BTreeMap<Month, Value>,
     /// The number of transactions of each order.
     orders: BTreeMap<String, u64>,
@@ -60,7 +60,7 @@ impl Ledger {
         self.statements.len()
     }
 
-    /// Compares the data of all received statements, each once.
+    /// Checks the data of the received statements. The test must have received each expected statement exactly once.
     pub fn check(&self, came: impl IntoIterator<Item = Value>) -> Result<()> {
         let mut statements = BTreeMap::new();
         for data in came {
@@ -82,7 +82,7 @@ impl Ledger {
         self.orders.clone()
     }
 
-    /// Returns the expected number of events of each key of the third stage: its postings and its end.
+    /// Returns the expected number of events of each key of the third stage: one for each posting, and one for the end.
     pub fn months(&self) -> BTreeMap<String, u64> {
         let events = |data: &Value| data["postings"].as_u64().unwrap_or(0) + 1;
         let months = self.statements.iter();
@@ -124,9 +124,10 @@ fn text(data: &Value, name: &str) -> Result<String> {
 }
 
 /// Checks received messages, each given as key, number and id. The numbers of each key must have no holes, and each
-/// number must have one id, however often its message arrived. Returns how many different messages each key has.
+/// number must belong to one id, even if its message arrived several times. Returns the number of different messages of
+/// each key.
 ///
-/// Messages of one key may arrive out of order if several outboxes send them; for this case messages have numbers.
+/// The order of arrival does not matter. The messages of a key may arrive out of order if several outboxes send them.
 pub fn without_holes(
     came: impl IntoIterator<Item = (String, u64, String)>,
 ) -> Result<BTreeMap<String, u64>> {

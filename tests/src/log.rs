@@ -1,4 +1,4 @@
-//! Logs of events: a real log if one is configured, and ways to disturb the order.
+//! Logs of events for tests: a real log if one is configured, and a function that disturbs the order of a log.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub fn in_turn(keys: usize, events: u64) -> Vec<String> {
     all.map(|(key, sequence)| line(&key, sequence, &json!({ "n": sequence }))).collect()
 }
 
-/// Returns the same events without sequences, as producers without counters send them.
+/// Returns the same events without sequences, as a producer that does not number its events sends them.
 pub fn unnumbered(lines: &[String]) -> Result<Vec<String>> {
     let line = |line: &String| -> Result<String> {
         let mut event: Value = serde_json::from_str(line)?;
@@ -40,12 +40,13 @@ pub fn unnumbered(lines: &[String]) -> Result<Vec<String>> {
     lines.iter().map(line).collect()
 }
 
-/// Joins lines as in a file.
+/// Joins lines into the content of a file.
 pub fn text(lines: &[String]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Returns the lines of the real log, or generated lines. Prints which of the two it returns.
+/// Returns the lines of the real log if [`REAL_LOG`] is set, and generated lines otherwise. Prints the origin of the
+/// lines.
 pub fn real_or_generated() -> Result<Vec<String>> {
     let text = if let Some(path) = std::env::var_os(REAL_LOG).filter(|path| !path.is_empty()) {
         let text = std::fs::read_to_string(&path)
@@ -76,7 +77,8 @@ fn lines_of(text: &str) -> Vec<String> {
     text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// The requirements on a real log, from which tests compute the expected results.
+/// The requirements on a real log, for an error message. The tests can only compute their expected results from a log
+/// that meets these requirements.
 const RIGHT: &str = "must be CloudEvents in JSON, one a line, each with a `subject`; in each subject \
                      the `sequence`s 1, 2, 3 and so on, each once and without holes; the last one \
                      and no other with `endofsequence`: true";
@@ -96,7 +98,7 @@ fn fits(lines: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Shuffles lines within windows of `window`, and repeats every `nth` line somewhere in the next window.
+/// Shuffles lines within windows of `window` lines, and repeats every `nth` line somewhere in the next window.
 pub fn disturb(lines: &[String], window: usize, nth: usize, seed: u64) -> Vec<String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut out = Vec::new();
@@ -120,7 +122,7 @@ pub fn disturb(lines: &[String], window: usize, nth: usize, seed: u64) -> Vec<St
     out
 }
 
-/// An event as a naive reader parses it.
+/// An event of a log, parsed independently of Ordain's own parser.
 #[derive(Debug, Clone)]
 pub struct Line {
     /// The key.

@@ -1,7 +1,8 @@
-/* A name that resolves as a test says.
+/* A library that makes one host name resolve to an address that a test sets.
  *
- * The library is loaded into the host in front of libc (LD_PRELOAD). The file ORDAIN_NAME_FILE has the address to which
- * the name ORDAIN_NAME resolves. If the file is empty, the name does not resolve. All other names resolve as usual. */
+ * LD_PRELOAD loads the library into the host before libc. The library replaces getaddrinfo: it resolves the name in the
+ * variable ORDAIN_NAME to the address in the file whose path is in the variable ORDAIN_NAME_FILE. If the file is empty,
+ * the name does not resolve. All other names resolve as usual. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

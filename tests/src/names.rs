@@ -1,4 +1,5 @@
-//! A name that a test resolves: a library in front of libc (`names.c`) answers the host's questions for the name.
+//! A host name whose address a test sets. A library (`names.c`), which is loaded before libc, resolves the name for the
+//! host.
 
 use anyhow::Result;
 
@@ -7,17 +8,17 @@ use ordain_servers::compile_preload;
 
 /// The address at which the servers of tests listen by default.
 pub const FIRST_ADDRESS: &str = "127.0.0.1";
-/// The source of the library.
+/// The path of the library's source.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/names.c");
-/// The file with the address of the name.
+/// The file that contains the address to which the name resolves.
 const FILE: &str = "address";
 
-/// A name that a test resolves.
+/// A host name whose address a test sets.
 pub struct Name(pub &'static str);
 
 impl Name {
-    /// Resolves the name to [`FIRST_ADDRESS`] for a host in this home. Returns the program that starts the host with
-    /// the library, for [`Service::start_by`](crate::service::Service::start_by).
+    /// Builds the library, and makes the name resolve to [`FIRST_ADDRESS`] for a host in this home. Returns the program
+    /// that starts the host with the library, for [`Service::start_by`](crate::service::Service::start_by).
     pub fn prepare(&self, home: &Home) -> Result<Vec<String>> {
         let library = home.path("names.so");
         compile_preload(SOURCE, &library)?;
@@ -30,7 +31,7 @@ impl Name {
         ])
     }
 
-    /// Resolves the name to an address or to nothing.
+    /// Sets the address to which the name resolves. `None` makes the resolution fail.
     pub fn resolve(&self, home: &Home, to: Option<&str>) -> Result<()> {
         home.replace(FILE, to.unwrap_or_default())
     }

@@ -10,17 +10,17 @@ use wasm_encoder::{ComponentSection as _, CustomSection};
 
 const TARGET: &str = "wasm32-wasip2";
 
-/// Folders whose changes make every handler stale.
+/// Folders on which every handler depends: a change in them makes every built handler out of date.
 const SHARED: [&str; 2] = ["sdk/rust", "wit"];
 
-/// The example handlers, which one build makes together: separate builds would build the libraries with other features
-/// for each handler.
+/// The example handlers. One build makes all of them, because a separate build for each handler would build the shared
+/// libraries again with other features.
 const HANDLERS: [&str; 5] = ["orders", "ledger", "tally", "faulty", "probe"];
 
 /// Returns the component of a handler in `plugins/`. If the component is missing or older than its sources, builds it
 /// as `cargo xtask plugins` does.
 pub fn plugin(name: &str) -> Result<PathBuf> {
-    // Two concurrent builds would wait for each other and then do the same work twice.
+    // Only one thread builds at a time. Otherwise two builds would wait for each other and then do the same work twice.
     static BUILDING: Mutex<()> = Mutex::new(());
     let _building = BUILDING.lock();
     let target = target_dir()?;
@@ -38,7 +38,8 @@ pub fn plugin(name: &str) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// Returns a handler with an added note, which makes its file different.
+/// Returns the component of a handler with a note in a custom section. The note changes the digest of the file, but not
+/// the behaviour of the handler.
 pub fn noted(name: &str, note: &str) -> Result<Vec<u8>> {
     let mut component = std::fs::read(plugin(name)?)?;
     let note = CustomSection { name: "note".into(), data: note.as_bytes().into() };
@@ -58,12 +59,12 @@ fn build(file: &Path, target: &Path) -> Result<()> {
         status.success(),
         "the handlers cannot be built; is the target there (`rustup target add {TARGET}`)?"
     );
-    // Cargo does not touch a file whose content stays equal.
+    // Cargo does not write a file whose content has not changed, so set the modification time here.
     std::fs::File::options().append(true).open(file)?.set_modified(SystemTime::now())?;
     Ok(())
 }
 
-/// Returns the folder of the workspace.
+/// Returns the root folder of the workspace.
 pub fn root() -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     tests.parent().expect("the package is in a folder of the workspace").to_owned()

@@ -1,11 +1,11 @@
-//! A producer that sends AMQP 0-9-1 frames made by hand, which no library would send.
+//! A producer that encodes AMQP 0-9-1 frames itself. It can send frames that no client library would send.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use anyhow::{Result, ensure};
 
-/// A method's class and number in the specification.
+/// The class id and the method id of a method in the AMQP specification.
 type Method = (u16, u16);
 
 const START_OK: Method = (10, 11);
@@ -50,7 +50,8 @@ impl RawProducer {
         Ok(raw)
     }
 
-    /// Publishes a message with bytes for a routing key and a whole table of headers, and waits for the confirmation.
+    /// Publishes a message and waits for its confirm. The routing key may be any bytes, and `headers` is an encoded
+    /// table.
     pub fn publish(
         &mut self,
         exchange: &str,
@@ -112,12 +113,12 @@ impl RawProducer {
     }
 }
 
-/// Encodes a short string: up to 255 bytes.
+/// Encodes a short string, which has at most 255 bytes.
 pub fn short(bytes: &[u8]) -> Vec<u8> {
     [&[bytes.len() as u8][..], bytes].concat()
 }
 
-/// Encodes a long string, or other bytes that follow their length.
+/// Encodes a long string, or other bytes: first the length, then the bytes.
 pub fn long(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u32).to_be_bytes()[..], bytes].concat()
 }

@@ -1,4 +1,5 @@
-//! A broker, a client of the broker, and a home of a host between two of the broker's queues.
+//! The setting of a test with a broker: the broker, a client of the broker, and the home of a host that consumes one
+//! queue and publishes to another.
 
 use anyhow::Result;
 use lapin::ExchangeKind;
@@ -9,7 +10,7 @@ use crate::host::Home;
 use crate::log::by_key;
 use crate::tally;
 
-/// A broker, a client of the broker, and a home of a host between two queues.
+/// A broker, a client of the broker, and the home of a host that consumes one queue and publishes to another.
 pub struct Rig {
     /// The broker.
     pub rabbit: Rabbit,
@@ -19,8 +20,9 @@ pub struct Rig {
     pub home: Home,
 }
 
-/// Returns the configuration of a stream from the queue `cases` to the exchange `out`, with sections before the stream
-/// (such as the section of a store), settings of the stream, and settings of its source.
+/// Returns the configuration of a stream that consumes the queue `cases` and publishes to the exchange `out`.
+/// `sections` stands before the stream, for example the section of a store. `stream` and `source` are further settings
+/// of the stream and of its source.
 pub fn config(url: &str, sections: &str, stream: &str, source: &str) -> String {
     format!(
         "{sections}\n[broker]\nurl = \"{url}\"\n\
@@ -64,7 +66,7 @@ impl Rig {
         self.rabbit.sync()
     }
 
-    /// Waits until a binding leads from an exchange to one of these queues and exchanges.
+    /// Waits until one of these queues and exchanges is bound to the exchange `from`.
     pub fn until_bound(&self, from: &str, to: &[&str]) -> Result<()> {
         wait_until(&format!("a binding from {from} to {to:?}"), || {
             let bound = self.rabbit.bound(from)?;
@@ -85,15 +87,15 @@ impl Rig {
         self.client.publish("cases", &messages)
     }
 
-    /// Receives messages until one has arrived for each of these events, and checks them.
+    /// Receives messages until a message has arrived for each of these events, and checks the messages.
     pub fn check(&self, lines: &[String]) -> Result<()> {
         let mut out = Vec::new();
         self.take(&mut out, lines.len())?;
         tally::check(&by_key(lines)?, &out.join("\n"))
     }
 
-    /// Receives messages until `count` different ones have arrived. The host may publish a message again; the copy must
-    /// equal the first message, and is not added to `out`.
+    /// Receives messages until `out` has `count` different messages. The host may publish a message again. A repeated
+    /// message must equal the first message, and is not added to `out`.
     pub fn take(&self, out: &mut Vec<String>, count: usize) -> Result<()> {
         let missing = count.saturating_sub(out.len());
         self.client.take_counted("out", missing, |delivery| {

@@ -1,4 +1,4 @@
-//! A running host for tests, which signal it, kill it and wait for it.
+//! A running host. A test can send signals to the host, kill it, and wait for its end.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,8 +14,8 @@ use crate::host::{Home, binary};
 /// The interval between two readings of the host's memory use.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The limit on the size of a file, in bytes, in tests that set one. Only a sink that a test has extended to this size
-/// reaches the limit.
+/// The maximum size of a file, in bytes, for a host that a test starts with [`Service::start_limited`]. Only a file
+/// that the test itself has extended to about this size reaches the limit.
 pub const FILE_LIMIT: u64 = 1 << 30;
 
 /// A running process of the host. Dropping the value kills the process.
@@ -25,11 +25,13 @@ pub struct Service {
     stderr: PathBuf,
 }
 
-/// Arguments that divide the host's waits for brokers and stores by 5, for tests that need a wait to end.
+/// The arguments for a host that waits for brokers and stores only a fifth of the usual time, for tests that need the
+/// end of such a wait.
 pub const RUN_WITH_SHORT_WAITS: [&str; 2] = ["--wait-divisor=5", "run"];
 
 impl Service {
-    /// Starts `ordain` with arguments in a home. Files in the home receive its output; each start truncates them.
+    /// Starts `ordain` with arguments in a home. Writes its output to files in the home, and truncates the files of an
+    /// earlier start.
     pub fn start(home: &Home, args: &[&str]) -> Result<Self> {
         Self::spawn(home, home.ordain(args)?)
     }
@@ -41,8 +43,8 @@ impl Service {
         Self::spawn(home, command)
     }
 
-    /// Starts the host through another program, which receives the path of the host and the host's arguments after its
-    /// own arguments. Starts the host directly if `by` is empty.
+    /// Starts the host through another program. `by` contains the program and its arguments; the path of the host and
+    /// its arguments follow them. If `by` is empty, starts the host directly.
     pub fn start_by(home: &Home, by: &[String], args: &[&str]) -> Result<Self> {
         let Some((program, own)) = by.split_first() else { return Self::start(home, args) };
         let mut command = Command::new(program);
@@ -51,10 +53,11 @@ impl Service {
         Self::spawn(home, command)
     }
 
-    /// Starts `ordain` with a limit of [`FILE_LIMIT`] on files: writes fail as on a full disk.
+    /// Starts `ordain` with the limit [`FILE_LIMIT`] on the size of files. A write beyond the limit fails, like a write
+    /// to a full disk.
     pub fn start_limited(home: &Home, args: &[&str]) -> Result<Self> {
-        // The shell ignores the signal that comes with the limit. The shell counts the limit in units of 512 or 1,024
-        // bytes.
+        // `trap` ignores the signal SIGXFSZ, which would end the host at the limit. The unit of `ulimit -f` is 512 or
+        // 1,024 bytes, depending on the shell.
         let limited = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", FILE_LIMIT / 1_024);
         let mut command = Command::new("sh");
         command.current_dir(home.folder()).args(["-c", &limited]).arg(binary()?).args(args);
@@ -94,7 +97,7 @@ impl Service {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Sends a signal to the host, by the signal's name without `SIG`.
+    /// Sends a signal to the host. `name` is the name of the signal without `SIG`.
     pub fn signal(&self, name: &str) -> Result<()> {
         let id = self.id().to_string();
         let status = Command::new("kill").args(["-s", name, &id]).status()?;
@@ -113,7 +116,7 @@ impl Service {
         self.signal("CONT")
     }
 
-    /// Waits until a condition holds; the host must run until then.
+    /// Waits until a condition holds. Fails if the host ends before.
     pub fn until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
         wait_until(what, || {
             if is_so() {
@@ -150,7 +153,7 @@ impl Service {
         let status = format!("/proc/{}/status", self.id());
         let mut peak = 0;
         loop {
-            // The status of an ended process lacks this line.
+            // After the process has ended, its status lacks this line.
             let text = fs::read_to_string(&status).unwrap_or_default();
             let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
             let now = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
@@ -179,7 +182,7 @@ impl Service {
         Ok(())
     }
 
-    /// Kills the host, like a power failure, except that data in the caches of the system survive.
+    /// Kills the host. This is like a power failure, except that data in the caches of the operating system survives.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -189,7 +192,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // The host may have ended, or a test may have failed.
+        // Ignore an error: the host may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! The expected messages of `plugins/tally`, computed from the input alone.
+//! The expected messages of the handler `plugins/tally`. The tests compute them from the input alone.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::log::Line;
 
-/// The configuration of a stream from one file through the handler into another.
+/// The configuration of a stream that reads a file, executes the handler, and writes another file.
 pub const CONFIG: &str = r#"
 [streams.cases]
 handler = "tally"

@@ -1,4 +1,4 @@
-//! A pool of workers with one handler, for tests that observe turns from outside.
+//! A pool of workers with one handler, for tests that submit turns and check their results.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
@@ -18,20 +18,20 @@ use ordain_wasm::{
 use crate::guests::guest;
 use crate::plugins::{plugin, target_dir};
 
-/// Time limit for a result, long enough for a busy machine.
+/// The time limit for a result. It is long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The configured sinks.
 pub const SINKS: [&str; 3] = ["faulty", "tally", "other"];
 
-/// A line of a guest: level, key, text.
+/// A log line that a guest has written: the level, the key, and the text.
 pub type Line = (String, String, String);
 
 /// A pool with one queue.
 pub struct Workers {
     /// The engine.
     pub engine: Arc<HandlerEngine>,
-    /// The queue. The field precedes the pool, so that the queue is dropped first, as in the host.
+    /// The queue of turns. The field precedes the pool, so that the queue is dropped first, as in the host.
     pub turns: TurnQueueHandle,
     /// The pool.
     pub pool: WorkerPool,
@@ -72,7 +72,7 @@ impl Workers {
         }));
         let (send, results) = channel();
         let done = Box::new(move |done: TurnResults| {
-            // A test that has ended needs no results.
+            // Ignore an error: a test that has ended needs no results.
             let _ = send.send(done.take());
         });
         let turns = pool.attach(stream, Some(ActiveVersion::first(handler)), done);
@@ -107,7 +107,7 @@ impl Workers {
         text(&messages[0])
     }
 
-    /// Returns the next results, at least `count`.
+    /// Waits for at least `count` results, and returns all that have arrived.
     pub fn results(&self, count: usize) -> Vec<TurnResult> {
         let mut results = Vec::new();
         while results.len() < count {
@@ -128,7 +128,7 @@ pub fn load(engine: &HandlerEngine, path: &Path) -> Result<Arc<Handler>> {
     Ok(engine.load(&file.map_err(anyhow::Error::msg)?)?)
 }
 
-/// Returns the configuration of one worker thread, with a time limit that tests can wait for and a cache of compiled
+/// Returns settings with one worker thread, a time limit that is short enough for tests, and a cache of compiled
 /// handlers.
 pub fn settings() -> HandlerSettings {
     let cache = target_dir().ok().map(|target| target.join("compiled-handlers"));
@@ -153,7 +153,7 @@ pub fn turn(key: &str, data: &[impl AsRef<[u8]>]) -> Turn {
     }
 }
 
-/// Makes an event of the year 2001 with a trace.
+/// Makes an event with a time in the year 2001 and a trace context.
 pub fn event(key: &str, sequence: u64, data: &[u8]) -> Arc<Event> {
     Arc::new(Event::new(&EventParts {
         key,
@@ -174,7 +174,7 @@ pub fn text(message: &Message) -> String {
     String::from_utf8_lossy(message.data()).into_owned()
 }
 
-/// Asserts the kind of a failure, and that its message contains all of these words.
+/// Asserts that a failure has this kind, and that its message contains all of these texts.
 #[track_caller]
 pub fn assert_failure(failure: &FailedAttempt, kind: FailureKind, words: &[&str]) {
     assert_eq!(failure.kind, kind, "{failure:?}");

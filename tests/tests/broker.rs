@@ -1,4 +1,4 @@
-//! Tests of the host between RabbitMQ queues. The brokers are real; tests kill, pause and change them.
+//! Tests of the host with real RabbitMQ servers, which the tests kill, pause and change.
 
 mod broker {
     mod amqp;

@@ -1,20 +1,22 @@
 //! Chaos tests. A producer loses, repeats, delays and shuffles events. Meanwhile `kill -9` ends hosts, their store and
-//! the broker at random moments; hosts join, leave and pause; and their links to the servers are cut, slow, silent, or
-//! lose replies. At the end of each round the test counts the effects from the host's output and from the store, by
-//! code that knows only the sent events.
+//! the broker at random moments. Hosts join, leave and pause. Links between a host and the servers are cut, become slow
+//! or silent, or lose replies. At the end of each round, the test counts the effects in the output of the hosts and in
+//! the store. The counting code shares nothing with the host: its only input besides the output and the store is the
+//! list of the sent events.
 //!
-//! In other rounds, Redis loses its last seconds while one to four hosts run, which the test kills in some rounds
-//! (`rewinds.rs`). Each of these rounds draws the way of its events: over HTTP, through the inbox, through a chain of two
-//! streams, from a file by `ordain publish`, or from RabbitMQ (`ways.rs`).
+//! In other rounds, Redis loses the writes of its last seconds while one to four hosts run (`rewinds.rs`). In some of
+//! these rounds, the test also kills hosts. Each round draws at random how its events reach the hosts: over HTTP,
+//! through the inbox, through a chain of two streams, from a file by `ordain publish`, or from RabbitMQ (`ways.rs`).
 //!
-//! In further rounds, a master is split from the Sentinel (`split.rs`, on the same ways), single keys of Redis are removed
-//! (`removed.rs`, on most of these ways), the folder of an embedded store is moved and restored (`folder.rs`, over HTTP),
-//! or the servers' name does not resolve (`names.rs`, over HTTP).
+//! Four files hold further rounds. In `split.rs`, a network split separates a master from the Sentinel; the events
+//! arrive in all ways of `ways.rs`. In `removed.rs`, single keys of Redis are removed; the events arrive in most of
+//! these ways. In `folder.rs`, the folder of an embedded store is moved away and restored; the events arrive over HTTP.
+//! In `names.rs`, the host name of the servers does not resolve; the events arrive over HTTP.
 //!
-//! `ORDAIN_CHAOS_SEED` reuses a seed, `ORDAIN_CHAOS_ROUND` begins with the given round of that seed, and
-//! `ORDAIN_CHAOS_SECONDS` continues with more rounds for that time. The seed and the round determine the sent events,
-//! the settings of the host and the moments of kills. They determine neither the machine's behaviour nor the number of
-//! kills.
+//! Three environment variables control the test. `ORDAIN_CHAOS_SEED` sets the seed, and `ORDAIN_CHAOS_ROUND` sets the
+//! first round. The test plays rounds until `ORDAIN_CHAOS_SECONDS` seconds have passed, and at least one round. The
+//! seed and the round determine the sent events, the settings of the host and the delays between kills. The speed of
+//! the machine may differ, and with it the number of kills in a round.
 
 mod chaos {
     mod check;
@@ -30,8 +32,8 @@ mod chaos {
     mod receiver;
     mod removed;
     mod rewinds;
+    mod round_hosts;
     mod split;
-    mod stage;
     mod ways;
     mod world;
 
@@ -45,7 +47,7 @@ mod chaos {
     use plan::Plan;
     use world::World;
 
-    /// The number of rounds with one broker, one store and one configuration.
+    /// The number of rounds that share one broker, one store and one configuration.
     const ROUNDS: u32 = 5;
 
     fn number(name: &str) -> Result<Option<u64>> {
@@ -53,7 +55,8 @@ mod chaos {
         text.map(|text| text.parse().with_context(|| format!("{name}={text}"))).transpose()
     }
 
-    /// The uses of randomness. Each has its own generator, so that the draws of one use do not change another use.
+    /// The uses of randomness. Each use has its own random generator. So a change in the number of draws for one use
+    /// does not change the draws for another use.
     #[derive(Clone, Copy)]
     enum Part {
         Settings,
@@ -117,25 +120,26 @@ mod chaos {
         Ok(())
     }
 
-    /// A Redis that is killed returns to an earlier copy of its data. The demands are in `rewinds.rs`.
+    /// The test kills Redis and restores an earlier copy of its data. `rewinds.rs` states the requirements.
     #[test]
     fn on_a_redis_that_goes_back() -> Result<()> {
         rounds_of(|random| rewinds::play(lossy::Servers::alone()?, random))
     }
 
-    /// A Sentinel makes a replica the master that lacks the last seconds. The demands are in `rewinds.rs`.
+    /// A Sentinel promotes a replica that lacks the writes of the last seconds. `rewinds.rs` states the requirements.
     #[test]
     fn on_sentinel_with_a_replica_that_lags() -> Result<()> {
         rounds_of(|random| rewinds::play(lossy::Servers::watched()?, random))
     }
 
-    /// A master is split from the Sentinel and its replica. The demands are in `split.rs`.
+    /// A network split separates a master from the Sentinel and from its replica. `split.rs` states the requirements.
     #[test]
     fn on_sentinel_that_splits() -> Result<()> {
         rounds_of(split::play)
     }
 
-    /// Replicas of a Cluster that lack the last seconds take over. The demands are in `rewinds.rs`.
+    /// In a Cluster, replicas that lack the writes of the last seconds become masters. `rewinds.rs` states the
+    /// requirements.
     #[test]
     fn on_a_cluster_with_replicas_that_lag() -> Result<()> {
         rounds_of(|random| rewinds::play(lossy::Servers::shared()?, random))

@@ -1,4 +1,5 @@
-//! Tests of the host without a broker, from its command line to its files: runs, refusals, and recovery after a kill.
+//! Tests of the host without a broker, through its command line and its files: complete runs, starts that fail, and
+//! recovery after a kill.
 
 mod engine {
     mod admin;

@@ -1,5 +1,6 @@
-//! Tests of hostile handlers: the host contains and names each of them, and other keys are unaffected. The test
-//! generates a table of the results and compares it with the one in docs/guide/handlers.md.
+//! Tests of hostile handlers. The host stops each hostile handler and reports the cause, and the events of other keys
+//! are processed as usual. The test generates a table of the results and compares it with the table in
+//! docs/guide/handlers.md.
 
 use std::fs;
 
@@ -53,7 +54,7 @@ path = "out.ndjson"
 /// A row of the table: the behaviour and its result.
 type Row = (String, String);
 
-/// Returns each behaviour of the table with the command that makes the handler show it.
+/// Returns each behaviour of the table, and the event data that makes the handler behave in this way.
 fn commands() -> Vec<(&'static str, Value)> {
     vec![
         ("loops for ever", json!({ "do": "loop" })),
@@ -69,7 +70,8 @@ fn commands() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Growing memories and tables: the behaviour, and each memory or table with its growth in pages or entries.
+/// Handlers that grow several memories or tables. Each row has the behaviour, and three pairs: the number of a memory
+/// or table, and how many pages or entries to add to it.
 const GROWTHS: [(&str, [(u32, u32); 3]); 2] = [
     ("grows three memories by 10, 5 and 5 MiB", [(0, 160), (1, 80), (2, 80)]),
     ("grows a table by 60,000 entries, and two memories", [(3, 60_000), (0, 160), (1, 90)]),
@@ -105,7 +107,7 @@ fn home() -> Result<Home> {
     Ok(home)
 }
 
-/// Returns the row of a parked key, with the first line of its error.
+/// Returns the table row for a parked key. The result column holds the first line of the key's error.
 fn parked(home: &Home, stream: &str, key: &str) -> Result<Row> {
     let rows = home.rows(&["keys", "show", stream, key, "--json"])?;
     let status = &rows[0]["status"];
@@ -118,14 +120,14 @@ fn parked(home: &Home, stream: &str, key: &str) -> Result<Row> {
     Ok((key.to_owned(), format!("the host parks the key (`{cause}`): {first}")))
 }
 
-/// Replaces large numbers, which differ between versions of a language.
+/// Replaces numbers of more than six digits by `…`, because they differ between compiler versions.
 fn rounded(text: &str) -> String {
     let is_large = |word: &str| word.len() > 6 && word.bytes().all(|byte| byte.is_ascii_digit());
     let round = |word| if is_large(word) { "…" } else { word };
     text.split(' ').map(round).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the data of the message of a key.
+/// Returns the data of the message that the handler emitted for a key.
 fn message(home: &Home, key: &str) -> Result<Value> {
     let id = format!("\"id\":\"hostile/{}/", key.replace(' ', "%20"));
     let text = home.read("hostile-out.ndjson");
@@ -133,7 +135,7 @@ fn message(home: &Home, key: &str) -> Result<Value> {
     Ok(serde_json::from_str::<Value>(line)?["data"].take())
 }
 
-/// Returns the rows of the executed events.
+/// Returns the table rows for behaviours that an event causes.
 fn executed(home: &Home) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (key, _) in commands() {
@@ -158,7 +160,8 @@ fn executed(home: &Home) -> Result<Vec<Row>> {
     let error = sockets["connect"].as_str().context("a result")?;
     rows.push(("opens a socket".to_owned(), format!("it gets an error: {error}")));
     let senses = [message(home, "clock one")?, message(home, "clock two")?];
-    // These events have no time, so that the clock shows their arrival. The monotonic clock shows no real time.
+    // These two events have no `time` attribute, so the handler's wall clock shows the time of their arrival. The
+    // monotonic clock does not measure real time: it always stays below one millisecond.
     ensure!(
         senses.iter().all(|sense| sense["monotonic_ns"].as_u64().is_some_and(|ns| ns < 1_000_000))
     );
@@ -176,7 +179,7 @@ fn hostile_handlers_are_contained() -> Result<()> {
     ensure!(fine == 400, "{fine} of 400 events of other keys: {report}");
     let mut rows = executed(&home)?;
 
-    // A second run has the same random numbers, which depend only on the event.
+    // A second run gets the same random numbers, because they depend only on the event.
     let again = self::home()?;
     again.run_once()?;
     let random =
@@ -201,7 +204,8 @@ fn hostile_handlers_are_contained() -> Result<()> {
     Ok(())
 }
 
-/// Returns the row of a guest that leaves data in its memory. With a fresh instance for each event, the data is gone.
+/// Returns the table row for a handler that leaves data in its memory. With a fresh WebAssembly instance for each
+/// event, the next event does not find the data.
 fn fresh() -> Result<Row> {
     let config = CONFIG.replace("[plugins]", "[plugins]\ninstance = \"fresh\"");
     let home = Home::new(&["tally", "faulty"], &config)?;
@@ -224,14 +228,14 @@ fn fresh() -> Result<Row> {
     ))
 }
 
-/// Returns the rows of files that are added while the host runs.
+/// Returns the table rows for handler files that the test adds while the host runs.
 fn loaded() -> Result<Vec<Row>> {
     let home = home()?;
     let mut service = Service::start(&home, &["run"])?;
     let address = http::ready(&mut service)?;
     let mut rows = Vec::new();
     let tiny = |functions| module(functions, &[]);
-    // Code that drops constants, 100 MB in total.
+    // 100 functions of 1 MB each. The code only pushes a constant and drops it, again and again.
     let large = module(100, &[0x41, 0, 0x1a].repeat(1_000_000 / 3));
     for (number, (what, bytes)) in [
         ("never finishes its start", guest("endless-start")?),
@@ -263,7 +267,7 @@ fn loaded() -> Result<Vec<Row>> {
             None => "the host accepts the file".to_owned(),
         };
         rows.push((what.to_owned(), result));
-        // The running handlers continue.
+        // The handlers that already run still execute new events.
         let more = in_turn(40, 26 + number as u64);
         home.append("events.ndjson", text(&more[more.len() - 40..]))?;
         let expected = more.len();
@@ -273,14 +277,14 @@ fn loaded() -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Returns the handler `tally` with one more module, which is unused and must still be compiled.
+/// Returns the handler `tally` with an additional module. No code uses this module, but the host must compile it.
 fn with_module(module: &Module) -> Result<Vec<u8>> {
     let mut component = fs::read(plugin("tally")?)?;
     ModuleSection(module).append_to_component(&mut component);
     Ok(component)
 }
 
-/// Returns a module with `functions` functions of this body.
+/// Returns a module with `functions` functions, each with the given body.
 fn module(functions: u32, body: &[u8]) -> Module {
     let mut types = TypeSection::new();
     let mut all = FunctionSection::new();

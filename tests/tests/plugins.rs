@@ -1,4 +1,4 @@
-//! Tests of handlers: loading, the sandbox, limits and versions.
+//! Tests of handlers: how they are loaded, their sandbox, their limits and their versions.
 
 mod plugins {
     mod limits;

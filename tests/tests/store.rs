@@ -1,5 +1,6 @@
-//! Tests of the embedded store, and of the binary form of records that all stores use. No test here may start many
-//! processes: after a fork, the child holds the locks of its parent for a moment.
+//! Tests of the embedded store, and of the binary encoding of records that all stores use. No test in this program may
+//! start many processes: between `fork` and `exec`, a child process holds the file locks of its parent, and an embedded
+//! store with a held lock cannot be opened.
 
 mod store {
     mod codec;

@@ -1,6 +1,7 @@
-//! Tests of `kill -9` of a process with an open embedded store, at any moment: afterwards the store has every answered
-//! commit, complete. The tests are a program of their own and run one after the other, because after a fork, the child
-//! holds the locks of its parent for a moment.
+//! Tests that end a process with an open embedded store by `kill -9`, at random moments. Afterwards the store must
+//! contain every answered commit, complete. These tests form a separate program and run one after the other: between
+//! `fork` and `exec`, a child process holds the file locks of its parent, and an embedded store with a held lock cannot
+//! be opened.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -13,15 +14,15 @@ use ordain_store::Outbox;
 use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use ordain_tests::conformance::{Owner, absent, event, fresh, job};
 
-/// The environment variable that marks the child process. Its value is the folder of the store.
+/// The environment variable that marks the child process. The variable's value is the folder of the store.
 const FOLDER: &str = "ORDAIN_TEST_CRASH_FOLDER";
 
 const ROUNDS: u64 = 20;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Commits until killed, and prints the number of each answered commit. Does nothing unless the process is
-/// the child.
+/// Commits until the process is killed, and prints the number of each answered commit. Does nothing in the parent
+/// process, where the variable [`FOLDER`] is not set.
 #[tokio::test]
 async fn child() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
@@ -40,16 +41,15 @@ async fn child() {
     }
 }
 
-/// Returns the writes of commit `number`: two keys that always change together, a key of its own, and a
-/// message.
+/// Returns the writes of commit `number`: the keys `left` and `right`, which every commit changes together, and a key
+/// that only this commit changes. The key of this commit also gets a spilled event and a message.
 fn writes(number: u64) -> Vec<KeyWrite> {
     let mut writes = Vec::new();
     for key in ["left", "right"] {
         let expect =
             if number == 1 { WriteCondition::Absent } else { WriteCondition::Next(number) };
         let mut write = fresh(key, expect, job(number + 1));
-        // The values are large enough that the engine writes and merges tables and value files during the
-        // test.
+        // The values are large, so the storage engine writes and merges tables and value files during the test.
         let size = 1 + number * 331_331 % 900_000;
         write.state = StateUpdate::Put(vec![number as u8; size as usize].into());
         writes.push(write);
@@ -90,28 +90,28 @@ fn child_in(folder: &Path) -> Child {
         .expect("a child")
 }
 
-/// Runs a child until some time after its first answered commit. Returns the number of the last answered
-/// commit.
+/// Runs a child process and kills it when the time `after` has passed since its first answered commit. Returns the
+/// number of the last answered commit.
 fn run_and_kill(folder: &Path, after: Duration) -> u64 {
     let mut child = child_in(folder);
     let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
     let mut number = || -> Option<u64> {
-        // The test harness prints lines of its own, and the last line may be cut.
+        // The test harness of the child also prints lines, and the kill may have cut off the end of the last line.
         lines.by_ref().find_map(|line| line.ok()?.rsplit_once("answered ")?.1.parse().ok())
     };
     let mut last = number().expect("a first answer");
     std::thread::sleep(after);
     child.kill().expect("kill -9");
     while let Some(number) = number() {
-        // A cut number is smaller than the complete one.
+        // If the kill cut off the last digits of a number, the rest is a smaller number, and `max` ignores it.
         last = last.max(number);
     }
     child.wait().expect("its end");
     last
 }
 
-/// Checks that the store has at least the answered commits, complete. Returns the number of commits in the
-/// store.
+/// Checks that the store contains all answered commits, and each of its commits completely. Returns the number of
+/// commits in the store.
 async fn check(folder: &Path, answered: u64, checked: u64) -> u64 {
     let store = EmbeddedStore::open(EmbeddedOptions::new(folder)).expect("the store after a crash");
     let owner = Owner::claim(&store, "s", 0).await;
@@ -143,7 +143,8 @@ fn store_killed_during_creation_opens_again() {
     for round in 0..40 {
         let folder = tempfile::tempdir().expect("a folder");
         let mut child = child_in(folder.path());
-        // Covers the time between the lock and the first commit, in steps of a tenth of a millisecond.
+        // Each round kills the child 0.1 ms later than the round before. The rounds cover the time from the creation of
+        // the lock file until after the first commit.
         while !folder.path().join("lock").exists() {
             std::thread::yield_now();
         }

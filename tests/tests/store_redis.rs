@@ -1,5 +1,5 @@
-//! Tests of the store in Redis: the conformance suite on one server and on a Cluster, and failures of
-//! servers, networks and data.
+//! Tests of the store in Redis: the conformance suite on one server and on a Cluster, and tests with failing servers,
+//! failing networks and damaged data.
 
 mod store_redis {
     mod own;

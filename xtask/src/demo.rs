@@ -1,5 +1,5 @@
-//! `cargo xtask demo`: processes events in disorder, kills the process in the middle, and checks the result with
-//! code that the host does not share.
+//! `cargo xtask demo`: processes events in disorder, kills the process in the middle, and checks the result with code
+//! that is independent of the host.
 
 mod check;
 mod orders;
@@ -25,12 +25,12 @@ pub(crate) struct DemoArgs {
     seed: u64,
 }
 
-/// Number of open orders at a time. It equals `REORDER`, so that a later event of an order often overtakes an earlier
-/// event of this order.
+/// Number of open orders at a time. The number equals `REORDER`, so that a later event of an order often overtakes an
+/// earlier event of the same order.
 const OPEN_ORDERS: u64 = 2_000;
 /// Largest number of later events that may overtake an event.
 const REORDER: u64 = 2_000;
-/// Bytes of receipts that must be written before the process is killed.
+/// Number of bytes of receipts after which the demo kills the process.
 const KILL_AFTER: u64 = 2 << 20;
 /// Time limit of each step, so that a demo that hangs reports an error.
 const PATIENCE: Duration = Duration::from_mins(5);
@@ -119,12 +119,12 @@ fn generate(ordain: &Path, args: &DemoArgs, files: &Files) -> Result<()> {
 
 fn start(ordain: &Path, files: &Files) -> Command {
     let mut command = Command::new(ordain);
-    // The demo expects warnings about dead letters, and suppresses them.
+    // The run logs warnings about dead letters, which are part of the demo. The log level suppresses them.
     command.args(["--log", "error", "run", "--once", "--json"]).arg(&files.config);
     command
 }
 
-/// Starts the run and kills it in the middle. Returns the number of bytes that it had written.
+/// Starts the run and kills it in the middle. Returns the number of bytes of receipts that the run had written.
 fn run_and_kill(ordain: &Path, files: &Files) -> Result<u64> {
     let mut child = start(ordain, files).stdout(Stdio::null()).spawn()?;
     let started = Instant::now();

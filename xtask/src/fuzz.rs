@@ -11,15 +11,15 @@ use crate::setup::{cargo, root, run, say};
 const CARGO_FUZZ: &str = "0.13.2";
 /// Time limit for one input, in seconds: far more than any input needs.
 const TIMEOUT: u64 = 10;
-/// Size limit of an input, in bytes. Longer inputs find the same faults more slowly. Only the targets in `LONG` have
-/// limits above this size.
+/// Size limit of an input, in bytes. With longer inputs, the fuzzer finds the same faults more slowly. Only the targets
+/// in `LONG` have a higher limit.
 const LENGTH: u64 = 4 << 10;
 /// Targets with larger inputs, and the size limit of these inputs, in bytes.
 const LONG: (&[&str], u64) = (&["delivery", "line", "request"], 128 << 10);
 
 #[derive(Debug, Args)]
 pub(crate) struct FuzzArgs {
-    /// Targets, by their files in `fuzz/fuzz_targets`; all targets by default.
+    /// Names of the targets, which are the names of the files in `fuzz/fuzz_targets`; all targets by default.
     targets: Vec<String>,
     /// Duration of each target, in seconds.
     #[arg(long, default_value_t = 60)]
@@ -55,7 +55,8 @@ pub(crate) fn fuzz(args: &FuzzArgs) -> Result<()> {
             say(&format!("fuzzing {target} for {} s", args.seconds));
             vec![format!("-max_total_time={}", args.seconds)]
         };
-        // Inputs that reach new code are kept in this folder between runs. They are not part of the project.
+        // The fuzzer keeps inputs that reach new code in this folder, and the next run starts with them. Git ignores
+        // the folder.
         let found = root().join("target/fuzz").join(&target);
         std::fs::create_dir_all(&found).with_context(|| found.display().to_string())?;
         let length = if LONG.0.contains(&target.as_str()) { LONG.1 } else { LENGTH };

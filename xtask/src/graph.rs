@@ -26,8 +26,8 @@ const FLOORS: [&[&str]; 10] = [
 /// The composition root, above all floors.
 const ROOT: &str = "ordain";
 
-/// For each package, the packages that must not be in its dependency tree. They would make the builds of the package's
-/// users or of the fuzzer slow; the core must do no I/O.
+/// For each package, the packages that must not be in its dependency tree. `wasmtime`, `axum` and `fjall` would slow
+/// down the builds of the fuzzer, and of programs that use the publisher. `tokio` would allow the core to do I/O.
 const KEPT_OUT: [(&str, &[&str]); 3] = [
     ("ordain-publisher", &["wasmtime", "axum", "fjall"]),
     ("ordain-fuzz-targets", &["wasmtime", "axum"]),
@@ -60,13 +60,14 @@ pub(crate) fn graph() -> Result<()> {
     if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\n")) }
 }
 
-/// Returns whether a package is a crate of the runtime, by its name.
+/// Returns whether a name is the name of a runtime crate.
 fn is_runtime(name: &str) -> bool {
     let others = ["bench", "fuzz-targets", "model", "publisher", "sdk", "servers", "sim", "tests"];
     name.strip_prefix("ordain-").is_some_and(|rest| !others.contains(&rest))
 }
 
-/// Returns an error text if the dependency of `from` on `to` does not lead to a lower floor.
+/// Returns an error text if the dependency of `from` on `to` does not lead to a floor below `height`, the floor of
+/// `from`.
 fn upward(from: &str, height: usize, to: &str) -> Option<String> {
     let below = FLOORS[..height].iter().any(|floor| floor.contains(&to));
     (!below).then(|| format!("{from} depends on {to}, which is not on a lower floor"))

@@ -21,7 +21,7 @@ struct Tree {
     pages: BTreeMap<String, Page>,
 }
 
-/// A Markdown page: the links that it contains, and its anchors (of headings, and `<a id="…">`).
+/// A Markdown page: its links, and the anchors to which other links may lead (of headings, and of `<a id="…">`).
 struct Page {
     links: Vec<Link>,
     anchors: BTreeSet<String>,
@@ -97,7 +97,8 @@ impl Tree {
         broken.collect()
     }
 
-    /// Checks one link of a page. The error is the end of a sentence that begins with the link.
+    /// Checks one link of a page. The error completes a sentence that begins with the link, such as "leads to `a.md`,
+    /// which git does not track".
     fn check(&self, page: &str, target: &str) -> Result<(), String> {
         let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
         let path = percent_decode_str(path).decode_utf8_lossy();
@@ -158,7 +159,8 @@ impl Page {
         page
     }
 
-    /// Adds the anchor of a heading. Like GitHub, it numbers all but the first of several equal headings.
+    /// Adds the anchor of a heading. If a page has several equal headings, the first gets the plain anchor, and the
+    /// others get a number, as on GitHub.
     fn add_anchor(&mut self, slug: &str) {
         let numbered = (1..).map(|number| format!("{slug}-{number}"));
         let mut candidates = std::iter::once(slug.to_owned()).chain(numbered);
@@ -168,8 +170,8 @@ impl Page {
     }
 }
 
-/// Returns the anchor of a heading's text, by GitHub's rules: the text in lower case, with hyphens for spaces. It keeps
-/// only letters, digits, hyphens and underscores.
+/// Returns the anchor of a heading's text, by GitHub's rules: the text in lower case, with hyphens for spaces, and
+/// without all characters other than letters, digits, hyphens and underscores.
 fn slug(heading: &str) -> String {
     let kept = heading.trim().chars().filter_map(|letter| match letter {
         ' ' => Some('-'),

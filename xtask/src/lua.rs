@@ -12,8 +12,8 @@ use crate::setup::{lua_programs, root, say};
 const COMMON: &str = "common";
 /// Number of locals that Lua allows in one function.
 const LUA_LOCALS_LIMIT: usize = 200;
-/// The limit that this command sets for the locals in a script's main chunk. It is below Lua's limit, so that a new
-/// feature fits without a rewrite of the script.
+/// The limit that this command sets for the locals in a script's main chunk. This limit is below Lua's own limit, so
+/// that a new feature fits without a rewrite of the script.
 const LOCALS_LIMIT: usize = 150;
 
 /// A Lua file.
@@ -40,7 +40,7 @@ pub(crate) fn lua() -> Result<()> {
     count_locals(&common, &scripts)
 }
 
-/// Finds the scripts in the workspace.
+/// Finds and reads the Lua scripts of the workspace.
 fn scripts() -> Result<Vec<Script>> {
     let mut git = Command::new("git");
     git.current_dir(root()).args(["ls-files", "--cached", "--others", "--exclude-standard"]);
@@ -83,7 +83,7 @@ fn luacheck(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Returns the names that a script declares outside of functions and blocks.
+/// Returns the local names that a script declares outside of functions and blocks.
 fn top_level_names(text: &str) -> Vec<&str> {
     let declarations = text.lines().filter_map(|line| line.strip_prefix("local "));
     let lists = declarations.filter_map(|declared| {

@@ -20,8 +20,8 @@ use crate::setup::{root, say};
 use passage::Passage;
 use phrase::{FAMILIES, FAMILY_COUNT, Family};
 
-/// The upper limit of each family, in the order of `FAMILIES`, for each kind of text. Each limit was set to the number
-/// of occurrences at that time. Lower a limit when the number of occurrences has fallen; never raise a limit.
+/// The upper limit of each family, in the order of `FAMILIES`, for each kind of text. Each limit is the number of
+/// occurrences when the limit was set. Lower a limit when the number of occurrences has fallen; never raise a limit.
 #[rustfmt::skip]
 const LIMITS: [(Kind, [usize; FAMILY_COUNT]); KIND_COUNT] = [
     //               start  told  go-on  pronoun  so-many  still  had  may  look-at  is-there
@@ -33,7 +33,7 @@ const LIMITS: [(Kind, [usize; FAMILY_COUNT]); KIND_COUNT] = [
 
 const KIND_COUNT: usize = 4;
 
-/// The minimum number of words with which a literal counts as a message.
+/// The minimum number of words of a message. A string literal with fewer words does not count as a message.
 const MESSAGE_WORDS: usize = 3;
 
 #[derive(Debug, Args)]
@@ -51,7 +51,7 @@ fn family_names() -> PossibleValuesParser {
 }
 
 impl ProseArgs {
-    /// Returns the arguments that `cargo xtask ci` uses.
+    /// Returns the arguments that print the table. `cargo xtask ci` uses them.
     pub(crate) fn table() -> Self {
         Self { list: None, json: false }
     }
@@ -101,7 +101,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The occurrences in all texts, and the number of lines of each kind.
+/// The occurrences in all texts, and the number of lines of each kind of text.
 #[derive(Default)]
 struct Survey {
     findings: Vec<Finding>,
@@ -209,7 +209,7 @@ impl Survey {
         self.of(kind, family).count()
     }
 
-    /// Returns the number of occurrences per 1,000 lines.
+    /// Returns the number of occurrences of a family per 1,000 lines of a kind of text.
     fn density(&self, kind: Kind, family: &Family) -> f64 {
         1000.0 * self.count(kind, family) as f64 / self.lines[kind as usize].max(1) as f64
     }
@@ -221,7 +221,7 @@ impl Survey {
             .collect()
     }
 
-    /// Describes each limit that is above the present number.
+    /// Returns a text for each limit that is above the present number of occurrences.
     fn loose_limits(&self) -> Vec<String> {
         let loose = cells().filter_map(|(kind, family, limit)| {
             let count = self.count(kind, family);
@@ -292,7 +292,8 @@ fn is_ours(path: &str) -> bool {
     !path.starts_with("vendor/") || path == "vendor/README.md"
 }
 
-/// Returns whether a Rust file contains only tests. `xtask/src/tests.rs` contains a command.
+/// Returns whether a Rust file contains only tests. `xtask/src/tests.rs` is no test file: it contains the command
+/// `cargo xtask test`.
 fn is_test(path: &str) -> bool {
     let is_command = path.starts_with("xtask/");
     path.contains("/tests/") || (path.ends_with("/tests.rs") && !is_command)

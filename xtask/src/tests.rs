@@ -51,8 +51,8 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
 
     let mut passed = simulation(&filter)?;
 
-    // The command builds the whole workspace, so that all commands of this file share one build. It continues after a
-    // failed test, and reports all failures.
+    // The command builds the whole workspace, so that all commands of this file share one build. After a failed test,
+    // the command continues, and it reports all failures at the end.
     let workspace = ["--release", "--no-fail-fast", "--workspace", "--exclude", "ordain-sim"];
     say("building the other tests");
     run(cargo("test").args(workspace).arg("--no-run"))?;
@@ -63,7 +63,7 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     finish(args, passed)
 }
 
-/// Runs the simulator. Only this build of the sequencer contains the deliberate faults.
+/// Builds and runs the simulator. Only this build of the sequencer contains the deliberate faults.
 fn simulation(filter: &[&str]) -> Result<u64> {
     let simulator = ["--release", "--package", "ordain-sim", "--features", "faults"];
     say("building the simulator");
@@ -116,7 +116,7 @@ fn chaos(minutes: u64) -> Result<()> {
 /// Runs `cargo test`, prints its output, and returns the number of passed tests.
 fn counted(command: &mut Command) -> Result<u64> {
     let shown = show(command);
-    // A test's error shows its causes. A backtrace would only hide them.
+    // The error of a test already shows its causes. A backtrace would only make the causes harder to find.
     command.env("RUST_LIB_BACKTRACE", "0");
     let started = command.stdout(Stdio::piped()).spawn();
     let mut child = started.with_context(|| format!("cannot start: {shown}"))?;
@@ -129,7 +129,8 @@ fn counted(command: &mut Command) -> Result<u64> {
     Ok(passed)
 }
 
-/// Prints the lines of an output, and adds up those of the form `test result: ok. 3 passed; …`.
+/// Prints the lines of an output. Adds up the numbers of passed tests in lines of the form `test result: ok. 3 passed;
+/// …`.
 fn add_up(output: impl Read) -> Result<u64> {
     let mut passed = 0;
     for line in BufReader::new(output).lines() {

@@ -1,4 +1,5 @@
-//! Harmful operations that only the host can stop. The compiler must not optimize them away.
+//! Harmful operations that only the host can stop. The code prevents the compiler from optimizing these operations
+//! away.
 
 use std::hint::black_box;
 
@@ -23,14 +24,14 @@ pub(crate) fn recurse() -> ! {
     panic!("the stack was large enough for {end}");
 }
 
-/// Calls itself `n` times. No compiler can turn this into a loop, because the work after the inner call depends on the
-/// order of the calls. The function needs no stack in linear memory, so it exhausts the host's stack.
+/// Calls itself `n` times. No compiler can turn this recursion into a loop, because each call still computes something
+/// after the inner call returns. The function needs no stack in linear memory, so it exhausts the host's stack.
 fn deeper(n: u64) -> u64 {
     if n == 0 { 0 } else { deeper(n - 1).rotate_left(1) ^ n }
 }
 
 /// Allocates `mib` MiB of memory and writes to every page.
 pub(crate) fn allocate(mib: usize) -> Vec<u8> {
-    // The allocator rejects a size beyond the address space, like any other size that is too large.
+    // A size beyond the address space is reduced to the largest possible size, which the allocator then rejects.
     black_box(vec![1; mib.saturating_mul(1 << 20).min(isize::MAX as usize)])
 }

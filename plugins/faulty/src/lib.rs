@@ -1,7 +1,8 @@
 //! A deliberately faulty handler, for tests of the host.
 //!
 //! The data of an event is a command, `{"do": "panic", "text": "ouch"}`. A field is optional if the table gives its
-//! default value. Messages go to the sink `faulty` and have the type `faulty`.
+//! default value after the name. Messages go to the sink `faulty` and have the type `faulty`, except for the command
+//! `emit` with another `sink` or `type`.
 //!
 //! | `do` | fields | effect |
 //! |---|---|---|
@@ -26,11 +27,11 @@
 //! | `fail-after` | `bytes`, `messages` 1 | builds a state and messages, then panics |
 //! | `state` | | emits `{"bytes": N}`, the size of the state, or `null` if there is none |
 //! | `calls` | | emits `{"calls": N}`, the number of events that this instance has received, including this one |
-//! | `senses` | | emits `{"time_ms": …, "monotonic_ns": …, "random": […]}`: the clock, the time on the monotonic clock between two reads, and four random numbers |
-//! | `probe` | `path` "/", `address` "127.0.0.1:80" | emits the environment in the sandbox: `{"arguments": […], "environment": […], "read": …, "write": …, "connect": …}`, where the last three are an error or "allowed" |
+//! | `senses` | | emits `{"time_ms": …, "monotonic_ns": …, "random": […]}`: the time of the clock, the time that passed between two reads of the monotonic clock, and four random numbers |
+//! | `probe` | `path` "/", `address` "127.0.0.1:80" | emits the environment in the sandbox: `{"arguments": […], "environment": […], "read": …, "write": …, "connect": …}`, where each of `read`, `write` and `connect` is an error or "allowed" |
 //!
-//! A command that is not in the table is rejected. No command can fail a given number of times and then succeed,
-//! because a failed attempt leaves nothing that the next attempt could see.
+//! A command that is not in the table is rejected. No command fails a given number of times and then succeeds: a
+//! handler could not count its failed attempts, because a failed attempt leaves no data for the next attempt.
 
 mod harm;
 mod probe;
@@ -137,7 +138,7 @@ enum Level {
     Error,
 }
 
-/// Number of events that this instance has received. The number is lost with the instance.
+/// Number of events that this instance has received. A new instance begins at 0.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
 fn handle(event: Event<Command>, state: Option<Raw>) -> Result<Outcome<Raw>> {
@@ -174,7 +175,7 @@ fn handle(event: Event<Command>, state: Option<Raw>) -> Result<Outcome<Raw>> {
         }
         Command::Print { out, err } => {
             print!("{out}");
-            // Without a flush, text that has no line end would stay in the instance.
+            // Without a flush, text that has no line end would stay in the instance's buffer.
             std::io::stdout().flush().or_retry("standard output")?;
             eprint!("{err}");
             done

@@ -1,4 +1,4 @@
-//! Reports of the environment that the sandbox shows to a handler.
+//! Reports about the environment that a handler sees in its sandbox.
 
 use std::fmt::Display;
 use std::net::{SocketAddr, TcpStream};
@@ -35,7 +35,7 @@ pub(crate) struct Sandbox {
     connect: String,
 }
 
-/// Reads the clocks and the randomness.
+/// Reads the clocks and four random numbers.
 pub(crate) fn senses() -> Result<Senses> {
     let start = Instant::now();
     let mut random = [0; 4];
@@ -46,7 +46,7 @@ pub(crate) fn senses() -> Result<Senses> {
     Ok(Senses { time_ms, monotonic_ns: start.elapsed().as_nanos() as u64, random })
 }
 
-/// Attempts every operation that the sandbox must refuse.
+/// Reads the arguments and environment variables, and attempts every operation that the sandbox must refuse.
 pub(crate) fn sandbox(path: &str, address: &str) -> Sandbox {
     let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     Sandbox {

@@ -1,4 +1,4 @@
-//! The second stage: transactions change the balance of an order.
+//! The second stage of the ledger: changes the balance of an order with each transaction.
 
 use ordain_sdk::prelude::*;
 
@@ -54,7 +54,7 @@ pub(crate) fn post(event: &Event<Raw>, mut account: Account) -> Result<Outcome<S
     Ok(Outcome::put(State::Account(account)).emit_all(messages))
 }
 
-/// Returns the last message of a month.
+/// Returns the message that closes a month of an order.
 fn closed(event: &Event<Raw>, month: &str) -> Message {
     let closed = Closed { order: &event.key, month };
     let message = Message::json("postings", "month.closed", &closed);

@@ -1,4 +1,4 @@
-//! The first stage: splits batches of a ledger into transactions of orders.
+//! The first stage of the ledger: splits each batch into its transactions.
 
 use ordain_sdk::prelude::*;
 

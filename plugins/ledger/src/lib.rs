@@ -1,14 +1,15 @@
-//! A ledger in three stages, which keep the order of its transactions.
+//! A ledger in three stages (streams). Each stage receives the transactions in the sequence in which the ledger
+//! contains them. An *order* on this page is a purchase.
 //!
-//! 1. *Ledger*, keyed by ledger: an event `ledger.batch` contains many transactions of many orders. The
-//!    handler emits them in order, each under the key of its order.
-//! 2. *Account*, keyed by order: an event `transaction` changes the balance, and the handler emits a posting to the
-//!    month of the transaction.
-//! 3. *Statement*, keyed by order and month: the handler adds up the events `posting`, and emits the statement at the
-//!    event `month.closed`.
+//! 1. *Ledger*, keyed by ledger: an event `ledger.batch` contains many transactions of many orders. The handler emits
+//!    the transactions one after the other. The key of each emitted message is the order of the transaction.
+//! 2. *Account*, keyed by order: an event `transaction` changes the balance of the order, and the handler emits a
+//!    posting for the month of the transaction.
+//! 3. *Statement*, keyed by order and month: the handler adds up the events `posting`, and emits the statement of the
+//!    month when it receives `month.closed`.
 //!
 //! One component implements all stages and selects the stage by the type of an event. Two sequenced sinks connect the
-//! three streams, so that the events of each key of the second and third stage have numbers without gaps.
+//! three streams, so the events of each key in the second and third stage have numbers without gaps.
 //!
 //! | event | data | emitted to the sink |
 //! |---|---|---|
@@ -17,8 +18,8 @@
 //! | `posting` | `{"cents", "balance"}` | |
 //! | `month.closed` | `{"order", "month"}` | `statements`, as `statement` under the order |
 //!
-//! Months are texts that sort in order of time, such as `2026-03`. A month is closed by the first
-//! transaction of a later month, or by the transaction marked `last`, which ends its order.
+//! Months are texts that sort by time, such as `2026-03`. The second stage closes a month of an order in two cases: at
+//! the first transaction of a later month, and at the transaction with `last`, which also ends the order.
 
 mod account;
 mod batch;
@@ -30,7 +31,7 @@ use account::Account;
 use batch::Ledger;
 use statement::Statement;
 
-/// The state of a key, of any stage.
+/// The state of a key. Each stage uses one variant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum State {

@@ -1,4 +1,5 @@
-//! The third stage: adds up the postings of a month of an order to a statement.
+//! The third stage of the ledger: adds up the postings that an order has in a month, and emits the statement of that
+//! month.
 
 use ordain_sdk::prelude::*;
 
@@ -16,7 +17,7 @@ struct Closed {
     month: String,
 }
 
-/// The totals of a month.
+/// The totals of one month of an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Statement {
     /// The balance before the first posting.

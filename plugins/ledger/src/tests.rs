@@ -1,4 +1,4 @@
-//! Tests of each stage by itself, and of all three with a small ledger.
+//! Tests of each stage alone, and of all three stages with a small ledger.
 
 use std::collections::BTreeMap;
 
@@ -85,7 +85,7 @@ fn event_of_another_stage_is_rejected() {
     assert!(matches!(run.event("transaction", Raw::from("{")), Err(Failure::Reject(_))));
 }
 
-/// Passes messages from stage to stage, with a runner for each key of each stage.
+/// Passes the messages of each stage to the next stage. Each key of each stage has its own runner.
 #[test]
 fn three_stages_emit_statements() {
     let mut ledger = Runner::new(handle);

@@ -15,15 +15,15 @@
 //!
 //! A created order can also be updated, any number of times: `order.updated` changes the amount and keeps the status.
 //!
-//! All other events are rejected with a reason that names the valid steps. A delivered order can still be refunded, so
-//! the handler keeps the order until it is refunded or the producer marks an event as the order's last one
+//! The handler rejects all other events, with a reason that names the valid steps. A delivered order can still be
+//! refunded, so the handler keeps the order until it is refunded or the producer marks an event as the order's last one
 //! (`end-of-sequence`).
 //!
-//! The data is JSON. `order.created` and `order.updated` require `amount_cents`, a whole number. The
-//! producer decides on all other fields, and on the data of later events.
+//! The data is JSON. `order.created` and `order.updated` require `amount_cents`, a whole number. The handler ignores
+//! all other fields, and the data of all other events.
 //!
-//! The handler emits a message to the sink `receipts` when an order is paid, shipped, delivered, cancelled
-//! or refunded, and when an update changes its amount: type `order.STATUS` or `order.updated`, data
+//! The handler emits a message to the sink `receipts` when an order is paid, shipped, delivered, cancelled or refunded,
+//! and when an update changes its amount. The type of the message is `order.STATUS` or `order.updated`; the data is
 //! `{"order": KEY, "status": …, "amount_cents": …}`.
 
 use ordain_sdk::prelude::*;
@@ -84,13 +84,13 @@ impl Status {
         }
     }
 
-    /// Returns the status to which events of this type lead.
+    /// Returns the status to which an event of this type leads; `None` if the type names no status.
     fn of(kind: &str) -> Option<Self> {
         let name = step(kind);
         ALL.into_iter().find(|status| status.name() == name)
     }
 
-    /// Returns the type of the message for this status, if there is one.
+    /// Returns the type of the message that the handler emits for this status; `None` if it emits no message.
     fn receipt(self) -> Option<&'static str> {
         match self {
             Created | Packed => None,
@@ -108,7 +108,7 @@ fn step(kind: &str) -> &str {
     kind.rsplit('.').next().unwrap_or(kind)
 }
 
-/// Returns whether a step is in the table at the top of the crate.
+/// Returns whether a step is in the table in the documentation of this crate.
 fn may_become(from: Option<Status>, to: Status) -> bool {
     match from {
         None => to == Created,
@@ -121,7 +121,7 @@ fn may_become(from: Option<Status>, to: Status) -> bool {
     }
 }
 
-/// Returns whether the order ends: it is refunded, or it was cancelled before payment.
+/// Returns whether a step ends the order: the step refunds the order, or cancels it before payment.
 fn ends(from: Option<Status>, to: Status) -> bool {
     to == Refunded || (from == Some(Created) && to == Cancelled)
 }

@@ -1,4 +1,4 @@
-//! Tests of every pair of status and step, and of whole lifecycles.
+//! Tests of each step from each status, and of whole lifecycles.
 
 use ordain_sdk::testing::{Runner, json};
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `noop` | none |
 //! | `put` | sets the data as the state |
-//! | `follow` | as `put`, but rejects data whose number is not one above the number in the state |
+//! | `follow` | as `put`, but rejects data whose number is not the number in the state plus one |
 //! | `emit` | as `put`, and emits the data to the sink `out` as a message of type `emitted` |
 //! | `json` | parses the data, a JSON object, adds a field `seen`, and sets the object as the state |
 

@@ -1,12 +1,12 @@
-//! Counts and hashes the events of a key, so that a checker that knows only the input can verify that each
-//! event took effect once and in order.
+//! Counts and hashes the events of a key. A checker can compute the same values from the input alone, and so verify
+//! that each event took effect once and in order.
 //!
 //! The handler accepts any event. After each event it emits one message to the sink `tally`, of type `tally`, in JSON:
 //! `{"key": …, "sequence": …, "count": …, "hash": "16 hexadecimal digits"}`, where `count` and `hash` cover this event
-//! and all events before it. The state consists of this count and this hash.
+//! and all events before it. The state of a key is `count` and `hash`.
 //!
-//! Each event of a key that begins with `slow-` costs about half a millisecond of processor time more. A sleep would
-//! not make the handler slow, because the host ends a sleep at once.
+//! Each event of a key that begins with `slow-` needs about half a millisecond of additional processor time. A sleep
+//! would not make the handler slow, because the host ends every sleep of a handler at once.
 //!
 //! # The hash
 //!
@@ -32,9 +32,9 @@ use serde::{Deserializer, Serializer, de};
 
 /// The sink and the type of all messages.
 const SINK: &str = "tally";
-/// The beginning of the keys whose events take long.
+/// The prefix of the keys whose events take long.
 const SLOW: &str = "slow-";
-/// The number of steps that a slow event takes.
+/// The number of additional hash steps for a slow event.
 const SLOW_STEPS: u64 = 40_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]

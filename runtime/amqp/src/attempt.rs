@@ -1,5 +1,6 @@
-//! An attempt to connect to the broker. If the caller stops waiting for the attempt, its socket is closed: the client
-//! library would otherwise keep a thread and the socket until the broker answers the login, which may never happen.
+//! An attempt to connect to the broker. When the caller stops waiting, the attempt closes its socket. Otherwise the
+//! client library would keep the socket and a thread until the broker answers the login, and a hung broker never
+//! answers.
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
@@ -24,7 +25,7 @@ enum AttemptSocket {
 #[derive(Debug)]
 pub(super) struct Attempt {
     socket: Arc<Mutex<AttemptSocket>>,
-    /// Dropped with the attempt, which [`SocketOpener::run`] notices.
+    /// The sender is dropped together with the attempt. [`SocketOpener::run`] then ends with an error.
     running: watch::Sender<()>,
 }
 
@@ -41,7 +42,7 @@ impl Attempt {
         Self { socket: Arc::default(), running: watch::Sender::default() }
     }
 
-    /// Returns the other side.
+    /// Returns the library's side of the attempt.
     pub(super) fn opener(&self) -> SocketOpener {
         SocketOpener { socket: Arc::clone(&self.socket), running: self.running.subscribe() }
     }
@@ -64,7 +65,7 @@ impl Drop for Attempt {
 }
 
 impl SocketOpener {
-    /// Waits for a step of the attempt. Fails when the caller gives up the attempt.
+    /// Runs a step of the attempt. Returns an error as soon as the caller gives up the attempt.
     pub(super) async fn run<T>(&self, step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         let mut running = self.running.clone();
         tokio::select! {
@@ -73,8 +74,8 @@ impl SocketOpener {
         }
     }
 
-    /// Keeps a second handle of the socket, so that the end of the attempt closes the socket. Fails if the caller has
-    /// given up the attempt.
+    /// Keeps a second handle of the socket, so that the attempt can close the socket when the attempt is dropped. Fails
+    /// if the caller has given up the attempt.
     pub(super) fn keep(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let open = TcpStream::from(socket.try_clone_to_owned()?);
         let mut socket = lock(&self.socket);
@@ -105,7 +106,7 @@ mod tests {
         (client, listener.accept().unwrap().0)
     }
 
-    /// The end of an attempt closes its socket, even if the library still has a handle of the socket.
+    /// Dropping an attempt closes its socket, even if the library still has a handle of the socket.
     #[test]
     fn given_up_attempt_closes_its_socket() {
         let attempt = Attempt::new();
@@ -128,7 +129,8 @@ mod tests {
         assert_eq!(read.unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
-    /// An attempt that was given up waits for nothing, and accepts no socket any more.
+    /// After the caller has given up an attempt, every step of the attempt fails at once, and the attempt refuses to
+    /// keep a socket.
     #[tokio::test]
     async fn given_up_attempt_ends_before_it_has_a_socket() {
         let attempt = Attempt::new();

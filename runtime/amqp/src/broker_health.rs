@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::connect::{BrokerEndpoint, BrokerError};
 
-/// Shortest time limit for a response. A first connection takes several round trips.
+/// Minimum time limit for a response, because opening the first connection takes several round trips.
 const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The result of the health checks.
@@ -46,8 +46,8 @@ pub fn watch_broker_health(
             };
             let health = if error.is_none() {
                 reached_at = Instant::now();
-                // Wait until other processes can have reconnected: otherwise the first process that reconnects would
-                // take over all partitions.
+                // Report the broker as up only after the other processes have had time to reconnect. Otherwise the
+                // first process that reconnects would acquire all partitions.
                 let all_are_back = responding_since.get_or_insert(reached_at).elapsed()
                     > response_timeout + check_interval;
                 let previous = status_sender.borrow().health;
@@ -71,7 +71,7 @@ pub fn watch_broker_health(
     status_receiver
 }
 
-/// Checks that the broker responds. Uses the previous connection if there is one.
+/// Checks that the broker responds. Uses the connection of the previous check if it is still open.
 async fn check_response(
     broker: &BrokerEndpoint,
     connection: &mut Option<Connection>,

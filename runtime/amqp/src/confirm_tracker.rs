@@ -1,9 +1,10 @@
 //! Tracks messages that were sent to the broker, in order, until the result of each message is known.
 //!
-//! The client library attaches a returned message to the next confirm that it receives, which may be the confirm of
-//! another message. The library never holds more returned messages than there are messages that are returned and
-//! unconfirmed, and each confirm carries one of the held messages. The result of a message is therefore known when the
-//! broker has confirmed every message that was sent before this process saw the message's own confirm.
+//! The client library holds a returned message until the next confirm arrives, and attaches it to that confirm, which
+//! may be the confirm of another message. The broker returns a message before it confirms the message, and each confirm
+//! takes one held message out of the library. When every message that was sent is confirmed, the library therefore
+//! holds no returned message. For this reason, the result of a message M is known when the broker has confirmed all
+//! messages that were sent before this process saw the confirm of M.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -42,8 +43,8 @@ pub(super) enum ConfirmResult {
 }
 
 impl ConfirmResult {
-    /// Returns the result that a confirm shows for its own message. The library may report a returned message with the
-    /// confirm of another message.
+    /// Returns the result that a confirm shows for its own message. The result is not final: the library may report
+    /// later, with the confirm of another message, that the broker returned the message.
     pub(super) fn of(confirmation: &Confirmation) -> Self {
         if confirmation.is_ack() { Self::Acked } else { Self::Nacked }
     }
@@ -62,7 +63,7 @@ pub(super) struct UnmatchedReturn;
 pub(super) struct ResolvedConfirms {
     /// Messages whose result is known, in order.
     pub(super) resolved: Vec<(PendingPublish, ConfirmResult)>,
-    /// Messages for whose confirm the tracker no longer waits, in order.
+    /// Messages that the tracker has given up because their confirms are overdue, in order.
     pub(super) overdue: Vec<PendingPublish>,
 }
 
@@ -82,23 +83,23 @@ pub(super) struct ConfirmTracker<'a> {
     sent: VecDeque<UnconfirmedPublish<'a>>,
     /// Total size of the bodies, in bytes.
     bytes: usize,
-    /// Number of confirmed messages at the front.
+    /// Number of confirmed messages at the front of `sent`.
     confirmed: usize,
     /// Number of messages that must be confirmed before the next check is due: the number of tracked messages at the
     /// last check.
     next_check_at: usize,
-    /// The time of the last confirm. If no message was unconfirmed when the last message was sent, the time of that
-    /// send.
+    /// The time since which the tracker waits for the next confirm: the time of the last confirm, or the time at which
+    /// a message was sent while `sent` was empty, if that is later.
     last_confirm_at: Instant,
-    /// Confirms of messages that the tracker has given up. Such a confirm may still arrive and carry another, returned
-    /// message.
+    /// Confirms of messages that the tracker has given up. A late confirm may still arrive, and the library may have
+    /// attached a returned message to it.
     late_confirms: Vec<ConfirmFuture<'a>>,
     /// True if the broker returned a message that was not sent on this channel.
     has_unmatched_return: bool,
 }
 
-/// Maximum number of given-up messages before the channel is replaced. Every check polls the confirms of all given-up
-/// messages.
+/// Maximum number of given-up messages before the channel is replaced. The limit keeps a check fast, because every
+/// check polls the confirms of all given-up messages.
 const LATE_CONFIRM_LIMIT: usize = 1_024;
 
 impl<'a> ConfirmTracker<'a> {
@@ -136,19 +137,20 @@ impl<'a> ConfirmTracker<'a> {
         !self.sent.is_empty() && self.last_confirm_at.elapsed() > patience
     }
 
-    /// Returns whether too many messages were given up to keep the channel.
+    /// Returns whether the tracker has given up too many messages, so that the caller must replace the channel.
     pub(super) fn has_too_many_late(&self) -> bool {
         self.late_confirms.len() > LATE_CONFIRM_LIMIT
     }
 
-    /// Resets the timers. The caller knows that the confirms are delayed, and that no message causes the delay.
+    /// Restarts the time limits of all confirms. The caller uses this method while the broker blocks the connection,
+    /// because then no message is the cause of a late confirm.
     pub(super) fn reset_timers(&mut self) {
         self.last_confirm_at = Instant::now();
         self.sent.iter_mut().for_each(|sent| sent.overtaken_at = None);
     }
 
-    /// Sends a message after the messages sent before. This method passes the message to the library at once but does
-    /// not await the result, so that one write can contain many messages.
+    /// Sends a message after all earlier messages. This method passes the message to the library at once, and does not
+    /// wait for the confirm, so that one write to the socket can contain many messages.
     pub(super) fn send(&mut self, item: PendingPublish, mut confirm: ConfirmFuture<'a>) {
         self.bytes += item.outgoing.body.bytes().len();
         if self.sent.is_empty() {
@@ -178,7 +180,7 @@ impl<'a> ConfirmTracker<'a> {
         while self.confirmed < self.sent.len() {
             match self.poll_one(self.confirmed, cx) {
                 Poll::Ready(Ok(())) => self.confirmed += 1,
-                // Report the confirms that arrived before it first.
+                // Report the confirms that have already arrived first. The next call returns the error or waits.
                 Poll::Ready(Err(_)) | Poll::Pending if self.confirmed > before => break,
                 other => return other,
             }
@@ -251,10 +253,11 @@ impl<'a> ConfirmTracker<'a> {
     /// Removes and returns the messages whose result is known. Also gives up each message that is still unconfirmed
     /// although a later message was confirmed at least `patience` ago.
     ///
-    /// The result of a message that was confirmed at the last check is known, unless the broker has since returned a
-    /// message that was unconfirmed at that check. Each confirm carries at most one returned message. If the library
-    /// has not yet reported that a confirmed message was returned, it has reported another returned message instead.
-    /// The confirm of that other message arrives later.
+    /// The result of a message is known if its confirm had arrived at the last check. There is one exception: since
+    /// that check, the library has reported the return of a message R that was unconfirmed at the check. Each confirm
+    /// carries at most one returned message, so the library may have reported R with the confirm of another returned
+    /// message, and may report the return of that message only with a later confirm. In this case, the method returns
+    /// no results; a later check returns them.
     ///
     /// Fails if the broker returned a message that was not sent. All results are then unreliable, and the method
     /// removes no message.
@@ -265,7 +268,8 @@ impl<'a> ConfirmTracker<'a> {
         self.poll_all()?;
         let last = self.sent.iter().rposition(|sent| sent.confirm.is_none()).unwrap_or(0);
         let is_all = self.sent.iter().all(|sent| sent.confirm.is_none());
-        // Messages that were sent after the last check do not count.
+        // Messages that were sent after the last check do not affect the results of messages that were confirmed at
+        // that check.
         let mut before = self.sent.iter().take(self.next_check_at);
         let is_known =
             is_all || !before.any(|sent| !sent.seen && sent.result == ConfirmResult::Returned);
@@ -280,7 +284,7 @@ impl<'a> ConfirmTracker<'a> {
             if (sent.seen || is_all) && is_known {
                 self.bytes -= sent.item.outgoing.body.bytes().len();
                 confirms.resolved.push((sent.item, sent.result));
-            // A returned message stays: its confirm may carry another message.
+            // The tracker does not give up a returned message, because its confirm may carry another returned message.
             } else if is_late && sent.result != ConfirmResult::Returned {
                 self.bytes -= sent.item.outgoing.body.bytes().len();
                 self.late_confirms.extend(sent.confirm);
@@ -422,14 +426,15 @@ mod tests {
                     let Ok(found) = flight.resolve(patience) else { break };
                     reported.extend(found.resolved.iter().map(|(item, fate)| (item.order, *fate)));
                     given_up.extend(found.overdue.iter().map(|item| item.order));
-                    // The broker confirms the silent messages, perhaps after they were given up.
+                    // The broker confirms the silent messages, perhaps after the tracker has given them up.
                     if rng.random_bool(0.3) || truth.len() == 60 {
                         lock().unconfirmed.append(&mut silent);
                     }
                 }
             }
             all_given_up += given_up.len();
-            // A message that is returned after it was given up matches no sent message.
+            // If the broker returns a message that the tracker has given up, the returned message matches no tracked
+            // message.
             let comes_late = |order: &u64| truth[*order as usize] == ConfirmResult::Returned;
             let may_be_strange = given_up.iter().any(comes_late);
             reported.sort_unstable_by_key(|(order, _)| *order);

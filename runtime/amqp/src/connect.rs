@@ -23,14 +23,16 @@ use ordain_util::text::{escape_invisible, truncated};
 /// Time limit for opening a connection, including TLS handshake and login: longer than the delay of a few lost packets.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of AMQP heartbeat intervals in a lease (the time for which a process may own a partition without renewal).
-/// The broker notices a hung process after two to three heartbeat intervals. The broker must notice it before the lease
-/// expires. Otherwise the next owner would have to wait for the broker after the lease has expired.
+/// The broker notices a hung process after two to three heartbeat intervals, and then returns the deliveries of the
+/// process to the queues. This must happen before the lease expires. Otherwise the next owner would have to wait for
+/// these deliveries.
 const HEARTBEATS_PER_LEASE: u64 = 5;
 /// Maximum size of the broker's own text in an error, in bytes.
 const ERROR_TEXT_LIMIT: usize = 400;
 
-/// Texts by which this module recognises a refusal that may be temporary. The broker has not started a known queue yet,
-/// or a delivery was not acknowledged within the broker's `consumer_timeout`.
+/// Texts by which this module recognises a refusal that may be temporary. The first text means that the broker has not
+/// started an existing queue yet. The second means that a consumer did not acknowledge a delivery within the broker's
+/// `consumer_timeout`.
 const TEMPORARY_REFUSALS: [&str; 2] =
     ["down or inaccessible", "delivery acknowledgement on channel"];
 
@@ -65,14 +67,14 @@ pub enum RefusalCause {
     Access,
     /// The queue or exchange does not exist.
     NotFound,
-    /// The queue or exchange exists in another form.
+    /// The queue or exchange exists in another form: it has another type or other arguments.
     OtherForm,
     /// The broker does not know the command, for example the type of an exchange.
     Unsupported,
 }
 
 impl BrokerError {
-    /// Returns whether a retry may help although nothing of the configuration changes.
+    /// Returns whether a retry may succeed without a change of the configuration.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::Refused { cause: RefusalCause::Access, .. })
     }
@@ -100,14 +102,15 @@ pub struct BrokerEndpoint {
     /// The configured URL, whose login may be in a file that changes. `None` in tests.
     url: Option<BrokerUrl>,
     reread_throttle: Arc<Mutex<LogThrottle>>,
-    /// True if the broker sets a delivery limit on queues by default. Empty until a declaration has tested this.
+    /// True if the broker sets a delivery limit on queues by default. Empty until [`Self::has_default_delivery_limit`]
+    /// has tested the broker.
     has_default_delivery_limit: Arc<OnceCell<bool>>,
 }
 
 /// Installs the cryptography for TLS if the URI needs TLS.
 pub(super) fn install_tls_provider(uri: &AMQPUri) {
     if uri.scheme == AMQPScheme::AMQPS {
-        // An error means that a provider is already installed, which serves as well.
+        // An error means that a provider is already installed, and that provider is sufficient.
         drop(rustls::crypto::ring::default_provider().install_default());
     }
 }
@@ -133,7 +136,7 @@ impl BrokerEndpoint {
         Ok(Some(Arc::new(Self { url: Some(config.url.clone()), ..broker })))
     }
 
-    /// Returns the URL with the present content of the files that it names as variables.
+    /// Returns the URL. Variables such as `${file:/path}` have the present content of their files.
     fn current_uri(&self) -> AMQPUri {
         match self.url.as_ref().map(BrokerUrl::read_again) {
             Some(Ok(Some(mut uri))) => {
@@ -144,7 +147,9 @@ impl BrokerEndpoint {
                 let mut throttle =
                     self.reread_throttle.lock().unwrap_or_else(PoisonError::into_inner);
                 if throttle.allow() {
-                    tracing::warn!("`broker.url` not read again: {reason}; using the previous one");
+                    tracing::warn!(
+                        "cannot read the files in `broker.url` again: {reason}; using the URL of the start"
+                    );
                 }
                 self.uri.clone()
             }
@@ -153,8 +158,8 @@ impl BrokerEndpoint {
     }
 
     /// Returns whether the broker sets a default delivery limit on each queue whose declaration does not exclude a
-    /// limit. Only the first call tests this, because the queues of a running process keep the form in which the
-    /// process declared them. The test declares an exchange for a moment; the name of the exchange begins with `queue`.
+    /// limit. Only the first call tests the broker, because a process must declare its queues in the same form each
+    /// time. The test declares an exchange for a moment; the name of the exchange begins with `queue`.
     pub(super) async fn has_default_delivery_limit(
         &self,
         queue: &str,
@@ -163,8 +168,8 @@ impl BrokerEndpoint {
         self.has_default_delivery_limit.get_or_try_init(find_out).await.copied()
     }
 
-    /// Opens a connection with a name that identifies it in the broker's list of connections. Resolves the host name
-    /// anew. An attempt that does not succeed, or that the caller stops waiting for, leaves no socket behind.
+    /// Opens a connection with a name that identifies it in the broker's list of connections. Resolves the host name at
+    /// each call. If the attempt fails, or if the caller drops the future, no socket stays open.
     pub async fn connect(&self, name: &str) -> Result<Connection, BrokerError> {
         install_tls_provider(&self.uri);
         let failed = |error| self.error(&error);
@@ -240,13 +245,13 @@ impl BrokerEndpoint {
                 AMQPErrorKind::Soft(ACCESSREFUSED) | AMQPErrorKind::Hard(NOTALLOWED) => {
                     Some(RefusalCause::Access)
                 }
-                // The other texts of this code concern a queue that exists and cannot be used now.
+                // With any other text, `NOT_FOUND` concerns a queue that exists and cannot be used now.
                 AMQPErrorKind::Soft(NOTFOUND)
                     if error.get_message().as_str().starts_with(NOTHING_FOUND) =>
                 {
                     Some(RefusalCause::NotFound)
                 }
-                // RabbitMQ 4 has no code of its own for an unknown type of an exchange.
+                // RabbitMQ 4 reports an unknown exchange type with the general code `PRECONDITION_FAILED`.
                 AMQPErrorKind::Soft(PRECONDITIONFAILED) if words.contains(UNKNOWN_TYPE) => {
                     Some(RefusalCause::Unsupported)
                 }
@@ -266,8 +271,8 @@ impl BrokerEndpoint {
     }
 }
 
-/// Returns whether the library refused an action only because the channel or connection is closed. The error that
-/// closed it says more.
+/// Returns whether the library refused an action only because the channel or connection is closed. Another error, which
+/// closed the channel or connection, states the cause.
 pub(super) fn is_state_error(error: &lapin::Error) -> bool {
     matches!(
         error.kind(),

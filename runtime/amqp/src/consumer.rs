@@ -30,7 +30,8 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::SourceState;
 use ordain_util::wait::shortened;
 
-/// Longest delay before the next subscription. A subscription that lasts longer than this delay counts as successful.
+/// Longest delay before the next subscription. A subscription that lasts longer than this delay counts as successful
+/// and resets the delay.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Delays between subscriptions that fail.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), MAX_RETRY_DELAY);
@@ -153,7 +154,8 @@ async fn run(
             tracing::warn!(stream, queue, error = reason, "queue not consumed; retrying");
         }
         options.health.set(SourceState::Retrying { reason });
-        // A subscription that is lost at once without a delivery may fail the same way again.
+        // If a subscription ends soon and without a delivery, the next subscription may fail in the same way, so the
+        // delay grows.
         if progress.received() > 0 || since.elapsed() > MAX_RETRY_DELAY {
             backoff.reset();
         }
@@ -164,7 +166,7 @@ async fn run(
     }
 }
 
-/// Facts about a queue that its consumer knows from earlier subscriptions.
+/// Facts about a queue that its consumer has found out in earlier subscriptions.
 #[derive(Debug, Default)]
 struct KnownQueue {
     /// `true` if the broker has refused the marker.
@@ -183,7 +185,7 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
     let mut restore_throttle = LogThrottle::new(shortened(RESTORE_INTERVAL));
     loop {
         if restore_throttle.allow() {
-            // If this fails, the next attempt repeats it.
+            // If the restoration fails, this loop repeats it later.
             let _ = tokio::time::timeout(SUBSCRIBE_TIMEOUT, restore_topology(options)).await;
         }
         if throttle.allow() {

@@ -1,4 +1,4 @@
-//! The settings of a consumer. They have a module of their own because the parts of a consumer also use them.
+//! The settings of a consumer. The settings have their own module, because several modules of the consumer use them.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -28,24 +28,25 @@ pub struct ConsumerOptions {
     pub stream: Arc<str>,
     /// Maximum number of unacknowledged deliveries.
     pub prefetch: u16,
-    /// Approximate memory limit for deliveries that the receiver has not taken, in bytes. A `fifo` stream ignores it
-    /// and always uses `prefetch`: with a smaller window, the messages that an earlier process returned would arrive in
-    /// another order, and that order determines the sequences of the stream's events.
+    /// Approximate memory limit for deliveries that the receiver has not taken, in bytes. A `fifo` stream ignores this
+    /// limit and always uses `prefetch`. With a smaller window, the broker would redeliver the messages of an earlier
+    /// process in another order, and the order of delivery determines the sequences of the events.
     pub memory: usize,
-    /// The last window (maximum number of unacknowledged deliveries) to which a consumer of the stream in this process
-    /// changed.
+    /// The window (maximum number of unacknowledged deliveries) that a consumer of the stream in this process chose
+    /// last.
     pub last_prefetch: LastPrefetch,
     /// The decoder from deliveries to events.
     pub decoder: DeliveryDecoder,
-    /// The ownership: the time in which this process may consume the queue. While the ownership is suspended, the
-    /// consumer releases the queue.
+    /// The right of this process to consume the queue. While the ownership is suspended, the consumer releases the
+    /// queue.
     pub ownership: Arc<Ownership>,
     /// The gauge of the number of messages that wait in the queue.
     pub lag: Arc<BacklogGauge>,
     /// The gauge of the number of messages that the broker has dropped from the stream's queues. Only the consumer of
-    /// partition 0 sets it.
+    /// partition 0 sets this gauge.
     pub dropped: Arc<BacklogGauge>,
-    /// The records of the stream's queues. Only `fifo` streams use them.
+    /// The records of the stream's queues, with the store that holds them. Only the consumers of `fifo` streams read
+    /// and write these records.
     pub records: QueueRecords,
     /// Limits the errors about a topology that cannot be restored. See [`topology_throttle`].
     pub topology_throttle: Mutex<LogThrottle>,

@@ -1,8 +1,8 @@
 //! Converts a delivery into an event: from AMQP's own properties and headers, or from CloudEvents in binary mode (a
 //! header `cloudEvents:NAME` or `cloudEvents_NAME` for each attribute).
 //!
-//! This module checks all input before anything else uses it. A rejection keeps the whole message and states what
-//! would be right.
+//! This module checks all input before any other module uses it. If it rejects a delivery, its error describes a valid
+//! value.
 
 use std::borrow::Cow;
 
@@ -19,8 +19,8 @@ use ordain_cloudevents::{ATTRIBUTE_LIMIT, DecodeError, HEADERS_LIMIT, HEADERS_SI
 use ordain_config::KeyLocation;
 use ordain_store::KEY_SIZE_LIMIT;
 
-/// Headers that a queue adds to redelivered messages. They are not part of the event, because an event is the same at
-/// each delivery.
+/// Headers that a queue adds to redelivered messages. The decoder leaves them out, because the event must be the same
+/// at each delivery.
 pub(super) const QUEUE_HEADERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 
 /// A decoder of a stream's events.
@@ -90,7 +90,7 @@ impl<'a> EventHeaders<'a> {
                 "datacontenttype" if attribute.is_some() => &mut headers.content_type,
                 "sequence" if attribute.is_some() && sequenced => &mut headers.ce_sequence,
                 "endofsequence" if attribute.is_some() => &mut headers.ce_end,
-                // This attribute does not describe the event.
+                // `specversion` describes the encoding of the event, not the event.
                 "specversion" if attribute.is_some() => continue,
                 name => {
                     headers.others.push((name, value));
@@ -218,7 +218,7 @@ impl DeliveryDecoder {
         let mut others = Vec::with_capacity(headers.others.len());
         for (name, value) in &headers.others {
             let value = as_text(value).unwrap_or_else(|| json(value, usize::MAX).into());
-            // Ordain's own messages contain the key twice.
+            // A message of Ordain contains its key twice: as the routing key and in this header.
             if *name == KEY_HEADER && value == key {
                 continue;
             }
@@ -250,12 +250,13 @@ impl DeliveryDecoder {
     }
 }
 
-/// Returns the part of a value that an error repeats.
+/// Returns the beginning of a value, for an error.
 fn excerpt(value: &AMQPValue) -> String {
     json(value, 60)
 }
 
-/// Returns the first header of two if it is present, or else the second header. The result contains the header's name.
+/// Returns Ordain's header if it is present, and otherwise the CloudEvents header. The result contains the header's
+/// name.
 fn first_present<'a>(
     own: &'static str,
     value: Option<&'a AMQPValue>,
@@ -293,8 +294,8 @@ fn attribute<'a>(
     Ok((!text.is_empty()).then_some(utf8(name, text)?))
 }
 
-/// Returns a text that is UTF-8. Rejects other texts, because a text with replacement characters does not identify the
-/// original.
+/// Returns the text if it was UTF-8, and rejects it otherwise: if invalid bytes were replaced, two different texts
+/// could become equal.
 fn utf8<'a>(place: &str, text: Cow<'a, str>) -> DeliveryResult<Cow<'a, str>> {
     match not_utf8(&text) {
         None => Ok(text),
@@ -324,7 +325,8 @@ fn time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> DeliveryResult<Op
         );
     }
     if let Some(value) = headers.time_ms {
-        // RabbitMQ's own plugin writes this header, and other programs may use the name for something else.
+        // A timestamp plugin of RabbitMQ writes this header. Other programs may use the name for something else, so a
+        // value that is not a number is no error.
         return Ok(as_integer(value));
     }
     Ok(timestamp.map(|seconds| seconds.saturating_mul(1_000)))

@@ -4,9 +4,9 @@
 //! The body is the data. AMQP properties are short texts of up to 255 bytes; a longer value becomes a header with its
 //! CloudEvents name, which the decoder understands as well.
 //!
-//! The encoder renames a foreign header whose name has a meaning for RabbitMQ or for the decoder. Only Ordain can
-//! therefore set the id or the sequence of a message, and no header makes the broker refuse the message. All headers
-//! together fit into a frame of 128 KiB, RabbitMQ's default.
+//! The encoder renames each header of a handler or producer whose name has a meaning for RabbitMQ or for the decoder.
+//! Only Ordain can therefore set the id or the sequence of a message, and no header makes the broker refuse the
+//! message. All headers together fit into a frame of 128 KiB, RabbitMQ's default.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ pub(super) fn header<'a>(properties: &'a BasicProperties, name: &str) -> &'a [u8
     }
 }
 
-/// The data of a message, shared with its origin.
+/// The body of a message. The body shares memory with the message or event from which it comes.
 #[derive(Debug, Clone)]
 pub(super) enum MessageBody {
     Message(Message),
@@ -198,7 +198,7 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyLocation
 
 /// Returns the routing key, cut to AMQP's limit. The routing key of a handler's message is never too long, because
 /// Ordain checks its length before the commit. The routing key of a dead letter, or of a message committed before a
-/// change of the template, may be too long. A header also contains the event's key.
+/// change of the template, may be too long. The cut loses no key, because a header contains the whole key.
 fn routing_key(template: &RoutingKeyTemplate, stream: &str, key: &str, kind: &str) -> ShortString {
     let mut filled = template.fill(stream, key, kind);
     filled.truncate(filled.floor_char_boundary(RoutingKeyTemplate::LIMIT_BYTES));

@@ -40,8 +40,8 @@ pub(super) struct ConfirmChannel {
 }
 
 impl SinkConnection {
-    /// Returns the error that ended the connection, if it has ended. The library reports this error a moment after it
-    /// refuses to use the connection.
+    /// Returns the error that ended the connection, if it has ended. This method waits for the error, because the
+    /// library reports it a moment after the end of the connection.
     pub(super) async fn end(&self) -> Option<&str> {
         if self.connection.status().connected() {
             return None;
@@ -64,7 +64,8 @@ pub(super) enum IsolatedAnswer {
     TimedOut,
     /// The broker could not be reached, for this reason.
     Unavailable(String),
-    /// The message was not published. This process may not act for the partition now, or no longer owns it.
+    /// The message was not published, because this process has lost the ownership of the partition, or the ownership is
+    /// suspended.
     NotOwner,
 }
 

@@ -25,8 +25,8 @@ pub(super) enum QueueCheckError {
     Store(#[from] StoreError),
 }
 
-/// Records the losses of a stream's queues. Must be called before the topology is prepared, because a queue that has
-/// been declared again looks like a queue that was never removed.
+/// Records in the store which queues of a stream are lost. The caller must call this function before it prepares the
+/// topology, because a queue that has been declared again looks like a queue that was never removed.
 pub(super) async fn record_lost_queues(
     topology: &Topology,
     broker: &BrokerEndpoint,
@@ -44,9 +44,10 @@ pub(super) async fn record_lost_queues(
     Ok(())
 }
 
-/// Checks that the queue to which a consumer has just subscribed is the queue of its record. The check follows the
-/// subscription because the broker ends the subscription if the queue is removed later. Also gives a queue its record
-/// and its marker, if it has none. `waiting` is the last known number of messages in the queue.
+/// Checks that the queue to which a consumer has just subscribed is not lost according to its record and its marker.
+/// The check follows the subscription, because the broker ends the subscription if the queue is removed after the
+/// check. Creates the record and the marker of the queue if they are missing. `waiting` is the last known number of
+/// messages in the queue.
 pub(super) async fn check_subscribed_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -92,8 +93,8 @@ pub(super) fn warn_without_marker(stream: &str, queue: &str, reason: &str) {
     );
 }
 
-/// Checks that the queue that a consumer consumes still has its marker. The broker ends the consumer if the queue is
-/// removed, but not always if another program declares the queue again at once. Returns whether the queue has a marker.
+/// Checks that the consumed queue still has its marker. If the queue is removed, the broker ends the subscription, but
+/// not always if another program declares the queue again at once. Returns whether the queue has a marker.
 pub(super) async fn check_marker(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -109,8 +110,8 @@ pub(super) async fn check_marker(
     Ok(has_marker(record.as_ref(), &queue))
 }
 
-/// Handles a queue that the broker does not have. If the stream has consumed the queue, records the loss and returns it
-/// as an error. Otherwise declares the queue.
+/// Handles a queue that the broker does not have. If the stream has consumed the queue before, records the loss and
+/// returns it as an error. Otherwise declares the queue.
 pub(super) async fn handle_missing_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -126,8 +127,8 @@ pub(super) async fn handle_missing_queue(
     restore_own_queue(options, connection).await.map_err(QueueCheckError::from)
 }
 
-/// Declares the queue of the partition again, with its bindings. Logs a refusal, and does not return it as an error: if
-/// the queue exists nevertheless, the partition can consume it.
+/// Declares the queue of the partition again, with its bindings. If the broker refuses the declaration, logs the
+/// refusal and returns no error, because the partition can consume a queue that exists in another form.
 pub(super) async fn restore_own_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -145,7 +146,7 @@ pub(super) async fn restore_own_queue(
 
 fn refuse_lost_queue(record: Option<&QueueRecord>, queue: &str) -> Result<(), QueueCheckError> {
     match record {
-        // After a change of the configured queue, the loss of the former queue does not matter.
+        // If the configuration now names another queue, the loss of the previous queue does not matter.
         Some(QueueRecord::Lost { queue: lost, reason }) if lost == queue => {
             Err(QueueCheckError::Lost(reason.clone()))
         }
@@ -170,13 +171,14 @@ async fn record_loss(
     if let Err(error) = options.records.put_loss(options.partition, queue, reason.clone()).await {
         return error.into();
     }
-    // If this fails, the wait for the operator repeats it.
+    // If the restoration fails, the consumer repeats it while it waits for the operator.
     let _ = restore_own_queue(options, connection).await;
     QueueCheckError::Lost(reason)
 }
 
-/// Returns whether a queue has been removed since the stream consumed it. Only its marker shows that if another program
-/// has declared the queue again. A marker without its queue comes from imported definitions.
+/// Returns whether a queue has been removed since the stream consumed it. If another program has declared the queue
+/// again, only the missing marker shows the removal. The queue must exist too: imported definitions can contain a
+/// marker without its queue.
 async fn is_lost(
     topology: &Topology,
     broker: &BrokerEndpoint,

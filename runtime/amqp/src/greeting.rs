@@ -20,7 +20,7 @@ const METHOD_FRAME: u8 = 1;
 const FRAME_HEADER_LENGTH: usize = 7;
 /// Maximum accepted length of the greeting. RabbitMQ sends about 500 bytes.
 const GREETING_LIMIT: usize = 64 << 10;
-/// Maximum length of a property in a message, in bytes.
+/// Maximum length of a property that a message for operators shows, in bytes.
 const PROPERTY_LIMIT: usize = 100;
 /// Time limit for the greeting, including the connection and the TLS handshake.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -78,8 +78,8 @@ async fn read_content(uri: &AMQPUri) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Returns a text of the table of properties. Searches for the bytes of the property's name and type, because the other
-/// properties do not matter.
+/// Returns a text of the table of properties. Searches for the bytes of the property's name and type, and does not
+/// parse the other properties.
 fn text_property(content: &[u8], name: &str) -> Option<String> {
     let start = [&[u8::try_from(name.len()).ok()?], name.as_bytes(), b"S"].concat();
     let at = content.windows(start.len()).position(|part| part == start)? + start.len();
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(BrokerGreeting { product: "Other".into(), ..greeting }.rabbitmq_version(), None);
     }
 
-    /// A broker may send any bytes.
+    /// A broker may send an incomplete greeting.
     #[test]
     fn cut_greeting_has_no_properties() {
         let whole = content(&[("version", "4.0.5")]);

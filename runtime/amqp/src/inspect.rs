@@ -12,7 +12,7 @@ use ordain_util::finding::Finding;
 /// The oldest supported version of RabbitMQ.
 const OLDEST_VERSION: (u64, u64) = (3, 10);
 
-/// The settings of the broker that AMQP does not show.
+/// The settings of the broker that a client cannot read over AMQP.
 const HIDDEN_SETTINGS: &str = "AMQP does not show the policies and the consumer_timeout of the broker: check them with \
      `rabbitmqctl list_policies` (no message-ttl, expires, max-length or delivery-limit on the queues of streams) and \
      `rabbitmqctl environment` (consumer_timeout above twice the sum of spill_after and plugins.timeout)";

@@ -1,11 +1,12 @@
-//! The window: the maximum number of unacknowledged deliveries. It is the configured number, or fewer if that many
-//! deliveries do not fit into the memory limit.
+//! The window of a consumer: the maximum number of unacknowledged deliveries. The window is the configured prefetch, or
+//! less if the deliveries of a whole prefetch do not fit into the memory limit.
 //!
-//! The broker counts messages, not bytes, so the window follows from the sizes of recent deliveries. A subscription
-//! keeps the window with which it started. Another window needs another subscription, to which the broker delivers all
-//! unacknowledged messages again. A queue redelivers these messages in order, but after the messages that an earlier
-//! subscription already returned to the queue. The window therefore changes only when all redelivered messages have
-//! arrived, and it grows rarely. If the deliveries exceed the memory limit nevertheless, the subscription ends at once.
+//! The broker counts messages, not bytes, so the consumer computes the window from the sizes of recent deliveries. A
+//! subscription keeps the window with which it started. A new window needs a new subscription, to which the broker
+//! delivers all unacknowledged messages again. The queue delivers these messages in order, but after messages that an
+//! earlier subscription has returned to the queue. To keep the order, the window changes only when all redelivered
+//! messages have arrived, and it grows rarely. Only if the deliveries exceed the memory limit does the subscription end
+//! at once.
 //!
 //! When a partition gets a new owner, the queue may have as many messages to redeliver as the previous owner's window
 //! allowed. A consumer with a small window would have to receive all of them before the window may grow. Only the first
@@ -23,7 +24,7 @@ const LARGEST_MESSAGE_BYTES: u64 = 16 << 20;
 /// Delay before a window that was reduced may grow.
 const GROWTH_DELAY: Duration = Duration::from_mins(1);
 
-/// The last window to which a consumer of the stream in this process changed; 0 before the first change.
+/// The window that a consumer of the stream in this process chose last; 0 before the first choice.
 pub type LastPrefetch = Arc<AtomicU16>;
 
 /// The window of one consumer.
@@ -68,7 +69,7 @@ impl AdaptivePrefetch {
         self.current
     }
 
-    /// Starts a subscription, which first receives redelivered messages.
+    /// Starts a subscription: forgets the sample. The new subscription first receives redelivered messages.
     pub(super) fn start_subscription(&mut self) {
         self.has_new = false;
         self.sample = (0, 0);
@@ -86,7 +87,7 @@ impl AdaptivePrefetch {
     /// Changes the window if, for the recent sizes, the right window is at least twice or at most half of the current
     /// window. Returns whether the window changed.
     pub(super) fn adjust(&mut self) -> bool {
-        // A window smaller than the sample decides when it is full.
+        // A window that is smaller than a sample changes after as many deliveries as fit into the window.
         if !self.has_new || self.sample.0 < SAMPLE_DELIVERIES.min(self.current.into()) {
             return false;
         }

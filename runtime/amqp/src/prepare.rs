@@ -12,19 +12,20 @@ use super::topology_record::{Binding, ExchangeMarker, TopologyRecord};
 /// The findings of the preparation of a stream's topology.
 #[derive(Debug, Default)]
 pub struct PreparedTopology {
-    /// The queues that RabbitMQ 3 declared without a delivery limit, and that have the default limit of RabbitMQ 4.
+    /// The queues that were declared without a delivery limit under RabbitMQ 3, and that now have the default limit of
+    /// RabbitMQ 4.
     pub limited_queues: Vec<String>,
     /// The bindings of earlier configurations that may still deliver messages.
     pub former_bindings: BTreeSet<Binding>,
     /// `true` if the exchange was removed and declared again while no process checked it.
     pub is_exchange_replaced: bool,
-    /// The refusal of a declaration of a stream that has run before. An operator may be about to restore what is
-    /// missing, so the stream starts nevertheless.
+    /// The broker's refusal of a declaration, if the stream has run before. The stream starts nevertheless, because an
+    /// operator may be about to restore the missing queue or exchange.
     pub refusal: Option<BrokerError>,
 }
 
-/// Declares or checks the exchange, queues and bindings of a stream. With `is_fifo`, first records the loss of queues. For
-/// `is_known`, see [`Topology::prepare`].
+/// Declares or checks the exchange, queues and bindings of a stream. With `is_fifo`, first records which queues are
+/// lost. For `is_known`, see [`Topology::prepare`].
 pub async fn prepare_topology(
     topology: &Topology,
     broker: &BrokerEndpoint,

@@ -1,5 +1,5 @@
-//! Publishes a producer's events to an exchange, in order and pipelined. The broker has confirmed every event before
-//! the call returns successfully.
+//! Publishes a producer's events to an exchange, in order and pipelined. [`ExchangeProducer::publish`] returns
+//! successfully only after the broker has confirmed every event.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -39,8 +39,8 @@ pub struct ExchangeProducer {
     /// The time for which the producer retries while the broker is unavailable or accepts no event.
     retry_timeout: Duration,
     link: Option<ProducerLink>,
-    /// The link of the last attempt if the broker blocked it. A new link would be blocked too, but only after its first
-    /// message.
+    /// The link of the last attempt, if the broker blocked it. The producer keeps this link to notice the end of the
+    /// block: the broker would block a new link only after its first message.
     blocked: Option<ProducerLink>,
 }
 
@@ -76,8 +76,8 @@ impl ExchangeProducer {
         self.key == KeyLocation::RoutingKey
     }
 
-    /// Publishes events with their sequences until the broker has confirmed all of them. Publishes events that the
-    /// broker does not accept again. Returns an error when the broker has accepted no event for `retry_timeout`.
+    /// Publishes events with their sequences, and retries each event that the broker does not accept, until the broker
+    /// has confirmed all events. Returns an error when the broker has accepted no event for `retry_timeout`.
     pub async fn publish(&mut self, events: &[SequencedEvent]) -> Result<(), BrokerError> {
         let mut remaining = events.to_vec();
         let mut until = Instant::now() + self.retry_timeout;
@@ -138,7 +138,7 @@ impl ExchangeProducer {
         (taken, failed)
     }
 
-    /// Returns the text of the reason why the broker refused `messages` messages.
+    /// Returns an error text which states that the broker has refused `messages` messages.
     pub fn refusal_reason(&self, messages: usize) -> String {
         format!("{} has refused {messages} messages", self.broker)
     }
@@ -175,7 +175,7 @@ impl ExchangeProducer {
         let mut ended = None;
         let mut wait = limit;
         for (taken, confirm) in taken.iter_mut().zip(confirms) {
-            // The confirms that arrived before the channel closed, or before the wait ended, are still available.
+            // After an error or a timeout, this loop continues, because further confirms may have arrived earlier.
             let mut confirm = Box::pin(confirm);
             let confirmation = match timeout(wait, confirm.as_mut()).await {
                 Ok(Ok(confirmation)) => confirmation,
@@ -194,7 +194,7 @@ impl ExchangeProducer {
             *taken = confirmation.is_ack();
             returned.extend(confirmation.take_message().map(|message| message.delivery));
         }
-        // A confirm that arrived after its wait may carry a returned message, too.
+        // A confirm that arrived after its time limit may carry a returned message, too.
         for confirmation in late.into_iter().filter_map(FutureExt::now_or_never) {
             let message = confirmation.ok().and_then(Confirmation::take_message);
             returned.extend(message.map(|message| message.delivery));
@@ -253,8 +253,8 @@ impl ExchangeProducer {
 }
 
 /// Marks the returned messages as not taken. The client library attaches a returned message to the next confirm that it
-/// receives, which may be the confirm of another message. A returned message that is none of `messages` does not
-/// show which of them were returned, so this function then marks all of them.
+/// receives, which may be the confirm of another message. If a returned message matches none of `messages`, the
+/// function cannot determine the returned messages, and marks all messages as not taken.
 fn exclude_returned(messages: &[AmqpMessage], taken: &mut [bool], returned: &[Delivery]) {
     for delivery in returned {
         let mut sent = messages.iter().zip(taken.iter_mut());
@@ -280,8 +280,9 @@ fn no_answer(broker: &BrokerEndpoint, limit: Duration) -> BrokerError {
 /// An event and its sequence, if it has one.
 pub type SequencedEvent = (Arc<Event>, Option<u64>);
 
-/// Returns the positions of the events that may be sent together. Without `in_order`, these are all events at once.
-/// With `in_order`, these are several waves, and each wave has at most one event of a key.
+/// Divides events into waves, and returns the positions of the events of each wave. The events of a wave may be sent
+/// together. Without `in_order`, one wave contains all events. With `in_order`, each wave contains at most one event of
+/// a key.
 fn waves(events: &[SequencedEvent], in_order: bool) -> Vec<Vec<usize>> {
     let mut waves: Vec<Vec<_>> = vec![Vec::new()];
     let mut seen = HashMap::new();

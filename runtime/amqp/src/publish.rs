@@ -36,8 +36,8 @@ const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Durati
 /// task closes the connection and holds the oldest unconfirmed message.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for the next confirm after no confirm arrived within [`CONFIRM_TIMEOUT`]. This shorter limit applies
-/// until `confirm_limit` has its full size again. A queue without a leader blocks its channel for a minute. Each
-/// further key with messages for that queue causes one more such wait.
+/// until `confirm_limit` has its full size again. The limit is short, because a queue without a leader blocks its
+/// channel for a minute, and each further key with messages for that queue causes one more such wait.
 const SUSPECT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of unconfirmed messages: enough to keep the connection busy for a round trip while the broker
 /// writes earlier messages to disk.
@@ -53,7 +53,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of messages that are retried in isolation at the same time, each on its own connection.
 const ISOLATED_RETRY_LIMIT: usize = 8;
 
-/// The id of a run (messages that are marked as published together), and the number of its messages that are published.
+/// The id of a run (messages that are marked as published together), and the number of messages of the run that have
+/// been published since the previous report.
 pub type PublishedCount = (u64, usize);
 
 /// Messages of a run, with the ownership under which they may be published.
@@ -111,8 +112,8 @@ impl ExchangeSink {
         })
     }
 
-    /// Returns the task that publishes the sent messages and reports published messages, until this sink is dropped.
-    /// Returns `None` on a second call.
+    /// Returns the future of the exchange's task. Until this sink is dropped, the task publishes the messages and
+    /// reports the published ones. Returns `None` on a second call.
     pub fn start(
         &mut self,
         reports: UnboundedSender<PublishedCount>,
@@ -302,7 +303,7 @@ impl ExchangePublisher {
         }
         let confirms = tracker.resolve(shortened(CONFIRM_TIMEOUT))?;
         self.apply_confirms(confirms.resolved, published);
-        // A queue without a leader neither accepts nor refuses messages.
+        // Some messages may be for a queue without a leader, which neither accepts nor refuses messages.
         self.hold_overdue(confirms.overdue);
         if tracker.timed_out(self.confirm_timeout) {
             return Err(ChannelEnd::TimedOut);
@@ -361,11 +362,11 @@ impl ExchangePublisher {
                 active_ownership = Some(Arc::clone(&item.ownership));
             } else {
                 if item.ownership.is_lost() {
-                    // The partition's new owner publishes this message.
+                    // The partition's new owner publishes this message, so this task counts it as published.
                     self.apply_results(vec![(item, ConfirmResult::Acked)], published);
                     continue;
                 }
-                // All ownerships are suspended together.
+                // A process suspends all its ownerships together, so it may not publish the other messages either.
                 self.unsent.push_front(item);
                 break;
             }
@@ -375,7 +376,7 @@ impl ExchangePublisher {
         }
     }
 
-    /// Settles sent messages. Each accepted message raises the limit of unconfirmed messages.
+    /// Applies the results of sent messages. Each accepted message raises the limit of unconfirmed messages.
     fn apply_confirms(
         &mut self,
         settled: Vec<(PendingPublish, ConfirmResult)>,
@@ -495,7 +496,8 @@ impl ExchangePublisher {
         self.warnings.refused(&item.outgoing, reason, &self.retry_queue);
         self.retry_queue.hold(item, RetryMode::Isolated, Instant::now());
         if std::mem::replace(&mut self.was_last_refused, true) {
-            // All waiting messages may be refused.
+            // The broker has refused two messages in a row and may refuse all waiting messages. The delay limits the
+            // number of channels that are opened.
             tokio::time::sleep(self.backoff.next_delay()).await;
         }
     }

@@ -86,8 +86,8 @@ impl PublishWarnings {
         }
     }
 
-    /// Warns that the broker closed the channel because of a new message. This warning has no limit. Each warning costs
-    /// a channel, so there are few warnings.
+    /// Warns that the broker closed the channel because of a new message. This warning needs no throttle: the loss of
+    /// the channel makes such refusals rare.
     pub(super) fn refused(&mut self, outgoing: &AmqpMessage, reason: &str, held: &KeyRetryQueue) {
         let id = String::from_utf8_lossy(outgoing.id()).into_owned();
         tracing::error!(

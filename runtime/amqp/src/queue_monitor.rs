@@ -39,7 +39,7 @@ const DROPPED_WARN_INTERVAL: Duration = Duration::from_mins(5);
 /// a minute.
 const TOPOLOGY_CHECK_PERIOD: u32 = 12;
 
-/// The part of the consumer's progress that the monitor needs.
+/// The data about a consumer from which the monitor detects a queue that delivers nothing.
 #[derive(Debug, Default)]
 pub(super) struct ConsumerProgress {
     received: AtomicU64,
@@ -81,7 +81,8 @@ pub(super) async fn monitor_queue(
     let mut shared_throttle = LogThrottle::new(SHARED_WARN_INTERVAL);
     let mut dropped_throttle = LogThrottle::new(DROPPED_WARN_INTERVAL);
     for check in 0.. {
-        // The first check follows the subscription: the connection may have been lost because the broker was rebuilt.
+        // Check the topology at the first check too: the previous connection may have ended because the broker was
+        // rebuilt without the topology.
         if check % TOPOLOGY_CHECK_PERIOD == 0
             && let Err(error) =
                 restore_topology(options, connection, &mut dropped_throttle, is_marked).await
@@ -129,7 +130,8 @@ async fn restore_topology(
 ) -> Result<(), BrokerError> {
     let ConsumerOptions { broker, topology, partition, .. } = options;
     let mut changes = Vec::new();
-    // The owner of the first partition restores what belongs to all. If that fails, the next check repeats it.
+    // The owner of partition 0 restores the exchange, which all partitions share. If the restoration fails, the next
+    // check repeats it.
     if *partition == 0 {
         let restored = restore_exchange(options);
         let restored = timeout(shortened(CHECK_TIMEOUT), restored).await;
@@ -141,7 +143,8 @@ async fn restore_topology(
             options.dropped.set(None);
         }
     }
-    // A declaration would hide that a queue without a marker is missing.
+    // In a `fifo` stream, a missing queue that has no marker must not be declared again: the declaration would hide
+    // that the messages of the queue are lost.
     let may_declare = if options.is_fifo() {
         let has_marker = timeout(shortened(CHECK_TIMEOUT), check_marker(options, connection)).await;
         has_marker.unwrap_or_else(|_| Err(no_answer()))?

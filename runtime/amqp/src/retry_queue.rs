@@ -74,7 +74,8 @@ impl KeyRetryQueue {
             retry_at: now,
             backoff: RETRY_BACKOFF,
         });
-        // The retry of another message may still be running; otherwise the first message is next.
+        // If another message of the key is being retried, that retry continues. Otherwise the first message of the key
+        // is retried next.
         let is_first = backlog.items.first_key_value().is_none_or(|(first, _)| item.order < *first);
         if backlog.retrying.map_or(is_first, |tried| tried == item.order) {
             backlog.retrying = None;
@@ -106,8 +107,8 @@ impl KeyRetryQueue {
         items.into_values()
     }
 
-    /// Removes and returns the messages that another process publishes now. A message that is being retried is not in
-    /// this queue, so this method does not remove it.
+    /// Removes and returns the messages of partitions that this process no longer owns. A message that is being retried
+    /// is not in this queue, so this method does not remove it.
     pub(super) fn remove_disowned(&mut self) -> Vec<PendingPublish> {
         let mut disowned = Vec::new();
         self.0.retain(|_, line| {

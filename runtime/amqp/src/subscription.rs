@@ -28,7 +28,7 @@ pub(super) enum SubscriptionEnd {
     /// way to the old consumer. Ordain therefore opens a new channel, which receives all unacknowledged messages again,
     /// in order.
     Resized,
-    /// Another process may own the queue by now.
+    /// The ownership of the partition is suspended, so another process may own the partition by now.
     Suspended,
     /// The broker has ended the consumer: the queue was removed, or, from RabbitMQ 4.3 on, a delivery was not
     /// acknowledged in time.
@@ -50,7 +50,7 @@ pub(super) struct Subscription<'a> {
     /// Deliveries that the receiver has not taken, and the size of each in bytes.
     unsent: VecDeque<(DecodedDelivery, usize)>,
     unsent_bytes: usize,
-    /// The window if the receiver has not been notified of it yet.
+    /// The current window; `None` after the receiver has been notified of it.
     unreported_prefetch: Option<usize>,
     /// True after the first message with a priority has been logged.
     is_priority_reported: bool,
@@ -129,8 +129,8 @@ impl<'a> Subscription<'a> {
                     for delivery in batch {
                         self.buffer(&delivery.map_err(failed)?)?;
                     }
-                    // Each subscription must acknowledge something before the window changes, however sizes
-                    // alternate.
+                    // Change the window only after an acknowledgement. Otherwise, with messages of alternating sizes,
+                    // one subscription could follow another without any progress.
                     let needs_resize = self.acknowledged_count > 0 && self.prefetch.adjust();
                     if needs_resize || self.prefetch.shrink_if_over_limit(self.unsent_bytes) {
                         return Ok(SubscriptionEnd::Resized);

@@ -2,7 +2,8 @@
 //! false`, only checks that they exist.
 //!
 //! All declared queues of a stream are quorum queues with a single active consumer. If the broker drops messages from
-//! these queues, for example because of a policy that limits their length, it moves the messages to a separate queue.
+//! these queues, for example because a policy limits the length of the queues, the broker moves the messages to a
+//! separate queue.
 
 mod form;
 mod inspect;
@@ -30,17 +31,18 @@ const SHARDING_EXCHANGE_TYPE: &str = "x-modulus-hash";
 const DELIVERY_LIMIT_ARGUMENT: &str = "x-delivery-limit";
 /// The argument that selects the type of a queue.
 const QUEUE_TYPE_ARGUMENT: &str = "x-queue-type";
-/// An exchange type that exists from RabbitMQ 4.0 on.
+/// An exchange type that exists from RabbitMQ 4.0 on, and so reveals this version.
 const VERSION_4_EXCHANGE_TYPE: &str = "x-local-random";
 
 /// A difference between the broker and the topology of a stream, found while the stream runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TopologyChange {
-    /// The queue was missing. It has been declared again with its bindings.
+    /// The queue was missing. Ordain has declared the queue again with its bindings.
     QueueMissing(String),
-    /// The exchange was missing. It has been declared again with its bindings.
+    /// The exchange was missing. Ordain has declared the exchange again with its bindings.
     ExchangeMissing(String),
-    /// The exchange exists, but was removed since the last check. It has its bindings again.
+    /// Since the last check, another program has removed the exchange and declared it again. Ordain has restored the
+    /// bindings of the exchange.
     ExchangeReplaced(String),
     /// The queue or the exchange cannot be declared: it exists in another form, or the user lacks a right.
     Refused(String),
@@ -102,10 +104,10 @@ impl Topology {
         }
     }
 
-    /// Declares the missing exchange, queues and bindings, or checks that they exist. Returns the queues that an earlier
-    /// version of RabbitMQ declared without a delivery limit, and that have the default limit of this version. With
-    /// `is_known`, the stream has run before: a queue in another form is bound nevertheless, so that no message is lost,
-    /// and then causes an error.
+    /// Declares the missing exchange, queues and bindings, or checks that they exist. Returns the queues that were
+    /// declared without a delivery limit under an earlier version of RabbitMQ, and that now have the default limit of
+    /// the present version. `is_known` states whether the stream has run before. If it has, this method binds a queue
+    /// even if the queue exists in another form, so that no message is lost, and then returns an error about the queue.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,
@@ -154,11 +156,12 @@ impl Topology {
         other_form.map_or(Ok(limited), Err)
     }
 
-    /// Binds a partition's queue to the exchange. With `may_declare`, also declares a missing queue, and checks the form
-    /// of an existing queue. Without it, a missing queue is an error: a declaration would hide that its messages are
-    /// lost. With `is_subscribed`, this process consumes the queue, and a queue that is missing or has no consumer is an
-    /// error: if a queue is deleted and declared again at once, RabbitMQ may move the consumer to the new queue instead
-    /// of cancelling it. The new queue then hands out its messages, but the consumer never receives them.
+    /// Binds a partition's queue to the exchange. With `may_declare`, also declares a missing queue, and checks the
+    /// form of an existing queue. Without `may_declare`, a missing queue is an error, because a declaration would hide
+    /// that the messages of the queue are lost.
+    /// With `is_subscribed`, this process consumes the queue, and a queue that is missing or has no consumer is an error:
+    /// if another program deletes a queue and declares it again at once, RabbitMQ may move the consumer to the new queue
+    /// instead of cancelling it. The new queue then hands out its messages, but the consumer never receives them.
     pub(super) async fn restore_queue(
         &self,
         broker: &BrokerEndpoint,
@@ -171,9 +174,7 @@ impl Topology {
             return Ok(None);
         }
         let mut change = None;
-        if !may_declare {
-            self.check_queue(broker, connection, partition).await?;
-        } else {
+        if may_declare {
             if is_subscribed
                 && let Err(error) = self.check_queue(broker, connection, partition).await
                 && error.is_not_found()
@@ -191,6 +192,8 @@ impl Topology {
                 Ok(_) => {}
                 Err(error) => change = Some(refused(error)?),
             }
+        } else {
+            self.check_queue(broker, connection, partition).await?;
         }
         let Some(exchange) = &self.exchange else { return Ok(change) };
         let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
@@ -200,10 +203,10 @@ impl Topology {
         Ok(change)
     }
 
-    /// Declares the exchange and the bindings again if they have disappeared since the start of the stream. An exchange
-    /// that another program has removed and declared again has no bindings, and drops all messages; the broker does not
-    /// report that. `has_marker` shows whether the exchange had its marker at the last check. Uses a connection of its
-    /// own, because a refused exchange type closes the connection.
+    /// Declares the exchange and the bindings again if they have disappeared since the start of the stream. If another
+    /// program has removed the exchange and declared it again, the exchange has no bindings and drops all messages, and
+    /// the broker does not report the change. `has_marker` shows whether the exchange had its marker at the last check.
+    /// Uses a connection of its own, because a refused exchange type closes the connection.
     pub(super) async fn restore_exchange(
         &self,
         broker: &BrokerEndpoint,
@@ -238,13 +241,13 @@ impl Topology {
             self.declare_exchange(&channel, exchange).await
         };
         if let Err(error) = declared.await {
-            // The consumer of a queue that is missing notices that itself.
+            // The consumer of the missing queue detects the fault itself.
             let is_queue_missing = error.to_string().contains("no queue ");
             if !is_queue_missing {
                 changes.push(refused(with_advice(broker.error(&error), exchange, "exchange"))?);
             }
         } else if !*has_marker {
-            // Without the marker, only a replaced exchange remains unnoticed.
+            // An error does not matter: without the marker, Ordain only fails to detect a replaced exchange.
             *has_marker = self.declare_exchange_marker(broker, &connection).await.is_ok();
         }
         // The declarations are done, so an error of the connection does not matter.
@@ -272,9 +275,10 @@ impl Topology {
         channel.close(200, "done".into()).await.map_err(failed)
     }
 
-    /// Returns an error if a partition's queue is of type stream. Such a queue never removes a message, and delivers only
-    /// new messages to a new consumer. A user without the right to declare the queue cannot learn its type, so the queue
-    /// is then accepted. Returns a description of each argument with which the queue loses events. The queue must exist.
+    /// Returns an error if a partition's queue is of type stream. A queue of type stream never removes a message, and
+    /// delivers only new messages to a new consumer. If the user lacks the right to declare the queue, Ordain cannot
+    /// find out the type and accepts the queue. Returns a description of each argument with which the queue loses
+    /// events. The queue must exist.
     pub(super) async fn check_undeclared_queue(
         &self,
         broker: &BrokerEndpoint,
@@ -337,7 +341,7 @@ impl Topology {
     }
 
     /// Returns the number of messages that the broker has dropped from the queues of the stream; `None` if the queue
-    /// that collects them is missing.
+    /// that collects the dropped messages is missing.
     pub(super) async fn dropped_messages(
         &self,
         broker: &BrokerEndpoint,
@@ -439,13 +443,14 @@ impl Topology {
             .await
     }
 
-    /// Declares the exchange, and binds its queues before anything routes messages to the exchange.
+    /// Declares the exchange, then binds its queues, and last binds the exchange to the exchanges of `bind`, from which
+    /// messages arrive.
     async fn declare_exchange(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let nothing = FieldTable::default;
         channel.exchange_declare(exchange.into(), self.exchange_kind(), durable, nothing()).await?;
-        // The bindings follow each other at once: an exchange that divides its messages must not do so for long among a
-        // part of the queues.
+        // Bind all queues concurrently: until the last queue is bound, a partitioned exchange divides its messages
+        // among a part of the queues, and sends keys to the wrong partition.
         let partitions = 0..self.partitions;
         try_join_all(partitions.map(|partition| self.bind_queue(channel, exchange, partition)))
             .await?;
@@ -523,9 +528,9 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
 }
 
 /// Returns whether the broker sets a default delivery limit on each queue whose declaration does not exclude a limit.
-/// RabbitMQ does so from 4.0 on. Earlier versions lose the messages of a queue whose declaration excludes a limit. This
-/// client has no access to the broker's version, so the function declares an exchange of a type that only exists from
-/// 4.0 on.
+/// RabbitMQ does so from 4.0 on. Earlier versions lose the messages of a queue whose declaration excludes a limit. The
+/// client library does not show the broker's version, so this function declares an exchange of a type that exists only
+/// from 4.0 on.
 pub(super) async fn has_default_delivery_limit(
     broker: &BrokerEndpoint,
     queue: &str,

@@ -1,5 +1,5 @@
-//! The record of a stream's bindings in the store. The broker cannot list bindings to a client, so the record is the
-//! only source of the bindings that an earlier configuration made and that still deliver messages.
+//! The record of a stream's bindings in the store. A client cannot list bindings over AMQP. Only the record therefore
+//! shows the bindings that an earlier configuration made and that still deliver messages.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,8 +21,9 @@ const UNBIND_TIMEOUT: Duration = Duration::from_secs(20);
 /// A binding from an exchange to a queue or to another exchange.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Binding {
-    /// The kind of the destination. In the order of bindings, exchanges are before queues: a binding that leads to an
-    /// exchange is removed before the bindings that lead from that exchange to queues. No message is then lost between.
+    /// The kind of the destination. Bindings are sorted by this field first, and exchanges come before queues. Ordain
+    /// removes bindings in this order: first the binding that leads to an exchange, then the bindings from that
+    /// exchange to queues. In the opposite order, a message could reach an exchange without queues and be lost.
     pub kind: BindingKind,
     /// The name of the exchange that receives the messages first.
     pub from: String,
@@ -33,8 +34,8 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// Returns whether the binding leads to this exchange. If another stream uses the exchange, that stream may need the
-    /// binding, also without configuring it.
+    /// Returns whether the binding leads to this exchange. If another stream uses the exchange, that stream may need
+    /// the binding, even if its configuration does not contain the binding.
     pub fn leads_to_exchange(&self, exchange: Option<&str>) -> bool {
         self.kind == BindingKind::Exchange && Some(&*self.to) == exchange
     }
@@ -94,7 +95,8 @@ impl TopologyRecord {
         store.put_marks(&[Mark { name: Self::mark_name(stream), value }]).await
     }
 
-    /// Replaces the bindings by those of the present configuration. The others become former bindings.
+    /// Replaces the recorded bindings by `bindings`, the bindings of the present configuration. Recorded bindings that
+    /// `bindings` does not contain become former bindings.
     pub fn replace_bindings(&mut self, bindings: BTreeSet<Binding>) {
         let before = std::mem::take(&mut self.bindings);
         self.former.extend(before);

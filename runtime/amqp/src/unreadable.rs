@@ -28,7 +28,7 @@ pub(super) fn decode_or_letter(
             content: LetterContent::Raw(raw),
         })
     };
-    // A body above the event limit is cut to its beginning, as a line of a file is.
+    // The dead letter keeps only the beginning of a body above the event limit, as for a long line of a file.
     let (body, rest) = split_at_limit(&delivery.data, decoder.event_size);
     let raw = || Bytes::from(message_json(delivery, body));
     if let Some(tag) = returned_tag(delivery, &decoder.letter_source) {
@@ -40,8 +40,8 @@ pub(super) fn decode_or_letter(
     }
     decoder.decode(delivery).map_err(|error| {
         let raw = raw();
-        // A letter about the letter of another stream keeps its tag. Two streams that feed each other with their letters
-        // then repeat the ids, and the stores forward each of them once.
+        // A dead letter about another stream's dead letter keeps the tag of that letter. If two streams feed their dead
+        // letters to each other, the ids therefore repeat, and the store forwards each dead letter once.
         let properties = &delivery.properties;
         let is_letter = !header(properties, "deadcause").is_empty();
         if let Some(tag) = letter_tag(id(properties)).filter(|_| is_letter) {
@@ -55,10 +55,10 @@ pub(super) fn decode_or_letter(
     })
 }
 
-/// Returns the tag for a letter about a delivery that is itself a dead letter: a letter of this stream, or a letter of
-/// another stream about such a letter. Returns `None` for any other delivery, and for a letter of this stream about an
-/// event that was no dead letter, because the stream can process that event. An operator who has corrected the handler
-/// may send such letters back to the stream.
+/// Returns the tag for a new dead letter about a delivery that has returned to its stream: a dead letter of this
+/// stream, or another stream's dead letter about a dead letter of this stream. Returns `None` for any other delivery.
+/// Also returns `None` for a dead letter of this stream about an ordinary event, because the stream can process the
+/// event: an operator who has corrected the handler may send such a dead letter back to the stream.
 ///
 /// All returns of one letter have the same tag. The store therefore forwards the letter once, and no letter circulates
 /// forever.
@@ -74,7 +74,7 @@ fn returned_tag(delivery: &Delivery, letter_source: &str) -> Option<u64> {
     let is_own = |id: &[u8]| {
         id.strip_prefix(own_prefix.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
     };
-    // Another stream has processed a letter of this one, and sends its own letter about it.
+    // Another stream has received a dead letter of this stream, and sends its own dead letter about it.
     if wrapped_tag.is_some() && is_own(event_id) {
         return wrapped_tag;
     }
@@ -151,7 +151,8 @@ mod tests {
     use super::*;
     use crate::encode;
 
-    /// Delivers a letter of one stream to another, which rejects the event or cannot read it. Returns the new letter.
+    /// Delivers a dead letter of one stream to another stream, which rejects the event or cannot read it. Returns the
+    /// dead letter of that stream.
     fn pass(from: &str, letter: &DeadLetter, to: &str) -> DeadLetter {
         let decoder = DeliveryDecoder {
             letter_source: source_of(to),
@@ -180,8 +181,9 @@ mod tests {
         }
     }
 
-    /// The store forwards each letter once. Letters that lead from stream to stream must therefore repeat an id soon.
-    /// Letters that lead over three streams are processed, because each may be the source of a stream of its own.
+    /// The store forwards each dead letter once, by its id. If dead letters circulate between two streams, their ids
+    /// must therefore soon repeat. The test does not cover a circle of three streams, because there each stream may
+    /// process the dead letters of another stream on purpose.
     #[test]
     fn letters_do_not_circulate_over_one_or_two_streams() {
         let parts = EventParts { key: "k/1", id: "e", ..EventParts::default() };

@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use ordain_util::text::truncated;
 
-/// First character of a short text that was not UTF-8. The bytes of the text follow in hexadecimal digits.
+/// The character with which the AMQP parser marks a short text that was not UTF-8. The bytes of the text follow in
+/// hexadecimal digits.
 const NOT_UTF8: char = '\u{fffd}';
 
 /// Returns the bytes, in hexadecimal digits, of a short text that was not UTF-8.

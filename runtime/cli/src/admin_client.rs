@@ -1,4 +1,5 @@
-//! Reads from a running process over HTTP, through its admin listener, and sends actions to it.
+//! A client for the admin listener of a running process. The client reads from the process and sends actions to the
+//! process, over HTTP.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -20,7 +21,7 @@ const TOKEN_VARIABLE: &str = "ORDAIN_TOKEN";
 
 /// Time limit for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time limit for a request and its response; longer than the time after which the listener itself ends a request.
+/// Time limit for a request and its response; longer than the listener's own time limit for a request.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Size limit of a response, in MiB. A page of dead letters has up to 8 MiB, and a single event or state up to 64 MiB.
 /// Escapes of JSON and base64 add to these sizes.

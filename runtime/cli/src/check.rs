@@ -21,7 +21,7 @@ use ordain_wasm::{load_handlers, scan_folder};
 
 /// Time limit for the inspection of one server.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Additional time for each partition of a stream, which may have queues of its own.
+/// Additional time for each partition of a stream, because each partition may have a queue that has to be inspected.
 const PARTITION_TIMEOUT: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Args)]
@@ -155,7 +155,7 @@ fn connect(loaded: &LoadedConfig) -> Result<Vec<InspectedServer>, CommandError> 
     let (store, broker) = runtime.block_on(async {
         tokio::join!(inspect_store(loaded, limit), inspect_broker(loaded, limit))
     });
-    // Does not wait for a lookup of a host name that is still running.
+    // Does not wait for the lookup of a host name that has not finished.
     runtime.shutdown_background();
     Ok([Some(store), broker?].into_iter().flatten().collect())
 }
@@ -171,7 +171,7 @@ fn lines(servers: &[InspectedServer], severity: Severity, prefix: &str) -> Strin
     text
 }
 
-/// Returns the error of the command if a server cannot be used. Its text has one line for each reason.
+/// Returns the error of the command if a server cannot be used. The text of the error has one line for each reason.
 fn exit_result(servers: &[InspectedServer]) -> Result<ExitCode, CommandError> {
     let errors = lines(servers, Severity::Error, "");
     let unavailable = lines(servers, Severity::Unavailable, "");

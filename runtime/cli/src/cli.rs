@@ -118,7 +118,7 @@ impl FileArg {
 /// Time for which a command retries an unavailable store. The time is short, because an operator waits for the command.
 const STORE_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Opens the store to read it.
+/// Opens the store for a command that only reads.
 pub(crate) async fn open_to_read(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, CommandError> {
     loaded.check_supported()?;
     open_store(loaded, Some(shortened(STORE_RETRY_TIMEOUT))).await.map_err(|error| match error {
@@ -129,7 +129,7 @@ pub(crate) async fn open_to_read(loaded: &LoadedConfig) -> Result<Arc<dyn Store>
     })
 }
 
-/// Opens the store to read a stream that is configured or has data in the store.
+/// Opens the store to read a stream. The stream must be configured, or have data in the store.
 pub(crate) async fn open_stream(
     loaded: &LoadedConfig,
     stream: &str,
@@ -161,7 +161,7 @@ pub(crate) enum CommandError {
     Unavailable(anyhow::Error),
 }
 
-/// Exit codes. `EX_CONFIG` and `EX_TEMPFAIL` are from sysexits.h.
+/// Exit code of a command that failed. The next two exit codes are `EX_CONFIG` and `EX_TEMPFAIL` of sysexits.h.
 pub(crate) const EXIT_FAILED: u8 = 1;
 pub(crate) const EXIT_CONFIG: u8 = 78;
 pub(crate) const EXIT_UNAVAILABLE: u8 = 75;
@@ -198,7 +198,7 @@ impl OrdainCli {
             Err(CommandError::Unavailable(error)) => (error, EXIT_UNAVAILABLE),
         };
         if is_broken_pipe(&error) {
-            // The reader of the output closed it, as `head` does.
+            // The program that reads the output has closed it, as `head` does. This is no failure.
             return ExitCode::SUCCESS;
         }
         logs::log_final_error(self.log_format, &format!("{error:#}"));

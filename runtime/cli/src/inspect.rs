@@ -1,5 +1,5 @@
-//! Reads keys, dead letters and streams for commands: from the store, which the command opens, or from a
-//! running process. The store and the process must return the same rows.
+//! Reads keys, dead letters and streams for commands: from the store, which the command opens, or from a running
+//! process. The store and the process must return the same rows.
 
 use std::sync::Arc;
 
@@ -28,7 +28,8 @@ pub(crate) struct InspectArgs {
     admin: Option<String>,
 }
 
-/// The form in which a command reads rows: typed, to print text, or [`JsonRow`](crate::show::JsonRow).
+/// The form in which a command reads rows: as typed rows, to print text, or as [`JsonRow`](crate::show::JsonRow), to
+/// print JSON.
 pub(crate) trait RowForm<R>: From<R> + DeserializeOwned {}
 
 impl<R, F: From<R> + DeserializeOwned> RowForm<R> for F {}
@@ -40,12 +41,12 @@ pub(crate) enum InspectTarget {
 }
 
 impl InspectArgs {
-    /// Returns the process to read from; `None` if the command line names no process.
+    /// Returns the process from which the command reads; `None` if the command line names no process.
     pub(crate) fn process(&self) -> Option<AdminClient> {
         self.admin.as_deref().map(AdminClient::new)
     }
 
-    /// Loads the configuration, to read from the store.
+    /// Loads the configuration, which names the store.
     pub(crate) fn load(&self) -> Result<LoadedConfig, CommandError> {
         self.config.load()
     }
@@ -156,7 +157,8 @@ impl InspectTarget {
         }
     }
 
-    /// Returns whether another handler version retries the keys that are parked (stopped) because of a failure.
+    /// Returns whether a switch to another handler version makes the stream retry the keys that are parked (stopped)
+    /// because of a failure.
     pub(crate) fn retries_on_new_version(&self, stream: &str) -> Result<bool, CommandError> {
         match self {
             Self::Store { loaded, .. } => {
@@ -179,7 +181,7 @@ impl InspectTarget {
         }
     }
 
-    /// Returns the option that makes another command read from the same source.
+    /// Returns the command-line option with which another command reads from the same store or process.
     pub(crate) fn option(&self) -> String {
         match self {
             Self::Store { loaded, .. } => loaded.config_option(),
@@ -264,7 +266,7 @@ fn stream_row(process: &AdminClient, stream: &str) -> Result<Option<StreamRow>, 
     Ok(page.streams.0.into_iter().find(|row| row.stream.raw() == stream))
 }
 
-/// Returns an error if the cursor of a page leads to the page itself.
+/// Returns an error if the cursor for the next page leads to the same page again.
 fn check_cursor<F>(
     process: &AdminClient,
     page: ListPage<F>,

@@ -31,7 +31,7 @@ pub(crate) fn set_status_line(line: ProgressBar) {
 const DEPENDENCY_FILTERS: &str = "fjall=warn,lsm_tree=warn,wasmtime=warn,cranelift=warn,regalloc2=warn,redis=off,\
                      lapin=off,ureq=off,ureq_proto=off";
 
-/// Starts logging.
+/// Installs the log's subscriber for the whole process.
 pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), String> {
     let filter = EnvFilter::try_new(format!("{DEPENDENCY_FILTERS},{filter}")).map_err(|error| {
         format!("--log {filter:?} is not a valid filter: {error}; try `--log info`")
@@ -48,7 +48,7 @@ pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes the reason why the process ends, regardless of the log's filter.
+/// Writes the reason why the process ends, even if the log's filter suppresses errors.
 pub(crate) fn log_final_error(format: LogFormat, error: &str) {
     match format {
         LogFormat::Text => print_lossy(&format!("error: {}", escape_invisible_lines(error))),

@@ -23,7 +23,7 @@ use ordain_store::AssignItemReply;
 use ordain_util::text::print_lossy;
 use ordain_util::wait::shortened;
 
-/// The text of `--help` after the options.
+/// The text that `--help` prints after the options.
 const AFTER_HELP: &str = "\
 If a line is invalid, the command publishes all earlier lines and stops: fix the line and repeat the
 command. With an embedded store, this command and `ordain run` cannot run at the same time. With

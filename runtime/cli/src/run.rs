@@ -61,9 +61,9 @@ impl RunArgs {
         Ok(if failed { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
     }
 
-    /// With `--json`, prints the report as JSON to standard output, or to standard error if a sink writes messages to
-    /// standard output. With `--once` alone, prints the report to standard error, as JSON if the log is JSON. Without
-    /// `--once`, logs the totals, even with `--json`.
+    /// Prints the report. With `--json`, prints it as JSON to standard output, or to standard error if a sink writes
+    /// messages to standard output. With `--once` alone, prints it to standard error, as JSON if the log is JSON.
+    /// Without `--once`, also logs the totals.
     fn print_report(
         &self,
         report: &RunReport,
@@ -83,8 +83,8 @@ impl RunArgs {
         Ok(())
     }
 
-    /// Runs until the run ends by itself or by a signal, and returns the report. Returns `None` if, after a signal, the
-    /// grace period elapsed or a second signal arrived before the run ended.
+    /// Runs the streams until they end by themselves or a signal ends them, and returns the report. Returns `None` if,
+    /// after a signal, the grace period elapsed or a second signal arrived before the run ended.
     async fn run_to_end(&self, loaded: &LoadedConfig) -> Result<Option<RunReport>, CommandError> {
         let figures = Arc::<RunStatus>::default();
         let (stop, shutdown) = watch::channel(false);
@@ -137,7 +137,7 @@ async fn start(
     mut shutdown: watch::Receiver<bool>,
     figures: &Arc<RunStatus>,
 ) -> Result<RunReport, CommandError> {
-    // Compiling takes seconds, and a shutdown does not wait for it.
+    // Compiling takes seconds. A shutdown does not wait until it ends.
     let to_load = loaded.clone();
     let loading = tokio::task::spawn_blocking(move || ordain_wasm::load_handlers(&to_load));
     let handlers = tokio::select! {
@@ -187,7 +187,7 @@ async fn drive(
     Ok(run.drive(shutdown, end_intake).await?)
 }
 
-/// Requests the shutdown and waits for it, until the grace period elapses or another signal arrives.
+/// Requests the shutdown, and waits until the run has ended, the grace period elapses, or another signal arrives.
 async fn shut_down(
     stop: &watch::Sender<bool>,
     run: impl Future<Output = Result<RunReport, CommandError>>,

@@ -9,7 +9,7 @@ use ordain_core::{LaneState, Stats};
 use super::logs;
 use ordain_engine::run::RunStatus;
 
-/// Interval between updates: short enough to appear live, long enough to read.
+/// Interval between two updates: short enough to appear live, long enough to read the line.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Draws the status line until the future is dropped. Draws nothing without a terminal. The future never completes.

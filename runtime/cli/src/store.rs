@@ -30,7 +30,7 @@ pub(crate) async fn open_store(
 }
 
 /// Inspects the store of a configuration, at most for the time `limit`, and changes nothing in it. Does not open an
-/// embedded store, because an opened folder changes, and a running process may use the folder.
+/// embedded store: opening changes the folder, and a running process may have the folder open.
 pub(crate) async fn inspect_store(loaded: &LoadedConfig, limit: Duration) -> InspectedServer {
     match &loaded.config.store {
         StoreConfig::Embedded(embedded) => {

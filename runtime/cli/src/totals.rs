@@ -22,7 +22,7 @@ pub(crate) async fn log_changes(figures: &RunStatus) -> std::convert::Infallible
     }
 }
 
-/// Logs totals.
+/// Logs totals. `when` is the message of the log line.
 pub(crate) fn log(when: &str, stats: &Stats) {
     tracing::info!(
         delivered = stats.delivered,

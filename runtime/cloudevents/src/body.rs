@@ -23,20 +23,20 @@ pub struct BodyEvents {
     /// The kind of number that `places` holds: `index` in an array or `line` in a text; `None` if the body is a single
     /// event.
     pub place_name: Option<&'static str>,
-    /// The place of each event.
+    /// The place of each event in the body, in the order of `events`.
     pub places: Vec<usize>,
 }
 
 /// An invalid event of a body.
 #[derive(Debug)]
 pub struct InvalidEvent {
-    /// Place of the event in the body.
+    /// Place of the event in the body: an index, or the number of a line.
     pub place: usize,
     /// Key of the event, if it could be read.
     pub key: Option<String>,
     /// Sequence of the event, if it could be read.
     pub sequence: Option<u64>,
-    /// The fault, and what would be valid.
+    /// The description of the fault, and the valid form.
     pub message: String,
 }
 
@@ -47,7 +47,7 @@ pub enum BodyError {
     Unreadable(String),
     /// The body contains more events, or more line ends, than the limit.
     TooMany {
-        /// The limit.
+        /// The maximum number of events, and of line ends.
         limit: usize,
     },
     /// Some events of the body are invalid.
@@ -132,8 +132,8 @@ fn check_count(count: usize, limit: usize) -> Result<(), BodyError> {
 }
 
 /// A reader of an array's elements. The reader keeps `limit` elements and one more, which shows that the array exceeds
-/// the limit. It skips the rest, because the reference to a short element takes several times the memory of the
-/// element's text.
+/// the limit. The reader skips all further elements, because the reference to a short element takes several times the
+/// memory of the element's text.
 struct BoundedArray {
     limit: usize,
 }

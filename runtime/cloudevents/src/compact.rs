@@ -11,8 +11,8 @@ pub const NESTING_LIMIT: usize = 127;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NestingError;
 
-/// Makes valid JSON compact. Returns the borrowed text if it is compact already. For text that is not JSON, the result
-/// is unspecified.
+/// Makes valid JSON compact. Returns the text itself, without a copy, if the text is compact already. For text that is
+/// not JSON, the result is unspecified.
 pub fn compact(json: &str) -> Result<Cow<'_, str>, NestingError> {
     let bytes = json.as_bytes();
     let mut out = String::new();

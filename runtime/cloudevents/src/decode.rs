@@ -20,9 +20,9 @@ use ordain_util::text::truncated;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct DecodeError {
-    /// The class of the fault.
+    /// The class of the fault, as the cause of a dead letter.
     pub cause: Cause,
-    /// The fault, and what would be valid.
+    /// The description of the fault, and the valid form.
     pub message: String,
     /// Key of the event, if it could be read.
     pub key: Option<String>,
@@ -33,7 +33,7 @@ pub struct DecodeError {
 /// Size limit of an error of the JSON parser, in bytes: the error may contain a piece of the line.
 const ERROR_LIMIT: usize = 4 << 10;
 
-/// The byte order mark that some editors write before the first line of a file. The decoder ignores it.
+/// The byte order mark that some editors write before the first line of a file. The decoder ignores this mark.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// A decoder of a stream's events.
@@ -45,7 +45,7 @@ pub struct EventDecoder {
     pub event_size: usize,
 }
 
-/// A fault without the key and sequence of the event. The caller adds them if it can read them.
+/// A fault without the key and sequence of the event. The caller adds the key and the sequence if they can be read.
 struct EventRejection(Cause, String);
 
 type DecodeResult<T> = Result<T, EventRejection>;
@@ -68,7 +68,7 @@ impl EventDecoder {
         self.decode_envelope(&envelope, None)
     }
 
-    /// Returns the event of an envelope. `body` is the data, if it is outside the envelope.
+    /// Returns the event of an envelope. `body` is the data if the data is outside the envelope.
     fn decode_envelope(
         &self,
         envelope: &EventEnvelope<'_>,
@@ -92,8 +92,8 @@ impl EventDecoder {
             return unreadable("not UTF-8: it must be a CloudEvent in JSON");
         };
         serde_json::from_str(text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)).or_else(|error| {
-            // The parser reads one line at a time, so it always reports line 1. The dead letter states the line's
-            // number in the file.
+            // The parser reads one line at a time, so it always reports line 1, which this code removes from the error.
+            // The dead letter states the number of the line in the file.
             let error = error.to_string().replace(" at line 1 column ", " at byte ");
             unreadable(truncated(format!("not a CloudEvent in JSON: {error}"), ERROR_LIMIT))
         })
@@ -202,7 +202,7 @@ impl EventDecoder {
 
 type HeaderPair<'a> = (Cow<'a, str>, Cow<'a, str>);
 
-/// Returns the headers that are not extension attributes; see [`HEADERS_ATTRIBUTE`].
+/// Returns the headers in `raw`, the value of [`HEADERS_ATTRIBUTE`].
 fn more_headers(raw: &str) -> DecodeResult<Vec<HeaderPair<'static>>> {
     let pairs =
         json_text(raw).and_then(|text| serde_json::from_str::<Vec<(String, String)>>(&text).ok());

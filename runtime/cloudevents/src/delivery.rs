@@ -21,12 +21,12 @@ pub struct DeliveryBatch {
     pub fingerprint: Option<ReadFingerprint>,
     /// The new limit of unacknowledged deliveries, if it has changed.
     pub prefetch: Option<usize>,
-    /// True if the source has ended.
+    /// True if the source has ended, so that no batch follows.
     pub end: bool,
 }
 
-/// Number of batches that a source reads ahead of the sequencer, which processes one batch while the source reads
-/// the next.
+/// Number of batches that a source reads ahead of the sequencer. The sequencer processes one batch while the source
+/// reads the next.
 pub const READ_AHEAD_BATCHES: usize = 2;
 /// Maximum number of deliveries in a batch.
 pub const BATCH_EVENTS: usize = 256;
@@ -38,15 +38,15 @@ pub const BATCH_BYTES: usize = 1 << 20;
 pub struct AckProgress {
     /// The number of the connection, as in [`DeliveryBatch::subscription_epoch`].
     pub subscription_epoch: u64,
-    /// The number of the last delivery up to which all deliveries of the connection are acknowledged. The first
-    /// delivery of the connection has the number 1.
+    /// All deliveries of the connection with this number or a lower number are acknowledged. The first delivery of the
+    /// connection has the number 1.
     pub through: u64,
 }
 
-/// A running source.
+/// A running source, as the driver of a partition sees it.
 #[derive(Debug)]
 pub struct SourceHandle {
-    /// The deliveries. The channel closes when the source fails; `failure` then has the error.
+    /// The channel of the deliveries. The channel closes when the source fails; `failure` then has the error.
     pub deliveries: mpsc::Receiver<DeliveryBatch>,
     /// The error that ended the source early.
     pub failure: oneshot::Receiver<std::io::Error>,

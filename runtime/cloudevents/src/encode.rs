@@ -1,5 +1,5 @@
-//! Encodes a message as a line. The same message must always produce the same bytes: this module must not read
-//! the clock, so the line has no `time`.
+//! Encodes a message as a line. The same message must always produce the same bytes. This module must therefore not
+//! read the clock, and the line has no `time`.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -17,8 +17,8 @@ use ordain_store::OutboxMessage;
 /// Appends a message of `stream` as a line, including its line end.
 ///
 /// `sequence` is the number that a sequenced sink gave to the message. Data is written as JSON if it is valid JSON and
-/// has a content type of JSON, otherwise as base64. Headers become extension attributes; headers whose names are not
-/// allowed are combined in one attribute that [`EventDecoder`](super::EventDecoder) separates again.
+/// has a content type of JSON, otherwise as base64. Headers become extension attributes. All headers whose names are
+/// not allowed are combined in one attribute, which [`EventDecoder`](super::EventDecoder) splits into headers again.
 pub fn encode(stream: &str, message: &OutboxMessage, sequence: Option<u64>, out: &mut Vec<u8>) {
     let inner = &message.emitted.message;
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");
@@ -40,7 +40,8 @@ pub fn encode(stream: &str, message: &OutboxMessage, sequence: Option<u64>, out:
     out.extend_from_slice(b"}\n");
 }
 
-/// Writes headers. Headers whose names are not allowed or already used are combined in one attribute.
+/// Writes headers as extension attributes. Headers whose names are not allowed or already used are combined in one
+/// attribute.
 pub(super) fn write_headers<'a>(
     out: &mut Vec<u8>,
     headers: impl Iterator<Item = (&'a str, &'a str)>,
@@ -83,7 +84,8 @@ pub(super) fn write_data(out: &mut Vec<u8>, content_type: &str, data: &[u8]) {
     }
 }
 
-/// Returns the data in compact form, if it is JSON that a reader accepts.
+/// Returns the data in compact form. Returns `None` if the data is not valid JSON, or is nested deeper than a reader
+/// accepts.
 fn compact_json(data: &[u8]) -> Option<Cow<'_, str>> {
     let raw: &RawValue = serde_json::from_slice(data).ok()?;
     compact(raw.get()).ok()

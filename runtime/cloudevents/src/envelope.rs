@@ -24,7 +24,7 @@ pub(super) enum EnvelopeMember {
     DataBase64,
 }
 
-/// Number of members.
+/// Number of variants of [`EnvelopeMember`].
 const MEMBER_COUNT: usize = 12;
 
 impl EnvelopeMember {
@@ -47,7 +47,7 @@ impl EnvelopeMember {
     }
 }
 
-/// The members of a JSON object.
+/// The members of the JSON object of a CloudEvent, each as JSON text.
 #[derive(Debug, Default)]
 pub(super) struct EventEnvelope<'a> {
     members: [Option<&'a str>; MEMBER_COUNT],
@@ -57,8 +57,8 @@ pub(super) struct EventEnvelope<'a> {
 }
 
 impl<'a> EventEnvelope<'a> {
-    /// Returns the JSON of a member. According to the specification, an attribute with the value `null` is not set;
-    /// `null` in `data` is a value.
+    /// Returns the JSON text of a member. According to the specification, an attribute with the value `null` is not
+    /// set; `null` in `data` is a value.
     pub(super) fn raw(&self, member: EnvelopeMember) -> Option<&'a str> {
         self.members[member as usize].filter(|raw| *raw != "null" || member == EnvelopeMember::Data)
     }

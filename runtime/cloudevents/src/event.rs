@@ -6,7 +6,7 @@ use super::id::{message_id, source_of};
 use super::letter::{REASON_ATTRIBUTES, letter_attributes};
 use ordain_store::OutboxMessage;
 
-/// Returns a message of `stream` as an event without a number.
+/// Returns a message of `stream` as an event without a sequence.
 pub fn message_event(stream: &str, message: &OutboxMessage) -> Event {
     let inner = &message.emitted.message;
     let headers: Vec<(&str, &str)> = inner.headers().collect();
@@ -24,7 +24,7 @@ pub fn message_event(stream: &str, message: &OutboxMessage) -> Event {
     })
 }
 
-/// Returns a dead letter of `stream` as an event without a number: the original event with the reason in headers. A
+/// Returns a dead letter of `stream` as an event without a sequence: the original event with the reason in headers. A
 /// dead letter is the record of an event that ended without effect.
 pub fn letter_event(stream: &str, letter: &DeadLetter) -> Event {
     let attributes = letter_attributes(stream, letter);

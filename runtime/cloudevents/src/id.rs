@@ -5,10 +5,10 @@ use std::fmt::Write;
 use ordain_store::OutboxMessage;
 
 /// Returns `stream/key/incarnation/sequence/index`. Each part is percent-encoded, so that two messages never have the
-/// same id, whatever characters their keys contain. The part `incarnation` is the exclusive or of the time of the key's
-/// first commit and the digest of the event's id. The reason for the digest: after the store went back in time (lost
-/// its newest writes), another event can get a sequence that a lost event had. The digest gives the messages of the two
-/// events different ids. If an event is executed again, its messages have the same ids as before.
+/// same id, whatever characters their keys contain. The part `incarnation` is a bitwise XOR of two numbers: the time of
+/// the key's first commit, and the digest of the event's id. The reason for the digest: after the store went back in
+/// time (lost its newest writes), another event can get a sequence that a lost event had. The digest gives the messages
+/// of the two events different ids. If an event is executed again, its messages have the same ids as before.
 pub fn message_id(stream: &str, message: &OutboxMessage) -> String {
     let mut id = String::with_capacity(stream.len() + message.key.len() + 32);
     percent_encode(stream, &mut id);
@@ -28,7 +28,7 @@ pub fn source_of(stream: &str) -> String {
     source
 }
 
-/// Appends the text, with every byte that is not an unreserved character of RFC 3986 written as `%XX`.
+/// Appends the text, percent-encoded: every byte that is not an unreserved character of RFC 3986 becomes `%XX`.
 pub(super) fn percent_encode(text: &str, out: &mut String) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {

@@ -15,8 +15,8 @@ const LETTER_TYPE: &str = "ordain.dead-letter";
 /// The media type of data that could not be decoded.
 const BYTES_MEDIA_TYPE: &str = "application/octet-stream";
 
-/// The attributes that contain the reason. If the event has headers with these names, the headers are combined in
-/// another attribute.
+/// The attributes that contain the reason of a dead letter. If the event itself has headers with these names,
+/// [`encode_letter`] combines them in another attribute, and [`letter_event`](crate::letter_event) omits them.
 pub const REASON_ATTRIBUTES: [&str; 9] = [
     "deadcause",
     "deaderror",
@@ -37,7 +37,7 @@ pub struct LetterAttributes<'a> {
     pub kind: &'a str,
     /// Media type of the data; empty if it is unknown.
     pub content_type: &'a str,
-    /// The reason, as attributes by name. No value is empty.
+    /// The reason, as attributes by name. No value of an attribute is empty.
     pub reason: Vec<(&'static str, Cow<'a, str>)>,
 }
 

@@ -1,9 +1,10 @@
-//! CloudEvents 1.0 in JSON (structured mode), one event per line: the format in which files and HTTP deliver
-//! events and in which file sinks write messages and forwarded dead letters.
+//! Reads and writes events as CloudEvents 1.0 in JSON (structured mode), one event per line. Files deliver events in
+//! this format, and file sinks write messages and forwarded dead letters in this format. HTTP delivers events in this
+//! format or in another [`ContentMode`].
 //!
-//! This crate validates form, sizes and nesting of incoming events before any other part uses them. An error describes
-//! what would be valid. This crate must never change data, with one exception: it removes the white space between
-//! tokens of JSON, so that the digest of the content does not depend on the layout.
+//! This crate validates form, sizes and nesting of incoming events before any other part of Ordain uses these events.
+//! An error describes the valid form. This crate must never change data, with one exception: it removes the white space
+//! between tokens of JSON, so that the digest of the content does not depend on the layout.
 #![allow(clippy::doc_markdown, reason = "CloudEvents is a name, not code")]
 
 mod body;
@@ -36,15 +37,16 @@ pub use letter::{LetterAttributes, REASON_ATTRIBUTES, encode_letter, letter_attr
 /// payload in the wrong attribute.
 pub const ATTRIBUTE_LIMIT: usize = 4 << 10;
 
-/// Maximum number of extension attributes of an event. Producers and tracing add about ten.
+/// Maximum number of extension attributes of an event. Producers and tracing usually add about ten.
 pub const HEADERS_LIMIT: usize = 128;
 
-/// Size limit of all names and values of extension attributes, in bytes: they are stored with every event.
+/// Size limit of the names and values of all extension attributes of an event together, in bytes. The store keeps these
+/// names and values with the event.
 pub const HEADERS_SIZE_LIMIT: usize = 64 << 10;
 
-/// The extension attribute with the headers that cannot be extension attributes: their names contain other characters
-/// than `a-z` and `0-9`, are names of envelope members, or occur twice. The value of the attribute is a JSON array of
-/// `[name, value]` pairs, as text.
+/// The extension attribute that contains the headers whose names are not allowed for extension attributes. Such a name
+/// contains other characters than `a-z` and `0-9`, is the name of an envelope member, or occurs twice. The value of the
+/// attribute is a JSON array of `[name, value]` pairs, as text.
 const HEADERS_ATTRIBUTE: &str = "ordainheaders";
 
 /// The media type of the data of an event that has no `datacontenttype`.

@@ -6,8 +6,8 @@ use amq_protocol::uri::AMQPUri;
 
 /// Parses a URL. An error describes the fault in words and never contains the password.
 ///
-/// The syntax is that of RabbitMQ's URI specification, but a URL must have no query parameters: these are settings of
-/// `[broker]`.
+/// The syntax follows RabbitMQ's URI specification, but without query parameters: a configuration sets the heartbeat
+/// with `broker.heartbeat`, not with `?heartbeat=10`.
 pub fn parse(url: &str) -> Result<AMQPUri, String> {
     let rest = ["amqp://", "amqps://"].iter().find_map(|scheme| url.strip_prefix(scheme));
     let rest = rest.ok_or("must begin with amqp:// or, for TLS, with amqps://")?;
@@ -52,7 +52,7 @@ pub fn parse(url: &str) -> Result<AMQPUri, String> {
         }
         _ => {}
     }
-    // The error does not show the host, because this text may be a part of a password.
+    // The error does not show `host`: in a mistyped URL, a part of the password may be in the place of the host.
     if host.is_empty() || host.contains([',', '[']) || host.ends_with(":0") {
         return Err(
             "between the login and the virtual host there must be one host (a name or an IPv4 \

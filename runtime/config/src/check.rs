@@ -1,5 +1,5 @@
-//! Finds conflicts between several settings. This module must not check a setting alone, because the type of the
-//! setting does that.
+//! Finds conflicts between several settings. The check of a single setting belongs in the type of the setting, not in
+//! this module.
 
 mod shared;
 
@@ -53,7 +53,7 @@ impl ConfigChecker<'_> {
 
     fn process(&mut self) {
         let Config { runtime, plugins, streams, .. } = self.config;
-        // A stream with an error of its own is missing from `streams` but present in the file.
+        // An invalid stream is missing from `streams`. The reader has already reported the error of the stream.
         if streams.is_empty() && !self.lines.has_inside("streams") {
             let example = "[streams.orders] with `handler` and `source`";
             self.report("streams", format!("at least one stream is needed, such as {example}"));
@@ -115,7 +115,7 @@ impl ConfigChecker<'_> {
     }
 
     fn check_listener(&mut self, table: &str, listen: SocketAddr, token: Option<&Secret>) {
-        // An invalid token has an error of its own.
+        // If the file sets an invalid token, `token` is `None`, and the reader has already reported the error.
         if !listen.ip().is_loopback()
             && token.is_none()
             && !self.lines.has(&format!("{table}.token"))
@@ -243,7 +243,7 @@ impl ConfigChecker<'_> {
     fn stream_sink(&mut self, at: &str, sink: &StreamSinkConfig) {
         let target = &sink.stream;
         let setting = format!("{at}.stream");
-        // A sink without `stream` has an error of its own.
+        // If the sink has no `stream`, the reader has already reported the error.
         if self.lines.has(&setting) && !self.lines.has(&format!("streams.{target}")) {
             let known = self.config.streams.keys().map(|name| &**name);
             let hint = match super::suggest::nearest(target, known) {
@@ -290,7 +290,8 @@ impl ConfigChecker<'_> {
         self.config.sinks.iter().find(|(_, sink)| feeds(sink)).map(|(name, _)| name)
     }
 
-    /// Reports a sink that the file does not define. A sink with an error of its own counts as defined.
+    /// Reports a sink that the file does not define. An invalid sink counts as defined, because the reader has already
+    /// reported the error of the sink.
     fn require_sink(&mut self, at: &str, sink: &ResourceName) {
         if !self.lines.has(&format!("sinks.{sink}")) {
             let known: Vec<&str> = self.config.sinks.keys().map(|name| &**name).collect();

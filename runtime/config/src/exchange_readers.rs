@@ -1,5 +1,5 @@
-//! Finds the streams that read one exchange. For each key of the exchange, Ordain keeps one count of events for all
-//! these streams, so the streams must have equal settings for numbering.
+//! Finds the streams that read one exchange. Ordain numbers the events of a key once for all these streams, so the
+//! streams must have equal settings for numbering.
 
 use ordain_core::OrderingMode;
 

@@ -1,5 +1,5 @@
-//! Prints the reference of all settings. The descriptions must stay in the tables of the settings, not in
-//! this module.
+//! Prints the reference of all settings. This module must not contain the description of a setting: the descriptions
+//! are the doc comments in the tables of `section!`.
 
 use std::fmt::Write;
 

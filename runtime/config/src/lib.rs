@@ -2,10 +2,10 @@
 //! Each error has its line and describes a valid value. This crate must not open anything that the
 //! configuration names, and must not decide anything at run time.
 //!
-//! Each table of the file is described once, in `process`, `stream`, `source`, `sink` and `replay`, with meaning, form,
-//! bounds, default and reason; the macros in `section` derive the rest. `check` contains the checks that concern
-//! several settings, `lint` the checks that only warn, and `unsupported` the list of settings that this build does not
-//! support yet.
+//! The modules `process`, `stream`, `source`, `sink` and `replay` describe each table of the file once: every setting
+//! with meaning, form, bounds, default and reason. The macros in `section` derive the reader, the checks and the
+//! printed reference from these descriptions. `check` contains the checks that concern several settings, `lint`
+//! contains the checks that only warn, and `unsupported` lists the settings that this build does not support yet.
 #![allow(clippy::doc_markdown, reason = "RabbitMQ and CloudEvents are names, not code")]
 
 pub mod broker_url;
@@ -84,7 +84,7 @@ section! {
         /// The store of all data.
         store: StoreConfig = { kind = "embedded" },
             because "it needs no server";
-        /// The RabbitMQ of all sources and sinks of kind `amqp`.
+        /// The RabbitMQ broker that all sources and sinks of kind `amqp` use.
         broker: Option<BrokerConfig>;
         /// The handlers.
         plugins: PluginsConfig = {};
@@ -107,8 +107,8 @@ pub struct LoadedConfig {
 }
 
 impl LoadedConfig {
-    /// Reads a file, and replaces environment variables in its texts by their values. Relative paths in the file start
-    /// at its folder.
+    /// Reads a file, and replaces environment variables in its texts by their values. A relative path in the file
+    /// starts at the folder of the file.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         let text = read_file(file).map_err(|message| ConfigError::of_file(file, message))?;
         Self::parse(file, &text, &|name| std::env::var(name).ok())
@@ -155,7 +155,8 @@ impl LoadedConfig {
         }
     }
 
-    /// Returns an error about a setting whose fault is found after the file was read, such as a missing handler.
+    /// Returns an error about a setting. A caller uses this function for a fault that it finds after the file was read,
+    /// such as a missing handler.
     pub fn setting_error(&self, setting: &str, message: impl Into<String>) -> ConfigError {
         let line = self.lines.line_of(setting);
         let problem = ConfigProblem { line, setting: setting.to_owned(), message: message.into() };

@@ -1,5 +1,5 @@
-//! Finds settings that are valid by themselves, but with which events can be lost, or can take effect twice. Unlike the
-//! module `check`, this module never refuses a configuration.
+//! Finds valid settings under which an event can be lost or can take effect twice. This module only warns; the module
+//! `check` rejects configurations.
 
 use ordain_core::OrderingMode;
 
@@ -7,7 +7,8 @@ use super::problem::ConfigProblem;
 use super::{LoadedConfig, NumberingPolicy, ResourceName, SourceConfig, StreamConfig};
 
 /// The default of RabbitMQ's setting `consumer_timeout`, in ms. If a consumer does not acknowledge an event for this
-/// time, RabbitMQ closes the consumer's channel and delivers the event again. AMQP does not show the value of a broker.
+/// time, RabbitMQ closes the consumer's channel and delivers the event again. A client cannot read the setting over
+/// AMQP, so the checks assume the default.
 const CONSUMER_TIMEOUT_MS: u64 = 30 * 60_000;
 
 impl LoadedConfig {
@@ -37,7 +38,7 @@ impl ConfigLint<'_> {
         self.problems.push(ConfigProblem { line, setting: setting.to_owned(), message });
     }
 
-    /// Compares the times for which the store keeps events with the longest search for a missing event.
+    /// Warns if the store may remove an event or a dead letter before the longest search for a missing event ends.
     fn gaps(&mut self, name: &ResourceName, stream: &StreamConfig) {
         if stream.ordering != OrderingMode::Sequenced {
             return;
@@ -69,7 +70,8 @@ impl ConfigLint<'_> {
         }
     }
 
-    /// Compares settings of a stream of the broker with the time after which the broker delivers an event again.
+    /// Warns if Ordain may forget a key before the broker's last redelivery, or may hold an event unacknowledged for
+    /// more than half of the broker's time limit.
     fn redelivery(&mut self, name: &ResourceName, stream: &StreamConfig) {
         let timeout = in_words(CONSUMER_TIMEOUT_MS);
         for (setting, ttl) in
@@ -143,7 +145,7 @@ mod tests {
         loaded.expect("a valid configuration").warnings()
     }
 
-    /// Returns a configuration with one stream of the broker, whose settings begin in line 6.
+    /// Returns a configuration with one stream that reads from the broker. The settings in `stream` begin in line 6.
     fn amqp(stream: &str) -> String {
         format!(
             "[broker]\nurl = \"amqp://h\"\n[streams.a]\nhandler = \"x\"\n\
@@ -161,7 +163,8 @@ mod tests {
             // Without the store as a replay source, `retain` has no effect.
             "retain = \"1s\"\ngap = { replay = [] }",
             "ordering = \"fifo\"\nretain = \"1s\"",
-            // 2 s and four pauses of at most 0.2, 0.4, 0.8 and 1.6 s.
+            // The longest search takes exactly 5 s: `gap.timeout` of 2 s, and four pauses of at most 0.2, 0.4, 0.8 and
+            // 1.6 s.
             "retain = \"5s\"",
         ] {
             assert_eq!(warnings(&amqp(stream)), [] as [&str; 0], "{stream}");
@@ -177,7 +180,7 @@ mod tests {
                 "gap = { timeout = \"1h\", attempts = 3, backoff = \"1h..2h\" }\nretain = \"3h\"",
                 ["ordain.toml:7: streams.a.retain: ", "only 3h", "\"4h\""],
             ),
-            // Each of the four earlier rounds may wait for the server for 30 s.
+            // Before the fifth and last round, each of four rounds may wait 30 s for the server.
             (
                 "retain = \"2m\"\ngap = { replay = [\"store\", \"http://h/{key}/{sequence}\"] }",
                 ["ordain.toml:6: streams.a.retain: ", "only 2m", "\"3m\""],
@@ -208,7 +211,7 @@ mod tests {
         }
     }
 
-    /// A stream that does not read from the broker receives no event again after a fixed time.
+    /// The `consumer_timeout` of RabbitMQ does not concern a stream that does not read from the broker.
     #[test]
     fn times_of_the_broker_concern_streams_of_the_broker_only() {
         let text = "[streams.a]\nhandler = \"x\"\nsource = { kind = \"http\" }\ncomplete_ttl = \"1m\"\n\

@@ -11,7 +11,7 @@ use ordain_store::{InstanceId, InstanceInfo, Mark, Store, StoreError};
 /// The version of the mark's format.
 const FORMAT_VERSION: u32 = 2;
 
-/// The reason why the settings of a stream cannot be used with the data in the store.
+/// The reason why Ordain cannot use the settings of a stream with the data in the store.
 #[derive(Debug, thiserror::Error)]
 pub enum NumberingError {
     /// The configuration contradicts the data.
@@ -54,7 +54,7 @@ impl StreamNumbering {
             })
     }
 
-    /// Returns the first setting that differs, and its value in `self`.
+    /// Returns the first setting that differs between `self` and `other`, with its value in `self`.
     fn difference(&self, other: &Self) -> Option<(&'static str, String)> {
         if self.ordering != other.ordering {
             return Some(("ordering", format!("{:?}", self.ordering)));
@@ -69,12 +69,12 @@ impl StreamNumbering {
 
 /// Checks the configured streams against the store and the running processes, and records the settings of new streams.
 /// Returns an error if the data of a stream was written with other settings, or if another process runs the stream with
-/// other settings. When this function returns successfully, the marks are durable. Only then may a process write data
-/// of the streams.
+/// other settings. When this function returns successfully, the marks are durable. Before that, a process must not
+/// write data of the streams.
 ///
 /// Each process must call this function again after the process has joined the membership (the list of running
 /// processes in the store). Two processes that start at the same time with different numbers of partitions may not find
-/// each other in the first call. In the second call, one of them finds the other.
+/// each other in the first call. In the second call, at least one of the two processes finds the other process.
 pub async fn check(
     loaded: &LoadedConfig,
     store: &dyn Store,
@@ -128,7 +128,7 @@ pub async fn check(
 }
 
 /// Returns the number of partitions of a stream that has data in the store, whether the stream is configured or not.
-/// The number is 1 if the store has no mark of the stream.
+/// Returns 1 if the store has no mark of the stream.
 pub async fn partitions(store: &dyn Store, stream: &str) -> Result<u32, StoreError> {
     let mark = format!("stream/{stream}");
     match store.mark(&mark).await? {

@@ -9,7 +9,8 @@ use crate::{
 use ordain_store::{Destination, DestinationRules, NumberingSettings};
 use ordain_util::canonical_path::canonical_path;
 
-/// The numbering policy of messages that pass through the store: their destination and its rules.
+/// The numbering policy of messages that pass through the store: the destination of the messages, and the rules of the
+/// destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NumberingPolicy {
     /// The destination.
@@ -21,8 +22,8 @@ pub struct NumberingPolicy {
 }
 
 impl NumberingPolicy {
-    /// The exclusive upper bound of sequences from a producer. The numbers of every store are exact above this bound
-    /// too, so a store can continue the count after the highest allowed sequence.
+    /// The exclusive upper bound of sequences from a producer. Every store still counts exactly above this bound, so
+    /// that Ordain can number further events after a producer's event with the highest allowed sequence.
     const SEQUENCE_LIMIT: u64 = 1 << 51;
 
     /// Returns an error text if a producer's sequence is out of range.
@@ -126,7 +127,7 @@ impl NumberingPolicy {
     }
 }
 
-/// Returns the rules by which the store numbers the events of each key of a stream, and retains them.
+/// Returns the rules by which the store numbers and retains the events of each key of a stream.
 fn numbers(stream: &StreamConfig) -> NumberingSettings {
     let key_ttl = stream.key_ttl.0.map_or(u64::MAX, |ttl| ttl.0);
     NumberingSettings {

@@ -1,5 +1,5 @@
-//! Errors in a configuration: all errors at once, each with its line and a description of a valid value. An
-//! error must never contain a secret: the readers of secret settings do not pass on the text of the setting.
+//! Errors in a configuration: all errors at once, each with its line and a description of a valid value. An error must
+//! never contain a secret, so the reader of a secret setting does not put the text of the setting into the error.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -77,7 +77,7 @@ impl SettingLines {
         self.0.contains_key(setting)
     }
 
-    /// Returns whether the file sets anything in a table.
+    /// Returns whether the file sets at least one setting of a table.
     pub(super) fn has_inside(&self, table: &str) -> bool {
         let prefix = format!("{table}.");
         self.0.range(prefix.clone()..).next().is_some_and(|(name, _)| name.starts_with(&prefix))

@@ -21,10 +21,10 @@ section! {
         /// Maximum number of keys in memory, over all streams and partitions.
         max_active_keys: usize [1 to 10_000_000] = 100_000,
             because "a key in memory takes about 1 KiB with its state, so this is about 100 MiB";
-        /// Memory for events, states, outcomes and unpublished messages, divided among the partitions. When a
-        /// partition has used three quarters of its part, its waiting events move to the store, and it reads no
-        /// further events. When the part is full, the partition completes its commits and publications before it
-        /// loads or executes anything. The store and the handlers use additional memory.
+        /// Memory for events, states, outcomes and unpublished messages, divided among the partitions. When a partition
+        /// has used three quarters of its part, it moves waiting events to the store and reads no further events. When
+        /// the part is full, the partition completes its commits and publications before it loads or executes anything.
+        /// The store and the handlers use additional memory.
         memory_budget: ByteSize ["16MiB" to "1024GiB"] = "512MiB",
             because "it holds the prefetched events of many partitions, and is half of a small machine's memory";
         /// Maximum number of events of a partition that have been passed to a handler and are not yet committed.
@@ -33,8 +33,8 @@ section! {
         /// Maximum number of events in a commit.
         batch: usize [1 to 65_536] = 512,
             because "larger batches no longer lower the cost of an event, and delay the next batch";
-        /// Size of a commit. A commit that has reached this size takes no further data. The last outcome may
-        /// exceed the size, so an outcome always fits.
+        /// Size at which a commit is full. A full commit takes no further outcomes. The last outcome may exceed this
+        /// size, so that even the largest outcome fits into a commit.
         batch_size: ByteSize ["64KiB" to "256MiB"] = "4MiB",
             because "a disk writes this in a few ms, and the next commits wait for that time";
         /// Size of the largest event, with its attributes and headers.
@@ -73,8 +73,8 @@ section! {
         /// Size of the largest request.
         request_size: ByteSize ["1KiB" to "256MiB"] = "8MiB",
             because "it holds several thousand events; larger requests gain nothing and take longer to send again";
-        /// Total size of the requests in progress. Beyond this size, Ordain rejects requests, and producers retry
-        /// after a moment.
+        /// Maximum total size of the requests in progress. Beyond this size, Ordain rejects requests, and producers
+        /// retry after a moment.
         in_flight: ByteSize ["1MiB" to "16GiB"] = "64MiB",
             because "it holds eight requests of the largest size, or ten thousand requests of a few KiB";
     }
@@ -142,7 +142,7 @@ section! {
         /// The folder; created if it is missing. Only one process at a time can open it.
         path: FilePath = "ordain-data",
             because "it is easy to find next to the configuration";
-        /// Memory for data read from the folder; writing uses about 100 MiB in addition.
+        /// Size of the cache for data that was read from the folder. Writing uses about 100 MiB in addition.
         cache: ByteSize ["1MiB" to "1024GiB"] = "64MiB",
             because "it holds the frequently used part of a million key records; the system caches the rest";
         /// How long a dead letter is kept.
@@ -161,11 +161,12 @@ section! {
         /// Prefix of the names of all keys in Redis.
         prefix: ResourceName = "ordain",
             because "several Ordain deployments can share one Redis under different prefixes";
-        /// Number of shards of the store, each in one hash slot. A store keeps its number: another number needs
-        /// another `prefix`, under which Ordain begins with an empty store.
+        /// Number of shards of the store, each in one hash slot. The number cannot be changed later: another number
+        /// requires another `prefix`, under which Ordain begins with an empty store.
         shards: u32 [1 to 1_024] = 16,
             because "it exceeds the number of masters of a usual cluster, and still allows large batches";
-        /// The servers that must have a commit before the commit succeeds: the master, or also replicas.
+        /// The servers that must have a commit before the commit succeeds: the master alone, or the master and N
+        /// replicas.
         durability: RedisDurability = "local",
             because "waiting for replicas adds a round trip to each batch";
         /// How long a dead letter is kept.

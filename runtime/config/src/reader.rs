@@ -1,5 +1,5 @@
-//! Walks the parsed file: returns tables and fields, records every problem with its line, and continues.
-//! It reads any [`SettingValue`] and must not depend on the meaning of a setting.
+//! Walks the parsed file: returns tables and fields, records every problem with its line, and continues. This module
+//! reads any [`SettingValue`] and must not depend on the meaning of a setting.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -14,9 +14,9 @@ use super::suggest::nearest;
 /// The field that selects the kind of a table, if the table has several kinds.
 const KIND_FIELD: &str = "kind";
 
-/// The state of reading a file.
+/// The reader of one file, with the problems and the lines of settings that it has found so far.
 pub(super) struct ConfigReader<'a> {
-    /// Offsets at which the lines after the first begin.
+    /// Byte offsets at which the second and all later lines begin.
     line_starts: Vec<usize>,
     env: EnvLookup<'a>,
     /// The folder at which relative paths start.
@@ -32,7 +32,7 @@ pub(super) struct ConfigReader<'a> {
 #[derive(Clone)]
 pub(super) struct SettingNode<'n> {
     pub(super) name: String,
-    /// Its key in the surrounding table; empty for the whole file and for elements of an array.
+    /// The key of the value in the surrounding table; empty for the whole file and for elements of an array.
     pub(super) key: &'n str,
     pub(super) line: usize,
     pub(super) value: &'n DeValue<'n>,
@@ -197,7 +197,7 @@ impl<'a> ConfigReader<'a> {
         self.report(line, table, format!("unknown setting `{name}`; {hint}"));
     }
 
-    /// Returns the table at a node, with any fields.
+    /// Returns the table at a node. All field names are allowed.
     pub(super) fn any_table<'n>(&mut self, node: &SettingNode<'n>) -> Option<TableNode<'n>> {
         let DeValue::Table(entries) = node.value else {
             self.report_wrong_form(node, "a table");
@@ -312,7 +312,7 @@ impl<'a> ConfigReader<'a> {
         inside
     }
 
-    /// Reads a default or a bound. The source of this crate contains both in the syntax of the file.
+    /// Reads a default or a bound from a `section!` table, which states both in the syntax of the file.
     fn read_literal<T: SettingValue>(&mut self, at: &SettingNode<'_>, text: &str) -> Option<T> {
         let value = DeValue::parse(text).ok()?;
         T::read(self, &SettingNode::new(at.name.clone(), at.line, value.get_ref(), false))
@@ -345,7 +345,7 @@ impl<'a> ConfigReader<'a> {
         found
     }
 
-    /// Reads a table whose `kind` is known.
+    /// Reads a table after its `kind` has been read. The field `kind` is then no unknown field.
     pub(super) fn read_kind_table<T: SettingValue>(&mut self, node: &SettingNode<'_>) -> Option<T> {
         T::read(self, &SettingNode { has_kind: true, ..node.clone() })
     }

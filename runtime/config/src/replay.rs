@@ -38,8 +38,8 @@ section! {
     }
 }
 
-/// Time limit of a query, including its wait for other queries. If twice the `timeout` of a request is longer, twice the
-/// `timeout` is the limit.
+/// Time limit of a query, including the time in which the query waits for other queries. If a request may take more
+/// than 15 s, the limit is twice the `timeout` of the request.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A URL with the placeholders `{stream}`, `{key}` and `{sequence}`.
@@ -102,7 +102,7 @@ impl Scalar for ReplayUrl {
     }
 }
 
-/// The value of the header `authorization`. It is never printed.
+/// The value of the header `authorization`. The value is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Authorization(String);
 
@@ -161,7 +161,7 @@ impl ReplayServer {
     }
 }
 
-/// A URL, which stands for a table with `url` alone.
+/// A URL in place of a table: the short form of a table that contains only `url`.
 struct ReplayShorthand(ReplayUrl);
 
 impl Scalar for ReplayShorthand {

@@ -8,8 +8,8 @@ use super::reader::{ConfigReader, SettingNode, SettingValue, describe};
 pub(super) trait Scalar: Sized {
     /// Description of a valid value.
     const FORM: &'static str;
-    /// True if the value is written in quotes; false for a number or switch without quotes. For both forms, the file
-    /// may instead contain a text with variables in quotes.
+    /// True if the file writes the value in quotes; false for a number, `true` or `false`. A file may also write a
+    /// number or a switch as a text in quotes that contains a variable, such as `"${PORT}"`.
     const QUOTED: bool = true;
     /// True if the value may also be written without quotes.
     const BARE: bool = !Self::QUOTED;
@@ -18,7 +18,7 @@ pub(super) trait Scalar: Sized {
     /// True if errors must not show the values of variables in the text.
     const HIDES_VARIABLES: bool = false;
 
-    /// Parses the text. If the error is not empty, it is a hint that the message shows after the expected form.
+    /// Parses the text. A non-empty error is a hint, which the message of the problem shows after the expected form.
     fn parse(text: &str) -> Result<Self, String>;
 
     /// Keeps the text with its variables, for a value that is read again while the process runs.

@@ -11,17 +11,18 @@ use super::{
 };
 
 /// Limit of the turns in progress for each worker thread. At each of its steps, the sequencer exchanges a batch of
-/// turns with the workers. Even if each turn is one cheap event, a worker must have enough turns until the next step.
-/// `run_ahead` limits the events in these turns.
+/// turns with the workers. The limit is high, so that a worker has turns until the next step even if each turn is one
+/// cheap event. `run_ahead` limits the events in these turns.
 const TURNS_PER_WORKER: usize = 256;
 
 /// Limit of the loads of key records in progress, as a multiple of `runtime.batch`: the store reads one batch of
 /// records while the sequencer requests the next batch.
 const LOADS_PER_BATCH: usize = 2;
 
-/// Divisor of the memory budget. The resulting memory holds copies of the newest commits, because a shared store may
-/// lose these commits. At ten thousand small events per second, these are the commits of the last few seconds. That is
-/// enough, because a server that syncs once per second loses the commits of one or two seconds.
+/// Divisor of the memory budget: this part of the budget holds copies of the newest commits. A shared store may lose
+/// its newest commits, and the owner then writes them again from the copies. At ten thousand small events per second,
+/// the copies cover the last few seconds. A Redis that syncs its file once per second loses the commits of at most one
+/// or two seconds.
 const KEPT_COMMITS_DIVISOR: usize = 8;
 
 /// The maximum number of committed and unpublished messages of a partition, as a multiple of `run_ahead`. At this

@@ -17,7 +17,7 @@ kinds! {
 }
 
 impl SinkConfig {
-    /// Returns whether messages are numbered within their keys.
+    /// Returns whether Ordain numbers the messages of each key.
     pub fn sequenced(&self) -> bool {
         match self {
             Self::Amqp(sink) => sink.sequenced,

@@ -146,7 +146,7 @@ section! {
     }
 }
 
-/// Maximum number of feeding exchanges: for each of them, a start declares a binding.
+/// Maximum number of feeding exchanges. At every start, Ordain declares one binding for each of them.
 const BIND_LIMIT: usize = 64;
 
 impl SettingValue for Vec<ExchangeBinding> {
@@ -189,9 +189,10 @@ impl Scalar for KeyLocation {
 }
 
 /// Maximum number of events between two checkpoints of a file. After a crash, the source reads these events again, and
-/// also the unacknowledged events of the prefetch. For a queue in the store, this is the maximum number of acknowledged
-/// events that wait for their removal from the queue. During a removal, up to one prefetch of further events can be
-/// acknowledged. After a crash, the source reads all these events again.
+/// also the unacknowledged events of the prefetch. For a queue in the store, this number limits the acknowledged events
+/// that the source has not yet removed from the queue. While the source removes them, up to one prefetch of further
+/// events can be acknowledged. After a crash, the source reads again all acknowledged events that are still in the
+/// queue.
 pub const CHECKPOINT_INTERVAL_EVENTS: usize = 1_024;
 
 /// The maximum number of events in a request over HTTP. A producer rarely has more events at once, and the store writes
@@ -199,8 +200,9 @@ pub const CHECKPOINT_INTERVAL_EVENTS: usize = 1_024;
 pub const REQUEST_EVENTS_LIMIT: usize = 10_000;
 
 impl SourceConfig {
-    /// Returns how many events may arrive again after a crash or a lost response. A `fifo` stream must remember
-    /// at least this number of ids. `has_ingress` states whether a stream of the broker also accepts events over HTTP.
+    /// Returns how many events may arrive again after a crash or a lost response. A `fifo` stream must remember at
+    /// least this number of ids. `has_ingress` states whether a stream that reads from the broker also accepts events
+    /// over HTTP.
     pub fn redelivery_limit(&self, has_ingress: bool) -> usize {
         let prefetch = self.prefetch();
         prefetch
@@ -213,7 +215,7 @@ impl SourceConfig {
             }
     }
 
-    /// Returns whether the stream accepts events over HTTP in addition to those of the broker.
+    /// Returns whether the stream accepts events both from the broker and over HTTP.
     pub fn has_inbox(&self, has_ingress: bool) -> bool {
         has_ingress && matches!(self, Self::Amqp(AmqpSourceConfig { exchange: Some(_), .. }))
     }

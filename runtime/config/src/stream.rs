@@ -77,7 +77,7 @@ section! {
         /// Number of events of a key that the store keeps for replay.
         retain_events: u64 [1 to 10_000_000] = 10_000,
             because "it is the widest gap that a key waits for by default (`max_width`)";
-        /// Sink that also receives every dead letter, with the reason in extension attributes.
+        /// Sink that receives a copy of every dead letter, with the reason in extension attributes.
         dead_letter: Option<ResourceName>;
         /// Number of concurrent turns of this stream at the workers. Default: 256 for each worker.
         concurrency: Option<usize> [1 to 65_536],
@@ -96,10 +96,10 @@ section! {
 section! {
     /// Settings for missing events.
     pub struct GapConfig {
-        /// Time from the arrival of the first later event to the first round of requests.
+        /// Time from the arrival of the first event after a gap to the first round of requests for the missing events.
         timeout: Millis ["1ms" to "7d"] = "2s",
             because "an event that was only overtaken arrives by then";
-        /// Number of rounds of requests.
+        /// Number of rounds of requests for a missing event. After the last round, `on_exhausted` applies.
         attempts: u32 [1 to 1_000] = 5,
             because "with the backoff, five rounds take one to three seconds, within which a late response arrives";
         /// Delay between rounds: a random value between the lower bound and a ceiling that doubles with each

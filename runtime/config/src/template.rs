@@ -31,10 +31,10 @@ impl RoutingKeyTemplate {
         })
     }
 
-    /// Returns the length of a message's routing key, in bytes, if it is too long.
+    /// Returns the length of a message's routing key, in bytes, if the routing key is too long; otherwise `None`.
     pub fn excessive_length(&self, stream: &str, key: &str, kind: &str) -> Option<usize> {
-        // For most routing keys, this upper bound of the length is within the limit, so that the routing key need not
-        // be built.
+        // If even this upper bound of the length is within the limit, as it is for most messages, the routing key need
+        // not be built.
         let most = self.0.len()
             + self.0.matches('{').count() * key.len().max(kind.len()).max(stream.len());
         if most <= Self::LIMIT_BYTES {

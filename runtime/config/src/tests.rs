@@ -85,7 +85,7 @@ fn every_setting_is_accepted() {
     assert_eq!(orders.key_ttl, OffOr(Some(Millis(90 * 86_400_000))));
     // The file contains every setting of the reference, so that none is untested.
     assert_contains_rows(reference(), "", text);
-    // This build rejects the unsupported settings, by line.
+    // This build rejects the unsupported settings, with one error for each, sorted by line.
     let refused = loaded.check_supported().expect_err("an unsupported setting");
     let settings: Vec<&str> =
         refused.problems.iter().map(|problem| problem.setting.as_str()).collect();
@@ -136,7 +136,7 @@ fn every_setting_is_documented_and_every_default_is_valid() {
     let mut count = 0;
     walk(reference(), &mut count);
     assert!(count > 90, "{count}");
-    // Every table with only its required settings, so that all defaults are parsed.
+    // The text contains every table with only its required settings, so that the reader parses all defaults.
     let text = r#"
         [store]
         kind = "redis"
@@ -265,7 +265,7 @@ fn fields_must_have_their_form() {
         ("gap.replay = [\"http://me@h/{key}/{sequence}\"]", "use `authorization` instead"),
         ("gap.replay = [{ url = \"h/{key}/{sequence}\" }]", "expected a URL"),
         ("gap.replay = [{ timeout = \"1s\" }]", "`url` is missing"),
-        // The value of the variable may be a secret.
+        // The value of the variable may be a secret, so the error shows the name of the variable.
         ("gap.replay = [\"http://h/{key}?t=${WRONG}\"]", "?t=${WRONG}\"; {sequence} is missing"),
         (
             "gap.replay = [{ url = \"http://h/{key}?t=${WRONG}\" }]",
@@ -462,7 +462,7 @@ fn streams_that_feed_each_other_fit_together() {
 
 const BROKER: &str = "[broker]\nurl = \"amqp://localhost\"\n";
 
-/// Returns a stream of the broker on five lines.
+/// Returns the configuration of a stream that reads from the broker, on five lines.
 fn amqp_stream(name: &str, source: &str, more: &str) -> String {
     format!(
         "[streams.{name}]\nhandler = \"h\"\n{more}\n[streams.{name}.source]\n\
@@ -520,7 +520,7 @@ fn dead_letters_do_not_return_over_the_broker() {
     let own = "exchange = \"x\"\nqueue = \"q\"";
     case(own, "exchange = \"x\"", true);
     case(own, "exchange = \"graveyard\"", false);
-    // The operator may have bound the queue with any key.
+    // With `declare = false`, the operator may have bound the queue with any key, so Ordain reports no loop.
     case(&format!("{own}\ndeclare = false"), "exchange = \"x\"", false);
     for (bound, key, returns) in [
         ("#", "{key}", true),
@@ -539,7 +539,8 @@ fn dead_letters_do_not_return_over_the_broker() {
         let bind = format!("{own}\nbind = [{{ exchange = \"y\", routing_key = \"{bound}\" }}]");
         case(&bind, &format!("exchange = \"y\"\nrouting_key = \"{key}\""), returns);
     }
-    // The letters of `a` reach `b`. The exchange of `b` feeds the exchange of `c`, whose letters return to `a`.
+    // The dead letters of `a` reach `b`. The exchange of `b` feeds the exchange of `c`, whose dead letters return to
+    // `a`.
     let sink = |name: &str, exchange: &str| {
         format!("[sinks.{name}]\nkind = \"amqp\"\nexchange = \"{exchange}\"\n")
     };

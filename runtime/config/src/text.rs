@@ -102,8 +102,8 @@ impl<T: SettingValue> SettingValue for NamedTables<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AmqpName(pub String);
 
-/// Size limit in bytes. AMQP allows names of up to 255 bytes. The rest is for the suffixes of names that begin with
-/// the name of a queue: `.N` of a partition, `.dropped`, `.N.marker`, `.x123456.marker` and `.version.123456`.
+/// Size limit in bytes. AMQP allows names of up to 255 bytes. Ordain needs the remaining 15 bytes, because it appends a
+/// suffix to the name of a queue: `.N` of a partition, `.dropped`, `.N.marker`, `.x123456.marker` or `.version.123456`.
 const AMQP_NAME_LIMIT_BYTES: usize = 240;
 
 impl Scalar for AmqpName {
@@ -148,7 +148,7 @@ impl SettingValue for FilePath {
     }
 }
 
-/// The source or destination of lines.
+/// The place from which a source reads lines, or to which a sink writes lines.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum FileOrStdio {
     /// `-`: standard input or output.
@@ -216,11 +216,11 @@ impl Scalar for Secret {
     }
 }
 
-/// URL of the broker. It may contain a password.
+/// URL of the broker, which may contain a password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerUrl {
     url: Secret,
-    /// The URL with its variables.
+    /// The URL as in the file, with variables in place of their values.
     template: Secret,
 }
 
@@ -230,8 +230,8 @@ impl BrokerUrl {
         self.url.expose()
     }
 
-    /// Reads again the files that the URL names as variables. Returns `None` if the URL names no file. The error does
-    /// not contain the URL.
+    /// Reads the files of variables such as `${file:/path}` in the URL again, and returns the resulting URL. Returns
+    /// `None` if the URL has no such variable. The error does not contain the URL.
     pub fn read_again(&self) -> Result<Option<AMQPUri>, String> {
         if !has_file_variable(&self.template.0) {
             return Ok(None);

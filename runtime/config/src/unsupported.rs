@@ -4,7 +4,7 @@
 use super::problem::{ConfigProblem, SettingLines};
 use super::{Config, SourceConfig, StreamConfig};
 
-/// A feature, the rows of the reference that belong to it, and a function that finds the settings that request it.
+/// The name of a feature, its rows in the reference, and a function that finds the settings that request the feature.
 type UnsupportedFeature = (&'static str, &'static [&'static str], fn(&Config) -> Vec<String>);
 
 const UNSUPPORTED_FEATURES: &[UnsupportedFeature] = &[
@@ -19,7 +19,7 @@ const UNSUPPORTED_FEATURES: &[UnsupportedFeature] = &[
     }),
 ];
 
-/// Returns the unsupported feature of a row of the reference.
+/// Returns the unsupported feature to which a row of the reference belongs; `None` if the row is supported.
 pub(super) fn unsupported_feature(place: &str) -> Option<&'static str> {
     UNSUPPORTED_FEATURES
         .iter()

@@ -1,10 +1,11 @@
-//! The times of commits. After the store has lost commits, they show since when commits are lost.
+//! The times of commits. After the store has lost commits, these times show when the loss began.
 
 use std::collections::VecDeque;
 
 /// Minimum time between two recorded commits, in ms.
 const RECORD_INTERVAL_MS: u64 = 60_000;
-/// Maximum number of recorded commits: with a commit in each minute, the commits of an hour. A failover loses less.
+/// Maximum number of recorded commits: with a commit in each minute, the commits of an hour. A failover loses the
+/// commits of a shorter time.
 const RECORDED_LIMIT: usize = 60;
 
 /// The numbers and times of some commits of one shard (slice of the store), the newest last.
@@ -12,8 +13,8 @@ const RECORDED_LIMIT: usize = 60;
 pub struct CommitTimes(VecDeque<(u64, u64)>);
 
 impl CommitTimes {
-    /// Records the time of a commit, in ms since the Unix epoch, if the last recorded time is a minute old. The commit
-    /// must be newer than all recorded commits.
+    /// Records the time of a commit, in ms since the Unix epoch, if the last recorded time is at least a minute old.
+    /// The commit must be newer than all recorded commits.
     pub fn record(&mut self, commit: u64, time: u64) {
         if self.0.back().is_none_or(|(_, last)| time >= last + RECORD_INTERVAL_MS) {
             self.0.push_back((commit, time));
@@ -34,13 +35,13 @@ impl CommitTimes {
 mod tests {
     use super::*;
 
-    /// The times of at most 60 commits are kept, and two kept times differ by at least a minute. The returned time is the
-    /// newest of them that is before all later commits.
+    /// The times of at most 60 commits are kept, and two kept times differ by at least a minute. The returned time
+    /// belongs to the newest kept commit that is not after the given commit.
     #[test]
     fn time_is_before_all_later_commits() {
         let mut times = CommitTimes::default();
         assert_eq!(times.before_commits_after(9), None);
-        // A commit each half a minute.
+        // One commit every half minute.
         for commit in 5..=200 {
             times.record(commit, commit * 30_000);
         }

@@ -11,20 +11,22 @@ use crate::turn::{AttemptToken, Turn};
 /// name the [`Input`](crate::Input) that answers them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Load a key record, the durable record of one key, and take the key over for this partition. Start as soon as
-    /// [`may_read`](crate::Sequencer::may_read) permits. `Loaded` answers this effect.
+    /// Load a key record, the durable record of one key, and take the key over for this partition. Start the load as
+    /// soon as [`may_read`](crate::Sequencer::may_read) permits. [`Input::Loaded`](crate::Input::Loaded) answers this
+    /// effect.
     Load {
         /// The token to return with the answer.
         token: AttemptToken,
-        /// The key.
+        /// The key to load.
         key: Key,
     },
-    /// Execute a turn: consecutive events of one key. Start as soon as [`may_run`](crate::Sequencer::may_run) permits.
-    /// `TurnDone` answers this effect.
+    /// Execute a turn: consecutive events of one key. Start the turn as soon as [`may_run`](crate::Sequencer::may_run)
+    /// permits. [`Input::TurnDone`](crate::Input::TurnDone) answers this effect.
     Run(Turn),
-    /// Commit a batch under the claim, which identifies this owner to the store. `Committed` answers this effect.
-    /// Before that answer, the sequencer requests no other batch of the same shard (a slice of the store). After the
-    /// answer [`Unknown`](crate::CommitReply::Unknown), the sequencer requests the same batch again.
+    /// Commit a batch under the claim, which identifies this owner to the store.
+    /// [`Input::Committed`](crate::Input::Committed) answers this effect. Before that answer, the sequencer requests no
+    /// other batch of the same shard (a slice of the store). After the answer [`Unknown`](crate::CommitReply::Unknown),
+    /// the sequencer requests the same batch again.
     Commit(Arc<Batch>),
     /// Acknowledge all deliveries up to `through`. The events of these deliveries are durable in the store: settled, or
     /// held until they can run.
@@ -33,20 +35,22 @@ pub enum Effect {
         through: DeliveryNumber,
     },
     /// Publish the messages of a committed batch, then its dead letters ([`Batch::forwarded`]). The messages and dead
-    /// letters of all earlier batches of the shard go first. The sequencer requests this effect only for a batch with
-    /// messages or dead letters to publish. `Published` answers this effect.
+    /// letters of all earlier batches of the shard must be published first. The sequencer requests this effect only for
+    /// a batch with messages or dead letters to publish. [`Input::Published`](crate::Input::Published) answers this
+    /// effect.
     Publish {
-        /// The batch.
+        /// The committed batch.
         batch: Arc<Batch>,
         /// The result of the commit: its time, and the writes that the store refused.
         applied: AppliedCommit,
     },
-    /// Read spilled events: events that the store holds until they can run. Start as soon as
-    /// [`may_read`](crate::Sequencer::may_read) permits. `SpillRead` answers this effect.
+    /// Read spilled events: events that the store holds until they can run. Start the read as soon as
+    /// [`may_read`](crate::Sequencer::may_read) permits. [`Input::SpillRead`](crate::Input::SpillRead) answers this
+    /// effect.
     ReadSpill {
         /// The token to return with the answer.
         token: AttemptToken,
-        /// The key.
+        /// The key whose spilled events to read.
         key: Key,
         /// The first sequence to read.
         from: u64,
@@ -55,11 +59,11 @@ pub enum Effect {
         /// The maximum number of bytes to read. The first event is read even if it is larger.
         bytes: usize,
     },
-    /// Search a replay source for missing events. `Replayed` answers this effect.
+    /// Search a replay source for missing events. [`Input::Replayed`](crate::Input::Replayed) answers this effect.
     Replay {
         /// The token to return with the answer.
         token: AttemptToken,
-        /// The key.
+        /// The key of the missing events.
         key: Key,
         /// The number of the replay source; 0 is the store.
         source: usize,
@@ -69,35 +73,37 @@ pub enum Effect {
         /// belong to a key of the same name that has ended.
         max_letter_age: u64,
     },
-    /// Read the due index of this partition: the keys with the times at which their owner must process them. `DueRead`
-    /// answers this effect.
+    /// Read the due index of this partition: the keys with the times at which their owner must process them.
+    /// [`Input::DueRead`](crate::Input::DueRead) answers this effect.
     ReadDue {
         /// The entry after which to start; `None` to start at the beginning.
         after: Option<(u64, Key)>,
         /// The maximum number of entries to read.
         limit: usize,
         /// `true` to read also the entries that are not due yet. The sequencer sets this flag after the source has
-        /// ended. No more events can arrive then, so the sequencer does not wait for the times of the entries.
+        /// ended. After the end of the source, no more events can arrive, so the sequencer does not wait for the times
+        /// of the entries.
         all: bool,
     },
-    /// Stop: this owner has lost the partition. Close everything without another write.
+    /// Stop: this owner has lost the partition. The driver must stop processing the partition, and must not write to
+    /// the store again.
     Stop(StopReason),
 }
 
 /// The reason why ownership ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopReason {
-    /// A newer owner has the partition.
+    /// A newer owner has claimed the partition.
     Fenced,
     /// The store lacks this owner's last commit, or has another commit in its place, and the sequencer cannot recover
     /// the lost commits.
     RolledBack {
-        /// The shard.
+        /// The shard that lacks commits.
         shard: u32,
         /// The number of this owner's last commit in the shard.
         last: u64,
-        /// The number of the last commit that the shard still has, or that the sequencer has repeated. `None` if the
-        /// shard has lost this owner's claim, and therefore all commits of this owner.
+        /// The number of the last commit that the shard still has, or that the store has applied again after the loss.
+        /// `None` if the shard has lost this owner's claim, and therefore all commits of this owner.
         stored: Option<u64>,
         /// A time before all lost commits, in ms since the Unix epoch, by the store's clock. `None` if the sequencer
         /// does not know such a time.

@@ -8,15 +8,15 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use crate::packed::{HeaderIter, PackedStrings, UnpackError, pack_headers};
 
-/// The unit of order: an order id, an account, a session.
+/// The key of an event, such as an order id, an account or a session. The events of one key are executed in order.
 pub type Key = Arc<str>;
 
-/// The number of a delivery. The driver counts the deliveries of a source from 1 without holes. A repeated delivery of
-/// the same event has its own number.
+/// The number of a delivery. The driver (the code that calls the sequencer) numbers the deliveries of a source from 1
+/// without holes. A repeated delivery of the same event has its own number.
 pub type DeliveryNumber = u64;
 
-/// The exclusive upper bound of sequences. The next sequence of a key is the last sequence plus one, and must fit in a
-/// `u64`.
+/// The exclusive upper bound of sequences. `u64::MAX` itself is not a valid sequence, because the next sequence of the
+/// key would not fit in a `u64`.
 pub const SEQUENCE_END: u64 = u64::MAX;
 
 /// Returns the number of the shard that holds `key`. A shard is a slice of the store.
@@ -31,7 +31,7 @@ pub fn digest(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }
 
-/// The fields of an event, as a decoder has read them. [`Event::new`] packs them.
+/// The fields of an event, as a decoder has read them. [`Event::new`] packs these fields into an event.
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(missing_docs, reason = "the accessors of `Event` have the meanings")]
 pub struct EventParts<'a> {
@@ -69,7 +69,7 @@ const HAS_DELAY: u8 = 8;
 const HAS_KEY: u8 = 16;
 
 impl Event {
-    /// Packs the parts.
+    /// Creates an event, and packs its fields into one buffer.
     pub fn new(parts: &EventParts<'_>) -> Self {
         let headers = pack_headers(parts.headers.iter().copied());
         Self::from_packed(
@@ -102,7 +102,7 @@ impl Event {
         Self { parts, sequence, time_ms, content, end }
     }
 
-    /// Returns the key of the event, the unit of order.
+    /// Returns the key of the event. The events of one key are executed in order.
     pub fn key(&self) -> &str {
         self.parts.text(0)
     }
@@ -124,12 +124,12 @@ impl Event {
         digest(self.parts.bytes(1))
     }
 
-    /// Returns the `type` attribute.
+    /// Returns the `type` attribute of the event.
     pub fn kind(&self) -> &str {
         self.parts.text(2)
     }
 
-    /// Returns the `source` attribute.
+    /// Returns the `source` attribute of the event.
     pub fn source(&self) -> &str {
         self.parts.text(3)
     }
@@ -144,7 +144,8 @@ impl Event {
         self.parts.text(4)
     }
 
-    /// Returns the headers that no other field contains, in their order.
+    /// Returns the attributes of the event that no other method returns, as name and value pairs in their original
+    /// order.
     pub fn headers(&self) -> HeaderIter<'_> {
         HeaderIter::new(self.parts.bytes(5))
     }
@@ -159,8 +160,8 @@ impl Event {
         self.end
     }
 
-    /// Returns a digest of type and data. The sequencer treats two events of a key with the same sequence as the same
-    /// event if their digests are equal.
+    /// Returns a digest of type and data. If two events of a key have the same sequence and the same digest, the
+    /// sequencer treats the second event as a repeat of the first.
     pub fn content(&self) -> u64 {
         self.content
     }
@@ -170,13 +171,13 @@ impl Event {
         size_of::<Self>() + self.parts.len()
     }
 
-    /// Appends the stored form.
+    /// Appends the stored form of the event to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         self.encode_with(self.sequence, out);
     }
 
-    /// Appends the stored form of the event with another sequence, or with none. The sequence
-    /// begins at [`EVENT_SEQUENCE_OFFSET`], with the lowest byte first.
+    /// Appends the stored form of the event, with `sequence` in place of the event's own sequence. `None` omits the
+    /// sequence. The stored sequence begins at [`EVENT_SEQUENCE_OFFSET`], with the lowest byte first.
     pub fn encode_with(&self, sequence: Option<u64>, out: &mut Vec<u8>) {
         out.reserve(self.encoded_len());
         out.put_u8(EVENT_FORMAT);
@@ -195,7 +196,7 @@ impl Event {
         18 + self.parts.encoded_len()
     }
 
-    /// Decodes the stored form.
+    /// Decodes an event from its stored form.
     pub fn decode(mut input: Bytes) -> Result<Self, UnpackError> {
         if input.len() < 18 {
             return Err(UnpackError("event"));
@@ -223,7 +224,7 @@ impl std::fmt::Debug for Event {
     }
 }
 
-/// The fields of a message, as a handler has emitted them. [`Message::new`] packs them.
+/// The fields of a message, as a handler has emitted them. [`Message::new`] packs these fields into a message.
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(missing_docs, reason = "the accessors of `Message` have the meanings")]
 pub struct MessageParts<'a> {
@@ -237,7 +238,7 @@ pub struct MessageParts<'a> {
     pub end: bool,
 }
 
-/// A message of a handler to a sink, published after the commit that contains it.
+/// A message that a handler emitted to a sink. The message is published after the commit that contains it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
     /// The parts: sink, key, type, content type, headers, data.
@@ -248,7 +249,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// Packs the parts.
+    /// Creates a message, and packs its fields into one buffer.
     pub fn new(parts: &MessageParts<'_>) -> Self {
         let headers = pack_headers(parts.headers.iter().copied());
         Self {
@@ -266,18 +267,18 @@ impl Message {
         }
     }
 
-    /// Returns the name of the configured sink.
+    /// Returns the name of the sink to which the message goes.
     pub fn sink(&self) -> &str {
         self.parts.text(0)
     }
 
-    /// Returns the key that the message has in the sink. Returns `None` if the message has the key of the event that
-    /// caused it.
+    /// Returns the key that the message has in the sink. Returns `None` if the message has the same key as the event
+    /// for which the handler emitted it.
     pub fn key(&self) -> Option<&str> {
         self.has_key.then(|| self.parts.text(1))
     }
 
-    /// Returns the `type` attribute.
+    /// Returns the `type` attribute of the message.
     pub fn kind(&self) -> &str {
         self.parts.text(2)
     }
@@ -287,7 +288,7 @@ impl Message {
         self.parts.text(3)
     }
 
-    /// Returns the headers, in their order.
+    /// Returns the headers of the message, in the order in which the handler set them.
     pub fn headers(&self) -> HeaderIter<'_> {
         HeaderIter::new(self.parts.bytes(4))
     }
@@ -314,7 +315,7 @@ impl Message {
         size_of::<Self>() + self.parts.len()
     }
 
-    /// Appends the stored form.
+    /// Appends the stored form of the message to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.reserve(self.encoded_len());
         out.put_u8(EVENT_FORMAT);
@@ -332,7 +333,7 @@ impl Message {
         10 + self.parts.encoded_len()
     }
 
-    /// Decodes the stored form.
+    /// Decodes a message from its stored form.
     pub fn decode(mut input: Bytes) -> Result<Self, UnpackError> {
         if input.len() < 10 {
             return Err(UnpackError("message"));

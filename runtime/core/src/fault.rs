@@ -1,5 +1,5 @@
-//! Deliberate faults in the sequencer's decisions. Tests activate them to prove that the checker of the simulator finds
-//! such faults. This module exists only with the feature `faults`, which is off by default.
+//! Deliberate faults in the sequencer's decisions. Tests activate these faults to prove that the checker of the
+//! simulator finds such errors. This module exists only with the feature `faults`, which is off by default.
 //!
 //! Faults that change only an input, an effect or a setting are outside the sequencer, in
 //! `tests/sim/src/boundary.rs`.
@@ -7,7 +7,7 @@
 /// A deliberate fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SequencerFault {
-    /// The sequencer skips a single missing sequence.
+    /// The sequencer skips a single missing sequence instead of waiting for its event.
     SkipAGap,
     /// The sequencer accepts a completion for the current attempt of a lane (the in-memory queue of a key) without
     /// checking its token.
@@ -27,7 +27,8 @@ pub enum SequencerFault {
     IgnoreNewerVersion,
     /// The sequencer keeps the state of a key in memory after the store has refused a write of the key.
     KeepRefusedState,
-    /// Lanes keep data that they read after the store had gone back in time and before the lost commits were recovered.
+    /// After the store has gone back in time (lost its newest commits), lanes keep the data that they read before the
+    /// lost commits were recovered.
     TrustOldReads,
 }
 

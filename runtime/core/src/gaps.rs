@@ -17,8 +17,8 @@ pub struct GapEntry {
     pub first: u64,
     /// The last missing sequence.
     pub last: u64,
-    /// The time of the first write that recorded the gap, by the clock of the store. Before that write, the field is 0;
-    /// the store fills in the time.
+    /// The time of the first write that recorded the gap, by the clock of the store. The field is 0 until that write,
+    /// because only the store knows its clock.
     pub since: u64,
     /// The time from the moment when the owner learned of the gap until the first write that recorded it, in ms.
     pub waited: u64,
@@ -39,13 +39,13 @@ pub struct GapEntry {
 /// The answers of one replay source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceAnswers {
-    /// The source.
+    /// The name of the source.
     pub source: Arc<str>,
-    /// The number of requests.
+    /// The number of requests to this source.
     pub requests: u32,
     /// The number of events that the source returned.
     pub found: u32,
-    /// The number of failed requests.
+    /// The number of requests that failed.
     pub failed: u32,
     /// The reason of the last failure; `None` if no request failed.
     pub error: Option<Box<str>>,
@@ -66,7 +66,7 @@ pub enum GapEnd {
     Parked,
     /// All rounds failed, and the key continued without the event.
     Skipped,
-    /// The key passed the gap in another way: another owner settled its sequences, or the key ended.
+    /// The gap ended in another way: another owner settled the missing sequences, or the key ended.
     Passed,
 }
 
@@ -159,8 +159,8 @@ impl GapEntry {
         until.saturating_sub(or_now(self.since)).saturating_add(self.waited)
     }
 
-    /// Returns an upper bound of the memory. Does not scan the errors, because the sequencer calls
-    /// this for every event.
+    /// Returns an upper bound of the memory cost of the entry, in bytes. Does not scan the errors, because the
+    /// sequencer calls this function for every event.
     fn memory(&self) -> usize {
         size_of::<Self>() + self.answers.len() * (size_of::<SourceAnswers>() + Self::ERROR_LIMIT)
     }
@@ -221,8 +221,8 @@ impl GapHistory {
         }
     }
 
-    /// Reopens the gaps from `next` on, because the next owner may get another result for sequences that are not
-    /// settled.
+    /// If a gap from `next` on has ended, replaces all gaps from `next` on by one open gap. The sequences from `next`
+    /// on are not settled yet, so the next owner may get another result for these sequences.
     pub(crate) fn reopen_from(&mut self, next: u64) {
         let is_ahead = |gap: &GapEntry| gap.last >= next && !gap.end.is_open();
         if !self.iter().any(is_ahead) {
@@ -301,8 +301,8 @@ impl GapHistory {
                 entry.since = now;
             }
             // The written gap may be longer than the rest that is still missing. The driver warns about each written
-            // gap without an end time. It has warned about the whole written gap, so the rest gets its time now:
-            // otherwise, a second warning would follow.
+            // gap without an end time. The driver has warned about the whole written gap. The rest of the gap gets its
+            // time now, because a second warning would follow otherwise.
             let is_rest = entry.end == GapEnd::Waiting && entry.last <= written.last;
             let is_same = (entry.first, entry.last) == (written.first, written.last);
             if (is_rest || is_same)

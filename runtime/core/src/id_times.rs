@@ -1,7 +1,7 @@
 //! The ages of the ids that a key of a `fifo` stream remembers. The sequencer forgets old ids.
 //!
-//! A separate timestamp for each id would make each id a third larger. Instead, a key record has about four timestamps
-//! for the time `id_ttl`. Each timestamp applies to a stretch: a run of consecutive ids.
+//! A separate timestamp for each id would make each id a third larger. Instead, each timestamp applies to a stretch: a
+//! run of consecutive ids. A key record has about four stretches for each period of `id_ttl`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub struct IdTimes(Option<Arc<Vec<IdStretch>>>);
 /// sequence of the next stretch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdStretch {
-    /// The first sequence.
+    /// The first sequence of the run.
     pub from: u64,
     /// The time of the commit that settled the first sequence, by the store's clock, in ms since the
     /// Unix epoch; 0 until that commit is applied.
@@ -22,8 +22,8 @@ pub struct IdStretch {
 }
 
 impl IdTimes {
-    /// The maximum number of stretches of a key: about four for the time `id_ttl`, and a few older ones, because a
-    /// crash can bring events with their ids again.
+    /// The maximum number of stretches of a key: about four for the last period of `id_ttl`, and a few older stretches,
+    /// because events with older ids can arrive again after a crash.
     pub const LIMIT: usize = 8;
 
     /// Returns all stretches, the newest last.
@@ -32,7 +32,7 @@ impl IdTimes {
     }
 
     /// Returns the first sequence whose id is not old. An id becomes old at an age between `ttl` and 1.25 times `ttl`.
-    /// Returns 0 if no id is old.
+    /// Returns 0 if no id is old, and `u64::MAX` if all ids are old.
     pub(crate) fn first_young(&self, now: u64, ttl: u64) -> u64 {
         let is_old = |stretch: &&IdStretch| {
             let until = stretch.since.saturating_add(ttl).saturating_add(span(ttl));
@@ -110,7 +110,7 @@ mod tests {
 
     const TTL: u64 = 1_000;
 
-    /// Settles one event at each of these times, from sequence 1 on.
+    /// Returns the stretches of a key that settled one event at each of these times, from sequence 1 on.
     fn settled(times: impl IntoIterator<Item = u64>) -> IdTimes {
         let mut ids = IdTimes::default();
         for (sequence, time) in (1..).zip(times) {

@@ -22,29 +22,30 @@ pub enum Input {
     Arrived {
         /// The number of the delivery.
         delivery: DeliveryNumber,
-        /// The event.
+        /// The delivered event.
         event: Arc<Event>,
     },
-    /// The source delivered data that is not an event. The dead letter contains the data and the reason.
+    /// The source delivered data that is not a valid event. The dead letter contains the data and the reason.
     Unreadable {
         /// The number of the delivery.
         delivery: DeliveryNumber,
         /// The complete dead letter.
         letter: Box<DeadLetter>,
     },
-    /// An offered event: an event that the source will also deliver later. It comes from the inbox, the place in the
-    /// store for events that arrived over HTTP. Until the delivery, the inbox keeps the event durably, so the sequencer
-    /// has nothing to acknowledge. The offered events of a key arrive in the order in which the source will deliver
-    /// them. Between two offered events of a key, the inbox leaves out no event of that key. Like a delivery, an
-    /// offered event needs [credit](crate::Sequencer::credit).
+    /// An offered event: an event that the source will also deliver later. An offered event comes from the inbox, the
+    /// place in the store for events that arrived over HTTP. Until the delivery, the inbox keeps the event durably, so
+    /// the sequencer has nothing to acknowledge. The offered events of a key arrive in the order in which the source
+    /// will deliver them. If the inbox offers two events of a key, it also offers all events of that key that it holds
+    /// between these two. Like a delivery, an offered event needs [credit](crate::Sequencer::credit).
     ArrivedEarly(Arc<Event>),
-    /// `true` if the source is unavailable. An unavailable source may hold missing events, so the sequencer does not
-    /// give up any gap until the source has been available again for `gap.timeout`.
+    /// The source became unavailable (`true`) or available again (`false`). An unavailable source may hold missing
+    /// events, so the sequencer does not give up any gap (missing events of a key) until the source has been available
+    /// again for `gap.timeout`.
     SourceUnavailable(bool),
     /// The source lost its connection and will deliver all unacknowledged events again, under new delivery numbers.
     /// This input precedes the first of these deliveries.
     SourceReset,
-    /// The maximum number of unacknowledged deliveries of the source, from now on. It is lower than
+    /// The maximum number of unacknowledged deliveries of the source, from now on. This number is lower than
     /// [`SequencerSettings::prefetch`](crate::SequencerSettings::prefetch) if the deliveries are large.
     Prefetch(usize),
     /// The source ended. No more events can arrive, so the sequencer no longer waits for missing events and starts
@@ -64,7 +65,7 @@ pub enum Input {
     Committed {
         /// The shard of the batch.
         shard: u32,
-        /// The number of the batch.
+        /// The number of the committed batch.
         number: u64,
         /// The store's reply.
         reply: CommitReply,
@@ -99,35 +100,36 @@ pub enum Input {
         /// there is no further entry.
         next_in: Option<u64>,
     },
-    /// The store was unreachable, or another server is its master now. The store may therefore have lost commits. After
-    /// this input, the sequencer sends a commit to each shard, because the reply shows whether the shard has lost
+    /// The store was unreachable, or another server has become its master. The store may therefore have lost commits.
+    /// After this input, the sequencer sends a commit to each shard, because the reply shows whether the shard has lost
     /// commits. The commit is empty if there is nothing to write.
     StoreMayHaveRolledBack,
     /// The previous owner committed messages or dead letters that are not yet recorded as published. The publisher of
-    /// this process publishes them. The inputs of this kind for a shard arrive in the order of the shard's commits, and
-    /// before any other input for the shard. Later, [`Input::Published`] reports these commits as published, as it does
-    /// for this owner's commits.
+    /// this process publishes these messages and dead letters. The inputs of this kind for a shard arrive in the order
+    /// of the shard's commits, and before any other input for the shard. Later, [`Input::Published`] reports these
+    /// commits as published, as it does for this owner's commits.
     OutboxBacklog {
-        /// The shard.
+        /// The shard of these commits.
         shard: u32,
-        /// The number of the newest commit that the input covers. The input also covers all commits before this one
-        /// that no earlier input of this kind covered.
+        /// The number of the newest commit that the input covers. The input also covers all earlier commits that no
+        /// previous `OutboxBacklog` of the shard covered.
         through: u64,
-        /// The number of messages and letters.
+        /// The number of unpublished messages and dead letters that the input covers.
         messages: usize,
-        /// The memory cost of the messages and letters, in bytes.
+        /// The memory cost of these messages and dead letters, in bytes.
         bytes: usize,
     },
     /// All messages and forwarded dead letters of a shard's commits up to `through` are published, and the store has
     /// recorded them as published.
     Published {
-        /// The shard.
+        /// The shard of the published commits.
         shard: u32,
         /// The number of the newest commit whose messages are published.
         through: u64,
     },
-    /// A key may have work that its sequencer does not know of. For example, the key is parked, and a new handler
-    /// version has become active. The sequencer loads the key record if the key is not in memory.
+    /// A key may need processing for a reason that its sequencer does not know. For example, a new handler version has
+    /// become active, and the parked key may now continue under this version. The sequencer loads the key record if the
+    /// key is not in memory.
     Reload(Key),
     /// The handler version that executes events has changed. If the input contains a rollout, the version of that
     /// rollout executes all later turns. If the input contains `None`, the version is not available in this process,

@@ -1,4 +1,4 @@
-//! The durable record of one key, and the writes of a commit to it.
+//! The durable record of one key, and the writes that a commit makes to this record.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ pub struct KeyRecord {
     pub incarnation: u64,
     /// The partition whose owner may commit to this key.
     pub partition: u32,
-    /// The number of loads that took the key over from another partition. A write does not change the number. When the
-    /// key has moved to another partition and back, the number is higher. A lane that loaded the key before these moves
-    /// recognizes them by the number.
+    /// The number of loads that took the key over from another partition. Only a load changes the number, never a
+    /// write. When the key has moved to another partition and back, the number is higher. A lane that loaded the key
+    /// before these moves recognizes the moves by the higher number.
     pub takeovers: u32,
     /// The status of the key.
     pub status: KeyStatus,
@@ -42,7 +42,7 @@ pub struct KeyRecord {
     pub park_count: u32,
     /// The extent of the key's events in the spill area: the part of the store that holds events before they can run.
     pub spilled: SpillExtent,
-    /// The rollout under which the last executed event was committed. It names the handler version.
+    /// The rollout under which the last executed event was committed. The rollout names the handler version.
     pub rollout: Option<Arc<Rollout>>,
     /// The reason why the key waits, retries or is parked.
     pub failure: Option<Box<FailureInfo>>,
@@ -87,8 +87,8 @@ impl KeyRecord {
         self.rollout.as_ref().map_or(0, |decided| decided.number)
     }
 
-    /// Returns the lowest number of a rollout under which the next event may be executed, if the rollout `known` is not
-    /// new enough. Otherwise returns `None`.
+    /// Returns `None` if the next event may be executed under the rollout `known`. Otherwise returns the lowest rollout
+    /// number under which the event may be executed.
     pub fn missing_rollout(&self, known: Option<&Rollout>) -> Option<u64> {
         let last = self.rollout.as_deref()?;
         match known {
@@ -99,7 +99,7 @@ impl KeyRecord {
         }
     }
 
-    /// Replaces each time of 0 by the time of the commit, as a store does when it writes.
+    /// Replaces each time of 0 by the time of the commit, as a store does when it writes the record.
     pub fn fill_times(&mut self, now: u64) {
         if self.incarnation == 0 {
             self.incarnation = now;
@@ -182,12 +182,12 @@ impl KeyStatus {
 /// The reason why a key waits, retries or is parked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailureInfo {
-    /// The class of the reason.
+    /// The class of the reason, such as a timeout or a gap.
     pub cause: Cause,
     /// The reason as stored: the text ([`words`](Self::words)). If the handler exceeded a [`limit`](Self::limit), a tag
     /// that names the limit precedes the text.
     pub error: String,
-    /// The time of the commit that recorded the failure.
+    /// The time of the commit that recorded the failure, by the store's clock.
     pub since: u64,
     /// The handler version that failed, if a handler failed.
     pub version: Option<VersionName>,
@@ -213,7 +213,7 @@ impl FailureInfo {
         }
     }
 
-    /// Returns the memory cost, in bytes.
+    /// Returns the memory cost of this value, in bytes.
     pub fn memory(&self) -> usize {
         size_of::<Self>() + self.error.len()
     }
@@ -222,11 +222,11 @@ impl FailureInfo {
 /// The extent of a key's spilled events: the events that the store holds until the key can execute them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SpillExtent {
-    /// The number of events.
+    /// The number of spilled events.
     pub count: u64,
-    /// A lower bound of the sequences.
+    /// A lower bound of the sequences of the spilled events.
     pub first: u64,
-    /// An upper bound of the sequences.
+    /// An upper bound of the sequences of the spilled events.
     pub last: u64,
 }
 
@@ -253,10 +253,10 @@ impl SpillExtent {
     }
 }
 
-/// The content digests of the last settled events: of the sequences just below `next`, the newest last. By the digest,
-/// the sequencer distinguishes a repeat of a settled event from a conflict: an event with the same sequence but other
-/// content. For this purpose, 32 bits per digest are enough. At the default length of 64 digests, the list costs 256
-/// bytes per key record.
+/// The content digests of the last settled events, in ascending order of their sequences. The last digest belongs to
+/// the sequence `next - 1`. By the digest, the sequencer distinguishes a repeat of a settled event from a conflict: an
+/// event with the same sequence but other content. For this purpose, 32 bits per digest are enough. At the default
+/// length of 64 digests, the list costs 256 bytes per key record.
 ///
 /// Each commit clones the records of its keys, so clones share the list until one of them changes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -339,8 +339,8 @@ impl FromIterator<(u64, u64)> for SkippedRanges {
 }
 
 impl SkippedRanges {
-    /// The maximum number of ranges remembered for a key. Only a faulty producer causes more ranges. If an event of a
-    /// forgotten range arrives late, the sequencer treats the event as a duplicate.
+    /// The maximum number of ranges remembered for a key. Only a faulty producer causes more ranges than this limit. If
+    /// an event of a forgotten range arrives late, the sequencer treats the event as a duplicate.
     pub const LIMIT: usize = 64;
 
     /// Returns all ranges.
@@ -401,12 +401,12 @@ pub struct AcceptedId {
 /// A handler's change of the state of its key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum StateUpdate {
-    /// Leave the state as it is.
+    /// The state stays unchanged.
     #[default]
     Keep,
-    /// Replace the state.
+    /// The value replaces the state.
     Put(Bytes),
-    /// Remove the state. The next event has no state.
+    /// The state is removed. The next event of the key starts without a state.
     Delete,
 }
 
@@ -420,29 +420,30 @@ impl StateUpdate {
     }
 }
 
-/// The condition for a write to apply.
+/// The condition under which the store applies a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteCondition {
     /// The key record does not exist, not even as the record of a completed key.
     Absent,
-    /// The key record exists, belongs to this partition, and has this `next` and the [`KeyRecord::takeovers`] of the
-    /// write. `next` alone is not sufficient: another partition may take the key over and spill events of it without
-    /// changing `next`. If the key then returns to this partition, only the number of take-overs shows the lane that
-    /// the spilled events may have changed since the lane loaded the key.
+    /// The key record exists, belongs to this partition, has this `next`, and has the same [`KeyRecord::takeovers`] as
+    /// the record in the write. `next` alone is not sufficient: another partition may take the key over and spill
+    /// events of the key without changing `next`. If the key then returns to this partition, only the number of
+    /// take-overs shows the lane that the spilled events may have changed since the lane loaded the key.
     Next(u64),
 }
 
 /// Everything that a commit writes to one key. The parts apply as a whole or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyWrite {
-    /// The key.
+    /// The key to which the write belongs.
     pub key: Key,
-    /// The condition. If it does not hold, the store refuses only this write.
+    /// The condition of the write. If the condition does not hold, the store refuses only this write, not the whole
+    /// commit.
     pub condition: WriteCondition,
     /// The new key record. The write removes the spilled events below the record's `next`. If the record's
     /// `spilled.count` is 0, the write removes all spilled events.
     pub record: KeyRecord,
-    /// The change of the state.
+    /// The change of the handler's state.
     pub state: StateUpdate,
     /// The messages, each with the sequence of its event, in order of emission.
     pub messages: Vec<EmittedMessage>,
@@ -454,7 +455,7 @@ pub struct KeyWrite {
     /// same sequence, the store keeps the existing event.
     pub spill: Vec<(u64, Arc<Event>)>,
     /// In a `fifo` stream, the ids of the events that the stream newly accepted, each with its assigned sequence, in
-    /// ascending order. The write records them.
+    /// ascending order. The write adds these ids to the remembered ids of the key.
     pub ids: SmallVec<[AcceptedId; 2]>,
     /// The time from the commit until the owner must process the key again, in ms. The write sets the key's entry in
     /// the due index, which the owner reads. `None` if the key needs no such entry.
@@ -482,23 +483,23 @@ pub struct EmittedMessage {
 /// single writes that the store refuses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// The shard.
+    /// The shard of the commit.
     pub shard: u32,
     /// The previous commit number of this (partition, shard) plus one. A repeated batch keeps its
     /// number.
     pub number: u64,
     /// The writes, at most one per key.
     pub writes: Vec<KeyWrite>,
-    /// The orphan dead letters. They belong to no write, because their events never changed a key record. Writing the
-    /// same letter twice leaves one letter, because the id is the same.
+    /// The orphan dead letters. An orphan dead letter belongs to no write, because its event never changed a key
+    /// record. Writing the same letter twice leaves one letter, because the id is the same.
     pub letters: Vec<DeadLetter>,
-    /// `true` if dead letters also go into the outbox, from which they are published. An orphan dead letter whose id
-    /// already exists in the store does not go into the outbox, because it comes from a repeated delivery.
+    /// `true` if dead letters also go into the outbox, from which the publisher publishes them. An orphan dead letter
+    /// whose id already exists in the store does not go into the outbox, because it comes from a repeated delivery.
     pub forward: bool,
 }
 
 impl Batch {
-    /// Returns the dead letters that the commit has put into the outbox, in their order there.
+    /// Returns the dead letters that the commit has put into the outbox, in the order of the outbox.
     pub fn forwarded<'a>(
         &'a self,
         applied: &'a AppliedCommit,
@@ -520,24 +521,26 @@ impl Batch {
 pub enum CommitReply {
     /// The commit is durable: the store applied it at this try, or at an earlier try with the same number.
     Applied(AppliedCommit),
-    /// A newer owner has the partition.
+    /// A newer owner has claimed the partition.
     Fenced,
     /// The store lacks this owner's last commit, or has another commit in its place.
     RolledBack {
-        /// The found state, as text.
+        /// The state that the store found, as text.
         found: String,
         /// The number of the last stored commit, if this owner made that commit. The store has then lost the later
         /// commits. `None` if another owner made the last stored commit.
         last: Option<u64>,
     },
-    /// No reply arrived, so the commit may have been applied or not. The sequencer sends the batch again.
+    /// No reply arrived, so the sequencer does not know whether the store applied the commit. The sequencer sends the
+    /// batch again.
     Unknown,
 }
 
 /// The details of an applied commit: its time, and the parts of the commit that the store refused or already had.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AppliedCommit {
-    /// The time of the commit, by the store's clock. In the writes of the commit, it replaced each time of 0.
+    /// The time of the commit, by the store's clock. The store wrote this time in place of each time of 0 in the writes
+    /// of the commit.
     pub time: u64,
     /// The refused writes, each with its position in the batch, in ascending order. The store changed nothing for these
     /// writes.
@@ -554,13 +557,13 @@ pub struct AppliedCommit {
 pub struct ExistingSpill {
     /// The position of the write in the batch.
     pub write: usize,
-    /// The sequence.
+    /// The sequence of the event.
     pub sequence: u64,
-    /// `true` if the existing event has the same content.
+    /// `true` if the event in the spill area has the same content as the event of the commit.
     pub same: bool,
 }
 
-/// The reason why one write was refused.
+/// The reason why the store refused one write of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteRefusal {
     /// The stored `next` differs from the condition. The value is the stored `next`, or `None` if the key record does

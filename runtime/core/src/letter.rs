@@ -28,8 +28,8 @@ pub enum Cause {
     AfterEnd,
     /// The event arrived after its sequence had been skipped.
     Late,
-    /// The event never arrived, and the key continued without it or stopped at it. A dead letter with this cause
-    /// contains no event.
+    /// The event never arrived, and the key continued without the event or stopped at its sequence. A dead letter with
+    /// this cause contains no event.
     Gap,
     /// The handler rejected the event.
     Rejected,
@@ -49,7 +49,8 @@ pub enum Cause {
     Error,
     /// The record of the key, or its events that wait in the store, cannot be read.
     Corrupt,
-    /// The delivery is a dead letter that the same stream published earlier. The stream cannot process it again.
+    /// The delivery is a dead letter that the same stream published earlier. The stream does not process its own dead
+    /// letters.
     Returned,
 }
 
@@ -148,9 +149,9 @@ impl LetterId {
 /// A dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// The identity.
+    /// The identity of the letter.
     pub id: LetterId,
-    /// The class of the reason.
+    /// The class of the reason why the event ended without effect.
     pub cause: Cause,
     /// The reason as text. For an invalid event, the text names the correct form.
     pub error: String,
@@ -170,12 +171,12 @@ pub enum LetterContent {
     Nothing,
     /// The whole event.
     Event(Arc<Event>),
-    /// The bytes of the delivery, because they are not an event.
+    /// The bytes of a delivery that is not a valid event.
     Raw(Bytes),
 }
 
 impl DeadLetter {
-    /// Returns the memory cost, in bytes.
+    /// Returns the memory cost of the letter, in bytes.
     pub fn memory(&self) -> usize {
         let content = match &self.content {
             LetterContent::Nothing => 0,

@@ -1,13 +1,13 @@
-//! The sequencer of Ordain. For one partition of a stream, the sequencer decides what happens to
-//! each event and when.
+//! The sequencer of Ordain: the state machine that decides, for one partition of a stream, what happens to each event
+//! and when.
 //!
 //! This crate must never perform I/O, read a clock or use a random source. Time and seeds are
 //! arguments, so that every run can be repeated.
 //!
 //! [`Sequencer`] accepts [`Input`]s and returns [`Effect`]s. Most other modules define the types of the inputs and
 //! effects, and the records that a store keeps. `distribution` assigns partitions to processes, and `rollout` chooses a
-//! stream's handler version. `publish_history`, `producer_history`, `queue` and `unread_runs` find out which writes a
-//! store has lost.
+//! stream's handler version. A store may lose its newest writes in a failure; `publish_history`, `producer_history`,
+//! `queue` and `unread_runs` find out which writes are lost.
 
 mod commit_times;
 pub mod distribution;

@@ -1,8 +1,8 @@
 //! The limits that a handler can exceed. A failure carries its limit as a value; a key record carries the limit as a
 //! tag before the text of the failure.
 //!
-//! Only this module writes and reads the tag. It also reads a text without a tag. An older version of Ordain, which
-//! knows no tags, shows the tag as a part of the text.
+//! An example of a tag is `[memory]`. Only this module writes and parses tags; it also accepts a text without a tag. A
+//! version of Ordain that does not know tags shows the tag as a part of the text.
 
 /// A limit that Ordain sets for handlers, and that the configuration can lift.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum HandlerLimit {
     EventSize,
     /// The size of the log lines of one event.
     Log,
-    /// The configured sinks. A message exceeds this limit if it names an unknown sink.
+    /// The set of configured sinks. A message exceeds this limit if the message names an unknown sink.
     Sinks,
 }
 
@@ -115,7 +115,7 @@ mod tests {
         }
     }
 
-    /// Records of keys contain these names.
+    /// Stored key records contain these names. If a name changed, Ordain could not parse the tags with the old name.
     #[test]
     fn stored_names_do_not_change() {
         let names = HandlerLimit::ALL.map(HandlerLimit::name).join(" ");

@@ -21,10 +21,10 @@ impl std::fmt::Display for UnpackError {
 
 impl std::error::Error for UnpackError {}
 
-/// `N` byte strings in one buffer; the last one may be large (the payload).
+/// `N` byte strings in one buffer. The last string is the payload, which may be large.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct PackedStrings<const N: usize> {
-    /// The end of each string, relative to the start of the first string.
+    /// The offset at which each string ends, in bytes from the start of the first string.
     ends: [u32; N],
     buffer: Bytes,
 }
@@ -53,8 +53,8 @@ impl<const N: usize> PackedStrings<N> {
         &self.buffer[self.range(index)]
     }
 
-    /// Returns a string as text. It is UTF-8: `new` gets the bytes of a `str` for each text part, and `decode` checks
-    /// the text parts.
+    /// Returns the string at `index` as text. The string must be one of the text parts, which are always UTF-8: `new`
+    /// gets the bytes of a `str` for each text part, and `decode` checks the text parts.
     pub(crate) fn text(&self, index: usize) -> &str {
         std::str::from_utf8(self.bytes(index)).expect("text parts are UTF-8")
     }

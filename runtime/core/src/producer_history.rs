@@ -1,4 +1,4 @@
-//! The last calls with which a producer (a program that writes events) wrote to a store.
+//! The last calls with which a producer (a program that writes events) wrote events to a store.
 //!
 //! A store can go back in time: after a failure, a shard (a slice of the store) lacks its newest writes.
 //! [`ProducerHistory`] keeps the calls of the last minutes, and for each shard a witness: the newest event of the
@@ -27,7 +27,7 @@ type Witnesses<W> = BTreeMap<u32, (W, u64)>;
 /// The last calls of a producer, and the newest event of the producer in each shard.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ProducerHistory<C, W> {
-    /// The calls in memory, oldest first.
+    /// The calls that the history keeps in memory, oldest first.
     calls: VecDeque<WrittenCall<C>>,
     bytes: usize,
     max_bytes: usize,
@@ -43,13 +43,13 @@ pub struct ProducerHistory<C, W> {
     /// The witnesses of the calls that were written again.
     renewed: Witnesses<W>,
     checked_at: u64,
-    /// The number of broken connections that the store had counted before the last check.
+    /// The number of broken connections to the store before the last check.
     checked_breaks: u64,
 }
 
 impl<C, W: Clone> ProducerHistory<C, W> {
     /// Creates an empty history that keeps calls for `max_age` ms, and at most `max_bytes` bytes of them. `breaks` is
-    /// the number of broken connections that the store has counted so far.
+    /// the number of broken connections to the store so far.
     pub fn new(max_bytes: usize, max_age: u64, breaks: u64, now: u64) -> Self {
         Self {
             calls: VecDeque::new(),
@@ -76,9 +76,9 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         newest.map(|(shard, (witness, _))| (*shard, witness.clone())).collect()
     }
 
-    /// Adds a call whose events are in the store, and its newest event in each shard. Returns the calls that the history
-    /// forgot because memory is needed, although the store may still lose them, with the times when the store answered
-    /// them.
+    /// Adds a call whose events are in the store, and its newest event in each shard. Returns the calls that the
+    /// history had to forget because memory is needed, each with the time when the store answered it. The store may
+    /// still lose the events of these calls.
     pub fn add(
         &mut self,
         call: C,
@@ -125,21 +125,21 @@ impl<C, W: Clone> ProducerHistory<C, W> {
     }
 
     /// Returns whether shards may lack their witnesses, so that a check is due. `breaks` is the number of broken
-    /// connections that the store has counted so far.
+    /// connections to the store so far.
     pub fn is_in_doubt(&self, breaks: u64, now: u64) -> bool {
         let is_due = now.saturating_sub(self.checked_at) >= CHECK_INTERVAL_MS;
         breaks != self.checked_breaks || is_due || !self.lacking.is_empty()
     }
 
-    /// Records that each shard had its witness. `breaks` is the number of broken connections that the store had counted
+    /// Records that a check found the witness of each shard. `breaks` is the number of broken connections to the store
     /// before the check.
     pub fn checked(&mut self, breaks: u64, now: u64) {
         self.checked_breaks = breaks;
         self.checked_at = now;
     }
 
-    /// Prepares to write again all events that belong to calls in memory and to a shard of `lacking`, because each of
-    /// these shards lacks its witness.
+    /// Prepares to repeat the calls in memory, each only for the shards in `lacking`, because these shards lack their
+    /// witnesses.
     pub fn went_back(&mut self, lacking: BTreeSet<u32>) {
         self.lacking = lacking;
         self.rewritten = 0;
@@ -151,15 +151,17 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         self.renewed.iter().map(|(shard, (witness, _))| (*shard, witness.clone())).collect()
     }
 
-    /// Returns the next call to write again, and the shards whose events it must write.
+    /// Returns the next call that the producer must repeat, and the shards that lack their witnesses. The producer writes
+    /// again only the events in these shards.
     pub fn next_lost(&self) -> Option<(&C, &BTreeSet<u32>)> {
         self.calls.get(self.rewritten).map(|written| (&written.call, &self.lacking))
     }
 
-    /// Records that the producer has again written the call that [`Self::next_lost`] returned. `call` is the call as
-    /// the store has it now. `at` is the time of the write if the store had lost events of the call, and `None` if it
-    /// had all of them. The old witnesses stay until the store has all calls again. If the producer fails before that
-    /// time, the store therefore still refuses its new events.
+    /// Records that the producer has again written the call that [`Self::next_lost`] returned. `call` replaces the call
+    /// in memory; it has the form in which the store has the call now. `at` is the time of the write if the store had
+    /// lost events of the call, and `None` if the store still had all events of the call. The old witnesses stay until
+    /// the store has all calls again. If the producer fails before that time, the store therefore still refuses its new
+    /// events.
     pub fn written_again(&mut self, call: C, witnesses: BTreeMap<u32, W>, at: Option<u64>) {
         if let Some(written) = self.calls.get_mut(self.rewritten) {
             written.call = call;
@@ -222,7 +224,7 @@ mod tests {
         assert_eq!(history.witnesses(MINUTE), in_shard(0, 2));
         assert!(history.is_in_doubt(0, 1));
 
-        // The store goes back once more. The calls are written again from the first one on.
+        // The store goes back in time once more. The calls are written again from the first one on.
         history.went_back(lacking);
         for call in ['A', 'B', 'C'] {
             let lost = history.next_lost().map(|(lost, _)| *lost);

@@ -1,18 +1,19 @@
 //! The last messages that the owner of a partition sent from one outbox to one shard of a destination. An outbox
 //! contains committed messages that are to be published.
 //!
-//! A store can go back in time: after a failure, it lacks its newest writes. The store may then lack messages that the
-//! outbox records as published. The owner sends the messages of a commit in parts of a fixed size. [`PublishHistory`]
-//! keeps the parts that the owner sent last, with the numbers of their messages. Each call to the store names the last
-//! outbox position that the store confirmed. A store that lacks this position reports the last position that it has.
-//! From this report, the history computes which parts the owner sends again, in which order, and under which numbers. A
-//! message must never get a lower number than an earlier message of its key.
+//! A store can go back in time: after a failure, the store lacks its newest writes. The store may then lack messages
+//! that the outbox records as published. The owner sends the messages of a commit in parts of a fixed size.
+//! [`PublishHistory`] keeps the parts that the owner sent last, with the numbers that the store gave to their messages.
+//! Each call to the store names the last outbox position that the store confirmed. A store that lacks this position has
+//! lost messages, and reports the last position that it has. From this report, the history computes which parts the
+//! owner must send again, in which order, and under which numbers. A message must never get a lower number than an
+//! earlier message of its key.
 //!
 //! Times are in milliseconds since any fixed moment.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// The time that all parts of a history stay in memory after the store confirmed the newest of them. A failover of the
+/// The time that all parts of a history stay in memory after the store confirmed the newest part. A failover of the
 /// store takes less time.
 const RETENTION_MS: u64 = 120_000;
 /// The maximum time between two checks whether the store still has the last messages of an outbox. A broken connection
@@ -22,7 +23,7 @@ const CHECK_INTERVAL_MS: u64 = 5_000;
 /// The position of messages in an outbox: the commit, and the part of the commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct OutboxPosition {
-    /// The number of the commit.
+    /// The number of the commit that contains the messages.
     pub commit: u64,
     /// The index of the part in its commit. The messages of a commit for one destination and shard are divided into
     /// parts of a fixed size, so that an index always names the same messages.
@@ -34,7 +35,7 @@ pub trait NumberedChunk {
     /// The key of a message; the store numbers the messages of each key separately.
     type Key: Ord + ?Sized;
 
-    /// Returns the outbox position.
+    /// Returns the outbox position of the messages.
     fn position(&self) -> OutboxPosition;
 
     /// Returns the key of each message, in order.
@@ -54,7 +55,7 @@ struct NumberedEntry<P> {
     numbers: Vec<u64>,
 }
 
-/// A part that the store has lost.
+/// A part that the store has lost and the owner must send again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct LostEntry<P> {
     entry: NumberedEntry<P>,
@@ -62,12 +63,13 @@ struct LostEntry<P> {
     requested: Vec<u64>,
 }
 
-/// The result of an answered call.
+/// The result of a call that the store has answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PublishProgress {
     /// The number of new parts in the call; 0 if the call contained lost parts.
     pub new_chunks: usize,
-    /// The number of messages that the call sent again and to which the store gave another number than the lost number.
+    /// The number of messages that the call sent again and whose number has changed: the store gave the message another
+    /// number than before the loss.
     pub changed: usize,
 }
 
@@ -79,13 +81,13 @@ pub struct PublishHistory<P> {
     last: Option<OutboxPosition>,
     /// The parts that the owner sent last and that the store has confirmed, oldest first.
     recent: VecDeque<NumberedEntry<P>>,
-    /// The bytes of the recent parts.
+    /// The size of the parts in `recent`, in bytes.
     bytes: usize,
     /// The last outbox position whose messages are no longer in memory.
     forgotten: Option<OutboxPosition>,
     /// Parts that the store has lost, in order.
     lost: VecDeque<LostEntry<P>>,
-    /// The number of broken connections that the store had counted when the last answered call began.
+    /// The number of broken connections to the store, as counted when the last answered call began.
     checked_disconnects: u64,
     /// The time when the last answered call began, in ms.
     checked_at: u64,
@@ -115,8 +117,8 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
     }
 
     /// Returns the two values that the next call names: the last outbox position that the store must have, and the last
-    /// commit whose messages the store may forget. The commit is `done`, the last commit of the outbox whose messages
-    /// are all published. If the owner still has lost parts to send again, the commit is always earlier than the first
+    /// commit whose messages the store may forget. This commit is `done`, the last commit of the outbox whose messages
+    /// are all published. But while the owner has lost parts to send again, this commit is earlier than the first
     /// commit of these parts, because the store must recognize their messages if a call is repeated.
     pub fn next_call(&self, done: u64) -> (Option<OutboxPosition>, u64) {
         let first = self.lost.front().map(|lost| lost.entry.chunk.position().commit);
@@ -169,7 +171,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         if !self.has_lost() {
             progress.new_chunks = parts.len();
         }
-        // For each key with a message whose number has changed: the last such number in this call.
+        // For each key that has a message whose number changed: the last new number in this call.
         let mut floors: BTreeMap<&P::Key, u64> = BTreeMap::new();
         let mut rest = numbers;
         for part in parts {
@@ -206,7 +208,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
     }
 
     /// Prepares to send again all messages after `last`, the last outbox position that the store has. Returns the
-    /// number of these messages, or `None` if memory does not have all of them.
+    /// number of these messages, or `None` if some of them are no longer in memory.
     pub fn roll_back_to(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
         if self.forgotten > last {
             return None;
@@ -226,15 +228,15 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
     }
 
     /// Records that the store answered a call that began at `started`. `disconnects` is the number of broken
-    /// connections that the store had counted at that time.
+    /// connections to the store that had been counted at that time.
     pub fn record_check(&mut self, disconnects: u64, started: u64) {
         self.checked_disconnects = disconnects;
         self.checked_at = started;
     }
 
     /// Returns whether the store may lack confirmed parts that are still in memory. `disconnects` is the number of
-    /// broken connections that the store has counted so far. If the store confirmed the newest part two minutes ago or
-    /// earlier, this function first forgets all parts, and then returns `false`.
+    /// broken connections to the store so far. If the store confirmed the newest part two minutes ago or earlier, this
+    /// function first forgets all parts, and then returns `false`.
     pub fn is_in_doubt(&mut self, disconnects: u64, now: u64) -> bool {
         if now.saturating_sub(self.last_at) >= RETENTION_MS {
             while !self.recent.is_empty() {

@@ -1,12 +1,11 @@
-//! The position of a reader in a queue of the store. The store may go back in time: after a failure, it may lack its
-//! newest entries.
+//! The position of a reader in a queue of the store. The store may go back in time: after a failure, the store may lack
+//! its newest entries.
 //!
 //! A store that lost the writes of the last seconds assigns the numbers of the lost entries again, to new entries. A
 //! number alone therefore does not identify an entry. For this reason, the store keeps a history with each number: a
-//! digest of the previous history and of a random number of the call that wrote the entry. If an entry has the number
-//! and the history that the reader knows, it is the entry that the reader knows, and the same is true of all earlier
-//! entries. The history of a damaged entry is unknown. The reader then assumes that the damaged entry is the entry that
-//! it knows under this number.
+//! digest of the previous history and of a random number of the call that wrote the entry. If an entry has both the
+//! number and the history that the reader remembers, then the store has replaced neither this entry nor any earlier
+//! entry. The history of a damaged entry is unknown, so the reader identifies a damaged entry by its number alone.
 //!
 //! Each request to read names the last queue position that the reader has read, and each request to remove entries
 //! names the last position to remove. The store rejects a request with a position that is not in its history. The
@@ -20,7 +19,7 @@ use std::collections::{BTreeMap, VecDeque};
 pub struct QueuePosition {
     /// The number of the entry, from 1. 0 is the position before all entries.
     pub number: u64,
-    /// The history of the queue up to this entry; 0 if it is unknown.
+    /// The history of the queue up to this entry; 0 if the history is unknown.
     pub history: u64,
 }
 
@@ -35,9 +34,9 @@ impl QueuePosition {
 /// Consecutive entries that one call put into a queue, with one history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct QueueRun {
-    /// The number of the first entry.
+    /// The number of the first entry of the run.
     pub first: u64,
-    /// The number of the last entry.
+    /// The number of the last entry of the run.
     pub last: u64,
     /// The history that the call gave to the entries.
     pub history: u64,
@@ -61,14 +60,15 @@ pub struct QueueLoss {
     pub since: u64,
 }
 
-/// The result of a recount: what became of the entries that a cursor expected when it learned that the store may have
-/// gone back in time.
+/// The result of a recount: how many entries the reader found, and how many entries the store lost. A recount begins
+/// when a cursor learns that the store may have gone back in time. The recount covers the entries that the cursor
+/// expects to read at that moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct QueueRecount {
-    /// The number of these entries that the reader has found since then. The store may lose an entry after the reader has
-    /// found it; the reader then has its event in memory.
+    /// The number of covered entries that the reader has found since the recount began. A found entry is safe even if
+    /// the store loses it later, because the reader has its event in memory.
     pub safe: u64,
-    /// The number of lost entries that were reported since then.
+    /// The number of lost entries that were reported since the recount began.
     pub lost: u64,
 }
 
@@ -76,11 +76,11 @@ pub struct QueueRecount {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct RunningRecount {
     result: QueueRecount,
-    /// True if it is certain that the store went back in time.
+    /// True if the store certainly went back in time.
     went_back: bool,
 }
 
-/// A run of entries that is still to be read.
+/// A run of entries that the cursor still expects to read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct ExpectedRun {
     run: QueueRun,
@@ -95,14 +95,16 @@ struct ExpectedRun {
 /// limit covers some seconds of a fast stream. Each list takes at most about 200 kB.
 pub(crate) const RUNS_LIMIT: usize = 4_096;
 
-/// The position of a reader in one queue, the entries that it has delivered, and the entries that
-/// it expects.
+/// A cursor: the position of a reader in one queue, the entries that the reader has delivered, and the entries that it
+/// still expects to read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct QueueCursor {
-    /// The delivered entries, ascending. The queue may have had other entries between them.
+    /// The delivered runs of entries, in ascending order. The numbers of the runs may have holes, because the queue may
+    /// have had other entries between them.
     delivered: VecDeque<QueueRun>,
     /// The numbers and histories of late entries: unfinished entries that the cursor delivered after entries with
-    /// higher numbers. The store had removed the late entries; when it went back in time, they were in the queue again.
+    /// higher numbers. The store had removed the late entries. After the store went back in time, the late entries were
+    /// in the queue again.
     late: BTreeMap<u64, u64>,
     /// The entries that writers of this process have put into the queue and that the cursor has not read yet.
     expected: VecDeque<ExpectedRun>,
@@ -119,7 +121,7 @@ pub struct QueueCursor {
 }
 
 impl QueueCursor {
-    /// Returns the position after which to read.
+    /// Returns the position after which the next read begins.
     pub fn after(&self) -> QueuePosition {
         self.position(self.read).unwrap_or(QueuePosition { number: self.read, history: 0 })
     }
@@ -144,7 +146,7 @@ impl QueueCursor {
             at = self.delivered.len();
         }
         if self.delivered.is_empty() {
-            // The cursor knows no entry before this one.
+            // The cursor remembers no delivered entry, so all lower numbers count as finished and removed.
             (self.finished, self.removed) = (number - 1, number - 1);
         } else if at < self.delivered.len() {
             self.late.insert(number, history);
@@ -229,7 +231,8 @@ impl QueueCursor {
     }
 
     /// Marks the delivered entries through this position as finished, so that they may be removed. A late entry becomes
-    /// finished only by its own position. Ignores a position if the store has lost its entry since the delivery.
+    /// finished only by a call with exactly its own position. Ignores a position if the store has lost its entry since
+    /// the delivery.
     pub fn finish(&mut self, place: QueuePosition) {
         if self.late.get(&place.number) == Some(&place.history) {
             self.late.remove(&place.number);
@@ -272,7 +275,7 @@ impl QueueCursor {
     }
 
     /// Records that the store may have gone back in time, and begins a recount of all entries that the cursor expects
-    /// now. If a recount is running, it covers these entries too.
+    /// now. A recount that is already running then covers these entries too.
     pub fn suspect_rollback(&mut self) {
         self.expected.iter_mut().for_each(|expected| expected.is_recounted = true);
         self.recount.get_or_insert_default();
@@ -289,8 +292,9 @@ impl QueueCursor {
         recount.result.lost += lost;
     }
 
-    /// Ends the recount if the cursor expects none of its entries any more. Returns the result if the store went back in
-    /// time. An entry that another reader has read and removed is neither safe nor lost in this result.
+    /// Ends the recount if the cursor no longer expects any entry that the recount covers. Returns the result if the
+    /// store went back in time. An entry that another reader has read and removed is neither safe nor lost in this
+    /// result.
     pub fn take_recount(&mut self) -> Option<QueueRecount> {
         let is_covered = |expected: &ExpectedRun| expected.is_recounted;
         if self.recount.is_none() || self.expected.iter().any(is_covered) {
@@ -351,7 +355,7 @@ impl QueueCursor {
                 return;
             }
             let Some(ExpectedRun { run, at, .. }) = self.expected.pop_front() else { return };
-            // If the expected run ends before this entry, another reader has removed the run, and it is not lost.
+            // If the expected run ends before this entry, another reader has removed the run, and the run is not lost.
             if !is_same && run.last >= number {
                 self.add_loss(run.last + 1 - run.first, at);
             }
@@ -439,7 +443,7 @@ mod tests {
         assert!(cursor.accept(place(2, 0)));
         assert!(cursor.accept(place(3, 7)));
         cursor.restart();
-        // Since the first pass, entry 1 was damaged, and another reader removed entry 3.
+        // Since the first pass, entries 1 and 3 have been damaged, so their histories are unknown.
         assert!(!cursor.accept(place(1, 0)));
         assert!(!cursor.accept(place(2, 0)));
         assert!(!cursor.accept(place(3, 0)));
@@ -502,7 +506,7 @@ mod tests {
         assert_eq!(next.take_loss(), Some(QueueLoss { entries: 2, since: 20 }));
     }
 
-    /// A recount names the waiting entries that the store still has, and those that it lost.
+    /// A recount counts the waiting entries that the reader finds, and the waiting entries that the store lost.
     #[test]
     fn waiting_entries_are_recounted_after_a_loss() {
         let mut cursor = QueueCursor::default();
@@ -511,7 +515,7 @@ mod tests {
         cursor.expect(run(7, 9, 3), 30);
         assert!(cursor.accept(place(1, 1)));
         cursor.suspect_rollback();
-        // This entry is put after the store went back, in the place of a lost entry.
+        // A writer adds this entry after the store went back in time. The entry gets the number of a lost entry.
         cursor.expect(run(5, 5, 4), 40);
         assert_eq!(cursor.take_loss(), Some(QueueLoss { entries: 2, since: 20 }));
         cursor.confirm_rollback(2);
@@ -525,8 +529,8 @@ mod tests {
         assert_eq!(cursor.take_recount(), None);
     }
 
-    /// If no waiting entry is lost, the recount counts only safe entries. It covers no entries that the reader had read
-    /// before, or that another reader has removed.
+    /// If no waiting entry is lost, the recount counts only safe entries. Entries that the reader read before the
+    /// recount, and entries that another reader removed, do not count.
     #[test]
     fn recount_without_a_loss_covers_only_waiting_entries() {
         let mut cursor = QueueCursor::default();
@@ -546,8 +550,8 @@ mod tests {
         assert_eq!(cursor.take_recount(), Some(QueueRecount { safe: 4, lost: 0 }));
     }
 
-    /// The reader finds a marked entry before the store goes back and loses it. The entry counts once, as safe, because the
-    /// reader has delivered it.
+    /// The recount covers an entry, the reader finds this entry, and then the store goes back in time and loses the
+    /// entry. The entry counts once, as safe, because the reader has delivered it.
     #[test]
     fn entry_that_was_read_before_a_late_loss_is_safe() {
         let mut cursor = QueueCursor::default();

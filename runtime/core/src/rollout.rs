@@ -1,16 +1,18 @@
 //! The choice of the handler version that executes the events of a stream. The result is a rollout: a numbered record
 //! that names the version. Each instance (process) offers the highest version in its folder, and computes the next
-//! rollout from the offers of all instances. The store accepts one of the results.
+//! rollout from the offers of all instances. If several instances send a rollout to the store, the store accepts one of
+//! these rollouts.
 //!
 //! The instances choose the highest offered version as soon as one of them offers it. Until an instance offers a higher
-//! version, they keep the chosen version as long as any instance offers it. When no instance offers the chosen version
-//! any more, an instance may choose an older version on one condition: this instance has lost the file of the chosen
-//! version, or started without that file. The condition has two reasons: a crashed instance may return with the file,
-//! and an older version may be unable to read states that the newer version has written.
+//! version, the instances keep the chosen version as long as any instance offers this version. When no instance offers
+//! the chosen version any more, an instance may choose an older version only in two cases: this instance offered the
+//! chosen version and has lost its file, or no other instance offered the chosen version when this instance started.
+//! The restriction has two reasons: a crashed instance may return with the file, and an older version may be unable to
+//! read states that the newer version has written.
 
 use crate::{Build, Rollout, split_version};
 
-/// The view that one instance has of a stream.
+/// The rollout and the builds of a stream, as one instance sees them.
 #[derive(Debug, Clone, Copy)]
 pub struct RolloutView<'a> {
     /// The last rollout of the stream; `None` if the stream has none.
@@ -19,15 +21,15 @@ pub struct RolloutView<'a> {
     pub own_build: &'a Build,
     /// The builds that the other instances offer.
     pub other_builds: &'a [Build],
-    /// `true` if this instance may replace the last rollout by an older version. This instance does so only if no
-    /// instance offers the build of the last rollout.
+    /// `true` if this instance may replace the last rollout by an older version. Even then, this instance replaces the
+    /// rollout only if no instance offers its build.
     pub may_roll_back: bool,
     /// The highest rollout number that this instance knows. If the store went back in time (lost its newest writes),
     /// the rollout in the store has a lower number.
     pub newest_number: u64,
 }
 
-/// What an instance remembers of the rollouts of a stream.
+/// The facts that one instance remembers about the rollouts of a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RolloutMemory {
     /// The highest rollout number that the instance knows.
@@ -55,9 +57,9 @@ impl RolloutMemory {
         rollout.number == self.newest_number
     }
 
-    /// Returns the next rollout, or `None` if the last rollout, `current`, stays. If `may_become_usable` is `true`,
-    /// this instance cannot use the version of the last rollout only because of a temporary fault of its machine, and
-    /// the stream must not return to a lower version.
+    /// Returns the next rollout, or `None` if the last rollout, `current`, stays. `may_become_usable` is `true` if only
+    /// a temporary fault of its machine prevents this instance from using the version of the last rollout. In this
+    /// case, the stream must not return to a lower version.
     pub fn next(
         &mut self,
         current: Option<&Rollout>,
@@ -100,7 +102,7 @@ pub fn next_rollout(view: &RolloutView<'_>) -> Option<Rollout> {
     let last = decided.map_or(0, |decided| decided.number);
     let generation = newest.max(last) + 1;
     if generation >= Rollout::NUMBER_END {
-        // No stream makes as many rollouts, so the number comes from a damaged record.
+        // No stream can reach this number, so the number comes from a damaged record.
         return None;
     }
     let next = |build: &Build| Rollout { number: generation, build: build.clone() };

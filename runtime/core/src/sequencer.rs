@@ -1,17 +1,18 @@
 //! The sequencer of one partition.
 //!
 //! Call the sequencer in this order: [`Sequencer::handle`] for each available input, then [`Sequencer::poll_effect`]
-//! until it returns `None`. Only `poll_effect` forms commits and turns. When you call it, the sequencer has handled all
-//! available inputs, so the commits and turns are as large as the inputs allow. After that, sleep until the next input,
-//! but at most until the time that [`Sequencer::poll_timeout`] returns. At that time, call
+//! until it returns `None`. Only `poll_effect` forms commits and turns. In this order, the sequencer has handled all
+//! available inputs before `poll_effect` runs, so the commits and turns are as large as the inputs allow. After that,
+//! sleep until the next input, but at most until the time that [`Sequencer::poll_timeout`] returns. At that time, call
 //! [`Sequencer::handle_timeout`].
 //!
 //! Each part of the sequencer is in its own file. A lane is the in-memory queue of one active key. `arrive` decides
-//! about an event, and `repeat` about a repeated event. `dispatch` forms turns and accepts their results. `retry`
-//! handles failures, and `gap` handles missing events. `spill` moves events between memory and store. `commit` forms
-//! batches and handles the replies. `load` loads and evicts lanes, and `restart` restarts them. `due` reads the due
-//! index of the store, and loads the keys that must be processed again. All parts call `reschedule` after they have
-//! changed a lane. A lane (`lane`, with `held` and `chunk`) must never access another lane.
+//! what happens to an arriving event, and `repeat` decides about an event that arrives again. `dispatch` forms turns
+//! and accepts their results. `retry` handles failures, and `gap` handles missing events. `spill` moves events between
+//! memory and store. `commit` forms batches and handles the replies. `load` loads and evicts lanes, and `restart`
+//! restarts them. `due` reads the due index of the store, and loads the keys that must be processed again. All parts
+//! call `reschedule` after they have changed a lane. A lane (`lane`, with `held` and `chunk`) must never access another
+//! lane.
 
 /// Returns whether a deliberate fault is active; always `false` without the feature `faults`.
 macro_rules! fault {
@@ -87,11 +88,13 @@ pub struct Sequencer {
     outstanding_replays: OutstandingRequests,
     turns: usize,
     ahead: usize,
-    /// The bytes of events, states, outcomes, unpublished messages and kept commits.
+    /// The bytes of the events, states, outcomes, unpublished messages and kept commits in memory.
     memory: usize,
-    /// The bytes of kept commits, a part of `memory`. The sequencer keeps them in case the store loses them.
+    /// The bytes of kept commits, a part of `memory`. The sequencer keeps its latest commits in case the store loses
+    /// them.
     history_bytes: usize,
-    /// The largest recent size of a turn's outcome, in bytes. It decreases gradually while the outcomes are smaller.
+    /// The largest recent size of a turn's outcome, in bytes. This size decreases gradually while the outcomes are
+    /// smaller.
     outcome_bytes: usize,
     /// The last turn that started although the memory budget had no room for it, and its start time.
     over_budget_turn: Option<(AttemptToken, u64)>,
@@ -187,8 +190,8 @@ impl Sequencer {
         self.shards.iter().all(ShardState::is_quiet)
     }
 
-    /// Returns whether the sequencer is at rest: the store has every accepted event, settled or held, and nothing but
-    /// another event or a manual action can cause a change.
+    /// Returns whether the sequencer is at rest: all accepted events are settled or held in the store, and only another
+    /// event or a manual action can cause a change.
     pub fn quiescent(&self) -> bool {
         let resting = [LaneState::Idle, LaneState::Waiting, LaneState::Parked, LaneState::Broken];
         self.drained()
@@ -208,7 +211,7 @@ impl Sequencer {
             && self.all_wait_forever()
     }
 
-    /// Returns whether no turn and no commit is in progress. When it returns `true` after [`Input::Drain`], only
+    /// Returns whether no turn and no commit is in progress. After [`Input::Drain`], a result of `true` means that only
     /// publishing continues, until [`Stats::outbox`] is 0.
     pub fn drained(&self) -> bool {
         self.turns == 0 && self.committed_all()
@@ -220,8 +223,9 @@ impl Sequencer {
     }
 
     /// Returns the key that permanently prevents the sequencer from accepting events, and the sequence of the event at
-    /// which the key stopped. A key can do so if the store already holds `spill_limit` events of it and `overflow` is
-    /// `pause`. Only an operator's action can release the key. Returns `None` if there is no such key.
+    /// which the key stopped. A key has this effect if it is stopped, the store already holds `spill_limit` events of
+    /// the key, and `overflow` is `pause`. Only an operator's action can release the key. Returns `None` if there is no
+    /// such key.
     pub fn stopped_by(&self) -> Option<(&Key, u64)> {
         if self.credit() > 0 || self.turns > 0 || !self.shards.iter().all(ShardState::is_quiet) {
             return None;
@@ -245,7 +249,8 @@ impl Sequencer {
         self.reload_requests.len()
     }
 
-    /// Returns the highest rollout number that a key has needed, if the sequencer did not know that rollout.
+    /// Returns the highest rollout number that a key needed while the sequencer did not know that rollout; 0 if there
+    /// was no such key.
     pub fn newest_rollout(&self) -> u64 {
         self.newest_rollout
     }

@@ -1,5 +1,5 @@
-//! The settings of a sequencer. This module defines only their meanings. The configuration of the process defines the
-//! defaults and their reasons.
+//! The settings of a sequencer. This module defines only the meanings of the settings. The configuration of the process
+//! defines the default values and their reasons.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub struct SequencerSettings {
     pub first: u64,
     /// The partition that the sequencer owns.
     pub partition: u32,
-    /// The number of shards of the store: slices by hash of the key.
+    /// The number of shards. A shard is one slice of the store, by hash of the key.
     pub shards: u32,
     /// The maximum number of lanes in memory. A lane is the in-memory queue of one active key.
     pub max_lanes: usize,
@@ -22,35 +22,36 @@ pub struct SequencerSettings {
     /// sequencer spills waiting events (moves them into the store) and accepts no further deliveries. At the limit, it
     /// waits for the commits and publications in progress before it loads or executes anything.
     pub memory_budget: usize,
-    /// The maximum number of events dispatched or executed but not committed.
+    /// The maximum number of events that are dispatched to workers or executed, but not yet committed.
     pub run_ahead: usize,
     /// The maximum number of concurrent turns.
     pub max_turns: usize,
-    /// The number of events at which a commit is full. The last write of the commit may exceed it.
+    /// The number of events at which a commit is full. The last write of the commit may exceed this number.
     pub batch_events: usize,
-    /// The size at which a commit is full. The last write of the commit may exceed it, so that the outcome of one turn
-    /// always fits.
+    /// The size at which a commit is full, in bytes. The last write of the commit may exceed this size, so that the
+    /// outcome of one turn always fits.
     pub batch_bytes: usize,
     /// The memory limit for the latest commits of all shards. The sequencer keeps these commits so that it can send
     /// them again if the store goes back in time (loses its newest commits). Their memory is a part of `memory_budget`.
-    /// 0 for a store that cannot go back.
+    /// 0 for a store that cannot go back in time.
     pub commit_history_bytes: usize,
     /// The maximum number of unacknowledged deliveries.
     pub prefetch: usize,
     /// The maximum number of events of a key in one turn. A turn is a run of events that one worker executes back to
     /// back.
     pub quantum: usize,
-    /// The maximum number of concurrent loads.
+    /// The maximum number of concurrent loads of key records.
     pub max_loads: usize,
     /// The maximum number of messages, and dead letters to be forwarded, that are committed but not yet published.
     pub max_outbox: usize,
-    /// `true` if dead letters are also published.
+    /// `true` if dead letters are forwarded: published like the messages of handlers.
     pub forward_letters: bool,
-    /// The maximum number of events of a blocked key in memory. The sequencer moves further events of the key into the
-    /// store.
+    /// The maximum number of events in memory of a blocked key: a key that holds events which cannot run now. The
+    /// sequencer moves further events of the key into the store.
     pub lane_buffer: usize,
-    /// The time that the oldest unacknowledged delivery may wait for its acknowledgement. After this time, the events
-    /// of its key move from memory into the store.
+    /// The time that the oldest unacknowledged delivery may wait for its acknowledgement. After this time, the
+    /// sequencer moves the events of the delivery's key from memory into the store, and can then acknowledge the
+    /// delivery.
     pub spill_after: u64,
     /// The maximum number of events of one key in the store's spill area.
     pub spill_limit: u64,
@@ -62,16 +63,16 @@ pub struct SequencerSettings {
     pub retry: RetrySettings,
     /// The number of ids remembered for a key of a `fifo` stream.
     pub id_window: usize,
-    /// The minimum time, from the commit that settled an event, to remember the event's id. It applies while the id is
-    /// among the last `id_window` ids of its key.
+    /// The minimum time for which the sequencer remembers the id of an event after the commit that settled the event.
+    /// The sequencer may forget the id earlier if the id is no longer among the last `id_window` ids of its key.
     pub id_ttl: u64,
-    /// The number of newest ids of a key to remember regardless of age, because a crash or a lost answer can bring
-    /// their events again.
+    /// The number of newest ids of a key that the sequencer remembers regardless of their age. After a crash or a lost
+    /// answer, the source may deliver the events with these ids again.
     pub id_floor: usize,
     /// The number of content digests remembered for a key.
     pub digests: usize,
     /// The maximum time between two reads of the due index, which names the keys that their owner must process again.
-    /// Other processes write to the index as well and send no notification.
+    /// Other processes also write to the index, and do not notify this sequencer.
     pub due_poll: u64,
     /// The time for which the store keeps the record of a completed key.
     pub complete_ttl: u64,
@@ -79,9 +80,9 @@ pub struct SequencerSettings {
     /// parked, and has no spilled event and no entry in the due index. With `None`, the store never removes the record
     /// of a key that has not ended.
     pub key_ttl: Option<u64>,
-    /// The rollout under which the sequencer executes events at the start. It names the handler version. `None` if that
-    /// version is not available in this process. The sequencer then executes nothing until that version becomes
-    /// available.
+    /// The rollout under which the sequencer executes events at the start. The rollout names the handler version.
+    /// `None` if that version is not available in this process. The sequencer then executes nothing until that version
+    /// becomes available.
     pub rollout: Option<Arc<Rollout>>,
     /// The seed of the jitter: the random part of the delays between tries and between rounds.
     pub seed: u64,
@@ -90,9 +91,9 @@ pub struct SequencerSettings {
 /// The party that numbers the events of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrderingMode {
-    /// The producer.
+    /// The producer numbers the events.
     Sequenced,
-    /// Ordain, in the order of delivery.
+    /// Ordain numbers the events, in the order of delivery.
     Fifo,
 }
 
@@ -137,24 +138,26 @@ impl BackoffBounds {
 /// The maximum number of replay sources of a stream: the store and eight other sources.
 pub const SOURCES_LIMIT: usize = 9;
 
-/// The handling of gaps.
+/// The handling of gaps: missing events of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GapSettings {
-    /// The time from the arrival of the first event after the gap to the first round of requests.
+    /// The time from the arrival of the first event after the gap to the first round. A round requests the missing
+    /// events from every replay source.
     pub timeout: u64,
-    /// The maximum number of rounds.
+    /// The maximum number of rounds for one gap.
     pub attempts: u32,
-    /// The delay between rounds.
+    /// The bounds of the delay between two rounds.
     pub backoff: BackoffBounds,
-    /// The names of the replay sources, in the order in which they are queried. The first is the
-    /// store itself. At most [`SOURCES_LIMIT`].
+    /// The names of the replay sources, in the order in which they are queried. The first source is the store itself.
+    /// The list has at most [`SOURCES_LIMIT`] names.
     pub sources: Vec<Arc<str>>,
-    /// The maximum distance of an event from the first missing sequence.
+    /// The maximum distance between the sequence of an arriving event and the first missing sequence. A delivered event
+    /// beyond this distance becomes a `far-ahead` dead letter.
     pub max_width: u64,
-    /// The action after the last round.
+    /// The action after the last round if the event is still missing.
     pub on_exhausted: ExhaustedPolicy,
     /// If a key receives no event for this time, the sequencer once requests the next event of the key from the replay
-    /// sources. With `None`, it never does so.
+    /// sources, because the last event of the key may be lost. With `None`, the sequencer never makes this request.
     pub tail: Option<u64>,
 }
 
@@ -173,9 +176,9 @@ impl GapSettings {
 pub struct RetrySettings {
     /// The maximum number of tries of one event, including the first, for failures that may pass with time.
     pub attempts: u32,
-    /// The delay between tries.
+    /// The bounds of the delay between two tries.
     pub backoff: BackoffBounds,
-    /// The action after the last try.
+    /// The action after the last failed try.
     pub on_exhausted: ExhaustedPolicy,
     /// `true` if the sequencer retries a key under another handler version after a failure parked the key.
     pub on_new_version: bool,

@@ -4,7 +4,7 @@ use crate::letter::Cause;
 use crate::settings::SOURCES_LIMIT;
 use crate::turn::FailureKind;
 
-/// Counters since the start, and current gauges.
+/// The counters of a sequencer since its start, and the current values of its gauges.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
     /// The number of accepted deliveries.
@@ -25,8 +25,8 @@ pub struct Stats {
     pub gap_rounds: u64,
     /// The numbers of requests to each replay source, by result.
     pub replays: [ReplayCounts; SOURCES_LIMIT],
-    /// The durations of the gaps that the arrival of the missing event ended, from the arrival of a later event to that
-    /// of the missing event.
+    /// The durations of the gaps that ended because the missing event arrived. A duration begins when a later event
+    /// arrives, and ends when the missing event arrives.
     pub recovery_times: RecoveryTimes,
     /// The number of events found by replay.
     pub replayed: u64,
@@ -38,7 +38,8 @@ pub struct Stats {
     pub refused: u64,
     /// The number of commits that the store had lost and the sequencer sent again.
     pub recommitted: u64,
-    /// The number of completions that the sequencer dropped because it had abandoned their attempt.
+    /// The number of completions that the sequencer dropped, because it had abandoned the attempts to which they
+    /// belong.
     pub stale: u64,
     /// The number of committed messages.
     pub messages: u64,
@@ -56,9 +57,9 @@ pub struct Stats {
     pub unacknowledged: usize,
     /// The number of events that are dispatched or executed but not yet committed; the limit is `run_ahead`.
     pub ahead: usize,
-    /// The number of turns that workers execute.
+    /// The number of turns that workers execute now.
     pub turns: usize,
-    /// The number of loads in progress.
+    /// The number of loads of key records in progress.
     pub loads: usize,
     /// The number of messages and forwarded dead letters that are committed but not yet published; the limit is
     /// `max_outbox`.
@@ -133,7 +134,8 @@ impl Stats {
         self.lanes_by_state[state as usize]
     }
 
-    /// Counts a replay source's answer with `found` events.
+    /// Counts an answer of a replay source. `found` is the number of events in the answer, and `failed` is `true` if
+    /// the source failed.
     pub(crate) fn count_answer(&mut self, source: usize, found: usize, failed: bool) {
         let Some(replays) = self.replays.get_mut(source) else { return };
         let count = match (found, failed) {
@@ -162,7 +164,7 @@ pub struct ReplayCounts {
 }
 
 impl ReplayCounts {
-    /// Adds the figures of another source.
+    /// Adds the figures of another source to these figures.
     pub fn add(&mut self, other: &Self) {
         self.found += other.found;
         self.missing += other.missing;
@@ -197,7 +199,7 @@ impl RecoveryTimes {
 /// The state of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneState {
-    /// The lane has no work.
+    /// The lane has nothing to do.
     Idle,
     /// The lane's key record or its spilled events are being read.
     Loading,
@@ -234,7 +236,7 @@ impl LaneState {
         Self::Broken,
     ];
 
-    /// Returns the name in metrics.
+    /// Returns the name of the state in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Idle => "idle",

@@ -15,7 +15,7 @@ use crate::version::Rollout;
 /// accepts the completion only if the lane still waits for exactly that attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptToken {
-    /// The index of the lane.
+    /// The index of the lane in the table of lanes.
     pub lane: u32,
     /// A number that the sequencer never uses twice.
     pub serial: u64,
@@ -53,7 +53,7 @@ pub struct TurnResult {
     pub rollout: Arc<Rollout>,
     /// The outcomes of the events, in order: one outcome for each event that was executed without a failure.
     pub outcomes: Vec<HandlerOutcome>,
-    /// The change of the state by all events of `outcomes` together.
+    /// The change that all events of `outcomes` together make to the state.
     pub state: StateUpdate,
     /// The failure of the first event that has no outcome; `None` if no event failed.
     pub failure: Option<FailedAttempt>,
@@ -66,7 +66,7 @@ pub enum HandlerOutcome {
     Effect {
         /// The messages that the event emitted, in order.
         messages: Vec<Message>,
-        /// `true` if the event ends its key.
+        /// `true` if the handler ended the key with this event.
         complete: bool,
     },
     /// The handler rejected the event permanently, with this reason.
@@ -93,7 +93,7 @@ pub struct FailedAttempt {
 pub enum FailureKind {
     /// The handler requested another try.
     Retry,
-    /// The handler ran too long.
+    /// The handler ran longer than its time limit.
     Timeout,
     /// The handler trapped: its WebAssembly code stopped with a fault.
     Trap,

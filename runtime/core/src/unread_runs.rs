@@ -1,11 +1,11 @@
 //! The entries that a process has put into a queue and that no reader of this process expects, because another process
-//! reads the queue. The store may go back in time: after a failure, it may lack its newest writes.
+//! reads the queue. The store may go back in time: after a failure, the store may lack its newest writes.
 //!
 //! A writer of queue entries numbers its calls. For each writer and shard, the store keeps a record: the numbers of the
 //! calls that it has processed. The store writes the record in the same atomic write as the entries of a call, so the
 //! record goes back in time together with the entries. If the record lacks a call, the store has lost the call. This
-//! holds even if another reader has removed the entries of the call, and if other entries have their numbers now.
-//! [`UnreadRuns`] compares the runs of a process with the record.
+//! conclusion is valid even if another reader has removed the entries of the call, and other entries have the same
+//! numbers now. [`UnreadRuns`] compares the runs of a process with the record.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
@@ -17,7 +17,7 @@ use crate::queue::{QueueLoss, QueueRun, RUNS_LIMIT};
 /// call.
 const RECORD_AGE_LIMIT: u64 = 20 * 60 * 1_000;
 
-/// The numbers of the calls of a writer that a shard (slice of the store) has.
+/// The numbers of the calls of one writer that a shard (a slice of the store) has processed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WriterCalls(Vec<RangeInclusive<u64>>);
 
@@ -32,12 +32,12 @@ impl WriterCalls {
         Self(vec![0..=u64::MAX])
     }
 
-    /// Returns whether the shard has no call of the writer.
+    /// Returns whether the record contains no call of the writer.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns whether the shard has the call with this number.
+    /// Returns whether the record contains the call with this number.
     pub fn contains(&self, call: u64) -> bool {
         self.0.iter().any(|range| range.contains(&call))
     }
@@ -47,8 +47,8 @@ impl WriterCalls {
 /// at most `RUNS_LIMIT` runs: above the limit, the oldest runs are dropped, and their loss is not counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct UnreadRuns {
-    /// The runs, each with the time when the writer put it into the queue, in ms since 1970. They have the order in
-    /// which the writer received the answers to its calls.
+    /// The runs, each with the time when the writer put it into the queue, in ms since 1970. The runs are in the order
+    /// in which the writer received the answers to its calls.
     runs: VecDeque<(QueueRun, u64)>,
     /// The time when the store last had the record of the writer, in ms since 1970.
     record_seen_at: u64,
@@ -63,7 +63,7 @@ impl UnreadRuns {
         self.runs.push_back((run, at));
     }
 
-    /// Puts back the runs that a reader expected and did not read. They return to their place before newer runs.
+    /// Puts back the runs that a reader expected and did not read. These runs return to their place before newer runs.
     pub fn put_back(&mut self, unread: impl Iterator<Item = (QueueRun, u64)>) {
         let newer = std::mem::take(&mut self.runs);
         self.runs.extend(unread.chain(newer));
@@ -71,7 +71,7 @@ impl UnreadRuns {
         self.runs.drain(..excess);
     }
 
-    /// Takes all runs, for a reader that expects them.
+    /// Removes and returns all runs, because a reader of this process now expects them.
     pub fn take(&mut self) -> VecDeque<(QueueRun, u64)> {
         std::mem::take(&mut self.runs)
     }
@@ -88,8 +88,9 @@ impl UnreadRuns {
 
     /// Compares the runs with the record of the writer. Removes the runs that the store has lost, and returns their
     /// loss. Also removes the runs that another reader has removed from the queue. `asked` is the result of
-    /// [`Self::calls`] before the request for the record: the record need not have the calls of newer runs. `stored` is
-    /// the record. `first` is the number of the first entry in the queue, or of the next entry if the queue is empty.
+    /// [`Self::calls`] from before the request for the record. Runs of later calls stay, because the record need not
+    /// contain these calls. `stored` is the record. `first` is the number of the first entry in the queue, or of the
+    /// next entry if the queue is empty.
     pub fn check(
         &mut self,
         asked: &BTreeSet<u64>,
@@ -177,8 +178,8 @@ mod tests {
         assert_eq!(left(&unread), [] as [u64; 0]);
     }
 
-    /// The answers to some calls never arrived. The decision about other calls does not depend on whether the record has
-    /// these calls.
+    /// The answers to some calls never arrived. The decision about the other calls is the same whether or not the
+    /// record contains the unanswered calls.
     #[test]
     fn calls_without_an_answer_make_no_difference() {
         for record in [&[1..=5][..], &[1..=1, 3..=3, 5..=5]] {
@@ -189,7 +190,7 @@ mod tests {
         }
     }
 
-    /// The record need not have a call that the store answered after it had returned the record.
+    /// If the store answered a call after it had returned the record, the record may lack this call.
     #[test]
     fn newer_calls_are_not_judged() {
         let mut unread = runs([run(1, 1, 1)]);
@@ -199,7 +200,7 @@ mod tests {
         assert_eq!(left(&unread), [2]);
     }
 
-    /// A reader has read a part of a call before it put the call back. Only the rest counts as lost.
+    /// A reader has read some entries of a call before it puts the call back. Only the unread entries count as lost.
     #[test]
     fn read_entries_of_a_call_are_not_lost() {
         let mut unread = runs([run(8, 9, 2)]);

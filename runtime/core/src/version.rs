@@ -12,7 +12,7 @@ pub type VersionName = Arc<str>;
 pub struct Build {
     /// The name of the version.
     pub version: VersionName,
-    /// The digest of the file.
+    /// The SHA-256 of the handler's file.
     pub digest: FileDigest,
 }
 
@@ -41,8 +41,8 @@ pub struct Rollout {
 }
 
 impl Rollout {
-    /// The exclusive upper bound of rollout numbers. No stream reaches it, and Lua numbers
-    /// represent all integers below it exactly.
+    /// The exclusive upper bound of rollout numbers. No stream reaches this bound. The Lua scripts of the Redis store
+    /// compare rollout numbers, and a Lua number represents every integer below the bound exactly.
     pub const NUMBER_END: u64 = 1 << 52;
 
     /// Creates the first rollout of a stream.
@@ -55,7 +55,7 @@ impl Rollout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileDigest(pub [u8; 32]);
 
-/// Writes the digest in hexadecimal digits; a precision limits the number of digits.
+/// Writes the digest in hexadecimal digits; a precision limits the number of digits: `{:.12}` writes the first 12.
 impl fmt::Display for FileDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut digits = String::new();
@@ -74,7 +74,7 @@ impl fmt::Display for ParseDigestError {
     }
 }
 
-/// Parses all 64 hexadecimal digits.
+/// Parses a text of exactly 64 hexadecimal digits.
 impl FromStr for FileDigest {
     type Err = ParseDigestError;
 

@@ -14,8 +14,8 @@ pub enum Completion {
     /// Turns (runs of events of one key) that a worker has executed.
     Turns(TurnResults),
     /// A request to check the store, because the store may have gone back in time (lost its newest writes). The driver
-    /// answers when it knows that the store has all commits of the partition. If the driver ends before it knows this,
-    /// the requester gets no answer.
+    /// answers when it knows that the store has all commits of the partition. If the driver ends before the check is
+    /// complete, the requester gets no answer.
     StoreCheck(oneshot::Sender<()>),
     /// Any other input for the sequencer.
     Input(Input),

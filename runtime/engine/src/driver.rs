@@ -41,9 +41,9 @@ pub use metrics::{CommitHistograms, PartitionMetrics};
 const COMPLETION_BATCH_LIMIT: usize = 8;
 /// Shortest time between two warnings that a stream is blocked.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
-/// When its partition is to be released, a driver first waits until the messages of the partition are published. The
-/// driver stops waiting when no message has been published for this time. The remaining messages (for example, messages
-/// for a full queue) then stay in the outbox, the store's record of committed messages that are not published yet.
+/// Before a driver releases its partition, it waits until the messages of the partition are published. The driver stops
+/// waiting when no message has been published for this time. The remaining messages (for example, messages for a full
+/// queue) then stay in the outbox, the store's record of committed messages that are not published yet.
 const PUBLISH_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The driver of one partition.
@@ -81,8 +81,8 @@ pub struct Driver {
     /// The error with which the source failed, if it failed.
     source_failed: Option<DriverError>,
     full_throttle: LogThrottle,
-    /// The number of unpublished messages, and the time when this number last changed; `None` until the partition is to
-    /// be released.
+    /// The number of unpublished messages, and the time when this number last changed; `None` until the release of the
+    /// partition begins.
     unpublished: Option<(usize, Instant)>,
     /// The number of the store's disconnects that the driver has reported to the sequencer.
     disconnects: u64,
@@ -101,7 +101,7 @@ struct RollbackTracker {
     logged: u64,
     /// For each shard (slice of the store), the first and the last lost commit that the driver has not logged yet.
     lost_commits: BTreeMap<u32, (u64, u64)>,
-    /// Requests that the driver answers when it knows that the store has all commits.
+    /// Requests for a check of the store. The driver answers them when it knows that the store has all commits.
     waiting_checks: Vec<oneshot::Sender<()>>,
 }
 
@@ -149,7 +149,7 @@ impl Driver {
         };
         driver.begin(config.backlog, once && source.is_fed_locally);
         let mut parked = driver.search_parked_keys(rollout.as_deref().filter(|_| retries_parked));
-        // The highest rollout number that `version` knows.
+        // The highest rollout number that this driver has received from `version` or has requested from it.
         let mut newest_known = rollout.as_ref().map_or(0, |rollout| rollout.number);
         let mut completed = Vec::with_capacity(COMPLETION_BATCH_LIMIT);
         let mut phases = driver.handle.ownership.phases();
@@ -472,9 +472,9 @@ impl Driver {
         unpublished == 0 || since.elapsed() >= PUBLISH_IDLE_TIMEOUT
     }
 
-    /// Begins the end of the driver. If this kind of store can go back in time, starts a check whether the store has
-    /// all commits. The driver must repeat a lost commit before it ends, because only the driver's memory still has the
-    /// commit.
+    /// Begins the shutdown of the driver. If this kind of store can go back in time, starts a check whether the store
+    /// has all commits. The driver must repeat a lost commit before it ends, because only the driver's memory still has
+    /// the commit.
     fn begin_shutdown(&mut self) -> Result<(), DriverError> {
         if std::mem::replace(&mut self.ending, true) {
             return Ok(());
@@ -499,7 +499,7 @@ impl Driver {
         // When these values are dropped, the source processes the last acknowledgement and ends.
         drop((self.delivery_tracker, source.deliveries));
         if let Some(ended) = source.task {
-            // The source itself limits how long its end takes.
+            // This wait needs no time limit, because the source limits the duration of its own shutdown.
             let _ = ended.await;
         }
         if let Some(inbox) = inbox {
@@ -516,7 +516,7 @@ impl Driver {
         let error = (&mut source.failure).await.unwrap_or_else(gone);
         tracing::error!(
             stream = &*self.partition.stream, %error,
-            "source failed; the stream ends when its deliveries are settled or held"
+            "source failed; the process ends when each delivered event is settled or held in the store"
         );
         self.source_failed = Some(DriverError::Source(error));
     }

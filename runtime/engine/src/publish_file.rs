@@ -105,7 +105,7 @@ async fn publish_lines(
 enum PublishEnd {
     /// All lines are published.
     AtEnd,
-    /// The store went back in time. This process may lack some of the lost events in memory, but the file has all of
+    /// The store went back in time. This process may no longer have all lost events in memory, but the file has all of
     /// them.
     StoreRolledBack,
 }
@@ -202,7 +202,7 @@ struct Checkpoints {
     name: String,
     /// A random number that identifies this run.
     run: u64,
-    /// The checkpoint of each shard as this run knows it.
+    /// The checkpoint of each shard, as this run last read or wrote it.
     marks: Vec<Option<Bytes>>,
 }
 

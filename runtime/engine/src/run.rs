@@ -159,8 +159,8 @@ pub fn check_once_sources(loaded: &LoadedConfig) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Returns whether the configuration has a stream that receives its events from other streams. Such a stream may
-/// receive events until the partitions of all streams are idle.
+/// Returns whether the configuration has a stream that receives its events from other streams. A stream with this
+/// source may receive events until the partitions of all streams are idle.
 fn has_stream_source(loaded: &LoadedConfig) -> bool {
     loaded.config.streams.values().any(|stream| matches!(stream.source, SourceConfig::Stream(_)))
 }
@@ -182,8 +182,8 @@ impl<'a> PreparedRun<'a> {
     /// Checks that the store fits the configuration, and opens the files.
     ///
     /// This method and [`Self::drive`] return boxed futures, so that the compiler generates the machine code of these
-    /// futures in this crate. The compiler would generate the code of an unboxed future in the crate that awaits the
-    /// future, again at each change of that crate.
+    /// futures in this crate. Without the box, the compiler would generate this code in the crate that awaits the
+    /// future, and again at each change of that crate.
     pub fn prepare(
         loaded: &'a LoadedConfig,
         once: bool,
@@ -214,9 +214,9 @@ impl<'a> PreparedRun<'a> {
     /// run without `once`) does not count the held events, because the count reads the record of every key in the
     /// store.
     ///
-    /// This method calls `end_intake` when no partition has a driver any more, and before the process leaves the
-    /// membership. At its start, a run with an intake waits for the broker without a time limit; another run waits for
-    /// at most `BROKER_START_TIMEOUT`.
+    /// This method calls `end_intake` after the last driver has ended, and before the process leaves the membership. At
+    /// its start, a run with `end_intake` waits for the broker without a time limit. A run without `end_intake` waits
+    /// for at most `BROKER_START_TIMEOUT`.
     pub fn drive(
         self,
         shutdown: watch::Receiver<bool>,
@@ -284,7 +284,7 @@ impl<'a> PreparedRun<'a> {
         let mut heartbeat = tokio::select! {
             heart = Heartbeat::start(store, id, info, lease) => heart?,
             () = shutdown_requested(&mut shutdown) => {
-                // The store may already list this instance as a member.
+                // Remove the instance, because the store may already list it as a member.
                 let _ = tokio::time::timeout(LEAVE_TIMEOUT, store.remove_instance(id)).await;
                 return Ok(RunReport::default());
             }
@@ -308,7 +308,7 @@ impl<'a> PreparedRun<'a> {
         if let Some(end_intake) = end_intake {
             end_intake(unpublished.is_err()).await;
         }
-        // Leave the membership however this run ends, so that other instances need not wait until the leases expire.
+        // Leave the membership even after a failed run, so that other instances need not wait until the leases expire.
         heartbeat.stop().await;
         let forgotten = tokio::time::timeout(LEAVE_TIMEOUT, store.remove_instance(id)).await;
         let unpublished = unpublished?;
@@ -329,7 +329,8 @@ impl<'a> PreparedRun<'a> {
                 "committed messages left unpublished; they are kept, and the next start publishes them"
             );
         }
-        // The next start publishes the messages whose confirms the publisher still waits for.
+        // Stop the publisher although the broker may not have confirmed all messages. The next start publishes the
+        // unconfirmed messages again.
         publishing.abort_all();
         store.flush().await?;
         let held = if once { Some(HeldTotals::count(&**store).await?) } else { None };
@@ -337,7 +338,7 @@ impl<'a> PreparedRun<'a> {
     }
 }
 
-/// Returns the counter of the lost events of a queue. The figures of partition 0 include the queue of events without a
+/// Returns the counter of the lost events of a queue. The metrics of partition 0 include the queue of events without a
 /// known partition. The number of this queue follows the numbers of the partitions.
 fn lost_events_of(
     queue: &Partition,
@@ -350,8 +351,8 @@ fn lost_events_of(
     Arc::clone(&status.partition(&partition).lost_events)
 }
 
-/// Logs settings of the store's servers with which the store can lose data. Checks the settings regularly, and soon
-/// after a connection to the store broke. This function never returns.
+/// Logs the settings of the store's servers that can make the store lose data. Checks these settings regularly, and
+/// soon after a connection to the store broke. This function never returns.
 async fn watch_store_servers(store: &Arc<dyn Store>) {
     let mut disconnects = store.disconnects();
     let mut checked_at = Instant::now();

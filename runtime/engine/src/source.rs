@@ -1,5 +1,5 @@
 //! The sources of events. A source delivers events in order and resumes after the last acknowledged event. A source
-//! must never decide what happens to an event.
+//! must never decide how an event is settled.
 
 mod file;
 mod inbox;

@@ -1,4 +1,4 @@
-//! Determines the time of each event, and formats it.
+//! Determines the time of each event, and formats this time.
 
 use super::options::{ArrivalPattern, LoadOptions};
 use super::random::{RandomPurpose, SeededRandom};

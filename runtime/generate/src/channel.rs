@@ -6,8 +6,8 @@ use std::collections::BinaryHeap;
 use super::options::LoadOptions;
 use super::random::{RandomPurpose, SeededRandom};
 
-/// Maximum distance, in events, between a line and its copy. It is about the number of events that a broker redelivers
-/// after a lost connection. A larger reorder distance replaces this limit.
+/// Maximum distance, in events, between a line and its copy. This number is about the number of events that a broker
+/// redelivers after a lost connection. A larger reorder distance replaces this limit.
 const COPY_DISTANCE_LIMIT: u64 = 100;
 
 /// A line in transit.

@@ -44,7 +44,8 @@ fn zipf(keys: u64, exponent: f64) -> Vec<u64> {
     (1..=keys).map(bound).collect()
 }
 
-/// Returns the number of events of each key. To count the events, this function makes all choices of keys of the load.
+/// Returns the number of events of each key. To count the events, this function chooses the key of every event of the
+/// load in advance.
 pub(super) fn count(load: &LoadOptions) -> Vec<u64> {
     let mut chooser = KeyChooser::new(load);
     let mut counts = vec![0; load.keys as usize];

@@ -2,8 +2,8 @@
 //! demonstrations.
 //!
 //! The same options produce the same bytes on every machine. This crate must therefore use neither the machine's math
-//! library nor a generator whose algorithm may change, and may use the clock only to pace the output. Memory grows with
-//! the number of keys and the reorder distance, never with the number of events.
+//! library nor a random number generator whose algorithm may change. It may use the clock only to pace the output.
+//! Memory grows with the number of keys and the reorder distance, never with the number of events.
 
 mod arrivals;
 mod channel;
@@ -81,7 +81,7 @@ pub fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
             Ok(())
         }
         Err(error) if standard && error.kind() == io::ErrorKind::BrokenPipe => {
-            // The rest of the buffer has no reader, so this drops it without another write.
+            // The rest of the buffer has no reader, so `into_parts` discards the rest without another write.
             drop(buffer.into_parts());
             Ok(())
         }

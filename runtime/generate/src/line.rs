@@ -12,7 +12,7 @@ use super::random::{RandomPurpose, SeededRandom};
 /// Default size of opaque data, in bytes.
 const DEFAULT_OPAQUE_BYTES: u64 = 256;
 
-/// The parts of an event that are written.
+/// The values of an event from which a line is formatted.
 pub(super) struct LineFields<'a> {
     pub(super) key: &'a str,
     pub(super) sequence: u64,

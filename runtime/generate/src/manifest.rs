@@ -10,23 +10,23 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ManifestEntry {
-    /// The options.
+    /// The options that determined the events.
     Options(serde_json::Value),
     /// An event that was never written.
     Lost(EventRef),
-    /// An event that was written twice. The manifest reports it when the second copy is written.
+    /// An event that was written twice. The manifest reports the event when the second copy is written.
     Repeated(EventRef),
     /// An event that was written after a later event of its key.
     Swapped(EventRef),
     /// A step of an order that its handler must reject.
     Impossible(EventRef),
-    /// A key that has no further events.
+    /// A key that has no further events, with its totals.
     Key(KeyEntry),
-    /// The totals.
+    /// The totals of the whole load.
     Counts(ManifestCounts),
 }
 
-/// An event.
+/// The key and sequence of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EventRef {
     /// The key of the event.
@@ -35,10 +35,10 @@ pub struct EventRef {
     pub sequence: u64,
 }
 
-/// A key after its last event.
+/// The totals of one key, after its last event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyEntry {
-    /// The key.
+    /// The name of the key.
     pub key: String,
     /// Number of events, including lost ones; equal to the sequence of the key's last event.
     pub events: u64,
@@ -46,7 +46,7 @@ pub struct KeyEntry {
     pub ended: bool,
 }
 
-/// The totals.
+/// The totals of a load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestCounts {
     /// Number of events, including lost ones.

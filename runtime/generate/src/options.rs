@@ -11,7 +11,7 @@ use ordain_config::ByteSize;
 /// Maximum number of keys. Each key takes some tens of bytes.
 const KEYS_LIMIT: u64 = 10_000_000;
 
-/// Maximum reorder distance. Up to this many lines are held in memory.
+/// Maximum reorder distance, in events. The lines of about this number of events are held in memory.
 const REORDER_LIMIT: u64 = 1_000_000;
 
 /// Maximum size of a payload, in bytes.

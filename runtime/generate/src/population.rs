@@ -1,6 +1,6 @@
-//! The keys for which events are still to be generated, or which have lines in transit. A key for which events are
-//! still to be generated has a slot; the chooser of keys selects slots. An order that has ended releases its slot to a
-//! new order. The memory of the ended order is released after its last line is written.
+//! The keys in use: either further events of the key are to be generated, or lines of the key are in transit. Each key
+//! with further events has a slot, and the chooser of keys selects a slot. An order that has ended releases its slot to
+//! a new order. The memory of the ended order is released after its last line is written.
 
 use std::ops::{Index, IndexMut};
 
@@ -15,7 +15,7 @@ pub(super) struct KeyState {
     pub(super) events: u64,
     /// The highest sequence that was written.
     pub(super) written: u64,
-    /// Number of lines in transit.
+    /// Number of lines of the key in transit.
     pub(super) pending: u64,
     /// True if the last generated event is marked as the last event of its key.
     pub(super) ended: bool,
@@ -26,13 +26,13 @@ pub(super) struct KeyState {
 /// The value of a slot whose next event begins a new key.
 const EMPTY_SLOT: u32 = u32::MAX;
 
-/// All keys, by index.
+/// All keys in use, by index.
 pub(super) struct Population {
     shape: EventShape,
     /// For each slot, the index of its key. A choice selects a slot.
     slots: Vec<u32>,
     keys: Vec<KeyState>,
-    /// Unused indexes.
+    /// Unused indexes of `keys`.
     free: Vec<u32>,
     key_count: u64,
 }

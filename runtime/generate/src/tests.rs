@@ -40,7 +40,7 @@ fn faulty(shape: EventShape) -> LoadOptions {
 
 #[test]
 fn same_options_produce_the_same_bytes_on_every_machine() {
-    // A changed digest means that existing seeds produce other events: change it deliberately only.
+    // If a digest changes, existing seeds produce other events. Change a digest only deliberately.
     let bursty = LoadOptions {
         arrivals: ArrivalPattern::Bursty,
         payload: Some(PayloadSize(10..=300)),

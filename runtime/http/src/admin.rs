@@ -53,7 +53,8 @@ const ADMIN_LIMITS: ListenerLimits = ListenerLimits {
     request: Duration::from_secs(40),
 };
 
-/// Time for which an ending listener waits for the requests in progress. Afterwards it closes their connections.
+/// Time for which a closing listener waits for the requests in progress. Afterwards the listener closes their
+/// connections.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The admin listener. Dropping this value closes the connections at once.

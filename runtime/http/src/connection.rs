@@ -1,4 +1,4 @@
-//! Serves connections, and limits what callers occupy: the number of connections, the size of headers, and time.
+//! Serves connections, and limits the resources that callers occupy: connections, bytes of headers, and time.
 
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -136,13 +136,14 @@ async fn serve_connection(
     let mut ends = false;
     loop {
         tokio::select! {
-            // An error of a connection affects only its caller.
+            // The result is ignored, because an error of a connection affects only its caller.
             _ = connection.as_mut() => return,
             () = &mut life => return,
             Ok(()) = begun.changed() => {
                 request.as_mut().reset(Instant::now() + limits.request);
             }
-            // This limit does not apply between two requests; there, the time limit for headers applies.
+            // The limit `limits.request` does not apply between two requests. `HEADER_TIMEOUT` limits the wait for the
+            // next request.
             () = request.as_mut(), if asks.load(Ordering::Relaxed) => return,
             () = shutdown_requested(&mut end), if !ends => {
                 ends = true;

@@ -1,7 +1,8 @@
-//! The listener for producers: accepts events over HTTP. It must never confirm an event before the event is durable.
+//! The listener for producers: accepts events over HTTP. The listener must never confirm an event before the event is
+//! durable.
 //!
-//! The listener validates a whole request before it writes any event. It limits the number of connections, the bytes of
-//! each request, the bytes of all requests in progress together, and the time of each request.
+//! The listener validates a whole request before it writes any event. The listener limits the number of connections,
+//! the bytes of each request, the bytes of all requests in progress together, and the time of each request.
 
 mod intake;
 
@@ -59,7 +60,8 @@ const INGRESS_LIMITS: ListenerLimits = ListenerLimits {
 /// can make room for new requests.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
-/// Time for which an ending listener waits for the requests in progress. Afterwards it closes their connections.
+/// Time for which a closing listener waits for the requests in progress. Afterwards the listener closes their
+/// connections.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit of the body of a request, counted from the end of its headers.
@@ -67,7 +69,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for the store to make the events of a request durable.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The ingress listener. Dropping this value ends the listener at once.
+/// The ingress listener. Dropping this value closes the listener at once.
 pub struct IngressListener {
     app: Arc<IngressState>,
     end: watch::Sender<bool>,
@@ -301,8 +303,8 @@ impl IngressState {
         Ok(())
     }
 
-    /// Reads a whole body. Also returns the memory permits that the body occupies. The body takes permits as its bytes
-    /// arrive, so a client that only announces bytes occupies no memory.
+    /// Reads a whole body, and takes memory permits for its bytes when they arrive. A client that only announces bytes
+    /// therefore takes no permits. Returns the body and its permits.
     async fn body(
         &self,
         body: Body,
@@ -338,8 +340,8 @@ impl IngressState {
     }
 }
 
-/// Returns the error of one event of a request, as the producer receives it. `place` is the position of the event in
-/// the request: the kind of number (`line` or `index`), and the number.
+/// Returns the error of one event of a request, as the producer receives it. `place` locates the event in the request:
+/// `line` with a line number, or `index` with the index of the event.
 fn event_error(
     place: Option<(&str, usize)>,
     key: Option<&str>,
@@ -374,8 +376,8 @@ impl From<BodyError> for ProblemDetails {
     }
 }
 
-/// Builds the response to an accepted request. The response lists the accepted events. It occupies the request's memory
-/// permits (`room`) until the producer has received the response.
+/// Builds the response to an accepted request. The response lists the accepted events. The response occupies the
+/// request's memory permits (`room`) until the producer has received the response.
 fn accepted(events: &[Value], room: Option<OwnedSemaphorePermit>) -> Response {
     let body = Body::new(ChunkedBody::new(json!({ "events": events }).to_string().into(), room));
     (StatusCode::ACCEPTED, [(CONTENT_TYPE, "application/json")], body).into_response()

@@ -1,5 +1,5 @@
-//! The HTTP listeners: the admin API for operators and the ingress for producers. This crate also has the rows that the
-//! admin API and the command line show. A caller can occupy only a limited number of connections and bytes, for a
+//! The HTTP listeners: the admin API for operators and the ingress for producers. This crate also defines the rows that
+//! the admin API and the command line show. A caller can occupy only a limited number of connections and bytes, for a
 //! limited time. A caller must never be able to block the processing of events.
 #![deny(
     clippy::print_stderr,

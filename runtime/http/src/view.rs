@@ -1,8 +1,8 @@
 //! The rows that the admin API returns and the command line shows: keys, dead letters, streams, handlers and instances.
-//! Both build their rows here, so that their rows never differ. The command line also reads the rows that a process
-//! returns.
+//! The admin API and the command line build their rows here, so that their rows never differ. The command line also
+//! reads the rows that a process returns.
 //!
-//! The fields of the types here have the names and the order of the JSON members. If a process of another version does
+//! The fields of the row types have the names and the order of the JSON members. If a process of another version does
 //! not send a member, the field gets its default. Unknown members are ignored.
 
 mod data;

@@ -34,7 +34,7 @@ pub enum AssignError {
     Full,
     /// The store failed.
     Store(StoreError),
-    /// A shard (slice of the store) lacks an event that it had earlier. After the store had detected this, the call
+    /// A shard (slice of the store) lacks an event that it had earlier. After the store had detected the loss, the call
     /// wrote nothing more to the shard.
     RolledBack,
 }
@@ -59,9 +59,11 @@ pub struct QueuedEntries {
     pub partition: u32,
     /// The shard.
     pub shard: u32,
-    /// The numbers of the entries, their history, and the number of the call. The history distinguishes these entries
-    /// from other entries that get the same numbers after the store went back in time. By the number of the call, the
-    /// store knows whether it has lost the entries.
+    /// The numbers of the entries, their history, and the number of the call. A store that went back in
+    /// time gives the numbers of lost entries to new entries; the history, a digest of all earlier writes to the queue,
+    /// distinguishes them. The number of the call shows
+    /// whether the store has lost the entries, because the store keeps the numbers of the calls that it has
+    /// ([`ordain_store::MessageLog::writer_calls`]).
     pub run: QueueRun,
 }
 
@@ -78,7 +80,7 @@ pub struct EventAssigner {
     pub store: Arc<dyn Store>,
     /// The destination, and the rules for its numbers and queues.
     pub policy: NumberingPolicy,
-    /// The writer of the queue entries that the assigner adds.
+    /// The writer under whose id the assigner adds queue entries.
     pub writer: Arc<QueueWriter>,
     /// How long the assigner waits for room in a full queue.
     pub full_timeout: Duration,
@@ -131,9 +133,9 @@ impl EventAssigner {
         item_shards.map(|shard| (shard, self.store.shard_disconnects(shard))).collect()
     }
 
-    /// Repeats the write of those events that the store may have lost. `only` is `None` for the events of the present
-    /// call. For those of an earlier call, `only` has the shards to which this method writes. Writes nothing to a shard
-    /// that lacks its witness, an earlier event that the shard must have.
+    /// Writes those events again that the store may have lost. If `items` are the events of the present call, `only` is
+    /// `None`. If `items` are the events of an earlier call, `only` has the shards to which this method may write.
+    /// Writes nothing to a shard that lacks its witness, an earlier event that the shard must have.
     pub(crate) async fn reassign_lost(
         &self,
         items: &[AssignItem],
@@ -159,7 +161,7 @@ impl EventAssigner {
         }
         let shards = self.store.shards();
         let queue_of = |item: &AssignItem| (item.partition, shard_of(item.event.key(), shards));
-        // If the store numbers the events, it recognises those that it has, so this call can write every event once
+        // A store that numbers the events recognises the events that it has, so this call can write every event once
         // more.
         let is_numbered = self.policy.rules.numbering.is_some();
         let indexes: Vec<usize> = (0..items.len())
@@ -182,8 +184,8 @@ impl EventAssigner {
                 (_, assigned) => assigned,
             };
         }
-        // If the second call failed, the lost entries that it did not write again stay in the list. So do the entries
-        // that the store still has.
+        // The list keeps the entries that the store still has. If the second call failed, the list also keeps the lost
+        // entries that this call did not write again.
         let replaced: BTreeSet<(u32, u32)> =
             second.entries.iter().map(|put| (put.partition, put.shard)).collect();
         first.entries.retain(|put| {
@@ -203,8 +205,8 @@ impl EventAssigner {
         Ok(!calls.contains(put.run.call))
     }
 
-    /// Writes events, but nothing to a shard that lacks its witness. The witness of a shard is an earlier event that
-    /// the shard must have.
+    /// Writes events to each shard that has its witness, an earlier event that the shard must have. Writes nothing to a
+    /// shard that lacks its witness; the result is then [`AssignError::RolledBack`].
     pub(crate) async fn assign_behind(
         &self,
         items: &[AssignItem],
@@ -235,8 +237,8 @@ impl EventAssigner {
         }
     }
 
-    /// Returns the witness that a call provides for each shard: the newest of `events` that the store accepted as new.
-    /// If the store does not number the events, the witness is the call of the newest entry in `put`.
+    /// Returns, for each shard, the witness that the next call must name: the newest of `events` that the store
+    /// accepted as new. If the store does not number the events, the witness is the call of the newest entry in `put`.
     pub(crate) fn witnesses<'a>(
         &self,
         events: impl Iterator<Item = (&'a AssignItem, &'a AssignItemReply)>,
@@ -371,7 +373,8 @@ impl EventAssigner {
         let NumberingPolicy { destination: to, rules, .. } = &self.policy;
         let groups = index_groups.iter().map(assign_group).collect();
         let has_queues = matches!(to, Destination::Stream(_));
-        // All tries have the same number, so that a try that reaches the store late counts as a repeat.
+        // All attempts have the same call number. The store therefore recognises an attempt that arrives late as a
+        // repeat.
         let call = has_queues.then(|| self.writer.next_call(shard));
         let assign = Arc::new(AssignRequest {
             destination: to.clone(),

@@ -27,14 +27,15 @@ struct PublishCall {
     result: AssignResult,
 }
 
-/// Events of one shard (slice of the store) that left memory although the store may still lose them.
+/// Events of one shard (slice of the store) that the publisher dropped from memory although the store may still lose
+/// them.
 struct ForgottenEvents {
     events: u64,
-    /// The time when the store answered the call with the first of them, in ms since the Unix epoch.
+    /// The time when the store answered the call that wrote the first of these events, in ms since the Unix epoch.
     since: u64,
 }
 
-/// The calls of the last two minutes.
+/// The calls with which a publisher wrote events in the last two minutes.
 pub(crate) struct PublishedCalls {
     stream: Arc<str>,
     history: ProducerHistory<PublishCall, Witness>,
@@ -43,7 +44,7 @@ pub(crate) struct PublishedCalls {
     started: Instant,
     /// The time of `started`, in ms since the Unix epoch.
     started_ms: u64,
-    /// By the second in which they left memory, and by shard.
+    /// The dropped events, by the second in which they left memory, and by shard.
     forgotten: BTreeMap<(u64, u32), ForgottenEvents>,
     /// The shards that went back in time since the last log line about them.
     lossy_shards: BTreeSet<u32>,
@@ -51,7 +52,7 @@ pub(crate) struct PublishedCalls {
     rewinds: u64,
     /// The number of events that this publisher has written again since the last log line about them.
     repeated: usize,
-    /// The number of the events in `repeated` that got another number than at their first write.
+    /// The number of events in `repeated` whose new number differs from their first number.
     changed: usize,
 }
 
@@ -145,7 +146,7 @@ impl PublishedCalls {
             self.rewinds += 1;
             match self.put_calls_again(assigner).await {
                 Ok(()) => self.log_restored(&assigner.policy.destination),
-                // The store has gone back in time again.
+                // The store went back in time again during the repetition.
                 Err(AssignError::RolledBack) => {}
                 failed => return failed,
             }
@@ -233,7 +234,7 @@ impl PublishedCalls {
         }
     }
 
-    /// Removes the events of a shard from the forgotten events, and returns them. Returns `None` if there are none.
+    /// Removes the forgotten events of a shard, and returns them; `None` if the shard has no forgotten events.
     fn take_forgotten(&mut self, shard: u32) -> Option<ForgottenEvents> {
         let of_shard = self.forgotten.extract_if(.., |(_, of), _| *of == shard);
         of_shard

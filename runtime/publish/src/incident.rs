@@ -14,13 +14,13 @@ use crate::new_id;
 pub struct EventsLost {
     /// The shard (slice of the store).
     pub shard: u32,
-    /// The number of lost events. If the record cannot know the number, this is an upper bound.
+    /// The number of lost events, or an upper bound if the exact number is unknown.
     pub events: u64,
     /// The time when this process accepted or published the first lost event (RFC 3339).
     pub since: String,
     /// The number of waiting events that the store still has. `None` if this process does not read the queue, or has
-    /// not read all of these events yet. In the second case, a record of the type [`EventsSafe`] or [`EventsLost`]
-    /// follows, unless the reader ends before.
+    /// not read all of these events yet. When the process has read all of them, it logs another record, of the type
+    /// [`EventsSafe`] or [`EventsLost`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub safe: Option<u64>,
 }
@@ -30,16 +30,16 @@ pub struct EventsLost {
 pub struct EventsSafe {
     /// The shard.
     pub shard: u32,
-    /// The number of these events that the store still has.
+    /// The number of the waiting events that the store still has.
     pub safe: u64,
-    /// The number of these events that the store lost.
+    /// The number of the waiting events that the store lost.
     pub lost: u64,
 }
 
 /// The data of a record about commits that the store lost and that the partition's owner repeated from memory.
 #[derive(Debug, Serialize)]
 pub struct CommitsRepeated {
-    /// The number of commits.
+    /// The number of repeated commits.
     pub commits: u64,
     /// The lost commits of each shard.
     pub shards: Vec<LostCommits>,
@@ -62,7 +62,8 @@ impl fmt::Display for LostCommits {
     }
 }
 
-/// The data of a record about commits that a shard lost and that the partition's owner cannot repeat. The process ends.
+/// The data of a record about commits that a shard lost and that the partition's owner cannot repeat. The owner's
+/// process then exits.
 #[derive(Debug, Serialize)]
 pub struct CommitsLost {
     /// The shard.
@@ -74,7 +75,7 @@ pub struct CommitsLost {
     pub first: u64,
     /// The number of the last commit of the owner.
     pub last: u64,
-    /// Whether the shard also lost the claim of the owner. `first` is then the first commit under this claim, and the
+    /// `true` if the shard also lost the claim of the owner. `first` is then the first commit under this claim, and the
     /// shard may also have lost earlier commits.
     pub claim_lost: bool,
     /// A time before the first lost commit (RFC 3339); `None` if the owner does not know such a time.
@@ -87,15 +88,15 @@ pub struct CommitsLost {
 pub struct MessagesLost {
     /// The destination of the messages: a stream, an exchange or a file.
     pub to: String,
-    /// The number of messages. If the messages had numbers for their destination, this is a lower bound: the messages
-    /// that the process has in memory.
+    /// The number of lost messages. If `numbered` is present, this is a lower bound: the process counts only the
+    /// messages that it has in memory.
     pub messages: u64,
-    /// Where the store lost the messages. `None` if the store lacks the messages of a file.
+    /// The shard and the commits of the lost messages; `None` for messages of a file.
     #[serde(flatten)]
     pub numbered: Option<NumberedMessages>,
 }
 
-/// Messages of one outbox that had numbers in one shard of their destination.
+/// The lost messages of one outbox in one shard of their destination.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct NumberedMessages {
     /// The shard that lost the messages.
@@ -107,14 +108,14 @@ pub struct NumberedMessages {
     /// message of this owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<u64>,
-    /// The last commit whose messages the shard had.
+    /// The number of the last commit whose messages the shard had.
     pub last: u64,
     /// A time before the first lost message (RFC 3339); `None` if the owner does not know such a time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
 }
 
-/// The data of a record, and the type of the record's CloudEvent.
+/// The data of an incident's record, with the type of the record's CloudEvent.
 pub trait Incident: Serialize {
     /// The attribute `type` of the CloudEvent.
     const TYPE: &'static str;
@@ -190,7 +191,7 @@ pub fn record<T: Incident>(stream: &str, subject: IncidentSubject<'_>, data: &T)
     serde_json::to_string(&envelope).expect("texts, numbers and times can always be written")
 }
 
-/// Returns a time, in ms since the Unix epoch, as a record states it (RFC 3339).
+/// Formats a time, in ms since the Unix epoch, for a record (RFC 3339).
 pub fn time_text(time: u64) -> String {
     jiff::Timestamp::from_millisecond(time.cast_signed()).unwrap_or_default().to_string()
 }
@@ -214,7 +215,6 @@ mod tests {
         serde_json::from_str(&record).expect("a record in JSON")
     }
 
-    /// A log line names the shard with the first and the last lost commit.
     #[test]
     fn range_of_lost_commits_names_shard_and_both_ends() {
         let lost = LostCommits { shard: 3, first: 641, last: 812 };
@@ -236,8 +236,8 @@ mod tests {
         assert_eq!(shown, example);
     }
 
-    /// The guide names the type and each field of each record. An unknown number or time is absent, and so are the
-    /// fields of numbered messages in a record about a file.
+    /// The guide names the type and each field of each record. A record omits an unknown number or time. A record about
+    /// a file also omits the fields of numbered messages.
     #[test]
     fn guide_names_all_fields_of_all_records() {
         let shards = vec![LostCommits { shard: 3, first: 641, last: 812 }];

@@ -1,8 +1,8 @@
 //! Publishes events into a stream. In a sequenced stream, the store gives a number to each event that has none, and
 //! retains all events for replay. The broker or the store confirms the events.
 //!
-//! If a producer publishes an event again, the store recognises the event by its id, for the time of the setting
-//! `retain`. The event keeps its number, and the stream accepts it once.
+//! In a sequenced stream, the store remembers the id of each event for the time of the setting `retain`. If a producer
+//! publishes the event again within this time, the event keeps its number, and the stream accepts it once.
 
 mod assign;
 mod history;
@@ -96,11 +96,13 @@ impl From<NumberingError> for PublishError {
 pub struct StreamPublisher {
     stream: Arc<str>,
     store: Arc<dyn Store>,
-    /// Writes the events to the store and remembers them; `None` if the events do not pass through the store.
+    /// The writer of the events to the store, and its recent calls, which the publisher repeats if the store loses
+    /// their events. `None` if the events do not pass through the store.
     assigner: Option<(EventAssigner, PublishedCalls)>,
     /// Publishes to the exchange of the stream; `None` if the stream has no exchange.
     producer: Option<ExchangeProducer>,
-    /// A stream that receives the events and removes keys that have not ended (`key_ttl`).
+    /// A stream that receives the events and forgets idle keys even if they have not completed (`key_ttl`); `None` if
+    /// no stream does so.
     expiring_stream: Option<Arc<str>>,
 }
 
@@ -284,9 +286,10 @@ impl StreamPublisher {
     }
 
     /// Writes a mark (a named record) into each shard (slice of the store). Does not write to a shard that has gone
-    /// back in time. Such a shard lacks an event of this publisher, or its mark of this name differs from the mark in
-    /// `before`. `before` is the result of [`MarkStore::mark_in_shards`](ordain_store::MarkStore::mark_in_shards);
-    /// after a success, this method replaces it with the new mark. Returns whether all shards have the new mark.
+    /// back in time. A shard has gone back in time if it lacks an event of this publisher, or if its mark of this name
+    /// differs from the mark in `before`. `before` is the result of
+    /// [`MarkStore::mark_in_shards`](ordain_store::MarkStore::mark_in_shards); after a success, this method replaces it
+    /// with the new mark. Returns whether all shards have the new mark.
     pub async fn put_mark(
         &self,
         mark: &Mark,
@@ -304,7 +307,7 @@ impl StreamPublisher {
         Ok(is_put)
     }
 
-    /// Writes events again that the store has lost since this publisher published them.
+    /// Writes lost events again: events that this publisher wrote to the store, and that the store no longer has.
     pub async fn restore(&mut self) -> Result<(), PublishError> {
         if let Some((assigner, history)) = &mut self.assigner {
             let restored = history.put_lost_again(assigner).await;
@@ -313,7 +316,7 @@ impl StreamPublisher {
         Ok(())
     }
 
-    /// Writes events again that the store has lost since this publisher published them, and then closes the publisher.
+    /// Closes the publisher. First writes lost events again, as [`Self::restore`] does.
     pub async fn close(mut self) -> Result<(), PublishError> {
         self.restore().await?;
         self.store.flush().await?;
@@ -347,7 +350,8 @@ async fn assign_events(
     }
     let is_numbered = assigner.policy.rules.numbering.is_some();
     for _ in 0..ROLLBACK_RETRY_LIMIT {
-        // The store recognises numbered events that it has. It would queue unnumbered events a second time.
+        // Each try may write all numbered events again, because the store recognises the events that it has. The store
+        // would queue an unnumbered event twice, so a later try writes only the unnumbered events that are not queued.
         let is_open = |at: &usize| is_numbered || numbers[*at] == AssignItemReply::AfterConflict;
         let indexes: Vec<usize> = (0..events.len()).filter(is_open).collect();
         let items: Vec<AssignItem> = indexes.iter().map(|at| assigner.item(&events[*at])).collect();

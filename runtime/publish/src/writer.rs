@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ordain_store::WriterCall;
 
-/// A writer of queue entries: a publisher, or the intake of a stream in a process. A new writer begins with each
-/// process.
+/// A writer of queue entries: a publisher, or the intake of a stream in a process. A writer exists in one process only:
+/// the next process creates a writer with another id.
 #[derive(Debug)]
 pub struct QueueWriter {
     id: u64,
@@ -14,12 +14,12 @@ pub struct QueueWriter {
     calls: Box<[Mutex<CallNumbers>]>,
 }
 
-/// The numbers of the calls to a shard. They are consecutive, so that the store can keep them as few ranges.
+/// The numbers of the calls to a shard. The numbers are consecutive, so that the store can keep them as a few ranges.
 #[derive(Debug, Default)]
 struct CallNumbers {
-    /// The highest number so far; 0 before the first call.
+    /// The highest number that a call has had; 0 before the first call.
     last: u64,
-    /// The numbers of refused calls, which later calls use.
+    /// The numbers of refused calls. The next calls get these numbers.
     unused: Vec<u64>,
 }
 
@@ -29,7 +29,7 @@ impl QueueWriter {
         Self { id: rand::random(), calls: (0..shards).map(|_| Mutex::default()).collect() }
     }
 
-    /// Returns the id.
+    /// Returns the random id of the writer.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -40,7 +40,7 @@ impl QueueWriter {
         shards.filter(|shard| self.numbers(*shard).last > 0)
     }
 
-    /// Returns a new call to a shard.
+    /// Creates the next call to a shard: the id of the writer, and an unused number.
     pub fn next_call(&self, shard: u32) -> WriterCall {
         let mut numbers = self.numbers(shard);
         let call = numbers.unused.pop().unwrap_or(numbers.last + 1);
@@ -48,8 +48,8 @@ impl QueueWriter {
         WriterCall { writer: self.id, call }
     }
 
-    /// Takes back the number of a call that the store has refused because a queue is full. Without this, each refused
-    /// call would leave a gap between the ranges in the store.
+    /// Makes the number of a refused call available to a later call. The store refuses a call if a queue is full. If
+    /// refused calls kept their numbers, each of them would leave a gap between the ranges in the store.
     pub fn take_back(&self, shard: u32, refused: WriterCall) {
         self.numbers(shard).unused.push(refused.call);
     }

@@ -1,13 +1,13 @@
-//! The number of answered groups of requests, stored in a file outside the storage engine. The requests of a group
-//! become durable together.
+//! A count of the groups of requests that the store has answered, in a file outside the storage engine. A group
+//! consists of the requests that one sync makes durable.
 //!
-//! After a crash, the engine drops unreadable data at the end of its journal. This is correct for the last group,
-//! because the store never answered that group. But if the journal is damaged, the engine drops more groups in the same
-//! way, without an error. The database therefore counts the groups: each group ends with the new count. The file has a
-//! second copy of the count. The store writes this copy after a group is durable and before it answers the group. A
-//! database whose count is lower than the count in the file has lost groups. The file is not synced: after a power
-//! failure it may contain an older count, but never a newer count. This module must never make a commit wait for the
-//! disk, and must never fail a commit.
+//! After a crash, the engine drops unreadable data at the end of its journal. If this data is an incomplete last group,
+//! nothing is lost, because the store never answered that group. But if the journal is damaged, the engine also drops
+//! answered groups, without an error. To detect this, the writer counts the groups twice. The last write of each synced
+//! group puts the new count into the database. After the group is durable, and before the store answers it, the writer
+//! writes the count into the file. If the count in the database is lower than the count in the file, the database has
+//! lost groups. The file is not synced: after a power failure it may contain an older count, but never a newer count.
+//! This module must never make a commit wait for the disk, and must never fail a commit.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, Write};
@@ -22,7 +22,7 @@ pub(super) struct AnsweredCommits {
 }
 
 impl AnsweredCommits {
-    /// Opens the file and compares it with the number of groups in the database.
+    /// Opens the file. Returns an error if the file has a higher count than `groups`, the count in the database.
     pub(super) fn open(path: PathBuf, groups: u64) -> Result<Self, StoreError> {
         let answered = read(&path);
         if answered > groups {
@@ -37,7 +37,7 @@ impl AnsweredCommits {
         Ok(this)
     }
 
-    /// Records that `groups` groups are durable.
+    /// Writes the number of durable groups into the file.
     pub(super) fn write(&mut self, groups: u64) {
         let written = self.file.rewind().and_then(|()| self.file.write_all(&groups.to_le_bytes()));
         if let Err(error) = written
@@ -51,7 +51,7 @@ impl AnsweredCommits {
     }
 }
 
-/// Returns the number of answered groups in the file; 0 if there is no file.
+/// Returns the count in the file; 0 if there is no file.
 pub(super) fn read(path: &Path) -> u64 {
     // A power failure may truncate the file. A truncated file counts as 0.
     let bytes = fs::read(path).unwrap_or_default();

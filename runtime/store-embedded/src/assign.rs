@@ -1,7 +1,7 @@
 //! Assigns numbers to messages, retains them for replay, and puts them into the queues of their streams.
 //!
-//! All records of a call that expire at the same time share one entry of the time index: a list of the records' places
-//! (their keys in the tables), each after its length.
+//! The records of a call that expire at the same time share one entry of the time index. The entry lists the places of
+//! the records (their keys in the tables), and the length of each place precedes it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use ordain_store::{
     StoreError,
 };
 
-/// An origin is the outbox from which messages come. A block contains the new messages of one call. If an origin has at
-/// least `TRIM_BLOCKS_THRESHOLD` blocks, a call removes up to `TRIM_BLOCKS_LIMIT` blocks of the origin: the first ones,
-/// as far as all their messages are published.
+/// The number of blocks of an origin from which on a call removes blocks. An origin is the outbox from which messages
+/// come, and a block contains the new messages of one call. A call removes the oldest blocks whose messages are all
+/// published, up to `TRIM_BLOCKS_LIMIT` blocks.
 const TRIM_BLOCKS_THRESHOLD: u64 = 8;
 const TRIM_BLOCKS_LIMIT: u64 = 16;
 
@@ -35,12 +35,12 @@ pub(super) struct AssignChanges<'a> {
     pub(super) batch: OwnedWriteBatch,
     counters: HashMap<&'a str, KeyCounter>,
     queues: BTreeMap<u32, QueueAppend>,
-    /// A random number of this call. It distinguishes the entries of this call from those that
-    /// another call writes under the same numbers after the store went back in time.
+    /// A random number of this call. If the store goes back in time and another call then writes entries with the same
+    /// numbers, the random number distinguishes the entries of the two calls.
     nonce: u64,
-    /// The ids, messages and blocks to write; `None` removes the entry.
+    /// The ids, retained messages and blocks to write into the table `log`, by place; `None` removes the entry.
     log: HashMap<Vec<u8>, Option<Vec<u8>>>,
-    /// The places of expiring records, by their expiry time.
+    /// By expiry time, the places of the records that this call writes, each after its length.
     expiries: BTreeMap<u64, Vec<u8>>,
     /// The earliest expiry time in `expiries`.
     pub(super) earliest: u64,
@@ -49,7 +49,7 @@ pub(super) struct AssignChanges<'a> {
 /// A queue that receives messages.
 struct QueueAppend {
     queue: QueueRecord,
-    /// The last number before this call, and the history of the entries that this call puts.
+    /// The number of the last entry before this call. `history` is the history of the entries that this call adds.
     before: u64,
     history: u64,
 }
@@ -83,7 +83,7 @@ impl<'a> AssignChanges<'a> {
         }
     }
 
-    /// Processes all messages and returns the reply. The batch of the engine then contains the changes.
+    /// Processes all messages, adds the changes to `batch`, and returns the reply.
     pub(super) fn run(&mut self) -> Result<AssignReply, AssignFailure> {
         if self.is_full()? {
             return Ok(AssignReply::Full);
@@ -98,7 +98,8 @@ impl<'a> AssignChanges<'a> {
                     if origins.insert(place.clone()) {
                         self.assign_owner_group(lot, origin, &place)?
                     } else {
-                        // The caller must send a second group of an origin again in another call.
+                        // The request has a second group of this origin. The caller must send that group again in
+                        // another call.
                         AssignGroupReply::Fenced
                     }
                 }
@@ -123,7 +124,7 @@ impl<'a> AssignChanges<'a> {
         Ok(answers)
     }
 
-    /// Processes the messages of an owner. The commit and the id identify each message.
+    /// Processes the messages of an owner. The number of the commit and the id together identify each message.
     fn assign_owner_group(
         &mut self,
         lot: &'a AssignGroup,
@@ -153,8 +154,9 @@ impl<'a> AssignChanges<'a> {
         let known = |part: &OutboxChunk, item: &AssignItem| {
             given.get(&(part.position.commit, item.event.id_digest())).copied()
         };
-        // A chunk that is not after the last assigned one may come from an old request, whose caller no longer waits
-        // for an answer. If the store does not know all messages of such a chunk, this function refuses the group.
+        // A late chunk is a chunk at or before the last assigned outbox position. The chunk may come from an old
+        // request, whose caller no longer waits for a reply. If a late chunk has a message that is not assigned yet,
+        // refuse the group.
         let is_late =
             |part: &&OutboxChunk| origin.epoch == record.epoch && part.position <= record.last;
         let mut late = lot.chunks.iter().filter(is_late);
@@ -163,7 +165,8 @@ impl<'a> AssignChanges<'a> {
         }
         let mut answers = Vec::new();
         let mut new = Vec::new();
-        // The number of the last message of each key: a later message must not get a lower number.
+        // The number of the last processed message of each key. Each further message of the key must get a higher
+        // number.
         let mut floors: HashMap<&str, u64> = HashMap::new();
         for part in &lot.chunks {
             let mut messages = Vec::new();
@@ -191,7 +194,7 @@ impl<'a> AssignChanges<'a> {
         if let Some(first) = new.first() {
             record.is_unordered |=
                 record.first < record.next && first.position.commit < highest.commit;
-            // The map may contain the removal of a lost block with the same number. This insertion replaces the
+            // If the map contains the removal of a lost block with the same number, this insertion replaces the
             // removal.
             self.log.insert(keys::assigned_block(place, record.next), Some(encode_assigned(&new)));
             record.next += 1;
@@ -200,7 +203,8 @@ impl<'a> AssignChanges<'a> {
         Ok(AssignGroupReply::Done(answers))
     }
 
-    /// Returns the numbers that the messages of a group's commits already have, by commit and id.
+    /// Returns the numbers that the store has already given to messages of the group's commits, by commit and id
+    /// digest.
     fn known_numbers(
         &self,
         place: &[u8],
@@ -248,8 +252,8 @@ impl<'a> AssignChanges<'a> {
         decode_assigned(&bytes).map_err(|error| AssignFailure::Store(corrupt(error)))
     }
 
-    /// Removes the messages of commits that the outbox has lost. These messages are in the last blocks if commits
-    /// ascend from block to block; otherwise they may be in any block.
+    /// Removes the messages of all commits after `found`, because the outbox has lost these commits. If commits ascend
+    /// from block to block, only the last blocks contain such messages; otherwise any block may contain them.
     fn drop_lost_commits(
         &mut self,
         place: &[u8],
@@ -273,7 +277,8 @@ impl<'a> AssignChanges<'a> {
         Ok(())
     }
 
-    /// If the origin has many blocks, removes the first ones, as far as all their commits are published.
+    /// If the origin has many blocks, removes the oldest blocks, up to the first block with a commit after `done`, the
+    /// last published commit.
     fn trim_blocks(
         &mut self,
         place: &[u8],
@@ -313,7 +318,8 @@ impl<'a> AssignChanges<'a> {
         Ok(self.queues.values().any(|filling| filling.queue.ends.len() >= limit))
     }
 
-    /// Processes a producer's message. The id or the message's own number identifies the message.
+    /// Processes a producer's message. If the producer has numbered the message, the number identifies it; otherwise
+    /// its id.
     fn put_by_id(&mut self, item: &'a AssignItem) -> Result<AssignItemReply, AssignFailure> {
         let to = &self.assign.destination;
         let event = &item.event;
@@ -346,8 +352,9 @@ impl<'a> AssignChanges<'a> {
         Ok(AssignItemReply::New(sequence))
     }
 
-    /// Decodes the record of an earlier message with the same own number (`own`) or the same id. Returns the number and
-    /// the content digest of that message; `None` if the record has expired.
+    /// Decodes the record of an earlier message. The record is a retained message if the new message has its own number
+    /// (`own`), and the record of an id otherwise. Returns the number and the content digest of the earlier message;
+    /// `None` if the record has expired.
     fn decode_published(&self, own: Option<u64>, found: &[u8]) -> Option<(u64, u64)> {
         let (parts, _) = found.as_chunks::<8>();
         let (until, sequence, content) = match own {
@@ -358,8 +365,8 @@ impl<'a> AssignChanges<'a> {
         is_there.then(|| (sequence, u64::from_be_bytes(*content)))
     }
 
-    /// Returns the number that a message had before the store lost it, unless another message has
-    /// the number now.
+    /// Returns the number that the message had before the store lost the message. Returns `None` if the message had no
+    /// number, or if another message has the number now.
     fn lost_number(&self, item: &AssignItem) -> Result<Option<u64>, AssignFailure> {
         if item.number == 0 {
             return Ok(None);
@@ -410,7 +417,7 @@ impl<'a> AssignChanges<'a> {
         Ok(sequence)
     }
 
-    /// Returns the number of a message: its own number if it has one, otherwise the next number of its key.
+    /// Returns the number for a message: `own` if the message has its own number, otherwise the next number of its key.
     fn assign_number(
         &mut self,
         item: &'a AssignItem,
@@ -446,7 +453,7 @@ impl<'a> AssignChanges<'a> {
         block.extend_from_slice(place);
     }
 
-    /// Completes the batch, and returns the new entries of each queue.
+    /// Adds the remaining changes to `batch`, and returns the range of new entries of each queue.
     fn finish(&mut self) -> Vec<(u32, QueueRun)> {
         for (place, value) in self.log.drain() {
             match value {
@@ -497,7 +504,7 @@ pub(super) fn remove_expired(
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
         let length = u32::from_le_bytes(*length) as usize;
         let Some((place, after)) = after.split_at_checked(length) else { break };
-        // A later call may have written the record again, with a later expiry time.
+        // If a later call has written the record again, the record has a later expiry time, and stays.
         let until = tables.log.get(place)?.and_then(|value| keys::expiry_time(place, &value));
         if until.is_none_or(|until| until <= now) {
             batch.remove(&tables.log, place);

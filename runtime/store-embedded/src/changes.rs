@@ -1,8 +1,8 @@
-//! One atomic write that is being built: the changes of a batch to the tables.
+//! Converts a batch of the sequencer into one atomic write to the tables.
 //!
-//! The store contains none of the changes until the engine's batch is committed. Reads return the data from before the
-//! batch, which is correct because a batch has at most one write for each key. This module must check only the
-//! conditions that each write names.
+//! The changes become visible when the engine commits them. The code in this module therefore reads the data from
+//! before the batch. This is correct, because a batch has at most one write for each key. This module must check only
+//! the conditions that each write names.
 
 use std::collections::HashSet;
 
@@ -21,8 +21,8 @@ use ordain_store::codec::{
 };
 use ordain_store::{Partition, key_length_error};
 
-/// The maximum number of ids that a write removes without first reading which of these ids exist. This is the default
-/// number of ids remembered for a key. Sequences have no holes, so normally each id exists.
+/// The maximum number of ids that a write removes without first reading which of these ids exist. Normally all of them
+/// exist, because sequences have no holes. The value is the default number of ids that the store remembers for a key.
 const NAMED_IDS_LIMIT: u64 = 4_000;
 
 pub(super) struct BatchChanges<'a> {
@@ -45,7 +45,7 @@ impl<'a> BatchChanges<'a> {
         now: u64,
         writes: usize,
     ) -> Self {
-        // The expected number of entries: one for most writes, and a few for the fence and the outbox.
+        // The expected number of entries: one or two for each write, and a few for the fence and the outbox.
         let batch = OwnedWriteBatch::with_capacity(tables.db.clone(), writes + writes / 2 + 8);
         Self {
             batch,
@@ -60,13 +60,13 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Adds writes. Returns the refused writes by position, with the reasons.
+    /// Adds writes. Returns the index of each refused write, with the reason.
     pub(super) fn writes(
         &mut self,
         writes: &[KeyWrite],
     ) -> fjall::Result<Vec<(usize, WriteRefusal)>> {
-        // Neighboring entries share memory in the processor's cache. So the writes are made in the order of their keys,
-        // as in the tables.
+        // The tables are sorted by key, and neighboring entries share cache lines of the processor. The writes are
+        // therefore applied in the order of their keys, which is faster.
         let mut order: Vec<usize> = (0..writes.len()).collect();
         order.sort_unstable_by(|a, b| writes[*a].key.cmp(&writes[*b].key));
         let mut refused = Vec::new();
@@ -99,8 +99,8 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Checks one write and applies it. Reads all entries of the key before it changes any of them, so that it refuses
-    /// the whole write if an entry is unreadable.
+    /// Checks one write and applies it. Reads all entries of the key first, so that an unreadable entry refuses the
+    /// whole write before any change.
     fn check_and_apply(
         &mut self,
         index: usize,
@@ -121,8 +121,8 @@ impl<'a> BatchChanges<'a> {
         if let Some(old) = &old
             && expired
         {
-            // A separate batch removes the expired key record, so that no batch writes a record twice. This is safe,
-            // because readers already ignore an expired key record.
+            // A separate batch removes the expired key record, because no batch may write a record twice. If the
+            // process ends between the two batches, nothing is lost: readers already ignore an expired key record.
             let mut leftover = OwnedWriteBatch::with_capacity(tables.db.clone(), 8);
             remove_record(tables, self.record_cache, &mut leftover, &place, old)?;
             leftover.commit()?;
@@ -132,7 +132,7 @@ impl<'a> BatchChanges<'a> {
         Ok(None)
     }
 
-    /// Reads the entries that a write depends on besides the key record; usually none.
+    /// Reads the other entries, besides the key record, that the write changes. Usually there are none.
     fn read_related(
         &self,
         write: &KeyWrite,
@@ -154,13 +154,13 @@ impl<'a> BatchChanges<'a> {
             }
         }
         let next = write.record.next;
-        // If the new record has no spilled events, no spilled event of the key may remain: then also remove events from
-        // `next` on.
+        // If the new record has no spilled events, remove all spilled events of the key, including those from `next`
+        // on.
         let end = if remaining == 0 { u64::MAX } else { next };
         if stored.count > 0 && stored.first < end {
             found.settled = in_range(&self.tables.spill, place(stored.first), place(end))?;
         }
-        // If the new record remembers no ids, remove all ids: they are all below the next sequence.
+        // If the new record remembers no ids, remove all ids of the key. All these ids are below the next sequence.
         let to = if write.record.ids_from == 0 { next } else { write.record.ids_from };
         let from = old.key_record.ids_from;
         if from != 0 && from < to {
@@ -249,8 +249,9 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Replaces the expiry entry, or removes it if the key record no longer expires. Keeps an entry that is not later
-    /// than the new expiry time: a later sweep moves it.
+    /// Replaces the expiry entry of the key record, or removes the entry if the key record no longer expires. Keeps an
+    /// entry whose time is not later than the new expiry time. When that time comes, the sweep moves the entry, which
+    /// costs less than moving it with every write.
     fn expiry(&mut self, place: &[u8], mut envelope: RecordEnvelope) -> RecordEnvelope {
         let entry = envelope.expiry_entry;
         let at = envelope.expire_at;
@@ -292,8 +293,8 @@ impl<'a> BatchChanges<'a> {
     }
 
     /// Writes the orphan dead letters, which belong to no write. If the batch forwards dead letters to the outbox,
-    /// returns the positions of the orphan dead letters that the store already has or that the batch repeats: these are
-    /// not forwarded. Otherwise returns no positions.
+    /// returns the indexes of the orphan dead letters that must not be forwarded, because the store already has them or
+    /// the batch repeats them. Otherwise returns no indexes.
     pub(super) fn put_orphan_letters(
         &mut self,
         batch: &Batch,
@@ -330,7 +331,8 @@ impl<'a> BatchChanges<'a> {
     }
 }
 
-/// For each kind of entry in the time index, the earliest time of a new entry; `u64::MAX` if there is none.
+/// The earliest times of the new entries in the time index, for each kind of entry; `u64::MAX` if there is no new
+/// entry.
 pub(super) struct EarliestTimes {
     pub(super) due: u64,
     pub(super) expiry: u64,
@@ -344,7 +346,7 @@ impl Default for EarliestTimes {
     }
 }
 
-/// The entries that a write found besides the key record.
+/// The entries, besides the key record, that a write changes.
 #[derive(Default)]
 struct RelatedEntries {
     /// The events of the write that the store already holds as spilled events: the sequence, and `true` if the content
@@ -353,11 +355,11 @@ struct RelatedEntries {
     /// The places of the spilled events that the write removes: events below the new `next`, or all events if the new
     /// record has no spilled events.
     settled: Vec<Slice>,
-    /// The places of the ids that are no longer remembered.
+    /// The places of the ids that the write removes, because the new record no longer remembers them.
     old_ids: Vec<Slice>,
 }
 
-/// Returns the refusal if a write's condition does not hold.
+/// Returns the reason for the refusal if the condition of a write does not hold, or `None`.
 fn check_condition(
     write: &KeyWrite,
     job: Option<&EmbeddedRecord<'_>>,
@@ -417,7 +419,7 @@ pub(super) fn remove_record(
     Ok(batch.len() - before)
 }
 
-/// Returns the existing record keys from `from` to before `to`.
+/// Returns the places in a table from `from` to before `to`.
 fn in_range(table: &fjall::Keyspace, from: Vec<u8>, to: Vec<u8>) -> fjall::Result<Vec<Slice>> {
     if from >= to {
         return Ok(Vec::new());

@@ -1,26 +1,27 @@
-//! The store's clock. It must never go back, even if the machine's clock goes back: an entry that was due or expired
-//! stays due or expired. The store's clock must also never stop: an entry that is due in a second becomes due after a
-//! second, even while the machine's clock is behind.
+//! The store's clock. It must never go back, even if the machine's clock goes back, so that an entry that is due or
+//! expired remains due or expired. The store's clock must also never stop. If the machine's clock is behind, the
+//! store's clock continues from its own time: an entry that is due in a second still becomes due after a second.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// The store logs a warning if the machine's clock is more than this number of ms behind the store's clock.
+/// The store logs a warning at its opening if the machine's clock is more than this number of ms behind the last time
+/// in the store.
 const CLOCK_WARNING_MS: u64 = 60_000;
 
 /// The source of the time, in ms.
 #[derive(Clone)]
 pub struct TimeSource {
-    /// The time since the Unix epoch; may go back.
+    /// Returns the time since the Unix epoch, in ms. This time may go back.
     wall: Arc<dyn Fn() -> u64 + Send + Sync>,
-    /// The time since some moment; never goes back.
+    /// Returns the time since an arbitrary fixed moment, in ms. This time never goes back.
     steady: Arc<dyn Fn() -> u64 + Send + Sync>,
 }
 
 impl TimeSource {
-    /// Creates a clock that reads the machine's clocks.
+    /// Creates a source that reads the machine's clocks.
     pub fn machine() -> Self {
         let wall = || {
             let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -30,7 +31,7 @@ impl TimeSource {
         Self::new(wall, move || started.elapsed().as_millis() as u64)
     }
 
-    /// Creates a clock from other sources, for tests.
+    /// Creates a source from two functions, for tests.
     pub fn new(
         wall: impl Fn() -> u64 + Send + Sync + 'static,
         steady: impl Fn() -> u64 + Send + Sync + 'static,
@@ -45,14 +46,14 @@ impl fmt::Debug for TimeSource {
     }
 }
 
-/// A clock that adds an offset to the steady clock, so that the sum is never behind the highest value that the wall
-/// clock has shown.
+/// A clock that never goes back: the steady clock plus an offset. When the wall clock is ahead of the sum, the offset
+/// grows, so that the sum reaches the wall clock.
 #[derive(Debug)]
 pub(super) struct MonotonicClock {
     source: TimeSource,
     offset: AtomicU64,
-    /// The newest returned time. Two threads may read the clocks in one order and return in the opposite order, so
-    /// [`Self::now`] never returns less than `newest`.
+    /// The newest time that [`Self::now`] has returned. Two threads may read the clocks in one order and return in the
+    /// opposite order, so [`Self::now`] compares its result with this time, and returns the later of the two.
     newest: AtomicU64,
 }
 

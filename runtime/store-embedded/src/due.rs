@@ -1,4 +1,4 @@
-//! The due index: the keys that their owner must process again, each with the time.
+//! The due index: the keys that the owner of a partition must process again, each with the time at which it must do so.
 
 use async_trait::async_trait;
 use fjall::{Readable, Snapshot};
@@ -44,7 +44,8 @@ fn due(
         Some((at, key)) => keys::after(keys::due(partition, *at, key)),
     };
     let range = start..keys::after(keys::due_from(partition, u64::MAX));
-    // Only a read from the beginning shows that its first entry is the first entry of the index.
+    // Only a read from the beginning of the index finds the first entry of the index, and may therefore advance the
+    // watermark.
     let advance = |to: u64| {
         if after.is_none() {
             shared.due.advance(partition, mark, to);
@@ -69,9 +70,9 @@ fn due(
     Ok((due, None))
 }
 
-/// Returns whether an entry is current: its key record is readable, has not expired, and has the same due time. The
-/// index keeps the entry of an expired key record until the sweep removes the record, and the entry of an unreadable
-/// key record for ever.
+/// Returns whether an entry is current. An entry is current if its key record is readable, has not expired, and has the
+/// same due time. Other entries are in the index because the sweep removes an expired key record only later, and never
+/// removes an unreadable one.
 fn is_due(
     shared: &SharedStore,
     snapshot: &Snapshot,

@@ -1,7 +1,7 @@
 //! The fences: for each shard of a partition, the claim (the identity of the owner) and the reply to the last commit.
 //!
-//! Only the writer changes the fences, and this process owns the folder exclusively, so the fences in memory equal the
-//! stored fences. There is one fence for each (partition, shard) that was ever claimed.
+//! The fences in memory equal the stored fences, because only the writer changes them, and no other process can write
+//! into the folder. There is one fence for each (partition, shard) that was ever claimed.
 
 use std::collections::HashMap;
 
@@ -44,7 +44,7 @@ impl FenceTable {
         self.0.get(&(partition.clone(), shard))
     }
 
-    /// Returns `Apply` if the store may apply a commit; otherwise the answer to the commit.
+    /// Returns [`FenceVerdict::Apply`] if the store may apply a commit, and otherwise the reply to the commit.
     pub(super) fn evaluate(
         &self,
         partition: &Partition,
@@ -58,8 +58,8 @@ impl FenceTable {
         }
     }
 
-    /// Writes a fence to the batch and to memory. If the batch fails later, the store disables itself, and nothing
-    /// reads the fence in memory any more.
+    /// Writes a fence to the batch and to memory. If the batch fails later, the fence in memory is wrong, but the store
+    /// then disables itself and does not use the fence any more.
     pub(super) fn put(
         &mut self,
         tables: &Tables,

@@ -42,17 +42,18 @@ pub(super) struct StoreFolder {
     lock: File,
     /// The engine's folder, kept open to compare its identity.
     data: File,
-    /// Whether all data is on the disk, and the store writes nothing more.
+    /// `true` if all data is on the disk and the store will write nothing more.
     is_closed: AtomicBool,
 }
 
 impl Drop for StoreFolder {
-    /// Writes the file `closed`. The engine has ended, so it removes no journal any more.
+    /// Writes the file `closed`, if the store was closed in order. By now the engine has ended, so the oldest journal
+    /// does not change any more.
     fn drop(&mut self) {
         if self.is_closed.load(Ordering::Relaxed)
             && let Ok(Some(oldest)) = journal::oldest(&self.data())
         {
-            // Without this file, the next start does more work than necessary.
+            // A failure is ignored: without this file, the next start only copies the journals unnecessarily.
             let _ = fs::write(self.path.join(CLOSED_FILE), format!("{oldest}\n"));
         }
     }
@@ -85,7 +86,7 @@ impl StoreFolder {
         Ok(Self { path: path.to_owned(), lock, data, is_closed: AtomicBool::new(false) })
     }
 
-    /// Returns whether the paths still lead to this folder and to the engine's folder.
+    /// Returns whether the store's folder and the engine's folder are still at their paths.
     pub(super) fn still_exists(&self) -> bool {
         is_at(&self.lock, &self.path.join(LOCK_FILE)) && is_at(&self.data, &self.data())
     }
@@ -95,9 +96,10 @@ impl StoreFolder {
         self.is_closed.store(true, Ordering::Relaxed);
     }
 
-    /// Refuses damaged journals ([`journal::damage`]). Copies the journals if the last process did not close the store
-    /// in order, or if an earlier opening failed. The content of the copies is certainly on the disk
-    /// ([`journal::rewrite_journals`]). [`Self::finish_opening`] removes the old journals once the engine is open.
+    /// Prepares the journals for the engine. Returns an error if they are damaged ([`journal::damage`]). If the last
+    /// process did not close the store in order, or if an earlier opening failed, replaces the journals by copies whose
+    /// content is certainly on the disk ([`journal::rewrite_journals`]). [`Self::finish_opening`] removes the original
+    /// journals once the engine is open.
     pub(super) fn secure_journals(&self) -> Result<(), StoreError> {
         let data = self.data();
         let before = self.path.join(OLD_JOURNALS_FOLDER);
@@ -113,7 +115,8 @@ impl StoreFolder {
     /// Removes the file `closed`, and copies the journals if their content may not be on the disk.
     fn begin_writing(&self, before: &Path) -> io::Result<()> {
         match fs::remove_file(self.path.join(CLOSED_FILE)) {
-            // After a power failure, the file must not be back: the engine removes old journals.
+            // Sync the folder, so that the file does not exist again after a power failure. The file names the oldest
+            // journal, and the engine may remove this journal from now on.
             Ok(()) => File::open(&self.path)?.sync_all()?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return journal::rewrite_journals(&self.data(), before);
@@ -131,8 +134,8 @@ impl StoreFolder {
         ))
     }
 
-    /// Removes the old journals. The caller has opened the engine and checked that it contains all answered commits.
-    /// Also makes the names of new files in the folder durable.
+    /// Removes the original journals that [`Self::secure_journals`] has kept, and makes the names of new files in the
+    /// folder durable. The caller must first open the engine and check that it contains all answered commits.
     pub(super) fn finish_opening(&self) -> Result<(), StoreError> {
         let before = self.path.join(OLD_JOURNALS_FOLDER);
         match fs::remove_dir_all(&before) {
@@ -153,18 +156,18 @@ impl StoreFolder {
         self.path.join(DATA)
     }
 
-    /// Returns the path of the file of [`AnsweredCommits`](super::answered_commits::AnsweredCommits).
+    /// Returns the path of the file in which [`AnsweredCommits`](super::answered_commits::AnsweredCommits) counts.
     pub(super) fn answered_file(&self) -> PathBuf {
         self.path.join(ANSWERED)
     }
 
-    /// Makes the names of new files in the folder durable, and also the folder's own name. The engine syncs only its
-    /// own folder.
+    /// Makes the names of new files in the folder durable, and also the name of the folder itself. The engine syncs
+    /// only its own folder, so the store must sync these names.
     fn sync(&self) -> Result<(), StoreError> {
         let synced = File::open(&self.path).and_then(|folder| folder.sync_all());
         synced.map_err(|error| folder_error(&self.path, &error))?;
-        // If this process cannot open the parent, it did not create the folder there, and the folder's entry needs no
-        // sync.
+        // If this process cannot open the parent folder, it cannot have created the store's folder, so the name of the
+        // store's folder needs no sync.
         if let Some(Ok(parent)) = self.path.parent().map(File::open) {
             let _ = parent.sync_all();
         }
@@ -172,30 +175,32 @@ impl StoreFolder {
     }
 }
 
-/// Returns the number of the oldest journal from the file `closed`. Returns `None` if the file is missing, or is
-/// incomplete after a power failure: the file is not synced.
+/// Returns the number of the oldest journal from the file `closed`. Returns `None` if the file is missing or
+/// incomplete. The file can be incomplete after a power failure, because it is not synced.
 fn oldest_when_closed(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.strip_suffix('\n')?.parse().ok()
 }
 
-/// Returns whether the path leads to this file or folder.
+/// Returns whether this file or folder is still at `path`.
 fn is_at(file: &File, path: &Path) -> bool {
     use std::io::ErrorKind::{NotADirectory, NotFound, StaleNetworkFileHandle};
     let identity =
         |metadata: io::Result<Metadata>| metadata.map(|found| (found.dev(), found.ino()));
     match (identity(file.metadata()), identity(fs::metadata(path))) {
         (Ok(ours), Ok(found)) => ours == found,
-        // A temporary error of the system does not mean that the file is gone.
+        // After any other error, such as a temporary error of the system, assume that the file still exists.
         (Err(error), _) | (_, Err(error)) => {
             !matches!(error.kind(), NotFound | NotADirectory | StaleNetworkFileHandle)
         }
     }
 }
 
-/// Creates the engine's folder if it does not exist. First creates it under another name, and then renames it, so that
-/// the folder is always complete. The engine writes one file after another, and treats a folder without the first files
-/// as new. This function therefore refuses an existing folder that lacks one of the files that every database has. It
-/// also refuses a missing folder if the store has already answered requests.
+/// Creates the engine's folder if it does not exist: first under another name, because the engine writes one file after
+/// another, and a crash could leave an incomplete folder. A rename then makes the complete folder visible.
+///
+/// The engine treats a folder without certain files as new, and would silently begin an empty database. This function
+/// therefore returns an error if an existing folder lacks one of the files that every database has. It also returns an
+/// error if the folder is missing although the store has already answered requests.
 fn create_data(
     path: &Path,
     make_tables: impl FnOnce(&Path) -> Result<(), StoreError>,
@@ -239,8 +244,8 @@ fn create_data(
     Ok(())
 }
 
-/// Makes the names of all files and folders in a folder durable. The engine does not sync the folder that contains the
-/// folders of its tables after it has created them.
+/// Makes the names of all files and folders in a folder durable. The engine itself does not sync all of these names:
+/// after it has created the folders of its tables, it does not sync their parent folder.
 fn sync_folders(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -265,7 +270,8 @@ fn create_folder(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Refuses a folder that has no marker file and is not empty. Allows the files that a crash at the first start leaves.
+/// Returns an error if the folder is not empty and has no marker file, because it then belongs to another program.
+/// Ignores the files that a crash at the first start can leave.
 fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     if path.join(MARKER_FILE).exists() {
         return Ok(());
@@ -290,7 +296,7 @@ fn lock(path: &Path) -> Result<File, StoreError> {
     let mut lock = opened.map_err(|error| folder_error(path, &error))?;
     match lock.try_lock() {
         Ok(()) => {
-            // The id is only for users, so a failed write is ignored.
+            // The process id in the file only informs users, so a failed write is ignored.
             let _ = lock
                 .rewind()
                 .and_then(|()| lock.set_len(0))
@@ -342,7 +348,7 @@ fn read_marker(path: &Path) -> Result<Option<u32>, StoreError> {
     }
 }
 
-/// Writes the marker atomically: another process must never see an incomplete marker.
+/// Writes the marker file atomically, so that no process ever reads an incomplete marker.
 fn write_marker(path: &Path, shards: u32) -> io::Result<()> {
     let draft = path.join(MARKER_DRAFT_FILE);
     let mut file = File::create(&draft)?;
@@ -354,7 +360,8 @@ fn write_marker(path: &Path, shards: u32) -> io::Result<()> {
 
 fn folder_error(path: &Path, error: &io::Error) -> StoreError {
     let path = path.display();
-    // A missing folder is created, so it is missing only where no folder can be created.
+    // The store creates a missing folder. A folder that is still missing cannot be created there, so a retry is
+    // useless.
     if may_pass(error) && error.kind() != io::ErrorKind::NotFound {
         return StoreError::Unavailable(format!(
             "cannot use {path} as the store's folder now: {error}; check the disk and whether it is mounted, then start \

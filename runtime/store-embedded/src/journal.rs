@@ -1,25 +1,26 @@
 //! Prepares the engine's journals before the engine opens them.
 //!
-//! **Copying.** After a failed sync, the operating system treats unwritten data as written: another process reads the
-//! data from memory, and another sync succeeds, although the disk lacks the data. If a journal was not closed in order,
-//! this module therefore copies the journal and syncs the copy. It does so before the store answers any request. The
+//! **Copying.** After a failed sync, the operating system treats unwritten data as written. A later process then reads
+//! the data from the page cache, and its sync succeeds, although the disk lacks the data. If the store was not closed
+//! in order, this module therefore copies each journal and syncs the copy, before the store answers any request. The
 //! engine truncates a journal at a damaged place. This module therefore keeps the original journal until the engine is
 //! open and contains all answered commits.
 //!
-//! **Checking.** The engine opens even a journal with damage in the middle, and drops the batches after the damaged
-//! place. It also opens the journals if one of them is missing, or if an older one is empty. This module refuses such
-//! journals before the engine opens them. After a crash, it does not know which journal was the oldest: the engine
-//! removes journals that it no longer needs.
+//! **Checking.** The engine reports no error if a journal is damaged in the middle, and drops the batches after the
+//! damaged place. The engine also reports no error if a journal is missing, or if another journal than the newest is
+//! empty. This module therefore refuses such journals before the engine opens them. One case remains undetected: after
+//! a crash, this module does not know which journal was the oldest, because the engine removes journals that it no
+//! longer needs.
 //!
-//! **Truncating.** A power failure can leave a torn batch (an incomplete one) at the end of the newest journal. This
-//! module removes the batch if the engine cannot.
+//! **Truncating.** A power failure can leave a torn (incomplete) batch at the end of the newest journal. This module
+//! removes the batch if the engine cannot.
 //!
-//! The engine itself drops a torn batch at the end of its journal if it can detect the truncation. If a page within one
-//! large value is missing, the engine detects only a wrong checksum, and refuses to open. This module then truncates
-//! the journal. A torn batch was never synced, so the store answered neither this batch nor a later batch. But the
-//! wrong checksum may have another cause. [`AnsweredCommits`](super::answered_commits::AnsweredCommits) then detects
-//! the loss of answered requests, and this module keeps the original journal beside the new journal. This module must
-//! never change a journal whose format it does not know.
+//! The engine itself drops a torn batch if the batch has no end. But if only a page in the middle of a large value is
+//! missing, the engine finds a wrong checksum, and refuses to open. This module then truncates the journal before that
+//! batch. If the batch is torn, nothing is lost: it was never synced, so the store answered neither this batch nor a
+//! later batch. If the wrong checksum has another cause, answered requests may be lost:
+//! [`AnsweredCommits`](super::answered_commits::AnsweredCommits) then detects the loss, and the original journal is
+//! still beside the truncated journal. This module must never change a journal whose format it does not know.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -38,9 +39,9 @@ const CLEAR_TAG: u8 = 4;
 /// The number of bytes copied at a time.
 const COPY_CHUNK_BYTES: usize = 1 << 20;
 
-/// Repairs a crash between the two renames of [`rewrite_journals`]: if only the copy of a journal is in `folder`, moves
-/// the original back from `before`. Leaves all other journals in `before`: they may be older or newer than the
-/// database.
+/// Completes [`rewrite_journals`] after a crash between its two renames: if `folder` has only the copy of a journal,
+/// moves the original back from `before`. Leaves all other journals in `before`, because they may be older or newer
+/// than the database.
 pub(super) fn put_back(folder: &Path, before: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let draft = entry?.path();
@@ -54,9 +55,9 @@ pub(super) fn put_back(folder: &Path, before: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a description of the damage if a journal in `folder` is missing or empty, or if the journals together are
-/// unreadable before their end. `oldest` is the number of the oldest journal, if it is known. A torn batch at the end
-/// is allowed. After a failed write, an empty journal may follow this batch.
+/// Returns a description of the damage if a journal in `folder` is missing or empty, or if a journal is unreadable at a
+/// place that another journal's data follows. Allows a torn batch at the end of the last journal with data, and one
+/// empty journal after it: a failed write leaves both. `oldest` is the number of the oldest journal, if it is known.
 pub(super) fn damage(folder: &Path, oldest: Option<u64>) -> io::Result<Option<String>> {
     if fs::read(folder.join("version"))? != JOURNAL_MAGIC {
         return Ok(None);
@@ -92,8 +93,8 @@ fn has_batch(journal: &Path) -> io::Result<bool> {
     Ok(first == [START_TAG])
 }
 
-/// Returns the end of the last readable batch if other data follows. Returns `None` if only zeros follow: the engine
-/// preallocates this space.
+/// Returns the offset after the last readable batch if unreadable data follows. Returns `None` if only zeros follow,
+/// because the engine fills preallocated space with zeros.
 fn unreadable_from(journal: &[u8]) -> Option<usize> {
     let mut rest = journal;
     let mut end = 0;
@@ -103,8 +104,8 @@ fn unreadable_from(journal: &[u8]) -> Option<usize> {
     journal[end..].iter().any(|byte| *byte != 0).then_some(end)
 }
 
-/// Replaces each journal in `folder` by a copy that is on the disk, and keeps the original in `before`. If a failed
-/// opening has left an older original in `before`, keeps the older original instead.
+/// Replaces each journal in `folder` by a synced copy, and keeps the original in `before`. If an earlier, failed
+/// opening has already left an original of the journal in `before`, keeps that one.
 pub(super) fn rewrite_journals(folder: &Path, before: &Path) -> io::Result<()> {
     fs::create_dir_all(before)?;
     for (_, journal) in journals(folder)? {
@@ -114,14 +115,15 @@ pub(super) fn rewrite_journals(folder: &Path, before: &Path) -> io::Result<()> {
         if !kept.exists() {
             fs::rename(&journal, kept)?;
         }
-        // `put_back` repairs a crash at this point.
+        // If the process crashes before the next rename, `put_back` repairs the folder.
         fs::rename(&draft, &journal)?;
     }
     File::open(before)?.sync_all()?;
     File::open(folder)?.sync_all()
 }
 
-/// Copies a file through memory. The operating system's own copy may share blocks of the disk with the original.
+/// Copies a file through memory, and syncs the copy. A copy by the operating system (`fs::copy`) may share blocks of
+/// the disk with the original, and would then not be written.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut from = File::open(from)?;
     let mut to = File::create(to)?;
@@ -135,8 +137,8 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Truncates the newest journal at its first batch with a wrong checksum, and keeps the original. Returns the path of
-/// the original; `None` if there is no such batch.
+/// Truncates the newest journal before its first batch with a wrong checksum, and keeps a copy of the original journal.
+/// Returns the path of this copy; `None` if all checksums are correct.
 pub(super) fn truncate_torn_batch(folder: &Path) -> io::Result<Option<PathBuf>> {
     if fs::read(folder.join("version"))? != JOURNAL_MAGIC {
         return Ok(None);
@@ -160,7 +162,7 @@ pub(super) fn oldest(folder: &Path) -> io::Result<Option<u64>> {
     Ok(journals(folder)?.first().map(|(number, _)| *number))
 }
 
-/// Returns the journals in a folder, by number.
+/// Returns the journals in a folder with their numbers, in ascending order.
 fn journals(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut journals = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -184,7 +186,8 @@ fn first_torn(journal: &[u8]) -> Option<usize> {
     }
 }
 
-/// Skips a batch and returns whether its checksum is correct. Returns `None` if no whole batch begins here.
+/// Skips a batch and returns whether its checksum is correct. Returns `None` if `rest` does not begin with a whole
+/// batch.
 fn skip_batch(rest: &mut &[u8]) -> Option<bool> {
     let [START_TAG, ..] = take::<13>(rest)? else { return None };
     let mut hash = Xxh3Default::new();
@@ -192,7 +195,7 @@ fn skip_batch(rest: &mut &[u8]) -> Option<bool> {
         let before = *rest;
         match take::<1>(rest)? {
             [ITEM_TAG] => {
-                // Kind, compression and table.
+                // Skip the kind of the item, the compression and the number of the table.
                 take::<10>(rest)?;
                 let key = u16::from_le_bytes(take(rest)?);
                 let _uncompressed = take::<4>(rest)?;

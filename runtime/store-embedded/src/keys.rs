@@ -1,9 +1,10 @@
-//! The binary keys of all tables. This module calls such a key a place, to distinguish it from the key of an event.
+//! The binary keys of all tables, called table keys here. Variables have the name `place` for a table key, to
+//! distinguish it from the key of an event.
 //!
-//! Two different records must never have the same place. The range of one stream or key must never contain records of
-//! another stream or key. The length of a stream's name therefore stands before the name. The key of an event is last,
-//! or has its length before it. If the order of the keys matters, the key is escaped and terminated instead. Numbers
-//! are big-endian, so that they sort numerically.
+//! Two different records must never have the same table key. A scan over the table keys of one stream or key must never
+//! find records of another stream or key. The length of a stream's name therefore precedes the name. The key of an
+//! event is the last part of a table key, or its length precedes it. In table keys that must sort by key, the key is
+//! escaped and ends with a terminator instead. Numbers are big-endian, so that they sort numerically.
 
 use ordain_core::{Key, LetterId};
 
@@ -26,45 +27,46 @@ const ID_TAG: u8 = b'i';
 const RETAINED_TAG: u8 = b'm';
 const ORIGIN_TAG: u8 = b'o';
 
-/// Returns the prefix of all records of a stream, in the tables whose keys begin with the stream. When a process claims
-/// a partition, the store checks that the name has at most [`STREAM_NAME_LIMIT`](ordain_store::STREAM_NAME_LIMIT)
-/// bytes.
+/// Returns the prefix of all records of a stream, in the tables whose table keys begin with the stream. When a process
+/// claims a partition, the store checks that the name has at most
+/// [`STREAM_NAME_LIMIT`](ordain_store::STREAM_NAME_LIMIT) bytes.
 pub(super) fn stream(name: &str) -> Vec<u8> {
     with_stream(&[], name, 0)
 }
 
-/// Returns the first place after all records of a stream.
+/// Returns the first table key after all records of a stream.
 pub(super) fn after_stream(name: &str) -> Vec<u8> {
     let mut out = stream(name);
-    // The last byte belongs to the name; for an empty name, it is the length. It never overflows, because no byte of a
-    // UTF-8 text is 255.
+    // The last byte is the last byte of the name, or the length 0 of an empty name. The addition cannot overflow,
+    // because UTF-8 has no byte 255.
     if let Some(last) = out.last_mut() {
         *last += 1;
     }
     out
 }
 
-/// Splits a place into the stream at its beginning and the rest.
+/// Splits a table key into the stream at its beginning and the rest.
 pub fn split_stream(key: &[u8]) -> Option<(&str, &[u8])> {
     let (length, rest) = key.split_first()?;
     let (name, rest) = rest.split_at_checked(usize::from(*length))?;
     Some((std::str::from_utf8(name).ok()?, rest))
 }
 
-/// Returns the place of a key record and of its state.
+/// Returns the table key of a key record in the table `jobs`. In the table `states`, the same table key has the state
+/// of the key.
 pub(super) fn job(stream: &str, key: &str) -> Vec<u8> {
     let mut out = with_stream(&[], stream, key.len());
     out.extend_from_slice(key.as_bytes());
     out
 }
 
-/// Splits the place of a key record into stream and key.
+/// Splits the table key of a key record into stream and key.
 pub fn split_job(key: &[u8]) -> Option<(&str, &str)> {
     let (stream, key) = split_stream(key)?;
     Some((stream, std::str::from_utf8(key).ok()?))
 }
 
-/// Returns the place of a spilled event or of an accepted id.
+/// Returns the table key of a spilled event in the table `spill`, or of an accepted id in the table `ids`.
 pub(super) fn event(stream: &str, key: &str, sequence: u64) -> Vec<u8> {
     let mut out = with_stream(&[], stream, 2 + key.len() + 8);
     out.extend_from_slice(&(key.len() as u16).to_be_bytes());
@@ -73,19 +75,19 @@ pub(super) fn event(stream: &str, key: &str, sequence: u64) -> Vec<u8> {
     out
 }
 
-/// Returns the place of a dead letter: by stream, key, sequence and tag.
+/// Returns the table key of a dead letter: by stream, key, sequence and tag.
 pub(super) fn letter(stream: &str, id: &LetterId) -> Vec<u8> {
     let mut out = letter_sequence(stream, &id.key, id.sequence);
     out.extend_from_slice(&id.tag.to_be_bytes());
     out
 }
 
-/// Returns the identity of a letter from its place; `None` if the place is not valid.
+/// Returns the id of the letter at a table key; `None` if the table key is not valid.
 pub fn split_letter(place: &[u8]) -> Option<LetterId> {
     split_letter_place(split_stream(place)?.1)
 }
 
-/// Returns the first possible place of a letter with this sequence.
+/// Returns the first possible table key of a letter with this sequence.
 pub(super) fn letter_sequence(stream: &str, key: &str, sequence: u64) -> Vec<u8> {
     let mut out = letter_key(stream, key);
     out.extend_from_slice(&sequence.to_be_bytes());
@@ -99,7 +101,7 @@ pub(super) fn letter_key(stream: &str, key: &str) -> Vec<u8> {
     out
 }
 
-/// Returns the first possible place of a partition's due entries that are due at this time or later.
+/// Returns the first possible table key of a partition's due entries that are due at this time or later.
 pub(super) fn due_from(partition: &Partition, at: u64) -> Vec<u8> {
     let mut out = due_all(partition);
     out.extend_from_slice(&at.to_be_bytes());
@@ -113,14 +115,14 @@ pub(super) fn due_all(partition: &Partition) -> Vec<u8> {
     out
 }
 
-/// Returns the place of a due entry.
+/// Returns the table key of a due entry.
 pub(super) fn due(partition: &Partition, at: u64, key: &str) -> Vec<u8> {
     let mut out = due_from(partition, at);
     out.extend_from_slice(key.as_bytes());
     out
 }
 
-/// Returns the first place after an entry.
+/// Returns the lowest table key that sorts after the table key `entry`.
 pub(super) fn after(mut entry: Vec<u8>) -> Vec<u8> {
     entry.push(0);
     entry
@@ -132,40 +134,40 @@ pub fn split_due(prefix: &[u8], entry: &[u8]) -> Option<(u64, Key)> {
     Some((u64::from_be_bytes(*at), std::str::from_utf8(key).ok()?.into()))
 }
 
-/// Returns the place of the expiry entry that leads to the key record at `job`.
+/// Returns the table key of the expiry entry that names the key record at `job`.
 pub(super) fn expiry(at: u64, job: &[u8]) -> Vec<u8> {
     timed(EXPIRY_TAG, at, job)
 }
 
-/// Returns the place of the age entry that leads to the letter at `letter`.
+/// Returns the table key of the age entry that names the letter at `letter`.
 pub(super) fn letter_age(at: u64, letter: &[u8]) -> Vec<u8> {
     timed(LETTER_AGE_TAG, at, letter)
 }
 
-/// Splits an entry in time order into its time and the place to which it leads.
+/// Splits an entry of the table `times` into its time and the table key that it names.
 pub fn split_timed(entry: &[u8]) -> Option<(u64, &[u8])> {
     let (at, subject) = entry.get(1..)?.split_first_chunk()?;
     Some((u64::from_be_bytes(*at), subject))
 }
 
-/// Returns the place of a commit's outbox entry.
+/// Returns the table key of a commit's outbox entry.
 pub(super) fn outbox(partition: &Partition, shard: u32, number: u64) -> Vec<u8> {
     let mut out = with_shard(&[], partition, shard, 8);
     out.extend_from_slice(&number.to_be_bytes());
     out
 }
 
-/// Returns the number of the commit of an outbox entry.
+/// Returns the number of the commit, from the table key of its outbox entry.
 pub(super) fn outbox_number(entry: &[u8]) -> Option<u64> {
     entry.last_chunk().map(|bytes| u64::from_be_bytes(*bytes))
 }
 
-/// Returns the place of the last published commit of a shard's outbox.
+/// Returns the table key of the record that names the last published commit of a shard's outbox.
 pub(super) fn published_commit(partition: &Partition, shard: u32) -> Vec<u8> {
     with_shard(&[PUBLISHED_TAG], partition, shard, 0)
 }
 
-/// Returns the place of a shard's fence: the record of its owner and its last commit.
+/// Returns the table key of a shard's fence: the record of its owner and its last commit.
 pub(super) fn fence(partition: &Partition, shard: u32) -> Vec<u8> {
     with_shard(&[FENCE_TAG], partition, shard, 0)
 }
@@ -173,7 +175,7 @@ pub(super) fn fence(partition: &Partition, shard: u32) -> Vec<u8> {
 /// The prefix of all fences.
 pub(super) const FENCES_PREFIX: [u8; 1] = [FENCE_TAG];
 
-/// Splits a fence's place into partition and shard.
+/// Splits a fence's table key into partition and shard.
 pub fn split_fence(key: &[u8]) -> Option<(Partition, u32)> {
     let (stream, numbers) = split_stream(key.strip_prefix(&FENCES_PREFIX)?)?;
     let (number, shard) = numbers.split_first_chunk::<4>()?;
@@ -181,25 +183,25 @@ pub fn split_fence(key: &[u8]) -> Option<(Partition, u32)> {
     Some((Partition { stream: stream.into(), number: u32::from_be_bytes(*number) }, shard))
 }
 
-/// Returns the place of a queued entry of a partition in a shard, by number.
+/// Returns the table key of the entry with this number in the queue of a partition in a shard.
 pub(super) fn queued(partition: &Partition, shard: u32, number: u64) -> Vec<u8> {
     outbox(partition, shard, number)
 }
 
-/// Returns the place of a queue's ends.
+/// Returns the table key of the [`QueueRecord`](super::queue::QueueRecord) of a queue.
 pub(super) fn queue(partition: &Partition, shard: u32) -> Vec<u8> {
     with_shard(&[QUEUE_TAG], partition, shard, 0)
 }
 
-/// Returns the place of the counter of a key in a destination.
+/// Returns the table key of the counter of a key in a destination.
 pub(super) fn key_counter(to: &Destination, key: &str) -> Vec<u8> {
     let mut out = with_destination(COUNTER_TAG, to, key.len());
     out.extend_from_slice(key.as_bytes());
     out
 }
 
-/// Returns the expiry time of a record of the log, in ms since the Unix epoch; `None` if it never
-/// expires.
+/// Returns the expiry time of a record in the table `log`, in ms since the Unix epoch; `None` if records of this kind
+/// never expire.
 pub(super) fn expiry_time(place: &[u8], value: &[u8]) -> Option<u64> {
     let at = match *place.first()? {
         RETAINED_TAG => 0,
@@ -209,21 +211,21 @@ pub(super) fn expiry_time(place: &[u8], value: &[u8]) -> Option<u64> {
     };
     let until =
         value.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)?;
-    // A counter whose key has not ended has no expiry time.
+    // A counter whose key has not ended does not expire.
     Some(if until == 0 { u64::MAX } else { until })
 }
 
-/// Returns the place of a retained message.
+/// Returns the table key of a retained message.
 pub(super) fn retained(to: &Destination, key: &str, sequence: u64) -> Vec<u8> {
     of_key(RETAINED_TAG, to, key, sequence)
 }
 
-/// Returns the place of a remembered id, by its digest.
+/// Returns the table key of a remembered id, by its digest.
 pub(super) fn id(to: &Destination, key: &str, digest: u64) -> Vec<u8> {
     of_key(ID_TAG, to, key, digest)
 }
 
-/// Returns the place of the record of an origin (an outbox from which messages come) in a shard of a destination.
+/// Returns the table key of the record of an origin (an outbox from which messages come) in a shard of a destination.
 pub(super) fn origin(to: &Destination, shard: u32, origin: &OriginOutbox) -> Vec<u8> {
     let OriginOutbox { partition, shard: of_outbox, .. } = origin;
     let mut out = with_destination(ORIGIN_TAG, to, 20 + partition.stream.len());
@@ -232,21 +234,21 @@ pub(super) fn origin(to: &Destination, shard: u32, origin: &OriginOutbox) -> Vec
     out
 }
 
-/// Returns the place of a block of an origin's assigned messages.
+/// Returns the table key of a block of an origin's assigned messages.
 pub(super) fn assigned_block(origin: &[u8], number: u64) -> Vec<u8> {
     [origin, &number.to_be_bytes()].concat()
 }
 
-/// Returns the place of an entry that leads to records with this expiry time; `which` distinguishes
-/// entries with the same time.
+/// Returns the table key of an entry that lists records with this expiry time. `which` distinguishes entries with the
+/// same time.
 pub(super) fn retained_age(at: u64, which: u64) -> Vec<u8> {
     timed(RETAINED_AGE_TAG, at, &which.to_be_bytes())
 }
 
-/// The place of the total number of groups of requests that the writer has synced.
+/// The table key of the total number of groups of requests that the writer has synced.
 pub(super) const GROUPS: [u8; 1] = [COMMITS_TAG];
 
-/// Returns the place of a mark.
+/// Returns the table key of a mark.
 pub(super) fn mark(name: &str) -> Vec<u8> {
     let mut out = vec![MARK_TAG];
     out.extend_from_slice(name.as_bytes());
@@ -325,7 +327,8 @@ mod tests {
         }
     }
 
-    /// The engine accepts the longest possible place, for every key of an event.
+    /// The engine has a limit on the length of a table key. Even the longest key of an event, in the longest kind of
+    /// table key, stays within this limit.
     #[test]
     fn the_longest_key_fits() {
         let name = "s".repeat(ordain_store::STREAM_NAME_LIMIT);

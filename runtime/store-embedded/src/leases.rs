@@ -1,6 +1,7 @@
-//! The membership of the only process that has the folder open. An instance is a member as long as it runs. After the
-//! end of the process, only the rollouts (records of the handler version that executes a stream) remain, as marks in
-//! the store. Tests may run several instances in one process.
+//! The membership of instances, and their leases. Only one process can open the folder, so members and leases are in
+//! the memory of this process, and an instance is a member as long as it runs. Tests may run several instances in this
+//! process. After the end of the process, only the rollouts (records of the handler version that executes a stream)
+//! remain, as marks in the store.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -21,7 +22,7 @@ pub(super) const DECISION_MARK_PREFIX: &str = "decided/";
 #[derive(Debug, Default)]
 pub(super) struct MembershipRegistry {
     table: Mutex<MembershipTable>,
-    /// The lock that a change of a rollout holds.
+    /// A lock that serializes changes of rollouts.
     deciding: tokio::sync::Mutex<()>,
 }
 
@@ -129,7 +130,8 @@ impl LeaseStore for EmbeddedStore {
             name: format!("{DECISION_MARK_PREFIX}{stream}"),
             value: versions::encode(decided).into(),
         };
-        // The mark becomes durable no later than any commit that depends on the rollout.
+        // In the journal, the mark precedes every commit that depends on the rollout. It therefore becomes durable no
+        // later than these commits.
         self.put_marks(&[mark]).await?;
         let mut table = self.registry.table();
         table.versions.insert(stream.into(), decided.clone().into());

@@ -1,17 +1,17 @@
 //! The embedded store: a log-structured key-value engine in one folder, for one process.
 //!
 //! **Durability.** The store answers a commit or a claim when the data is on disk. One `fdatasync` serves all requests
-//! that wait together. Marks (small named records) and removals of published messages from the outbox become durable,
-//! in order, with the next commit or claim.
+//! that wait together. Marks (small named records) and removals of published messages from the outbox do not cause a
+//! sync: they become durable with the next commit or claim.
 //!
-//! **Failure.** After a failed write or sync, the content of the disk is unknown, and repeating the write or sync would
-//! not reveal it. The store then disables itself: it logs the reason once, answers commits with
+//! **Failure.** After a failed write or sync, the content of the disk is unknown, and a repeated write or sync could
+//! succeed although data is missing. The store then disables itself: it logs the reason once, answers commits with
 //! [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown), and answers all other requests with
 //! [`StoreError::Failed`]. Only opening the store again reads the real content of the disk, so a process with a failed
 //! store exits.
 //!
-//! **Reading** uses blocking threads, a few at a time. Memory serves most reads, but any read may need the disk, or
-//! scan thousands of entries.
+//! **Reading.** Reads run on blocking threads, a few at a time. Most reads find their data in memory, but any read may
+//! need the disk, or scan thousands of entries.
 //!
 //! This crate must never decide anything that the sequencer decides: the batch contains each write and its condition.
 
@@ -66,19 +66,19 @@ use self::tables::{Tables, read_error};
 use self::writer::{REQUEST_QUEUE_LIMIT, StoreWriter};
 use ordain_store::{DurabilityReport, Store, StoreError};
 
-/// The time to wait for an answer before checking that the engine still works. Without the check, callers would wait
-/// for ever once the background work of the engine has failed.
+/// The time that a caller waits for a reply before it checks that the engine still works. Without this check, a caller
+/// would wait for ever after the engine's background thread has failed.
 const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The interval between two checks that the folder is still at its path.
 const FOLDER_CHECK_INTERVAL: Duration = Duration::from_millis(300);
 
-/// The default memory for blocks that were read from disk. This memory holds the index blocks and the frequently used
-/// records of a million keys. The operating system's cache holds the other blocks.
+/// The default size of the cache for blocks that were read from disk. For a million keys, the index blocks and the
+/// frequently used records fit into this cache. Other blocks are usually in the operating system's cache.
 const DEFAULT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// The maximum number of concurrent reads. Each concurrent read has a thread, and the thread keeps the memory that its
-/// reads needed.
+/// The maximum number of concurrent reads. The limit bounds memory: each concurrent read has a thread, and the thread
+/// does not free the memory that its largest read needed.
 const CONCURRENT_READS_LIMIT: usize = 4;
 
 /// The default time to keep dead letters, in ms: 30 days, so that an operator can examine them.
@@ -94,7 +94,7 @@ pub struct EmbeddedOptions {
     pub shards: u32,
     /// The time to keep dead letters, in ms.
     pub dead_ttl: u64,
-    /// Memory for blocks read from disk, in bytes.
+    /// The size of the cache for blocks that were read from disk, in bytes.
     pub cache_bytes: u64,
     /// The source of the time.
     pub clock: TimeSource,
@@ -115,7 +115,7 @@ impl EmbeddedOptions {
     }
 }
 
-/// The embedded store. Dropping it waits for pending requests and releases the folder.
+/// The embedded store. When it is dropped, it processes the pending requests, and then releases the folder.
 pub struct EmbeddedStore {
     shared: Arc<SharedStore>,
     reads: Semaphore,
@@ -198,12 +198,14 @@ impl EmbeddedStore {
 
     /// Returns the reason why the writer has ended.
     fn failure(&self) -> StoreError {
-        // The writer records its failure before it drops its requests.
+        // The writer records a failure before it drops its requests, so the reason of a failure is known here. Without
+        // a recorded failure, the store is closing.
         let failed = self.shared.check().err();
         failed.unwrap_or_else(|| StoreError::Unavailable("the store is closing".to_owned()))
     }
 
-    /// Checks that the engine still accepts writes. A writer that the engine blocks for ever cannot report this itself.
+    /// Checks that the engine still accepts writes. If the engine blocks the writer thread for ever, the writer cannot
+    /// report this itself.
     async fn check_engine(&self) -> Result<(), StoreError> {
         let shared = self.shared.clone();
         let pushed = spawn_blocking(move || {
@@ -215,7 +217,7 @@ impl EmbeddedStore {
         }
     }
 
-    /// Reads on a blocking thread.
+    /// Runs `read` on a blocking thread and returns its result.
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&SharedStore) -> Result<T, StoreError> + Send + 'static,
@@ -237,17 +239,18 @@ impl EmbeddedStore {
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
         drop(self.requests.take());
-        // A failed engine may block the writer for ever.
+        // After a failure, the engine may block the writer for ever. Wait for the writer only if the store has not
+        // failed.
         if self.shared.check().is_ok()
             && let Some(thread) = self.thread.take()
         {
-            // The writer catches and reports its own panics.
+            // The result is ignored, because the writer catches and reports its own panics.
             let _ = thread.join();
             self.shared.close();
         }
         if let Some((sender, thread)) = self.folder_watch.take() {
             drop(sender);
-            // The thread must not hold the folder when the store is opened again.
+            // Wait for the thread, because the folder stays locked until the thread has released its reference to it.
             let _ = thread.join();
         }
     }

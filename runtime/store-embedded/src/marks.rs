@@ -33,8 +33,8 @@ impl MarkStore for EmbeddedStore {
         _breaks: u64,
         mark: &Mark,
     ) -> Result<bool, StoreError> {
-        // A removal of outbox entries checks the claim. The mark is therefore written together with a removal up to
-        // commit 0, which removes nothing.
+        // The write of a mark alone does not check the claim, but `outbox_done` does. A call up to commit 0 removes no
+        // outbox entries.
         self.outbox_done(partition, claim, 0, 0, slice::from_ref(mark)).await?;
         Ok(self.mark(&mark.name).await?.as_ref() == Some(&mark.value))
     }
@@ -45,7 +45,7 @@ fn mark(shared: &SharedStore, name: &str) -> Result<Option<Bytes>, StoreError> {
     Ok(value.map(into_owned_bytes))
 }
 
-/// Returns the marks whose names have this prefix, by the rest of their names.
+/// Returns the marks whose names begin with `begin`: the rest of each name, and the value.
 pub(super) fn read_all(
     shared: &SharedStore,
     begin: &str,

@@ -11,8 +11,8 @@ use super::{EmbeddedStore, keys};
 use ordain_store::codec::decode_outbox;
 use ordain_store::{Claim, Mark, Outbox, OutboxEntry, Partition, StoreError, check_marks};
 
-/// The maximum number of bytes of outbox entries in one read: the size of four full commits. A read returns the first
-/// entry even if that entry is larger.
+/// The maximum size of the outbox entries that one read returns, in bytes: the size of four full commits. A read
+/// returns its first entry even if that entry is larger.
 const OUTBOX_READ_BYTES: usize = 16 * 1024 * 1024;
 
 #[async_trait]

@@ -1,10 +1,11 @@
-//! The ends of a queue, and its queue positions. A queue position is the number of an entry with a history: a digest of
-//! all writes up to the entry. Each entry has its own record: first its history, then its event.
+//! The record of a queue, and the check of queue positions. A queue position consists of the number of an entry, and a
+//! history: a digest of all writes to the queue up to the entry. Each entry of a queue is a separate record: first its
+//! history, then its event.
 
 use ordain_core::{QueuePosition, digest};
 use ordain_store::{QueueEnds, StoreError};
 
-/// A queue: its ends, and the history before its first entry.
+/// The record of a queue: its ends, and the history of the last removed entry.
 #[derive(Debug, Clone, Copy)]
 pub struct QueueRecord {
     pub(super) ends: QueueEnds,
@@ -17,7 +18,7 @@ impl QueueRecord {
         removed_history: 0,
     };
 
-    /// Decodes the stored form. Without a stored form, the queue is empty.
+    /// Decodes the record from its stored form. Without a stored form, returns an empty queue.
     pub fn decode(value: Option<&[u8]>) -> Result<Self, StoreError> {
         let Some(value) = value else { return Ok(Self::EMPTY) };
         let ([first, last, history, before], []) = value.as_chunks::<8>() else {
@@ -37,13 +38,13 @@ impl QueueRecord {
         [first, last.number, last.history, self.removed_history].map(u64::to_le_bytes).concat()
     }
 
-    /// Returns the history of the entries that a call puts after the last entry. `nonce` is a random number of the
-    /// call.
+    /// Returns the history for the entries that a call adds to the queue. All these entries have the same history.
+    /// `nonce` is a random number of the call.
     pub(super) fn next_history(&self, nonce: u64) -> u64 {
         digest(&[self.ends.last.history, nonce].map(u64::to_le_bytes).concat())
     }
 
-    /// Returns the history up to the entry that has this number and the stored value `value`.
+    /// Returns the history of entry `number`, whose stored form is `value`. Returns 0 if the stored form is damaged.
     pub(super) fn history_at(&self, number: u64, value: Option<&[u8]>) -> u64 {
         if number == self.ends.last.number {
             return self.ends.last.history;
@@ -52,9 +53,10 @@ impl QueueRecord {
         history.map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// Returns whether a queue position is in the history of the queue. If so, the queue also has the same earlier
-    /// entries as when the caller read the position. The history of a damaged entry is unknown (0), and counts as equal
-    /// to every other history. `read` returns the stored entry with a number.
+    /// Returns whether the queue has, or had, an entry with the number and history of this queue position. If so, all
+    /// earlier entries of the queue are also the same as when the caller got the queue position. The history of a
+    /// damaged entry is unknown (0), and counts as equal to every history. `read` returns the stored entry with the
+    /// given number.
     pub(super) fn contains<E>(
         &self,
         place: QueuePosition,
@@ -69,8 +71,8 @@ impl QueueRecord {
         } else if number > 0 && number + 1 == first {
             self.removed_history
         } else {
-            // The queue keeps no history of entries before the last removed one, so this function accepts their queue
-            // positions.
+            // The queue does not keep the histories of entries before the last removed entry. This function accepts the
+            // queue positions of these entries.
             return Ok(true);
         };
         Ok(found == history || found == 0 || history == 0)

@@ -1,10 +1,11 @@
-//! Shared parts of all reads for the owner of a partition. Each such read uses one snapshot, so that a key record, its
-//! state and its ids are consistent. This module must not change any data.
+//! The shared parts of all reads for the owner of a partition. Each of these reads uses one snapshot of the tables, so
+//! that a key record, its state and its ids come from the same moment. This module must not change any data.
 
 use super::tables::{is_damage, read_error};
 use ordain_store::{KeyResult, StoreError};
 
-/// Converts the result of reading one key. A damaged block of a file becomes an error of this key alone.
+/// Converts the result of reading the data of one key. If a block of a file is damaged, returns an error of this key
+/// alone, so that other keys can still be read.
 pub(super) fn of_key<T>(read: fjall::Result<KeyResult<T>>) -> Result<KeyResult<T>, StoreError> {
     match read {
         Ok(read) => Ok(read),
@@ -13,7 +14,7 @@ pub(super) fn of_key<T>(read: fjall::Result<KeyResult<T>>) -> Result<KeyResult<T
     }
 }
 
-/// Returns the sequence at the end of a place that [`keys::event`](super::keys::event) made.
+/// Returns the sequence at the end of a place that [`keys::event`](super::keys::event) has returned.
 pub(super) fn sequence_of(place: &[u8]) -> u64 {
     place.last_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }

@@ -9,22 +9,22 @@ use ordain_store::codec::{
 
 const FORMAT: u8 = 1;
 
-/// The maximum size of a state that is stored together with the key record, in bytes. With such a state, each event
-/// writes one entry instead of two, which saves a third of the engine's work. A larger state has a separate entry;
-/// otherwise every write of the key record would rewrite the state.
+/// The maximum size of a state that is stored together with the key record, in bytes. An event of a key with a small
+/// state writes one entry instead of two, which saves a third of the engine's work. A larger state has a separate
+/// entry, because a write of the key record that does not change the state would otherwise write the large state again.
 pub(super) const INLINE_STATE_BYTES: usize = 1024;
 
 const STATE_NONE: u8 = 0;
 const STATE_INLINE: u8 = 1;
 const STATE_SEPARATE: u8 = 2;
 
-/// The store's own fields, which are stored together with a key record. All times are by the store's clock; 0 means
-/// none.
+/// The store's own fields, which are stored together with a key record. All times are by the store's clock. A time of 0
+/// means that there is no such time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct RecordEnvelope {
     /// The time of the key record's due entry.
     pub(super) due_at: u64,
-    /// The time from which the key record counts as removed.
+    /// The time from which on readers treat the key record as removed.
     pub(super) expire_at: u64,
     /// The time of the key record's expiry entry, which is never later than `expire_at`. If a write moves `expire_at`
     /// to a later time, the entry stays.
@@ -39,7 +39,7 @@ pub(super) enum StateLocation<'a> {
     None,
     /// The state is stored together with the key record.
     Inline(&'a [u8]),
-    /// The state is in the table of states, with this number of bytes.
+    /// The state has a separate entry in the table `states`. The value is the size of the state, in bytes.
     Separate(u64),
 }
 
@@ -137,7 +137,7 @@ impl<'a> EmbeddedRecord<'a> {
     }
 }
 
-/// Encodes a key record. Writes `now` in place of times that are zero.
+/// Encodes a key record. Writes `now` in place of a time that is 0.
 pub(super) fn encode(
     envelope: &RecordEnvelope,
     state: StateLocation<'_>,

@@ -1,6 +1,7 @@
-//! A cache of recently written key records. Every write of a key record depends on the previous record of the key.
-//! Reading the previous record from the engine costs more than the rest of the write. The cache must contain only the
-//! current content of the tables: code that changes a key record there must update or remove it here.
+//! A cache of recently written key records. Every write of a key record depends on the previous record of the key, and
+//! reading this record from the engine costs more than the rest of the write. The cache must contain only the current
+//! content of the tables. Code that changes a key record in the tables must therefore update the record in the cache,
+//! or remove it from the cache.
 
 use std::collections::HashMap;
 
@@ -9,12 +10,12 @@ use foldhash::fast::RandomState;
 
 use super::tables::Tables;
 
-/// The maximum number of bytes of keys and values in each of the two halves: some ten thousand keys of ordinary size. A
-/// value that the engine also has in memory takes no additional memory here.
+/// The maximum size of the places and values in each of the two halves, in bytes: enough for some ten thousand keys of
+/// ordinary size. A value that the engine also has in memory takes no additional memory in the cache.
 const HALF_BYTES_LIMIT: usize = 8 << 20;
 
-/// A cache of two halves. When the young half is full, it replaces the old half. Key records that were not written
-/// since the previous replacement then leave the cache.
+/// A cache of two halves. Each written key record goes into the young half. When the young half is full, it replaces
+/// the old half. The cache then drops the key records that were not written since the previous replacement.
 #[derive(Default)]
 pub(super) struct RecordCache {
     young: HashMap<Slice, Slice, RandomState>,
@@ -44,8 +45,8 @@ impl RecordCache {
         }
     }
 
-    /// Removes a key record from the cache. The caller removes the key record from the store, or writes it without
-    /// updating the cache.
+    /// Removes a key record from the cache. The caller must call this function when it removes the key record from the
+    /// tables, or writes it there without calling [`Self::put`].
     pub(super) fn remove(&mut self, place: &[u8]) {
         if let Some(before) = self.young.remove(place) {
             self.bytes -= place.len() + before.len();
@@ -70,7 +71,7 @@ mod tests {
         let many = (HALF_BYTES_LIMIT >> 10) as u32;
         for number in 0..5 * many / 2 {
             recent.put(&place(number), value(1));
-            // A repeated write takes the memory only once.
+            // A repeated write of a key record counts its size only once.
             recent.put(&place(number), value(2));
         }
         assert!(recent.bytes <= HALF_BYTES_LIMIT);
@@ -81,7 +82,7 @@ mod tests {
         let of_old = recent.old.keys().next().cloned().expect("the old half is not empty");
         for place in [last, of_old] {
             assert_eq!(held(&recent, &place), Some(value(2)));
-            // A newer value hides an older value, until both are removed.
+            // The young half now has a newer value than the old half. `remove` must remove both.
             recent.put(&place, value(3));
             assert_eq!(held(&recent, &place), Some(value(3)));
             recent.remove(&place);

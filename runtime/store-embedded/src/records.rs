@@ -1,4 +1,4 @@
-//! Takes over, loads and commits the records of a partition's keys.
+//! The records of a partition's keys: claims, loads and commits.
 
 use std::sync::Arc;
 
@@ -58,8 +58,8 @@ impl RecordStore for EmbeddedStore {
         if foreign.is_empty() {
             return Ok(loaded);
         }
-        // Load the key records again after the take-over, because the previous owner may have committed between the
-        // first load and the take-over.
+        // Another partition owned these key records at the first load, and its owner may have committed them before the
+        // take-over. Load them again.
         let taken: Vec<Key> = foreign.iter().map(|index| keys[*index].clone()).collect();
         let request = (partition.clone(), taken.clone());
         self.send_request(|answer| WriterRequest::TakeOver {
@@ -89,7 +89,7 @@ impl RecordStore for EmbeddedStore {
     }
 }
 
-/// Loads key records of any partition, unchanged.
+/// Loads key records, and does not change the partition that a record names.
 fn load(
     shared: &SharedStore,
     stream: &str,

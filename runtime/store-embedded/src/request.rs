@@ -10,8 +10,8 @@ use ordain_store::{
     AssignReply, AssignRequest, Claim, ClaimedPartition, DequeueResult, Mark, Partition, StoreError,
 };
 
-/// A request to the writer thread. The writer replies when the change is as durable as the request needs. If the store
-/// fails, the writer drops `answer` instead.
+/// A request to the writer thread. The writer sends its reply through `answer`: to a request that needs a sync, after
+/// the sync; to other requests, after the change. If the store fails, the writer drops `answer` without a reply.
 pub(super) enum WriterRequest {
     Commit {
         partition: Partition,
@@ -19,8 +19,8 @@ pub(super) enum WriterRequest {
         batch: Arc<Batch>,
         answer: ReplySender<CommitReply>,
     },
-    /// Claims a partition: writes the identity of the new owner. The reply is `None` if the epoch is not higher than
-    /// all earlier epochs.
+    /// Claims a partition: writes the claim of the new owner into each fence. The reply is `None` if an earlier claim
+    /// has the same epoch or a higher one.
     Claim {
         partition: Partition,
         epoch: u64,
@@ -31,13 +31,13 @@ pub(super) enum WriterRequest {
         partition: Partition,
         answer: ReplySender<u64>,
     },
-    /// Moves key records of another partition to this partition.
+    /// Changes the partition of key records that belong to another partition to this partition.
     TakeOver {
         partition: Partition,
         keys: Vec<Key>,
         answer: ReplySender<()>,
     },
-    /// Writes marks and, with `outbox`, removes published outbox entries.
+    /// Writes marks, and removes published outbox entries if `outbox` is `Some`.
     Done {
         outbox: Option<OutboxRemoval>,
         marks: Vec<Mark>,
@@ -68,7 +68,7 @@ pub(super) enum WriterRequest {
     },
 }
 
-/// A removal from an outbox: its owner's claim, and the last published commit (`through`).
+/// A removal of outbox entries, up to and including commit `through`, under the claim of the partition's owner.
 pub(super) struct OutboxRemoval {
     pub(super) partition: Partition,
     pub(super) claim: Claim,

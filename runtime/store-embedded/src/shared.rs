@@ -20,7 +20,8 @@ pub(super) struct SharedStore {
     pub(super) dead_ttl: u64,
     pub(super) shards: u32,
     failure: SetOnce<String>,
-    /// Must stay the last field, so that the engine is closed before the folder is released.
+    /// The folder must be the last field, because fields are dropped in their order: the engine must be closed before
+    /// the folder is released.
     folder: StoreFolder,
 }
 
@@ -37,14 +38,14 @@ impl SharedStore {
         Self { tables, clock, due, dead_ttl, shards, failure, folder }
     }
 
-    /// Disables this store permanently. After a failed write, the content of the disk is unknown, so the store must not
-    /// answer further requests. Only opening the store again reads the real content.
+    /// Disables this store permanently after a failed write. The content of the disk is then unknown, so the store must
+    /// not answer further requests. Only opening the store again reads the real content.
     pub(super) fn fail(&self, error: &fjall::Error) {
         self.disable(&failure(self.folder.path(), error));
     }
 
-    /// Disables this store permanently after a panic. A panic means damaged data on the disk, because damaged data
-    /// makes the engine's assertions fail.
+    /// Disables this store permanently after a panic. The cause of a panic is damaged data on the disk, which makes an
+    /// assertion of the engine fail.
     pub(super) fn fail_damaged(&self, words: &str) {
         self.disable(&damage_error(self.folder.path(), words));
     }
@@ -93,8 +94,8 @@ impl SharedStore {
     }
 }
 
-/// Returns the message for an error of the engine. The message of a failed read or write says that no acknowledged
-/// event is lost. For damage and other errors, the message does not say so.
+/// Returns the message for an error of the engine. Only the message of a failed read or write states that no
+/// acknowledged event is lost, because damage and other errors may lose data.
 fn failure(folder: &Path, error: &fjall::Error) -> String {
     if is_damage(error) {
         return damage_error(folder, &reason(error));
@@ -115,19 +116,20 @@ fn failure(folder: &Path, error: &fjall::Error) -> String {
     )
 }
 
-/// For each partition, a watermark: the due index has no entry of the partition that is earlier than this time. A read
-/// from the beginning of the index would scan the remains of all removed entries that the engine has not compacted yet.
+/// The watermarks of the partitions. The watermark of a partition is a time: the due index has no earlier entry of the
+/// partition. A read of the due index starts at the watermark. A read from the beginning would be slow, because it
+/// would scan all removed entries that the engine has not compacted yet.
 ///
-/// There is one watermark for each partition whose due index this process has read or written.
+/// The map has a watermark for each partition whose due index this process has read or written.
 #[derive(Default)]
 pub(super) struct DueWatermarks(Mutex<HashMap<Partition, DueWatermark>>);
 
-/// The watermark of a partition at one moment. A read of the due index starts there.
+/// The watermark of a partition at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct DueWatermark {
     pub(super) from: u64,
-    /// The number of times that a write added an entry. If this happens during a read, the reader must not move the
-    /// watermark past the new entry.
+    /// The number of times that [`DueWatermarks::lower`] was called for the partition. If the number changes during a
+    /// read, the read may have missed a new entry, and must not advance the watermark.
     lowered_count: u64,
 }
 
@@ -139,7 +141,8 @@ impl DueWatermarks {
         marks.get(partition).copied().unwrap_or_default()
     }
 
-    /// Advances the watermark: no entry was earlier than `from` when the caller got `seen`.
+    /// Advances the watermark to `from`, unless a write has lowered it since the caller got `seen` from [`Self::get`].
+    /// The caller has found no earlier entry than `from`.
     pub(super) fn advance(&self, partition: &Partition, seen: DueWatermark, from: u64) {
         let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match marks.get_mut(partition) {
@@ -153,12 +156,11 @@ impl DueWatermarks {
         }
     }
 
-    /// Lowers the watermark because of a new entry at `at`. The caller must call this function after readers can see
-    /// the entry.
+    /// Lowers the watermark to `at` if it is later, because a write has added an entry at this time. The caller must
+    /// call this function after the entry has become visible to readers.
     pub(super) fn lower(&self, partition: &Partition, at: u64) {
         let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // If the partition has no watermark yet, this line creates one, so that an overlapping reader notices the
-        // write.
+        // If the partition has no watermark yet, create one, so that a read that is in progress notices the write.
         let mark = marks.entry(partition.clone()).or_default();
         mark.lowered_count += 1;
         mark.from = mark.from.min(at);

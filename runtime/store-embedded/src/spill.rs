@@ -1,5 +1,5 @@
-//! Reads events that wait in the store: spilled events (which wait until their key can execute them), and events in
-//! `far-ahead` dead letters.
+//! Reads the events of a key that wait in the store: spilled events (which wait until their key can execute them), and
+//! events in dead letters with the cause `far-ahead`.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -88,7 +88,8 @@ fn spilled_page(
     Ok(Ok((events, true)))
 }
 
-/// Returns whether a key's spilled events are left over from an expired key record.
+/// Returns whether the key record has expired. Spilled events of the key are then left over from the expired record,
+/// and no read may return them.
 fn has_expired(
     shared: &SharedStore,
     snapshot: &Snapshot,
@@ -119,7 +120,7 @@ fn find(
             return Ok(Err(words));
         }
         far_ahead(shared, &snapshot, stream, key, range, put_from, now, &mut found)?;
-        // The sort is stable, so a spilled event stays before a letter with the same sequence.
+        // The sort is stable, so a spilled event stays before the event of a letter with the same sequence.
         found.events[first..].sort_by_key(|(sequence, _)| *sequence);
         if found.is_full() {
             break;
@@ -171,7 +172,7 @@ fn spilled(
     Ok(Ok(()))
 }
 
-/// Adds events from `far-ahead` letters that were put at `put_from` or later.
+/// Adds events from dead letters with the cause `far-ahead` that were stored at time `put_from` or later.
 #[allow(clippy::too_many_arguments, reason = "the source of a read and its result")]
 fn far_ahead(
     shared: &SharedStore,
@@ -183,7 +184,8 @@ fn far_ahead(
     now: u64,
     found: &mut FoundEvents,
 ) -> fjall::Result<()> {
-    // The end is exclusive. No event has the largest number, so this range omits no event.
+    // `end` is exclusive. At the largest `u64`, the addition does not change the number, but no event has this
+    // sequence.
     let end = range.end().saturating_add(1);
     let place = |sequence| keys::letter_sequence(stream, key, sequence);
     for entry in snapshot.range(&shared.tables.letters, place(*range.start())..place(end)) {
@@ -191,7 +193,7 @@ fn far_ahead(
             break;
         }
         let value: Bytes = entry.value()?.into();
-        // The search skips an unreadable letter.
+        // Skip an unreadable letter.
         let Ok(stored) = decode_letter(&value) else { continue };
         if stored.letter.cause == Cause::FarAhead
             && stored.at >= put_from

@@ -1,6 +1,6 @@
-//! Removes expired entries, a few at a time. The sweep runs with each group of commits, and when the store is opened,
-//! so that it needs no task of its own. Readers ignore an expired entry until the sweep removes it. This module must
-//! never remove visible data.
+//! Removes expired entries, a few at a time. The writer thread runs the sweep after each group of requests, and when
+//! the store is opened, so the sweep needs no task of its own. Readers ignore an expired entry until the sweep removes
+//! it. This module must never remove visible data.
 
 use fjall::OwnedWriteBatch;
 
@@ -13,23 +13,24 @@ use super::shared::SharedStore;
 use super::tables::{copy_key, is_damage};
 use ordain_store::codec::letter_time;
 
-/// The maximum number of entries removed when the store is opened. Their removal takes about a tenth of a second.
+/// The maximum number of entries that the sweep removes when the store is opened. This takes about a tenth of a second.
 pub(super) const OPENING_SWEEP_LIMIT: usize = 10_000;
-/// Returns the maximum number of entries to remove with a group of commits that wrote `writes` key records. This
-/// maximum exceeds the number of new entries, so that the sweep keeps up. The sweep costs little compared with the
-/// commits.
+/// Returns the maximum number of entries that the sweep removes after a group of requests that wrote `writes` key
+/// records. The maximum exceeds the number of entries that the group can have added, so that the sweep keeps up. The
+/// sweep costs little compared with the commits.
 pub(super) fn group_sweep_limit(writes: usize) -> usize {
     16 + 2 * writes
 }
 
-/// For each kind of entry, the time from which the sweep must search; there are no earlier entries. A sweep from the
-/// beginning would scan removed entries again, like a read without [`DueWatermarks`](super::shared::DueWatermarks).
+/// The times at which the sweep starts its search, for each kind of entry. There are no earlier entries. A search from
+/// the beginning would scan all removed entries that the engine has not compacted yet, as described at
+/// [`DueWatermarks`](super::shared::DueWatermarks).
 #[derive(Debug, Default)]
 pub(super) struct ExpirySweep {
     jobs_from: u64,
     letters_from: u64,
     kept_from: u64,
-    /// `true` if an index could not be read.
+    /// `true` if the sweep found damaged data. It then removes nothing any more.
     stopped: bool,
 }
 
@@ -117,7 +118,8 @@ impl ExpirySweep {
             if at > before || count >= limit {
                 return Ok(());
             }
-            // A letter that was replaced since this entry was written has another entry.
+            // If the letter was replaced after this entry was written, its time differs. The new letter has its own
+            // entry, and stays.
             let kept = tables.letters.get(place)?;
             if kept.is_some_and(|letter| letter_time(&letter) == Some(at)) {
                 batch.remove(&tables.letters, place);
@@ -130,7 +132,7 @@ impl ExpirySweep {
 }
 
 impl ExpirySweep {
-    /// Removes expired retained messages and counters.
+    /// Removes expired records of destinations: retained messages, ids and counters.
     fn kept(
         &mut self,
         shared: &SharedStore,
@@ -155,8 +157,8 @@ impl ExpirySweep {
     }
 }
 
-/// Processes one expiry entry. Returns the number of changed entries, and the entry's new time; `u64::MAX` if the entry
-/// was not moved.
+/// Processes one expiry entry: removes the expired key record, or moves the entry if the key record expires later.
+/// Returns the number of changed entries, and the new time of a moved entry, or `u64::MAX`.
 fn job(
     shared: &SharedStore,
     recent: &mut RecordCache,
@@ -167,8 +169,8 @@ fn job(
 ) -> fjall::Result<(usize, u64)> {
     let tables = &shared.tables;
     let stored = tables.jobs.get(place)?;
-    // An unreadable key record stays, so that an operator can examine it. An entry that the key record does not name is
-    // stale: it comes from an earlier record of the key.
+    // An unreadable key record is not removed, so that an operator can examine it. If the key record names another
+    // expiry entry, this entry is stale: it comes from an earlier record of the key.
     let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
     match record.filter(|record| record.envelope.expiry_entry == at) {
         None => batch.remove(&tables.times, entry.clone()),

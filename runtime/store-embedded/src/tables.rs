@@ -17,33 +17,35 @@ use ordain_util::io_error::may_pass;
 
 const MIB: u64 = 1024 * 1024;
 
-/// The maximum size of all journal files together. It limits the time to open the store (about a second). It also
-/// limits the memory of rarely written tables, because the engine writes a table out before it removes the oldest
-/// journal.
+/// The maximum size of all journal files together. The limit bounds the time to open the store (about a second),
+/// because opening reads all journals. The limit also bounds the memory of rarely written tables, because the engine
+/// writes a table from memory to disk before it removes the oldest journal.
 const JOURNALS_BYTES_LIMIT: u64 = 128 * MIB;
 
-/// The number of background threads. With more threads, the engine's first thread spins while another thread compacts.
-/// This costs more than the threads gain.
+/// The number of the engine's background threads. With more threads, the engine's first thread spins while another
+/// thread compacts, and this costs more time than the additional threads save.
 const WORKER_THREADS: usize = 1;
 
-/// The maximum size of a table in memory before the engine writes it out. Tables with large, short-lived values get
-/// more memory, so that most values are removed before the engine writes them out. A still larger limit would only make
-/// searches longer. The engine stops writers when four memory tables of one table wait to be written out. The limits of
-/// all tables add up to 128 MiB. All tables together therefore need at most four times 128 MiB, and usually a fifth of
-/// that maximum. Writing out and merging need additional memory, which grows with the length of keys.
+/// The size of a table's memory part at which the engine writes it to disk. Tables with large, short-lived values have
+/// the larger limit, so that most values are removed before the engine writes them to disk. A still larger limit would
+/// only make searches longer. When four memory parts of one table wait to be written, the engine stops writers. The
+/// limits of all tables add up to 128 MiB, so all tables together need at most four times 128 MiB, and usually a fifth
+/// of that. Writing to disk and merging need additional memory, which grows with the length of keys.
 const SMALL_TABLE_BYTES: u64 = 8 * MIB;
 const LARGE_TABLE_BYTES: u64 = 16 * MIB;
 
-/// The number of table folders: one that the engine itself needs, and one for each table of [`Tables`].
+/// The number of folders in the engine's folder `keyspaces`: one that the engine itself needs, and one for each table
+/// of [`Tables`].
 pub(super) const KEYSPACE_COUNT: usize = 1 + 10;
 
-/// The numbers of the table folders in which the engine has a folder for large values: the tables of [`Tables`] with
-/// `separate` values, in the order of their creation. The engine opens a table without this folder, and then lacks the
-/// values.
+/// The numbers of the table folders that contain a folder `blobs` for large values. These are the tables of [`Tables`]
+/// that are opened with `separate`, numbered in the order of their creation. If `blobs` is missing, the engine opens
+/// the table without an error, but lacks the values.
 pub(super) const KEYSPACES_WITH_VALUE_FILES: [usize; 6] = [2, 3, 5, 6, 7, 8];
 
-/// The size below which the store copies values out of the engine's slices. A slice keeps its whole block in memory.
-/// Without the copy, 100 bytes of state would keep 4 KiB in memory.
+/// The size, in bytes, below which the store copies a value that the engine returns. The engine returns a slice of a
+/// block, and the slice keeps the whole block in memory. Without the copy, a state of 100 bytes would keep 4 KiB in
+/// memory.
 const COPY_BELOW_BYTES: usize = 4096;
 
 /// The reason why the engine did not open.
@@ -56,7 +58,8 @@ enum EngineOpenError {
 pub(super) struct Tables {
     /// Key records: [`keys::job`](super::keys::job).
     pub(super) jobs: Keyspace,
-    /// States that are too large to be stored together with the key record, under the same keys.
+    /// Handler states that are too large to be stored together with the key record, at the same places as the key
+    /// records.
     pub(super) states: Keyspace,
     /// Spilled events.
     pub(super) spill: Keyspace,
@@ -70,10 +73,11 @@ pub(super) struct Tables {
     pub(super) log: Keyspace,
     /// Queued entries for streams that receive events from other streams or producers through this store.
     pub(super) queue: Keyspace,
-    /// Entries in time order: due keys, expiring key records, dead letters by age, retained messages by
-    /// expiry.
+    /// The time index, whose entries sort by time: due keys, expiring key records, dead letters by age, and records of
+    /// destinations by expiry time.
     pub(super) times: Keyspace,
-    /// Fences (the owner and last commit of each shard of a partition), marks (small named records), counters.
+    /// Fences (the owner and last commit of each shard of a partition), marks (small named records), the last published
+    /// commits, and the number of synced groups.
     pub(super) meta: Keyspace,
     pub(super) db: Database,
 }
@@ -129,7 +133,7 @@ impl Tables {
             })
         };
         let inline = &None;
-        // Values of the engine's default size (1 KiB) or more are in separate files: otherwise a merge of tables would
+        // The engine keeps values of at least 1 KiB (its default) in separate files. Otherwise a merge of tables would
         // hold all moved values in memory.
         let separate = &Some(KvSeparationOptions::default());
         Ok(Self {
@@ -147,8 +151,8 @@ impl Tables {
         })
     }
 
-    /// Makes all written data durable. The space of the journal is preallocated, so it is enough to sync the data
-    /// without the file's metadata.
+    /// Makes all written data durable. A sync without the file's metadata is enough, because the space of the journal
+    /// is preallocated and its length does not change.
     pub(super) fn sync(&self) -> fjall::Result<()> {
         self.db.persist(PersistMode::SyncData)
     }
@@ -159,18 +163,19 @@ impl Tables {
     }
 }
 
-/// Returns the key of an entry as a copy. The original is a slice of the block that contains it. Code that keeps the
-/// original, such as a pending removal, would keep the values of the block in memory as well.
+/// Returns a copy of the key of an entry. The key that the engine returns is a slice of its block. A pending removal
+/// that kept this slice would keep the whole block, with its values, in memory.
 pub(super) fn copy_key(entry: Guard) -> fjall::Result<Slice> {
     Ok(Slice::new(&entry.key()?))
 }
 
-/// Returns a value that may be kept for long without keeping much other memory.
+/// Converts a value of the engine into bytes that the caller may keep: a small value is copied, so that it does not
+/// keep its block in memory.
 pub(super) fn into_owned_bytes(value: fjall::Slice) -> Bytes {
     if value.len() < COPY_BELOW_BYTES { Bytes::copy_from_slice(&value) } else { value.into() }
 }
 
-/// Returns whether the error means damaged data, not a failed read.
+/// Returns whether the cause of the error is damaged data. Returns `false` for a failed read or write.
 pub(super) fn is_damage(error: &fjall::Error) -> bool {
     use fjall::{Error, LsmError};
     !matches!(
@@ -179,7 +184,7 @@ pub(super) fn is_damage(error: &fjall::Error) -> bool {
     )
 }
 
-/// Returns the text of an error: the system's text if there is one, otherwise the engine's.
+/// Returns the text of an error: the text of the operating system's error if there is one, otherwise the engine's text.
 pub(super) fn reason(error: &fjall::Error) -> String {
     match error {
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
@@ -189,7 +194,7 @@ pub(super) fn reason(error: &fjall::Error) -> String {
     }
 }
 
-/// Converts the error of a read.
+/// Converts an error of a read into a [`StoreError`].
 pub(super) fn read_error(error: &fjall::Error) -> StoreError {
     if is_damage(error) {
         StoreError::Corrupt(error.to_string())
@@ -230,8 +235,8 @@ fn open_error(folder: &Path, error: &fjall::Error) -> StoreError {
     }
 }
 
-/// Returns whether the error may come from a truncated file. In such a file, the engine reads after the end of the file
-/// or before its beginning.
+/// Returns whether the cause of the error may be a truncated file: the engine then tries to read after the end of the
+/// file or before its beginning.
 pub(super) fn is_truncation(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
     matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)

@@ -1,11 +1,12 @@
-//! The writer thread. This thread makes all changes of the store, one request after the other, so that it needs no
-//! locks to check the conditions of a change.
+//! The writer thread. This thread makes all changes of the store, one after the other. It can therefore check the
+//! conditions of a change without a lock.
 //!
-//! The writer takes all waiting requests, applies each as one atomic batch of the engine, makes all of them durable
-//! with one sync, and answers them. A slow disk therefore makes groups larger, but does not add a sync per request.
-//! Readers may see a change a moment before the change is durable. This is safe for two reasons: writes that depend on
-//! such a read come later in the same journal, and a new owner needs a claim, which the writer syncs. The writer must
-//! never answer a commit or a claim before the commit or claim is durable.
+//! The writer takes up to [`GROUP_LIMIT`] waiting requests as a group. It applies each request as one atomic batch of
+//! the engine, makes all of them durable with one sync, and then answers them. A slow disk therefore makes groups
+//! larger, but does not add a sync per request. Readers may see a change before it is durable. This is safe for two
+//! reasons. Writes that depend on the change come later in the same journal, so they cannot survive without it. And a
+//! new owner begins with a claim, which the writer syncs. The writer must never answer a commit or a claim before the
+//! commit or claim is durable.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -32,15 +33,16 @@ use ordain_store::{
     Partition, StoreError,
 };
 
-/// The maximum number of requests that wait for the writer; further callers wait. Each shard of a partition has at most
-/// one commit in flight, so commits alone reach the limit only if all partitions together have that many shards.
+/// The maximum number of requests in the writer's channel. When the channel is full, further callers wait. Each shard
+/// of a partition has at most one commit in progress, so commits alone fill the channel only if the number of
+/// partitions times the number of shards reaches this limit.
 pub(super) const REQUEST_QUEUE_LIMIT: usize = 256;
 
 /// The maximum number of requests in a group (requests that one sync makes durable), so that the first request does not
 /// wait for long.
 const GROUP_LIMIT: usize = 64;
 
-/// A reply that waits until its group is durable.
+/// A reply that the writer sends when its group is durable.
 enum PendingReply {
     Commit(ReplySender<CommitReply>, CommitReply),
     Claim(ReplySender<Option<ClaimedPartition>>, Option<ClaimedPartition>),
@@ -53,7 +55,7 @@ enum PendingReply {
 
 impl PendingReply {
     fn send(self) {
-        // Ignores the results of `send`: a caller may no longer wait for the reply.
+        // The results of `send` are ignored, because a caller may no longer wait for the reply.
         match self {
             Self::Commit(answer, reply) => drop(answer.send(reply)),
             Self::Claim(answer, claimed) => drop(answer.send(claimed)),
@@ -72,9 +74,9 @@ pub(super) struct StoreWriter {
     sweep: ExpirySweep,
     record_cache: RecordCache,
     answered_commits: AnsweredCommits,
-    /// The total number of synced groups.
+    /// The number of synced groups since the creation of the store.
     groups: u64,
-    /// `true` if the current group must be synced before it is answered.
+    /// `true` if the writer must sync the current group before it answers the group.
     must_sync: bool,
     /// The number of key records that the current group wrote.
     written_records: usize,
@@ -130,8 +132,8 @@ impl StoreWriter {
             ready.push(self.perform(request)?);
         }
         if self.must_sync {
-            // The count comes after all writes of the group, so that damage to any of these writes removes the count
-            // too.
+            // Write the count after all other writes of the group. The engine drops everything after a damaged place,
+            // so damage to any of these writes also removes the count.
             self.groups += 1;
             self.shared.tables.meta.insert(keys::GROUPS, self.groups.to_le_bytes())?;
             self.shared.tables.sync()?;
@@ -263,8 +265,8 @@ impl StoreWriter {
         Ok(Some(ClaimedPartition { claim, commits }))
     }
 
-    /// Moves key records of another partition to this partition. The writer does not sync the move, because writes that
-    /// depend on it come later in the same journal.
+    /// Changes the partition of key records that belong to another partition to this partition. The writer does not
+    /// sync this change, because writes that depend on it come later in the same journal.
     fn take_over(&mut self, partition: &Partition, keys: &[Key]) -> fjall::Result<()> {
         let tables = &self.shared.tables;
         let now = self.shared.clock.now();
@@ -312,7 +314,7 @@ impl StoreWriter {
             let fence = self.fences.get(partition, *shard);
             let Some(fence) = fence.filter(|fence| fence.claim == *claim) else { return Ok(None) };
             last = Some(fence.number);
-            // If the caller names a commit after the last one, the writer removes only the entries up to the last one.
+            // If `through` is after the last commit of the shard, remove only the entries up to the last commit.
             let through = fence.number.min(*through);
             let place = keys::published_commit(partition, *shard);
             let done = read_number(tables.meta.get(&place)?);
@@ -331,7 +333,7 @@ impl StoreWriter {
     }
 }
 
-/// Messages between streams.
+/// Requests of the message log: the numbers of messages, retained messages, and queues.
 impl StoreWriter {
     fn assign(&mut self, assign: &AssignRequest) -> fjall::Result<Result<AssignReply, StoreError>> {
         let now = self.shared.clock.now();
@@ -349,7 +351,7 @@ impl StoreWriter {
             self.written_records += batch.len();
             batch.commit()?;
             self.sweep.lower(&EarliestTimes { kept: earliest, ..EarliestTimes::default() });
-            // Queued entries need no sync, because dependent writes come later in the same journal.
+            // Entries of a queue need no sync, because writes that depend on them come later in the same journal.
             self.must_sync |= !matches!(assign.destination, Destination::Stream(_));
         }
         Ok(Ok(reply))
@@ -396,7 +398,7 @@ impl StoreWriter {
     }
 }
 
-/// Reads a stored counter; 0 if there is none.
+/// Decodes a stored number; returns 0 if there is no value.
 pub(super) fn read_number(value: Option<Slice>) -> u64 {
     let bytes = value.and_then(|value| value.first_chunk().copied());
     bytes.map_or(0, u64::from_le_bytes)

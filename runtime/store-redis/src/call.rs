@@ -13,11 +13,11 @@ use super::value::text;
 use ordain_store::StoreError;
 use ordain_util::backoff::Backoff;
 
-/// Delays between tries of a call that the server did not answer.
+/// The delays between the tries of a call that failed.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
 impl RedisStore {
-    /// Creates a call of a script with the arguments that all scripts have.
+    /// Creates a call of a script, with the argument that all scripts have: the offset added to the server's time.
     pub(super) fn script_call(&self, script: &LuaScript, keys: &[String]) -> Cmd {
         let mut call = script.call(keys);
         call.arg(self.clock_offset_ms.load(Ordering::Relaxed));
@@ -25,7 +25,7 @@ impl RedisStore {
     }
 
     /// Runs a script, and repeats the call if another try may succeed. Commits do not use this function, because the
-    /// sender of a commit decides whether to repeat it.
+    /// publisher itself decides whether to repeat a commit.
     pub(super) async fn run_script(
         &self,
         script: &LuaScript,
@@ -47,7 +47,7 @@ impl RedisStore {
         self.with_key_name(answer, || key_of(cmd)).await
     }
 
-    /// Repeats a request while it fails for a reason that may pass, at most until `retry_timeout` has passed. The
+    /// Sends a request, and repeats it while it fails for a temporary reason, until `retry_timeout` has passed. The
     /// request must be safe to repeat.
     pub(super) async fn retry<F>(
         &self,
@@ -87,7 +87,8 @@ impl RedisStore {
         }
     }
 
-    /// If a Redis key has the wrong type, returns an error with the key's name. The server's error lacks this name.
+    /// Returns `answer`. If the error is that a Redis key has the wrong type, returns an error with the name of that
+    /// key instead, because the server's error lacks the name.
     pub(super) async fn with_key_name<T>(
         &self,
         answer: Result<T, StoreError>,
@@ -99,7 +100,7 @@ impl RedisStore {
         }
     }
 
-    /// Finds the Redis key with the wrong type, and returns an error that names the key.
+    /// Finds the Redis key with the wrong type among `keys`, and returns an error that names this key.
     pub(super) async fn wrong_type_error(&self, words: String, keys: Vec<String>) -> StoreError {
         for key in keys {
             let Some(right) = type_of(&key) else { continue };

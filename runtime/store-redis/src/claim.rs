@@ -11,13 +11,13 @@ use super::{RedisStore, commit};
 use ordain_store::codec::{FenceRecord, decode_fence};
 use ordain_store::{Claim, Partition, StoreError, claimed_by_another};
 
-/// The exclusive upper bound of epochs. Scripts count exactly up to this bound, and no partition ever reaches it.
+/// The exclusive upper bound of epochs. The numbers of Lua are exact up to this bound, and no partition ever reaches
+/// it.
 pub(super) const EPOCH_LIMIT: u64 = 1 << 52;
 
-/// Registers a partition in the store, once per process. Refuses a store without the record (schema and number of
-/// shards) that [`RedisStore::open`] wrote. Without this check, the partitions of a store that lost its data would
-/// begin anew without an error. In addition, the registered partition would make the next start fail, because the store
-/// would have `partitions` but lack the record.
+/// Registers a partition in the store, once per process. First checks that the store still has its record (schema and
+/// number of shards). Without this check, the partitions of a store that lost all its data would begin anew without an
+/// error. The next start would then fail, because the store would have the Redis key `partitions` but no record.
 pub(super) async fn register_partition(
     store: &RedisStore,
     partition: &Partition,
@@ -44,8 +44,8 @@ pub(super) async fn register_partition(
     Ok(())
 }
 
-/// Refuses a store that no longer has the record (schema and number of shards) that [`RedisStore::open`] found or
-/// wrote.
+/// Returns an error if the store no longer has its record (schema and number of shards). [`RedisStore::open`] found or
+/// wrote this record, so a store without it has lost its data.
 async fn check_record(store: &RedisStore) -> Result<(), StoreError> {
     let record = store.names.in_common_shard(RedisKeyKind::Store);
     let fields = store.run_command(cmd("HLEN").arg(&record)).await?;
@@ -116,7 +116,7 @@ fn read_fence(data: &str, partition: &Partition, fence: &[u8]) -> Result<FenceRe
     })
 }
 
-/// Writes a claim into a shard's fence (the record of the owner and of the last commit). Returns the number of the
+/// Writes a claim into the fence of a shard (the record of the owner and of the last commit). Returns the number of the
 /// shard's last commit.
 pub(super) async fn claim_shard(
     store: &RedisStore,

@@ -13,26 +13,27 @@ use ordain_store::codec::{
 };
 use ordain_store::{Claim, StoreError};
 
-/// The time that the server waits for replicas before it reports how many replicas have a commit, in ms.
+/// The maximum time, in ms, that the server waits until enough replicas have a commit. The server then replies with the
+/// number of replicas that have it.
 const REPLICAS_TIMEOUT_MS: u64 = 1_000;
 
-/// The numbers that denote the changes of a state in the script's arguments.
+/// The operations of a write, as numbers in the arguments of the commit script: the change of the key's state.
 const STATE_KEEP: u8 = 0;
 const STATE_PUT: u8 = 1;
 const STATE_PUT_SEPARATE: u8 = 2;
 const STATE_DELETE: u8 = 3;
 
-/// The flags of a write.
+/// The flags of a write. The commit script reads them.
 const FLAG_ABSENT: u8 = 1;
 const FLAG_NEW: u8 = 2;
 const FLAG_NEW_FAILURE: u8 = 4;
 const FLAG_NEW_TIMES: u8 = 8;
-/// A write with this flag, or with a higher flag, has arguments besides the record.
+/// A write with this flag, or with a higher flag, has further arguments after the records of all writes.
 const FLAG_LETTERS: u8 = 16;
 const FLAG_SPILL: u8 = 32;
 const FLAG_IDS: u8 = 64;
 
-/// The size of a write's operation, flags and condition, in bytes.
+/// The size of the operation, the flags and the condition of one write in the arguments of the commit script, in bytes.
 const OP_SIZE: u8 = 1 + 1 + 4 + 4 + 8;
 
 /// The names that scripts use for these constants.
@@ -49,7 +50,7 @@ pub(super) const LAYOUT: [(&str, u8); 10] = [
     ("NEW_GAPS", FLAG_NEW_TIMES),
 ];
 
-/// Returns the bytes of a claim.
+/// Returns a claim in the form in which a fence contains it.
 pub(super) fn claim_bytes(claim: Claim) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&claim.epoch.to_le_bytes());
@@ -62,8 +63,8 @@ pub(super) fn record_field(key: &str) -> Vec<u8> {
     [b"j", key.as_bytes()].concat()
 }
 
-/// Runs a writing script once, and waits for replicas if they are required. Returns `None` if too few replicas have the
-/// write in time.
+/// Runs a script that writes, once, and waits for replicas if they are required. Returns `None` if too few replicas
+/// have the write in time.
 pub(super) async fn send_durably(
     store: &RedisStore,
     script: &LuaScript,
@@ -91,8 +92,8 @@ pub(super) async fn send_durably(
     Ok(enough.then_some(reply))
 }
 
-/// Sends a command once and, if replicas are required, waits for them. Returns `None` if too few replicas have the
-/// write in time.
+/// Sends a command that writes, once, and waits for replicas if they are required. Returns `None` if too few replicas
+/// have the write in time.
 pub(super) async fn send_with_wait(
     store: &RedisStore,
     shard: u32,
@@ -116,7 +117,7 @@ fn with_wait(store: &RedisStore, command: Cmd) -> Pipeline {
     both
 }
 
-/// Appends a batch to the arguments of the script.
+/// Appends a batch to the arguments of the commit script.
 pub(super) fn put_batch(
     call: &mut Cmd,
     partition: u32,
@@ -162,8 +163,9 @@ pub(super) fn put_batch(
     }
 }
 
-/// Appends the change of the state, the flags, and the condition of a write. The condition consists of the partition,
-/// the number of take-overs and the next sequence. A record contains these three fields in the same order.
+/// Appends the operation, the flags, and the condition of a write. The operation is the change of the state. The
+/// condition consists of the partition, the number of takeovers and the next sequence. A key record contains these
+/// three fields in the same order, so the script compares them as one text.
 fn put_op(partition: u32, write: &KeyWrite, out: &mut Vec<u8>) {
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
     let troubled = write.record.failure.as_ref().is_some_and(|trouble| trouble.since == 0);
@@ -228,8 +230,8 @@ fn put_extra_arguments(call: &mut Cmd, write: &KeyWrite, forward: bool) {
     }
 }
 
-/// Appends a letter's place, its record, and its part of the outbox. The third part is empty if letters are not
-/// forwarded.
+/// Appends three arguments for a dead letter: its place, its record, and its chunk for the outbox. The chunk is empty
+/// if letters are not forwarded.
 fn put_letter(call: &mut Cmd, letter: &DeadLetter, forward: bool) {
     let mut place = Vec::new();
     let mut record = Vec::new();
@@ -243,8 +245,8 @@ fn put_letter(call: &mut Cmd, letter: &DeadLetter, forward: bool) {
     call.arg(place).arg(record).arg(piece);
 }
 
-/// Encodes a spilled event: first its content digest, so that a script can compare two events without decoding them,
-/// then the event.
+/// Encodes a spilled event: first its content digest, then the event. With the digest, a script can compare two events
+/// without decoding them.
 fn spilled_event(event: &Event) -> Vec<u8> {
     let mut value = Vec::with_capacity(8 + event.encoded_len());
     value.extend_from_slice(&event.content().to_be_bytes());

@@ -1,9 +1,9 @@
 //! The connections: to one server, to the master that Sentinels name, or to all masters of a
 //! Cluster.
 //!
-//! After a connection has broken, the next call replaces it; only one replacement runs at a time. A call is sent once,
-//! unless a Cluster redirects it. The caller decides whether to send a call again, because only the caller knows
-//! whether a repetition is harmless.
+//! After a connection has broken, the next call opens a new connection; concurrent calls wait for the same new
+//! connection. Each call is sent only once, except that a Cluster may redirect it. The caller decides whether to repeat
+//! a call, because only the caller can judge whether a repetition is harmless.
 
 mod cluster;
 mod connect;
@@ -35,14 +35,14 @@ enum RedisDeployment {
     Cluster(Box<ClusterNodes>),
 }
 
-/// The commands that are sent at once.
+/// The commands that one call sends together.
 enum CommandGroup<'a> {
     Command(&'a Cmd),
     Pipeline(&'a Pipeline),
 }
 
 impl CommandGroup<'_> {
-    /// Returns the hash tag of the keys in the commands.
+    /// Returns the hash tag of the Redis keys in the commands.
     fn tag(&self) -> Vec<u8> {
         match self {
             Self::Command(cmd) => tag_of(cmd),
@@ -62,7 +62,8 @@ impl RedisConnection {
     /// Connects, and detects the kind of deployment.
     pub(super) async fn connect(address: &RedisAddress) -> RedisResult<Self> {
         if address.tls {
-            // The call fails if another provider is installed already. That provider is sufficient.
+            // Ignore a failure of `install_default`: another crypto provider is then installed already, and serves as
+            // well.
             drop(rustls::crypto::ring::default_provider().install_default());
         }
         let mut first = connect::connect_any(address).await?;
@@ -88,8 +89,8 @@ impl RedisConnection {
         Ok(Self { deployment: to })
     }
 
-    /// Returns the number of times that the connection broke. After each break, the servers may have other data than
-    /// before the break.
+    /// Returns how often a connection broke. After each break, the servers may have other data than before, because
+    /// they may have restarted or failed over.
     pub(super) fn disconnects(&self) -> u64 {
         match &self.deployment {
             RedisDeployment::Single(single) => single.disconnects(),
@@ -97,8 +98,8 @@ impl RedisConnection {
         }
     }
 
-    /// Returns the number of times that the connection broke. In a Cluster, returns only the number of broken calls
-    /// whose keys have this hash tag.
+    /// Returns how often a connection broke. In a Cluster, counts only the broken calls whose Redis keys have this hash
+    /// tag.
     pub(super) fn tag_disconnects(&self, tag: &str) -> u64 {
         match &self.deployment {
             RedisDeployment::Single(single) => single.disconnects(),
@@ -115,7 +116,7 @@ impl RedisConnection {
         }
     }
 
-    /// Returns how the servers belong together, as text. `masters` is the number of masters.
+    /// Returns a description of the deployment, with the number of masters in a Cluster.
     pub(super) fn deployment(&self, masters: usize) -> String {
         match &self.deployment {
             RedisDeployment::Single(single) if single.master.is_none() => "one server".to_owned(),
@@ -124,14 +125,13 @@ impl RedisConnection {
         }
     }
 
-    /// Sends a command to the node that has its key.
+    /// Sends a command to the node that has the command's Redis key.
     pub(super) async fn call(&self, cmd: &Cmd) -> RedisResult<Value> {
         let answer = self.send(&CommandGroup::Command(cmd), u64::MAX).await;
         answer.map(|value| value.unwrap_or(Value::Nil))
     }
 
-    /// Sends a command, unless the connection broke more often than `breaks` times. Returns `None` if it did not send
-    /// the command.
+    /// Sends a command, unless connections broke more than `breaks` times. Returns `None` if the command was not sent.
     pub(super) async fn call_unless_broken(
         &self,
         cmd: &Cmd,
@@ -140,8 +140,8 @@ impl RedisConnection {
         self.send(&CommandGroup::Command(cmd), breaks).await
     }
 
-    /// Sends commands with keys of one node, one directly after the other on one connection. Returns the array of their
-    /// answers.
+    /// Sends commands one directly after the other on one connection. The Redis keys of all commands must be on one
+    /// node. Returns the array of the answers.
     pub(super) async fn pipe(&self, pipe: &Pipeline) -> RedisResult<Value> {
         let answer = self.send(&CommandGroup::Pipeline(pipe), u64::MAX).await;
         answer.map(|value| value.unwrap_or(Value::Nil))
@@ -186,7 +186,7 @@ impl RedisConnection {
     }
 }
 
-/// Refuses URL parts that a single server cannot have.
+/// Returns an error if the URL has parts that do not fit a single server.
 fn check_single(address: &RedisAddress) -> RedisResult<()> {
     if let [_, _, ..] = address.hosts[..] {
         return Err(config_error(format!(

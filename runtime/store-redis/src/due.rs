@@ -1,4 +1,4 @@
-//! The due index: the keys that their owner must process again, each with the time.
+//! The due index: the keys that the owner of a partition must process again, each with the time at which it must do so.
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
@@ -10,9 +10,9 @@ use super::names::RedisKeyKind;
 use super::value::{array, bytes, number, parts, unexpected_reply};
 use ordain_store::{DueIndex, Partition, StoreError};
 
-/// The number of entries that a read requests from each shard in addition to twice the shard's share. The share is the
-/// limit of the read divided by the number of shards. A share alone would often not be enough, because shards have
-/// different numbers of entries.
+/// A part of the number of entries that a read requests from each shard: twice the shard's share, plus this number. The
+/// share is the limit of the read divided by the number of shards. The share alone would often not be enough, because
+/// shards have different numbers of entries.
 const SPARE_ENTRIES: usize = 16;
 
 #[async_trait]
@@ -51,7 +51,8 @@ async fn read_shard(
             Some((at, key)) => call.arg(at).arg(key.as_bytes()),
         };
         let due = ShardDueEntries::read(store.run_script(script, call).await?, &keys[1])?;
-        // One call examines a limited number of entries. If it returns none of them, the loop continues after them.
+        // One call examines a limited number of entries. If none of them is due, the loop continues after the last
+        // examined entry.
         match due.next {
             Some(next) if due.entries.is_empty() && next.0 <= due.now && limit > 0 => {
                 after = Some(next);
@@ -64,9 +65,9 @@ async fn read_shard(
 /// The due entries of one shard.
 struct ShardDueEntries {
     now: u64,
-    /// The requested entries.
+    /// The entries that the read returned.
     entries: Vec<(u64, Key)>,
-    /// The first entry after the requested ones.
+    /// The first entry after the entries that the read returned.
     next: Option<(u64, Key)>,
 }
 
@@ -101,7 +102,8 @@ impl ShardDueEntries {
         Ok(Self { now, entries: read, next })
     }
 
-    /// Merges the entries of all shards in order. Ends before the first entry that the read of any shard omitted.
+    /// Merges the entries of all shards in order. The result ends before the first entry that a shard has and its read
+    /// did not return.
     fn merge(shards: Vec<Self>, limit: usize) -> (Vec<(u64, Key)>, Option<u64>) {
         let now = shards.iter().map(|shard| shard.now).max().unwrap_or_default();
         let next = shards.iter().filter_map(|shard| shard.next.clone()).min();
@@ -140,13 +142,13 @@ mod tests {
         };
         let all = [entry(10, "a"), entry(20, "b"), entry(30, "b"), entry(30, "c")];
         assert_eq!(ShardDueEntries::merge(shards(), 10), (all.to_vec(), Some(50)));
-        // If the limit omits an entry, this entry is the next entry, although its time has passed.
+        // An entry that the limit omits is the next entry, even if the entry is already due.
         assert_eq!(ShardDueEntries::merge(shards(), 3), (all[..3].to_vec(), Some(0)));
         assert_eq!(ShardDueEntries::merge(shards(), 0), (vec![], Some(0)));
         assert_eq!(ShardDueEntries::merge(Vec::new(), 3), (vec![], None));
     }
 
-    /// If a read of a shard is truncated, its omitted entries may precede entries of the other shards.
+    /// If the read of a shard is truncated, the entries that it omits may precede entries of other shards.
     #[test]
     fn due_entries_end_where_a_shard_was_truncated() {
         let shards = vec![
@@ -157,7 +159,8 @@ mod tests {
         let known = vec![entry(10, "a"), entry(20, "b"), entry(30, "b")];
         assert_eq!(ShardDueEntries::merge(shards, 10), (known, Some(0)));
 
-        // The latest clock of all shards counts. The next entry may be an entry that was left out.
+        // The time until the next entry is measured from the latest clock of all shards. Here, the next entry is an
+        // entry that the read of a shard did not return.
         let shards = vec![
             shard(100, &[(10, "a")], Some((130, "e"))),
             shard(90, &[(20, "b")], Some((120, "c"))),
@@ -168,7 +171,8 @@ mod tests {
         );
     }
 
-    /// A caller that continues after the last entry gets each entry once, wherever the read of a shard is truncated.
+    /// A caller that repeats the read, each time after the last returned entry, gets each entry once, wherever the read
+    /// of a shard is truncated.
     #[test]
     fn due_entries_are_all_returned_by_repeated_reads() {
         let all: Vec<Vec<(u64, String)>> = (0..3)

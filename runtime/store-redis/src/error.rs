@@ -8,10 +8,10 @@ use ordain_store::RedisAddress;
 use ordain_store::StoreError;
 use ordain_util::text::escape_invisible;
 
-/// The maximum number of displayed characters of a server's text.
+/// The maximum number of characters of a server's text that a message shows.
 const DISPLAY_LIMIT: usize = 400;
 
-/// Texts of the TLS library and the advice for each. The first match applies.
+/// Texts in the errors of the TLS library, with the advice for each. The first text that the error contains applies.
 const TLS_ADVICE: [(&str, &str); 4] = [
     (
         "CertificateRequired",
@@ -39,7 +39,8 @@ pub(super) fn with_address(address: &RedisAddress, error: StoreError) -> StoreEr
         (None, None) => "no login".to_owned(),
     };
     let named = |words: String| format!("{address} ({user}): {words}");
-    // If only one side uses TLS, the server closes the connection or does not answer, and reports no reason.
+    // If only one of client and server uses TLS, the server closes the connection or does not answer, and reports no
+    // reason.
     let tls_hint = |words: &str| match address.tls {
         true if words.contains("timed out") => ". Does this port use TLS? If not, use redis://",
         false if words.contains("reset by peer") => ". If this port uses TLS, use rediss://",
@@ -55,7 +56,7 @@ pub(super) fn with_address(address: &RedisAddress, error: StoreError) -> StoreEr
     }
 }
 
-/// Returns whether a command failed with this code, alone or in a pipeline.
+/// Returns whether a command failed with this code. The command may be a part of a pipeline.
 pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
     let of_one = |errors: Arc<[(usize, redis::ServerError)]>| {
         errors.iter().any(|(_, error)| error.code() == code)
@@ -63,8 +64,8 @@ pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
     error.code() == Some(code) || error.clone().into_server_errors().is_some_and(of_one)
 }
 
-/// Classifies a failed request. Either the stored value is damaged, or a retry may succeed, for example after an
-/// operator has restored a permission.
+/// Converts the error of a request: [`StoreError::Corrupt`] if the stored value is damaged. All other errors become
+/// [`StoreError::Unavailable`], because a retry may succeed, for example after an operator has restored a permission.
 pub(super) fn request_error(error: &RedisError) -> StoreError {
     if ["WRONGTYPE", "CORRUPT"].into_iter().any(|code| has_code(error, code)) {
         return StoreError::Corrupt(error_text(error));
@@ -72,15 +73,16 @@ pub(super) fn request_error(error: &RedisError) -> StoreError {
     StoreError::Unavailable(error_text(error))
 }
 
-/// Classifies an error that occurred while the store was opened. An error that a retry cannot resolve ends the start.
+/// Converts an error that occurred while the store was opened. An error that a retry cannot resolve becomes an error
+/// that ends the start.
 #[allow(clippy::needless_pass_by_value, reason = "it is an argument of `map_err`")]
 pub(super) fn start_error(error: RedisError) -> StoreError {
     let words = error_text(&error);
-    // A server at its limit of clients refuses logins with this text. A retry may succeed.
+    // A server that has reached its limit of clients refuses a login with this text. A retry may succeed.
     let is_full = words.contains("max number of clients");
     let refused = matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM" | "WRONGTYPE"))
         || matches!(error.kind(), ErrorKind::InvalidClientConfig | ErrorKind::AuthenticationFailed);
-    // If the user lacks a right that a script needs, the error has no code of its own, and its text depends on the
+    // If the user lacks a right that a script needs, the error has no separate code, and its text depends on the
     // server's version.
     let forbids = [
         "The user executing the script",
@@ -99,8 +101,7 @@ pub(super) fn start_error(error: RedisError) -> StoreError {
     request_error(&error)
 }
 
-/// Returns the text of the server or the library, without the parts that make sense only to programmers who use the
-/// library.
+/// Returns the text of the server or of the Redis library, without the parts that are useful only to a programmer.
 fn error_text(error: &RedisError) -> String {
     let words = match (error.code(), error.detail()) {
         (Some("CORRUPT" | "NOPERM"), Some(detail)) => detail.to_owned(),
@@ -119,7 +120,7 @@ fn error_text(error: &RedisError) -> String {
     display_text(words)
 }
 
-/// Removes the digest of a script, and the position in the script, from the end of a server's text.
+/// Removes the end of a server's text that names the digest of a script and a line in the script.
 fn without_script_position(words: &str) -> &str {
     const BEFORE_DIGEST: &str = " script: ";
     let is_digest =

@@ -17,9 +17,9 @@ use ordain_util::finding::{Finding, Severity};
 const REPLICAS_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl RedisStore {
-    /// Connects once, without retries, and appends one finding for each property of the servers and of the store. The
-    /// findings describe what [`RedisStore::open`] would refuse or report. Neither creates a store nor writes to it. If
-    /// the caller drops the future, the findings made so far remain.
+    /// Connects once, without retries, and appends one finding for each property of the servers and of the store. A
+    /// finding describes a property that [`RedisStore::open`] would refuse or report. This function writes nothing, and
+    /// creates no store. If the caller drops the future, `findings` keeps the findings that were already appended.
     pub fn inspect(options: RedisOptions, findings: &mut Vec<Finding>) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             if let Err(error) = inspect_all(&options, findings).await {
@@ -49,7 +49,7 @@ impl RedisStore {
                 options.prefix
             )
         }));
-        // The shards of a Cluster are on several servers.
+        // Check every shard, because the shards of a Cluster are on several servers.
         let checks = (0..shards).map(async |shard| {
             let keys = [self.names.in_shard(shard, RedisKeyKind::Marks)];
             let call = self.script_call(&self.scripts.writable, &keys);
@@ -88,7 +88,7 @@ async fn inspect_all(
     store.inspect_store(options, findings).await
 }
 
-/// Checks the settings of the replicas, each of which may become master.
+/// Checks the settings of the replicas, because each replica may become master.
 async fn inspect_replicas(
     options: &RedisOptions,
     settings: &ServerSettings,

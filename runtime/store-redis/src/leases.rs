@@ -1,9 +1,10 @@
-//! The membership, the leases, and the rollouts of handler versions. All of these are in shard 0.
+//! The memberships, the leases, and the rollouts of handler versions. All of this data is in shard 0.
 //!
-//! `instances` contains the expiry time of each membership. `about` contains the information of each instance (by id),
-//! its report (by `r` and id), the duration of its lease (by `l` and id), and the version of all this data together
-//! (`generation`). `leases` contains epoch, holder and time by partition, and `versions` contains the rollout by
-//! stream.
+//! The sorted set `instances` contains the expiry time of each membership. The hash `about` contains, for each
+//! instance, its information (field: the id), its report (field: `r` and the id) and the duration of its lease (field:
+//! `l` and the id). The field `generation` of this hash contains the version of the membership table. The hash `leases`
+//! contains the epoch, the holder and the time of each partition's lease, and the hash `versions` contains the rollout
+//! of each stream.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +24,7 @@ use ordain_store::{
 };
 use ordain_store::{Partition, StoreError, versions};
 
-/// The text in place of the holder of a released lease.
+/// The text that stands for the holder in a released lease.
 const NO_HOLDER: &str = "-";
 
 fn lease_field(Partition { stream, number }: &Partition) -> String {
@@ -31,7 +32,7 @@ fn lease_field(Partition { stream, number }: &Partition) -> String {
 }
 
 fn random_version() -> MembershipVersion {
-    // The version 0 means that no version exists, so this number is never 0. It has at most 19 digits, as the scripts
+    // The number is not 0, because version 0 means that there is no table. It has at most 19 digits, as the scripts
     // require.
     rand::rng().random_range(1..10_u64.pow(19))
 }
@@ -112,7 +113,7 @@ impl LeaseStore for RedisStore {
         let row = versions::encode(decided);
         let found = bytes(self.run_command(&get).await?);
         let found = found.unwrap_or_default();
-        // An unreadable value counts as no rollout, and the new rollout replaces it.
+        // An unreadable value counts as no rollout, so the new rollout replaces the value.
         let last = std::str::from_utf8(&found).ok().and_then(versions::decode);
         if last.as_ref() != before && found != row {
             return Ok(false);
@@ -139,7 +140,7 @@ impl LeaseStore for RedisStore {
         while let (Some(of), Some(row)) = (rows.next(), rows.next()) {
             let of = text(of).unwrap_or_default();
             let row = text(row).unwrap_or_default();
-            // An unreadable lease is left out here; a request for its partition returns an error.
+            // Omit an unreadable lease. A request for the lease of that partition reports the damage.
             table.leases.extend(read_lease(&of, &row));
         }
         let mut rows = array(versions, script.name)?.into_iter();
@@ -165,7 +166,7 @@ impl RedisStore {
     }
 }
 
-/// Decodes a member. A row with an invalid id is no member: another program has written the row, and no lease ever
+/// Decodes a member. Returns `None` for a row with an invalid id: another program has written such a row, and no lease
 /// names its id.
 fn member(row: Value, what: &str) -> Result<Option<(InstanceId, MemberRecord)>, StoreError> {
     let [id, lasts, about, report] = parts(row, what)?;
@@ -177,7 +178,7 @@ fn member(row: Value, what: &str) -> Result<Option<(InstanceId, MemberRecord)>, 
     Ok(Some((id, MemberRecord { info: about, report, valid_for: lasts })))
 }
 
-/// Decodes a lease from its field and value; `None` if it is not valid.
+/// Decodes a lease from its field and value. Returns `None` if the lease is not valid.
 pub fn read_lease(field: &str, row: &str) -> Option<(Partition, Lease)> {
     let (number, stream) = field.split_once(':')?;
     let partition = Partition { stream: stream.into(), number: number.parse().ok()? };

@@ -3,15 +3,16 @@
 //! **Commits.** One script call (`scripts/commit.lua`) commits a batch of one shard (a slice of the store). All Redis
 //! keys of a shard are in one hash slot. If the server does not answer a call, the store returns
 //! [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown). The caller then sends the batch again under the same
-//! number, and the script recognizes the number. If the server fails in the middle of a call, readers ignore the data
-//! that the call has written, and the next try overwrites this data.
+//! commit number. If the server had already committed the batch, the script recognizes the number and returns the reply
+//! of that commit. If the server fails in the middle of a call, readers ignore the data that the call has written, and
+//! the next try overwrites this data.
 //!
 //! **Durability** depends on the server. The store reads the server's settings when it is opened, and reports the
 //! durability that they provide.
 //!
 //! **Foreign and damaged values.** If a value that belongs to one key is damaged, the store refuses requests for that
-//! key only. If a value that all keys of a shard share is damaged, the store returns an error that names the value. The
-//! shard then waits until an operator repairs the value.
+//! key only. If a value that all keys of a shard share is damaged, each request to the shard returns an error that
+//! names the value, until an operator repairs the value.
 //!
 //! This crate must never decide anything that the sequencer decides: the batch contains each write and its condition.
 
@@ -61,24 +62,25 @@ use ordain_store::{
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
-/// The version of the stored layout. A version of Ordain refuses a store with another layout than its own.
+/// The version of the stored layout. Ordain refuses a store whose layout has another version.
 const SCHEMA_VERSION: &str = "9";
 
-/// The maximum time that a start waits for servers that do not answer or are still loading their data.
+/// The maximum time for which the store waits at its opening for servers that do not answer, or that are still loading
+/// their data.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// The delay between two tries of a start.
+/// The delay between two tries to open the store.
 const START_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// The number of connections for commits that wait for replicas. While a commit waits, it delays all later commands on
-/// its connection.
+/// The number of connections for commits that wait for replicas. Several connections are needed, because a commit that
+/// waits delays all later commands on its connection.
 const WAIT_CONNECTIONS: u32 = 8;
 
-/// The interval between two probes of an otherwise idle connection. A server closes a connection that stays idle for
-/// the time in the server's setting `timeout`. The interval is shorter than any sensible value of this setting.
+/// The interval between two probes on a connection. A server closes a connection that is idle for longer than the
+/// server's setting `timeout`. The interval is shorter than any sensible value of this setting.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A task that regularly sends a probe on rarely used connections, because a server closes idle connections after its
-/// `timeout`. After each broken connection, Ordain must assume that the store may have gone back in time.
+/// A task that regularly sends a probe on rarely used connections, so that the server does not close them as idle.
+/// After each closed connection, Ordain would have to assume that the store may have gone back in time.
 struct KeepaliveTask(JoinHandle<()>);
 
 impl KeepaliveTask {
@@ -98,7 +100,7 @@ impl KeepaliveTask {
                     let link = &links[shard % links.len()];
                     async move { link.call(&probe).await }
                 });
-                // Ignores the results: the calls that use a broken connection report its failure.
+                // Ignore the results. If a connection is broken, the next call that uses it reports the failure.
                 drop(join_all(probes).await);
             }
         })))
@@ -115,7 +117,7 @@ impl Drop for KeepaliveTask {
 pub struct RedisStore {
     connection: RedisConnection,
     wait_connections: Arc<[RedisConnection]>,
-    /// The task that probes `wait_connections`.
+    /// The task that sends probes on `wait_connections`.
     _keepalive: Option<KeepaliveTask>,
     names: RedisKeys,
     scripts: LuaScripts,
@@ -126,15 +128,16 @@ pub struct RedisStore {
     clock_offset_ms: Arc<AtomicU64>,
     durability: DurabilityReport,
     retry_warnings: RetryWarnings,
-    /// The number of times that this process found that the store had gone back in time.
+    /// The number of times that this process noticed that the store had gone back in time.
     rollbacks: AtomicU64,
     /// The partitions that this process has registered in the store.
     registered_partitions: Mutex<BTreeSet<Partition>>,
 }
 
 impl RedisStore {
-    /// Connects. Refuses servers that could silently lose acknowledged events, users without a required permission, and
-    /// a store with another schema or number of shards. Waits at most half a minute for servers that do not answer.
+    /// Connects to the servers and opens the store. Waits at most half a minute for servers that do not answer. Returns
+    /// an error if a server could silently lose acknowledged events, if the user lacks a required permission, or if the
+    /// store has another schema or number of shards.
     pub fn open(options: RedisOptions) -> BoxFuture<'static, Result<Self, StoreError>> {
         Box::pin(Self::wait_to_open(options))
     }
@@ -222,14 +225,14 @@ impl RedisStore {
     }
 
     /// Checks the rights of the user, and the schema and the number of shards of the store. Returns whether the store
-    /// is new: with `may_create`, this function then creates the store, and logs the creation.
+    /// is new. If the store is new and `may_create` is `true`, creates the store and logs this.
     async fn check_schema(
         &self,
         address: &RedisAddress,
         may_create: bool,
     ) -> Result<bool, StoreError> {
         let key = self.names.in_common_shard(RedisKeyKind::Store);
-        // No Redis keys have these two names; the script uses the names only to check the user's rights.
+        // The store has no Redis keys with these two names. The script uses the names only to check the user's rights.
         let [data, index] =
             [RedisKeyKind::Data, RedisKeyKind::Due].map(|kind| self.names.in_common_shard(kind));
         let keys = [key.clone(), data, index, self.names.in_common_shard(RedisKeyKind::Partitions)];
@@ -323,8 +326,8 @@ impl Store for RedisStore {
         }
     }
 
-    /// Writes to every shard, because the shards of a Cluster are on several servers. With replicas, also waits for them
-    /// as a commit does.
+    /// Writes to every shard, because the shards of a Cluster are on several servers. If replicas are required, waits
+    /// for them as a commit does.
     async fn check_writable(&self) -> Result<(), StoreError> {
         let writes = (0..self.shards).map(async |shard| {
             let mut write = cmd("HSET");

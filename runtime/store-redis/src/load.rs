@@ -1,4 +1,4 @@
-//! Loads key records, and takes over the records of other partitions.
+//! Loads key records, and assigns key records of other partitions to the partition that loads them.
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
@@ -15,7 +15,7 @@ use ordain_store::{KEY_SIZE_LIMIT, KeyResult, Partition, StoreError, key_length_
 /// The result of a load for one key.
 pub(super) type LoadedKey = KeyResult<Option<Box<KeySnapshot>>>;
 
-/// Loads keys in order until their records together reach `bytes`.
+/// Loads the key records of `keys` in order, until they reach `bytes` in total.
 pub(super) async fn load_some(
     store: &RedisStore,
     stream: &str,
@@ -24,8 +24,8 @@ pub(super) async fn load_some(
 ) -> Result<Vec<LoadedKey>, StoreError> {
     let shards = by_shard(store, keys);
     let loads = shards.iter().map(|(shard, positions)| {
-        // Each shard may read a part of `bytes` in proportion to the number of its keys, and reads at least one key
-        // record.
+        // The limit of each shard is a part of `bytes`, in proportion to the number of its keys. Each shard returns at
+        // least one key record.
         let part = bytes / keys.len().max(1) * positions.len();
         let keys = positions.iter().map(|at| &keys[*at]);
         load_shard(store, stream, *shard, keys, if shards.len() == 1 { bytes } else { part })
@@ -36,11 +36,11 @@ pub(super) async fn load_some(
             all[*at] = Some(key_length_error(&keys[*at]).map_or(job, Err));
         }
     }
-    // The result ends before the first key that a shard did not reach.
+    // End the result before the first key that a shard did not load because of its limit.
     Ok(all.into_iter().map_while(|job| job).collect())
 }
 
-/// Groups the positions of the keys by shard.
+/// Groups the indexes of the keys by shard.
 fn by_shard(store: &RedisStore, keys: &[Key]) -> Vec<(u32, Vec<usize>)> {
     let mut shards = vec![Vec::new(); store.shards as usize];
     for (at, key) in keys.iter().enumerate() {
@@ -49,7 +49,8 @@ fn by_shard(store: &RedisStore, keys: &[Key]) -> Vec<(u32, Vec<usize>)> {
     (0..).zip(shards).filter(|(_, keys)| !keys.is_empty()).collect()
 }
 
-/// Loads key records of one shard, of any partition, in order until they reach `bytes`. Does not change them.
+/// Loads key records of one shard in order, until they reach `bytes`. Does not change the partition that a record
+/// names.
 async fn load_shard(
     store: &RedisStore,
     stream: &str,
@@ -64,7 +65,8 @@ async fn load_shard(
     );
     call.arg(bytes);
     for key in keys {
-        // A key above `KEY_SIZE_LIMIT` is cut. Its answer does not matter, because `load_some` returns an error for it.
+        // Truncate a key above `KEY_SIZE_LIMIT`. The answer for this key does not matter, because `load_some` returns
+        // an error in its place.
         call.arg(commit::record_field(&key[..key.floor_char_boundary(KEY_SIZE_LIMIT + 1)]));
     }
     let mut answers = array(store.run_script(script, call).await?, script.name)?.into_iter();
@@ -118,9 +120,9 @@ fn parse_loaded(value: Value, now: u64) -> LoadedKey {
     })))
 }
 
-/// Decodes the ids from blocks. `first` is the number of the first block. The position of a sequence without an event
-/// is empty. Omits an id if the key has neither settled nor spilled its sequence, because such an id comes from a
-/// commit that the store did not complete.
+/// Decodes the accepted ids of a key from their blocks. `first` is the number of the first block. A block has one place
+/// for each sequence; the place is empty if the sequence has no id. Omits the id of a sequence that the key has neither
+/// settled nor spilled, because the script of a commit wrote the id but did not complete the commit.
 fn ids_of(
     job: &KeyRecordView<'_>,
     first: u64,

@@ -1,4 +1,4 @@
-//! Marks: small values by name. Some marks are written into every shard; shard 0 has all others.
+//! Marks: small values by name. Shard 0 contains the marks, except those marks that are written into every shard.
 
 use std::sync::atomic::Ordering;
 
@@ -85,7 +85,7 @@ impl MarkStore for RedisStore {
             self.script_call(script, &[data, self.names.in_common_shard(RedisKeyKind::Marks)]);
         call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]);
         call.arg(&mark.name).arg(&mark.value[..]);
-        // A server that restarted since the caller read `breaks` may have other data. So the call is sent only if no
+        // A server that has restarted since the caller read `breaks` may have lost data. Send the call only if no
         // connection has broken since then.
         let of_links: u64 = self.wait_connections.iter().map(RedisConnection::disconnects).sum();
         let of_others = of_links + self.rollbacks.load(Ordering::SeqCst);

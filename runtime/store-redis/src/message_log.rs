@@ -38,7 +38,8 @@ impl MessageLog for RedisStore {
         if let Destination::Stream(stream) = &assign.destination {
             let numbers: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
             for number in numbers {
-                // Perhaps no owner has claimed the partition yet, so this function registers it.
+                // A claim registers a partition, but perhaps no owner has claimed this partition yet. Register it here
+                // too.
                 register_partition(self, &Partition { stream: Arc::clone(stream), number }).await?;
             }
         }
@@ -154,7 +155,7 @@ impl MessageLog for RedisStore {
             ask.arg(&data);
             for at in places {
                 let key = keys[*at];
-                // A key above `KEY_SIZE_LIMIT` is cut to one byte more than the limit. No stored key is that long, so
+                // Truncate a key above `KEY_SIZE_LIMIT` to one byte more than the limit. No stored key is that long, so
                 // the script finds no record.
                 ask.arg(record_field(&key[..key.floor_char_boundary(KEY_SIZE_LIMIT + 1)]));
             }
@@ -203,12 +204,12 @@ impl MessageLog for RedisStore {
     }
 }
 
-/// The ends of a queue that never had an entry.
+/// The ends of a queue before its first entry.
 const EMPTY_QUEUE: QueueEnds =
     QueueEnds { first: 1, last: QueuePosition { number: 0, history: 0 } };
 
-/// Parses the ends of a queue. A damaged record counts as an empty queue, because the scripts that read the queue
-/// report the damage.
+/// Parses the ends of a queue. Returns the ends of an empty queue for a damaged record, because the scripts that read
+/// the queue report the damage.
 fn parse_ends(found: &[u8]) -> QueueEnds {
     match found.as_chunks::<8>() {
         ([first, last, history, _], []) => QueueEnds {
@@ -222,7 +223,7 @@ fn parse_ends(found: &[u8]) -> QueueEnds {
     }
 }
 
-/// Returns the id of a writer as scripts know it.
+/// Returns the id of a writer in the form that the scripts use.
 fn writer_id(writer: u64) -> String {
     format!("{writer:016x}")
 }
@@ -247,8 +248,8 @@ impl RedisStore {
         StoreError::RolledBack
     }
 
-    /// Adds 1 to the number of rollbacks: the store went back in time, and may have lost writes that it answered
-    /// shortly before.
+    /// Counts a rollback: a reply has shown that the store went back in time. The store may have lost other confirmed
+    /// writes too.
     pub(super) fn record_rollback(&self) {
         self.rollbacks.fetch_add(1, Ordering::SeqCst);
     }
@@ -258,7 +259,7 @@ impl RedisStore {
         self.names.of_stream(shard, RedisKeyKind::Log, &to.to_string())
     }
 
-    /// Runs a script that writes. Retries until the required number of replicas has the write.
+    /// Runs a script that writes, and repeats it until the required number of replicas has the write.
     async fn run_durably(
         &self,
         script: &LuaScript,
@@ -280,7 +281,7 @@ impl RedisStore {
     }
 }
 
-/// Appends the rules, the witness, the writer with its call, and the groups to the call of the script.
+/// Appends the arguments of the script: the rules, the witness, the writer and the number of its call, and the groups.
 fn put_request(call: &mut Cmd, assign: &AssignRequest) {
     let rules = assign.rules;
     match rules.numbering {
@@ -315,9 +316,10 @@ fn put_request(call: &mut Cmd, assign: &AssignRequest) {
     }
 }
 
-/// Appends a witness (the newest message that a producer has written to the shard, or its newest call): its kind; a key
-/// or the id of a writer; and two values. The values are an id and the number of its message, or the number of a
-/// message and its content, or the number of a call and nothing.
+/// Appends a witness (the newest message that a producer has written to the shard, or its newest call) as four
+/// arguments. The first argument is the kind of the witness. For a message that the store numbered, the key, the id and
+/// the number follow; for a message that its producer numbered, the key, the number and the content digest; for a call,
+/// the id of the writer, the number of the call, and an empty argument.
 pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
     match witness {
         None => call.arg("").arg("").arg("").arg(""),
@@ -335,8 +337,8 @@ pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
     };
 }
 
-/// Appends an origin: the name of its outbox, its epoch, the last commit in the shard when the owner claimed the shard,
-/// the last outbox position that the store confirmed, and the last commit whose messages are published.
+/// Appends the fields of an origin: the name of the outbox, then the epoch, the claimed commit, the last confirmed
+/// outbox position, and the published commit of [`OriginOutbox`].
 fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
     let Some(origin) = origin else {
         call.arg("").arg(0).arg(0).arg("").arg("").arg(0);
@@ -352,14 +354,15 @@ fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
     call.arg(origin.published_commit);
 }
 
-/// Appends an item, as three arguments. The first is its key. The second has two flags (whether the item has a number
-/// of its own, and whether it is the last event of its key), then its partition, the digests of its content and id, and
-/// the bytes of the event up to and including its number. The third has the bytes of the event after its number.
+/// Appends an item as three arguments. The first argument is the key. The second argument begins with two flags:
+/// whether the item has its own number, and whether it is the last event of its key. After the flags follow the
+/// partition, the digests of content and id, and the bytes of the event up to and including its number. The third
+/// argument has the bytes of the event after its number.
 fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool) {
     let event = &item.event;
     let own_number = event.sequence().or((item.number > 0).then_some(item.number));
     let sequence = own_number.or(is_numbered.then_some(0));
-    // The value begins with the digest of the content, and the event follows.
+    // The value consists of the content digest and the event.
     let value = encode_retained(event, sequence);
     let (before, rest) = value.split_at(8 + EVENT_SEQUENCE_OFFSET);
     let (own, rest) = rest.split_at(8);
@@ -405,15 +408,15 @@ fn parse_reply(answer: &Bytes, assign: &AssignRequest) -> Option<AssignReply> {
     rest.is_empty().then_some(AssignReply::Groups(replies, runs))
 }
 
-/// Parses the last outbox position of an owner that the store has. Commit 0 in the position means that the store has
-/// none.
+/// Parses the last outbox position of an owner that the store has. Returns `None` if the commit in the position is 0,
+/// because the store then has no position of the owner.
 fn parse_position(bytes: &[u8; 12]) -> Option<OutboxPosition> {
     let (commit, part) = bytes.split_first_chunk::<8>()?;
     let part = part.first_chunk::<4>()?;
     Some(OutboxPosition { commit: u64::from_le_bytes(*commit), chunk: u32::from_le_bytes(*part) })
 }
 
-/// Parses the new entries that a call added to a partition's queue.
+/// Parses the range of entries that a call added to the queue of a partition.
 fn parse_run(bytes: &[u8; 28], call: u64) -> Option<(u32, QueueRun)> {
     let (partition, rest) = bytes.split_first_chunk::<4>()?;
     let ([first, last, history], []) = rest.as_chunks::<8>() else { return None };

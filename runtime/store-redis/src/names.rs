@@ -1,14 +1,16 @@
 //! The names of all Redis keys.
 //!
-//! All Redis keys of one shard have the shard's hash tag, so that they are in one slot and one script may use them
-//! together: `PREFIX:{SHARD}:KIND:…`. The name of a stream comes last, so that two Redis keys never have the same name.
-//! A shard has only a few Redis keys, and a key record has no Redis key of its own. The reason: a caller must name all
-//! Redis keys of a script before the script runs. While a slot moves to another server, a script would not find a moved
-//! key that the caller did not name.
+//! A name has the form `PREFIX:{SHARD}:KIND:…`. All Redis keys of one shard have the shard's hash tag, so they are in
+//! one slot, and one script may use them together. The name of a stream comes last, so that two Redis keys never have
+//! the same name.
+//!
+//! A shard has only a few Redis keys: all key records of a stream in a shard are fields of one hash. With one Redis key
+//! for each record, a caller would have to name all Redis keys of a script before the script runs. While a slot moves
+//! to another server, a script does not find a moved Redis key that the caller has not named.
 
 use ordain_store::Partition;
 
-/// The shard whose slot also contains the data that belongs to no shard.
+/// The shard whose slot also contains the data that belongs to no particular shard, such as the leases.
 const COMMON_SHARD: u32 = 0;
 
 /// The kind of data under a Redis key.
@@ -24,13 +26,13 @@ pub(super) enum RedisKeyKind {
     Instances,
     /// The information that each instance publishes about itself.
     InstanceInfo,
-    /// The lease of each partition: its owner, with an epoch.
+    /// The lease of each partition: its holder, with an epoch.
     Leases,
-    /// The handler version that executes the events of each stream.
+    /// The rollout of each stream: the handler version that executes its events.
     Versions,
-    /// Key records with their states, spilled events, letters, messages to publish, fences.
+    /// Key records with their states, spilled events, dead letters, messages to be published, and fences.
     Data,
-    /// The due index: the time at which each key must be processed again by its owner.
+    /// The due index: the time at which the owner must process each key again.
     Due,
     /// The time at which the record of each key expires.
     Expiry,
@@ -42,11 +44,11 @@ pub(super) enum RedisKeyKind {
     Spilled,
     /// Ids of the events that a key has accepted, in blocks.
     Ids,
-    /// The data of a destination: counts, retained messages, and queues.
+    /// The data of a destination: counters, retained messages, and queues.
     Log,
 }
 
-/// The name of each kind, and its type in Redis.
+/// The name of each kind, and the Redis type of its values.
 const KINDS: [(RedisKeyKind, &str, &str); 15] = [
     (RedisKeyKind::Store, "store", "hash"),
     (RedisKeyKind::Partitions, "partitions", "set"),
@@ -87,12 +89,12 @@ impl RedisKeys {
         format!("{}:{{{shard}}}:{rest}", self.prefix)
     }
 
-    /// Returns the Redis key of a kind that each stream has once in each shard.
+    /// Returns the name of a Redis key that exists once for each stream in each shard.
     pub(super) fn of_stream(&self, shard: u32, kind: RedisKeyKind, stream: &str) -> String {
         self.named(shard, format_args!("{}:{stream}", kind.name()))
     }
 
-    /// Returns the Redis key of the due index of a partition in a shard.
+    /// Returns the name of the Redis key of a partition's due index in a shard.
     pub(super) fn due(&self, shard: u32, partition: &Partition) -> String {
         self.of_partition(shard, RedisKeyKind::Due, partition)
     }
@@ -102,12 +104,12 @@ impl RedisKeys {
         self.named(shard, format_args!("{}:{number}:{stream}", kind.name()))
     }
 
-    /// Returns the Redis key of a kind that the store has once.
+    /// Returns the name of a Redis key that exists once in the store.
     pub(super) fn in_common_shard(&self, kind: RedisKeyKind) -> String {
         self.in_shard(COMMON_SHARD, kind)
     }
 
-    /// Returns the Redis key of a kind that each shard has once.
+    /// Returns the name of a Redis key that exists once in each shard.
     pub(super) fn in_shard(&self, shard: u32, kind: RedisKeyKind) -> String {
         self.named(shard, format_args!("{}", kind.name()))
     }

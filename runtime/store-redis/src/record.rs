@@ -1,5 +1,6 @@
-//! The stored form of a key record in the Redis store: first the store's own fields at fixed offsets, because scripts
-//! read and write them; then the key record; then the state, if it is small. A large state has a separate hash field.
+//! The stored form of a key record in the Redis store. First come the store's own fields, at fixed offsets, because
+//! scripts read and write them. Then come the key record, and the state if it is small. A large state has a separate
+//! hash field.
 
 use bytes::Bytes;
 use ordain_core::{KeyRecord, KeyWrite, StateUpdate};
@@ -29,19 +30,19 @@ const FLAG_SEPARATE_STATE: u8 = 32;
 /// length of the key record.
 const ENVELOPE_BYTES: usize = 1 + 1 + 8 + 8 + 8 + 4;
 
-/// The maximum size of a state that is stored with its record, in bytes. A separate hash field needs additional memory.
-/// Its reads and writes also take more time than the reads and writes of a record that contains a state of this size.
+/// The maximum size of a state that is stored with its record, in bytes. Up to this size, storing the state in a
+/// separate hash field would need more memory, and reads and writes would take more time.
 const INLINE_STATE_BYTES: usize = 4 << 10;
 
-/// The number of accepted ids in one field. The number is small enough that a new id rewrites little, and large enough
-/// that a field needs little memory per id.
+/// The number of accepted ids in one hash field. A larger number would make each new id rewrite more bytes; a smaller
+/// number would need more memory for each id.
 pub(super) const IDS_PER_BLOCK: u64 = 16;
 
 /// The maximum number of ids of one key that a script reads or removes. The remembered ids and the spilled events of a
-/// key together are always fewer.
+/// key together never reach this number, so the limit only protects the server against a damaged record.
 const IDS_LIMIT: usize = 1 << 21;
 
-/// The maximum duration, in ms: more than 10,000 years, and exact in a script's numbers.
+/// The maximum duration, in ms: more than 10,000 years. Lua's numbers are exact up to this value.
 const DURATION_LIMIT_MS: u64 = 1 << 50;
 
 /// Returns the constants that scripts use, by name. Offsets start at 1, as in Lua.
@@ -94,9 +95,9 @@ pub(super) fn layout() -> [(&'static str, usize); 40] {
 
 /// A key record in its stored form, checked and borrowed.
 pub struct RedisRecord<'a> {
-    /// The time of the key record's due entry; `None` if there is none.
+    /// The time of the key's entry in the due index; `None` if the key has no entry.
     pub due_at: Option<u64>,
-    /// The time from which the key record counts as removed; `None`: never.
+    /// The time from which on readers treat the key record as removed; `None` if the key record does not expire.
     pub expire_at: Option<u64>,
     /// The key record.
     pub key_record: KeyRecordView<'a>,
@@ -112,7 +113,7 @@ pub(super) enum StatePlacement<'a> {
     Separate,
 }
 
-/// The description of a record with [`StatePlacement::Separate`] whose state is missing.
+/// The error of a record with [`StatePlacement::Separate`] whose state is missing.
 pub(super) const MISSING_STATE_MESSAGE: &str = "its state, which has a separate field, is missing";
 
 impl<'a> RedisRecord<'a> {
@@ -144,7 +145,7 @@ impl<'a> RedisRecord<'a> {
     }
 }
 
-/// Returns the new state if it is too large to be stored with its record; otherwise `None`.
+/// Returns the new state if it is too large to be stored together with its record. Returns `None` otherwise.
 pub(super) fn separate_state(change: &StateUpdate) -> Option<&Bytes> {
     match change {
         StateUpdate::Put(state) if state.len() > INLINE_STATE_BYTES => Some(state),
@@ -152,8 +153,8 @@ pub(super) fn separate_state(change: &StateUpdate) -> Option<&Bytes> {
     }
 }
 
-/// Appends the record of a write for the commit script. Times are durations from now; the script adds the time of the
-/// commit. Omits a state that does not change.
+/// Appends the record of a write for the commit script. In place of due and expiry times, the record contains durations
+/// from now, and the script adds the time of the commit. Omits a state that does not change.
 pub(super) fn encode(write: &KeyWrite, out: &mut Vec<u8>) {
     let KeyRecord { spilled, ids_from, .. } = &write.record;
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };

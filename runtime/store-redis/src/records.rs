@@ -1,4 +1,4 @@
-//! Takes over, loads and commits the records of a partition's keys.
+//! The records of a partition's keys: claims, loads and commits.
 
 use std::sync::{Arc, PoisonError};
 
@@ -28,7 +28,7 @@ impl RecordStore for RedisStore {
                 "the name of a stream has {length} bytes; at most {STREAM_NAME_LIMIT} are allowed"
             )));
         }
-        // Registers the partition again, because the server may have lost an earlier registration of this process.
+        // Register the partition again, because the server may have lost an earlier registration by this process.
         self.registered_partitions.lock().unwrap_or_else(PoisonError::into_inner).remove(partition);
         register_partition(self, partition).await?;
         let claim = Claim { epoch, random: rand::random() };
@@ -49,8 +49,8 @@ impl RecordStore for RedisStore {
         if foreign.is_empty() {
             return Ok(loaded);
         }
-        // Load the key records again after the take-over, because the previous owner may have committed between the
-        // first load and the take-over.
+        // Another partition owned these key records at the first load, and its owner may have committed them before the
+        // take-over. Load them again.
         let taken: Vec<Key> = foreign.iter().map(|index| keys[*index].clone()).collect();
         take_over(self, partition, &taken).await?;
         let again = load_some(self, &partition.stream, &taken, usize::MAX).await?;

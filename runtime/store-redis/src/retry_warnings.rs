@@ -1,5 +1,5 @@
-//! Logs warnings about requests that the store does not complete. Logs at intervals while the requests fail, and once
-//! when all of them have succeeded.
+//! Logs warnings about requests that the store does not complete: at intervals while requests fail, and once when all
+//! of them have succeeded.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +12,10 @@ use ordain_util::log_throttle::LogThrottle;
 /// The minimum time between two warnings about a store that does not answer.
 pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The requests that failed and are being repeated, with the warnings about them.
+/// The requests that failed and that their callers repeat, and the throttle for the warnings about them.
 pub(super) struct RetryWarnings {
     address: RedisAddress,
-    /// `true` if `retrying` has any requests. A successful request takes the lock only then.
+    /// `true` if `retrying` contains requests. A successful request takes the lock only in this case.
     has_retrying: AtomicBool,
     retrying: Mutex<RetryingRequests>,
 }
@@ -40,7 +40,7 @@ impl RetryWarnings {
         }
     }
 
-    /// Records a request that failed and will be repeated.
+    /// Records a request that failed and that its caller will repeat.
     pub(super) fn report(&self, question: String, reason: &str) {
         let mut open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
         if open.throttle.allow() {
@@ -54,7 +54,7 @@ impl RetryWarnings {
         self.has_retrying.store(true, Ordering::Relaxed);
     }
 
-    /// Records that a request succeeded.
+    /// Records that a request has succeeded.
     pub(super) fn resolve(&self, question: impl FnOnce() -> String) {
         if !self.has_retrying.load(Ordering::Relaxed) {
             return;

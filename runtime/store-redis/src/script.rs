@@ -1,5 +1,5 @@
-//! The scripts that run in the server. The store calls a script by its digest, and by its text if the server does not
-//! have the script in memory.
+//! The Lua scripts that run in the server. The store calls a script by its digest. If the server does not have the
+//! script in memory, the store calls it by its text.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +11,23 @@ const CONSTANT_PREFIX: &str = "layout.";
 /// A script.
 #[derive(Debug)]
 pub(super) struct LuaScript {
-    /// The name, for messages.
+    /// The name of the script, for messages.
     pub(super) name: &'static str,
     text: String,
     digest: String,
 }
 
 impl LuaScript {
-    /// Creates a call of the script, to which the caller appends the arguments. The first key
-    /// determines the node.
+    /// Creates a call of the script. The caller appends the arguments. In a Cluster, the first Redis key determines the
+    /// node.
     pub(super) fn call(&self, keys: &[String]) -> Cmd {
         let mut call = cmd("EVALSHA");
         call.arg(&self.digest).arg(keys.len()).arg(keys);
         call
     }
 
-    /// Creates the same call with the text instead of the digest.
+    /// Creates a call with the same Redis keys and arguments as `call`, but with the text of the script instead of its
+    /// digest.
     pub(super) fn with_text(&self, call: &Cmd) -> Cmd {
         let mut whole = cmd("EVAL");
         whole.arg(&self.text);
@@ -36,7 +37,7 @@ impl LuaScript {
         whole
     }
 
-    /// Returns the keys of a call.
+    /// Returns the Redis keys of a call.
     pub(super) fn keys(call: &Cmd) -> Vec<String> {
         let mut rest = simple_args(call).skip(2).map(String::from_utf8_lossy);
         let count = rest.next().and_then(|count| count.parse().ok()).unwrap_or(0);
@@ -44,13 +45,13 @@ impl LuaScript {
     }
 }
 
-/// Returns the key of a plain command.
+/// Returns the Redis key of a command that does not call a script.
 pub(super) fn key_of(cmd: &Cmd) -> Vec<String> {
     let key = simple_args(cmd).nth(1).map(String::from_utf8_lossy);
     key.map(Into::into).into_iter().collect()
 }
 
-/// Returns the hash tag (the bytes between braces) of the first key that has one; empty if no key has one.
+/// Returns the hash tag (the bytes between braces) of the first Redis key that has a hash tag; empty if no key has one.
 pub(super) fn tag_of(cmd: &Cmd) -> Vec<u8> {
     let tagged = simple_args(cmd).skip(1).take(3).find_map(|argument| {
         let from = argument.iter().position(|byte| *byte == b'{')? + 1;
@@ -67,8 +68,8 @@ fn simple_args(call: &Cmd) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Replaces each `layout.NAME` in a script by the constant's number. As locals, the constants would count against Lua's
-/// limit of 200 locals in a script. In addition, reading a local or a field takes longer than a number in the text.
+/// Replaces each `layout.NAME` in a script by the constant's number. Locals would be an alternative, but they would
+/// count against Lua's limit of 200 locals in a script, and a number in the text is faster than a local.
 fn inline_constants(text: &str, layout: &BTreeMap<&str, usize>) -> String {
     let mut parts = text.split(CONSTANT_PREFIX);
     let mut whole = parts.next().unwrap_or_default().to_owned();
@@ -78,7 +79,7 @@ fn inline_constants(text: &str, layout: &BTreeMap<&str, usize>) -> String {
         let (name, rest) = part.split_at(end);
         match layout.get(name) {
             Some(number) => whole.push_str(&number.to_string()),
-            // An unknown constant stays in the script. The script then fails in the server, and the server's error
+            // Leave an unknown constant in the script. The script then fails in the server, and the server's error
             // names the constant.
             None => whole.extend([CONSTANT_PREFIX, name]),
         }
@@ -97,7 +98,7 @@ macro_rules! scripts {
         }
 
         impl LuaScripts {
-            /// Builds all scripts. `layout` has the values of the constants in their texts.
+            /// Builds all scripts. `layout` contains the values of the constants in the texts of the scripts.
             pub(super) fn new(layout: &BTreeMap<&str, usize>) -> Self {
                 let common = include_str!("scripts/common.lua");
                 let script = |name, flags: &str, body: &str| {
@@ -122,8 +123,9 @@ macro_rules! scripts {
     };
 }
 
-// If a script has no flags, a server without free memory refuses the script before its first write. `allow-oom` is for
-// scripts that free memory, and for scripts that need little memory and must run before another script can free some.
+// If a script has no flags, a server without free memory refuses the script before its first write. The flag
+// `allow-oom` is for scripts that free memory, and for scripts that need little memory and must run before another
+// script can free memory.
 scripts! {
     open "open.lua" "flags=allow-oom"
     writable "writable.lua" ""

@@ -1,5 +1,5 @@
-//! Checks the properties of the servers that affect stored data: version, eviction, durability,
-//! replicas. The store performs the checks when it is opened, and `ordain check --connect` reports their results.
+//! Checks the properties of the servers that affect stored data: version, eviction, durability and replicas. The store
+//! makes these checks when it is opened, and `ordain check --connect` reports the results.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::value::{array, bytes, text};
 use ordain_store::{DurabilityReport, StoreError};
 use ordain_util::finding::Finding;
 
-/// The oldest version with all commands that the scripts use.
+/// The oldest version of Redis that has all commands that the scripts use.
 const OLDEST_VERSION: (u64, u64) = (7, 0);
 
 /// The description of a server that hides its `maxmemory-policy`.
@@ -39,7 +39,7 @@ impl ServerSettings {
         Ok(Self { syncs, ..settings })
     }
 
-    /// Refuses servers that could silently lose acknowledged events.
+    /// Returns an error if a server could silently lose acknowledged events.
     fn check(&self) -> Result<(), StoreError> {
         for info in &self.infos {
             check_version(info_field(info, "redis_version").unwrap_or("unknown"))?;
@@ -114,7 +114,7 @@ impl ServerSettings {
         self.infos.iter().all(|info| info_field(info, "aof_enabled") == Some("1"))
     }
 
-    /// Returns whether a restart of a server loses more than the work of the last seconds.
+    /// Returns whether a restart of a server can lose more than the writes of the last seconds.
     fn may_lose_much(&self) -> bool {
         !self.appends() || self.syncs.as_deref() == Some("no")
     }
@@ -141,8 +141,8 @@ impl ServerSettings {
     }
 }
 
-/// Refuses servers that could silently lose acknowledged events. Returns a description of the
-/// durability of a commit on these servers.
+/// Checks the servers, and returns a description of the durability of a commit on them. Returns an error if a server
+/// could silently lose acknowledged events.
 pub(super) async fn inspect_servers(
     link: &RedisConnection,
     replicas: u32,
@@ -152,8 +152,8 @@ pub(super) async fn inspect_servers(
     Ok(settings.durability(link.kind(), replicas))
 }
 
-/// Returns a warning if a replica would evict keys when its memory is full. A replica has its own settings, and they
-/// apply when the replica becomes master.
+/// Returns a warning if a replica would evict Redis keys when its memory is full. A replica has its own settings, which
+/// take effect when the replica becomes master.
 pub(super) fn check_replica(place: &str, info: &str) -> Option<Finding> {
     let policy = info_field(info, "maxmemory_policy").filter(|policy| *policy != "noeviction")?;
     Some(Finding::warning(format!(
@@ -163,8 +163,8 @@ pub(super) fn check_replica(place: &str, info: &str) -> Option<Finding> {
     )))
 }
 
-/// Returns the name and version of a server. Valkey reports the version of Redis that it is compatible with, and its own
-/// version.
+/// Returns the name and version of a server. Valkey reports two versions: its own, and the version of Redis with which
+/// it is compatible.
 fn product(info: &str) -> String {
     let field = |name| info_field(info, name).map(display_text);
     match field("valkey_version") {
@@ -204,7 +204,8 @@ fn check_role(info: &str) -> Result<(), StoreError> {
     }
     let of = |name| display_text(info_field(info, name).unwrap_or("?"));
     let master = format!("{}:{}", of("master_host"), of("master_port"));
-    // For a moment after a failover, nodes of a Cluster still name the former master of a slot.
+    // For a moment after a failover, the nodes of a Cluster still name the former master of a slot. A later try
+    // succeeds.
     if info_field(info, "cluster_enabled") == Some("1") {
         return Err(StoreError::Unavailable(format!(
             "a master of the Cluster has just become a replica of {master}"
@@ -268,7 +269,7 @@ fn describe_persistence(appends: bool, syncs: Option<&str>) -> &'static str {
     }
 }
 
-/// Returns `None` if no replica is connected and no commit waits for one.
+/// Returns a description of the replicas; `None` if no replica is connected and no commit waits for replicas.
 fn describe_replicas(wanted: u32, connected: u64) -> Option<String> {
     let words = match (wanted, connected) {
         (0, 0) => return None,
@@ -311,7 +312,7 @@ mod tests {
         let info = "role:slave\r\nmaster_host:10.0.0.1\r\nmaster_port:6380\r\n";
         let refused = check_role(info).expect_err("a replica").to_string();
         assert!(refused.contains("10.0.0.1:6380"), "{refused}");
-        // A later attempt finds the new master of a Cluster.
+        // In a Cluster, the error is temporary: a later try finds the new master.
         let refused = check_role(&format!("{info}cluster_enabled:1\r\n")).expect_err("a replica");
         assert!(matches!(refused, StoreError::Unavailable(_)), "{refused}");
     }
@@ -342,7 +343,7 @@ mod tests {
         assert!(!report.is_at_risk, "{report:?}");
     }
 
-    /// Valkey reports two versions. The replicas are listed in numbered fields.
+    /// Valkey reports two versions. `INFO` lists the replicas in numbered fields.
     #[test]
     fn products_and_replicas_are_read() {
         assert_eq!(product("redis_version:7.0.15\r\nredis_mode:standalone\r\n"), "Redis 7.0.15");

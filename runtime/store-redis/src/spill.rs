@@ -1,5 +1,5 @@
-//! Reads events that wait in the store: spilled events (which wait until their key can execute them), and events in
-//! `far-ahead` dead letters.
+//! Reads the events of a key that wait in the store: spilled events (which wait until their key can execute them), and
+//! events in dead letters with the cause `far-ahead`.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl SpillArea for RedisStore {
                 Err(words) => return Ok(Err(words)),
             }
             found.extend(letters);
-            // The sort is stable, so a spilled event stays before a letter with the same sequence.
+            // The sort is stable, so a spilled event stays before the event of a letter with the same sequence.
             found[first..].sort_by_key(|(sequence, _)| *sequence);
             memory += found[first..].iter().map(|(_, event)| event.memory()).sum::<usize>();
             if memory >= FOUND_BYTES_LIMIT {
@@ -68,7 +68,8 @@ impl SpillArea for RedisStore {
     }
 }
 
-/// Returns the first events that together fit into `bytes` of memory, but at least one event if any was read.
+/// Returns as many of the first events as fit into `bytes` of memory together, but at least one event if `read` has
+/// one.
 fn first_events(bytes: usize, read: Vec<NumberedEvent>, end: bool) -> SpillPage {
     let mut events = Vec::new();
     let mut memory = 0;
@@ -82,8 +83,8 @@ fn first_events(bytes: usize, read: Vec<NumberedEvent>, end: bool) -> SpillPage 
     (events, end)
 }
 
-/// Returns the spilled events with these sequences, and `true` if no more follow. Returns at least one event if there
-/// is one.
+/// Returns spilled events with these sequences, and `true` if these are all of them. Returns at least one event if
+/// there is one.
 async fn spilled(
     store: &RedisStore,
     partition: &Partition,
@@ -129,8 +130,8 @@ fn read_event(key: &str, sequence: &Bytes, event: &Bytes) -> KeyResult<NumberedE
     decode_spilled(key, sequence, event).map(|event| (sequence, event))
 }
 
-/// Returns events from `far-ahead` letters that were put at most `within` ms ago. Returns at least one event if there
-/// is one.
+/// Returns events from dead letters with the cause `far-ahead` that were stored at most `within` ms ago. Returns at
+/// least one event if there is one.
 async fn far_ahead(
     store: &RedisStore,
     partition: &Partition,
@@ -151,7 +152,7 @@ async fn far_ahead(
         let part =
             letters_of_shard(store, &partition.stream, store.shard_of(key), &bounds, &wanted)
                 .await?;
-        // The search skips an unreadable letter.
+        // Skip an unreadable letter.
         let events = part.letters.into_iter().filter_map(|(_, record)| {
             let letter = decode_letter(&record).ok()?.letter;
             match letter.content {

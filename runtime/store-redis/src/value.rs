@@ -1,5 +1,5 @@
-//! Decodes the server's answers. The functions must accept any shape, because the answer may come
-//! from another program's data.
+//! Decodes the server's answers. The functions must accept an answer of any form, because another program may have
+//! written the data.
 
 use bytes::Bytes;
 use redis::Value;
@@ -11,7 +11,7 @@ pub(super) fn unexpected_reply(what: &str) -> StoreError {
     StoreError::Corrupt(format!("the server's answer to {what} has an unexpected form"))
 }
 
-/// Returns the bytes of a value; `None` for nil and for values without bytes.
+/// Returns the bytes of a value; `None` for nil, and for a value that is not a text.
 pub(super) fn bytes(value: Value) -> Option<Bytes> {
     match value {
         Value::BulkString(bytes) => Some(bytes.into()),

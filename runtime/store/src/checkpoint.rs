@@ -1,10 +1,12 @@
 //! The checkpoint of a file source in the store: a position in the file, and a fingerprint of the bytes that were read.
 //! The fingerprint distinguishes the file from another file with the same name. If the checkpoint may be wrong, the
-//! source reads the file from its beginning. A start that is too early only repeats events, and the stream recognises
-//! most repeats. A checkpoint must never lead to a start that is too late, because the stream would then miss events.
+//! source reads the file from its beginning. Reading a part of the file twice only repeats events, and the stream
+//! recognises most repeats. Skipping a part of the file would lose events, so a checkpoint must never name a position
+//! after the first unprocessed event.
 //!
-//! A checkpoint is stored in one shard (a slice of the store), but depends on commits in all shards. It therefore
-//! contains the number of the last commit of each shard. If a shard lacks that commit, the checkpoint may be wrong.
+//! A checkpoint is stored in one shard (a slice of the store), but depends on commits in all shards. For each shard,
+//! the checkpoint therefore contains the number of the shard's last commit. If a shard no longer has this commit, the
+//! checkpoint may be wrong.
 
 use std::fs::File;
 use std::io;
@@ -15,10 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
-/// The number of the stored format.
+/// The format number of the stored checkpoints.
 const FORMAT: u32 = 3;
 
-/// A position in a certain file.
+/// The position up to which a source has read a file, with the fingerprint of that file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
@@ -26,7 +28,7 @@ pub struct Checkpoint {
     offset: u64,
     line: u64,
     print: ReadFingerprint,
-    /// The number of the last commit of each shard on which the position depends.
+    /// For each shard, the number of the last commit on which the position depends.
     commits: Vec<u64>,
     /// A random number of the run that wrote the checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,8 +44,8 @@ pub struct FilePosition {
     pub line: u64,
 }
 
-/// A fingerprint of the bytes that a source has read from a file. These bytes end at the position of the checkpoint or
-/// after it. The fingerprint covers the bytes as the source read them, not the later content of the file.
+/// A fingerprint of the bytes that a source has read from a file. The source has read at least up to the position of
+/// the checkpoint, and possibly further. The fingerprint does not change if the file is changed afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadFingerprint {
@@ -68,8 +70,8 @@ pub enum CheckpointError {
 }
 
 impl ReadFingerprint {
-    /// Creates the fingerprint of the bytes that were read from a file: from its beginning, which is `head`, to the end
-    /// of `tail`.
+    /// Creates the fingerprint of the bytes that were read from a file. `head` is the beginning of the file, and `tail`
+    /// describes the last bytes that were read.
     pub fn new(head: &[u8], tail: &TailFingerprint) -> Self {
         Self {
             end: tail.end(),
@@ -103,8 +105,9 @@ fn head_length(end: u64) -> usize {
 }
 
 impl Checkpoint {
-    /// Creates the checkpoint of a position in the file with this fingerprint. `commits` has the last commit of each
-    /// shard on which the position depends, and is empty if the position depends on no commits.
+    /// Creates the checkpoint of a position in the file with this fingerprint. `commits` contains, for each shard, the
+    /// number of the last commit on which the position depends. `commits` is empty if the position depends on no
+    /// commit.
     pub fn new(position: FilePosition, fingerprint: ReadFingerprint, commits: Vec<u64>) -> Self {
         let FilePosition { offset, line } = position;
         Self { format: FORMAT, offset, line, print: fingerprint, commits, run: None }
@@ -117,7 +120,7 @@ impl Checkpoint {
         Self { run: Some(run), ..self }
     }
 
-    /// Returns the shards whose last commit is older than the commit that the checkpoint names.
+    /// Returns the shards whose last commit has a lower number than the commit that the checkpoint names for the shard.
     pub fn shards_that_lost_commits(&self, last_commits: &[u64]) -> Vec<usize> {
         let required_and_last = self.commits.iter().zip(last_commits).enumerate();
         required_and_last
@@ -125,8 +128,8 @@ impl Checkpoint {
             .collect()
     }
 
-    /// Returns the position at which to continue in the file. Returns `None` if the file does not have the bytes that
-    /// were read. Accepts a copy of the file with the same bytes as well.
+    /// Returns the position at which the source continues in the file. Returns `None` if the file does not begin with
+    /// the bytes that the source has read. A copy of the file with the same bytes is accepted.
     pub fn resume(&self, file: &File) -> io::Result<Option<FilePosition>> {
         let position = FilePosition { offset: self.offset, line: self.line };
         Ok(self.print.matches(file)?.then_some(position))
@@ -148,7 +151,7 @@ impl Checkpoint {
         struct CheckpointFormat {
             format: Option<u32>,
         }
-        // The first format has no field with its number.
+        // A checkpoint in format 1 has no field `format`.
         let format = serde_json::from_slice::<CheckpointFormat>(bytes)?.format.unwrap_or(1);
         if format != FORMAT {
             return Err(CheckpointError::Format(format));
@@ -157,8 +160,8 @@ impl Checkpoint {
     }
 }
 
-/// Returns the last part of a log line. It describes how the stream treats events that the source reads again from the
-/// beginning of a file.
+/// Returns the end of a log line about a file that is read again from its beginning: the effect on the events that the
+/// source reads a second time.
 pub fn reread_advice(ordering: OrderingMode) -> &'static str {
     match ordering {
         OrderingMode::Sequenced => "events that were processed before do not take effect again",

@@ -8,9 +8,9 @@ use super::{Partition, StoreError};
 /// The due index of each partition.
 #[async_trait]
 pub trait DueIndex: Send + Sync {
-    /// Returns the due entries (time, key) of a partition that follow the entry `after`, the earliest first. With
-    /// `all`, also returns the entries that are not due yet. Also returns the time, in ms, until the first later entry
-    /// that the call does not return; `None` if there is no such entry.
+    /// Returns the due entries (time, key) of a partition, the earliest first, starting after the entry `after`. If
+    /// `all` is `true`, includes the entries that are not due yet. The second value is the time, in ms, until the first
+    /// entry after the returned entries is due; `None` if no entry follows.
     async fn due(
         &self,
         partition: &Partition,

@@ -19,15 +19,16 @@ pub enum StoreError {
     /// The store has failed and must be reopened. The message names the failure and the next step.
     #[error("{0}")]
     Failed(String),
-    /// The store went back in time: it lost its newest writes. It lacks the queue position or the witness that the
-    /// caller names, or has another entry or message in its place. A witness is the newest event that a producer wrote
-    /// to a shard. The store changed nothing. The reader of a queue reads the queue again from its beginning.
+    /// The store went back in time: it lost its newest writes. The caller named a queue position or a witness, and the
+    /// store lacks it, or has another entry or message in its place. A witness is the newest event that a producer
+    /// wrote to a shard. The store changed nothing. After this error, the reader of a queue reads the queue again from
+    /// the beginning.
     #[error("the store went back in time and lost confirmed data: try again")]
     RolledBack,
     /// A stored value is damaged.
     #[error("the store contains a damaged value: {0}")]
     Corrupt(String),
-    /// The cursor of a listing is not from this store.
+    /// The text is not a cursor that this listing has returned.
     #[error("not a cursor of this listing: {0:?}")]
     Cursor(String),
 }

@@ -11,10 +11,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{InstanceId, MembershipTable, is_version};
 
-/// The range of the number of partitions of a stream. The configuration allows the same range.
+/// The numbers of partitions that a stream may have. The configuration allows the same range.
 const STREAM_PARTITIONS_RANGE: RangeInclusive<u32> = 1..=1_024;
-/// The maximum number of partitions of an instance. Each instance computes the owners of all partitions of all
-/// instances, so the limit prevents one instance from slowing down the others.
+/// The maximum number of partitions that an instance may announce, over all its streams. Each instance computes the
+/// owners of the partitions that all instances announce. The limit prevents one instance from slowing down the others.
 pub const PARTITIONS_LIMIT: u64 = 100_000;
 /// The maximum number of displayed characters of a name.
 const DISPLAY_NAME_LIMIT: usize = 100;
@@ -24,11 +24,11 @@ const DISPLAY_NAME_LIMIT: usize = 100;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InstanceInfo {
-    /// For users: the host name and the process id.
+    /// The host name and the process id, for display to users.
     pub name: String,
     /// The version of the program.
     pub version: String,
-    /// The number of partitions of each stream that the instance runs.
+    /// The streams that the instance runs, with the number of partitions of each stream.
     pub streams: BTreeMap<String, u32>,
     /// The build (a handler version and the digest of its file) that the instance offers for each stream: the highest
     /// usable version in the instance's folder of handlers.
@@ -46,8 +46,8 @@ pub struct InstanceInfo {
     pub process: Option<ProcessIdentity>,
 }
 
-/// The state of a process's connection to the broker. After an outage, the state becomes `Up` only when the broker has
-/// responded for a while.
+/// The state of a process's connection to the broker. After an outage, the state does not become `Up` at the first
+/// response: the broker must have responded for a while.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BrokerHealth {
     /// The broker was reachable at the last check.
@@ -70,7 +70,8 @@ struct OfferedBuild {
     digest: String,
 }
 
-/// The identity of a process on a machine, which no other process ever has.
+/// The identity of a process on a machine. No other process ever has the same identity, even if the system reuses the
+/// process id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIdentity {
     /// The id of the machine's boot, and the namespace in which the process id is valid.
@@ -110,8 +111,8 @@ impl InstanceInfo {
         serde_json::to_string(self).expect("texts and numbers always serialize")
     }
 
-    /// Decodes the information of an instance. Unreadable information becomes the default, in which the instance runs
-    /// no stream.
+    /// Decodes the information of an instance. Returns the default, an instance without streams, if the information is
+    /// unreadable.
     pub fn decode(text: &str) -> Self {
         let info: Option<Self> = serde_json::from_str(text).ok();
         let info = info.filter(|info| {
@@ -146,8 +147,8 @@ fn read_offers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Bu
     Ok(offers.collect())
 }
 
-/// Reads a field that another version of the program may write in another form. A field in another form gets its
-/// default.
+/// Reads a field that another version of the program may write in another form. Returns the default if the field has
+/// another form.
 fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(
     from: D,
 ) -> Result<T, D::Error> {
@@ -161,8 +162,8 @@ impl ProcessIdentity {
         Some(Self { seen_from: boot_and_namespace()?, id, started: start_ticks(id)? })
     }
 
-    /// Returns whether the process has certainly ended. Returns `false` for a process that this process cannot see,
-    /// because its end is then unknown.
+    /// Returns `true` if the process has certainly ended. Returns `false` if the process runs, or if this process
+    /// cannot see it.
     pub fn has_ended(&self) -> bool {
         // If the processes of other users are hidden, process 1 is hidden too.
         let sees_others = start_ticks(1).is_some();
@@ -203,7 +204,7 @@ mod tests {
         let other = ProcessIdentity { id: child.id(), started, ..this.clone() };
         assert!(!other.has_ended());
         child.kill().expect("killed");
-        // The parent has not waited for the child yet. The ended child must nevertheless count as ended.
+        // The parent has not called `wait` yet, so the system still lists the child. The child must count as ended.
         while !other.has_ended() {
             std::thread::yield_now();
         }
@@ -223,7 +224,7 @@ mod tests {
         let about = InstanceInfo { name: name.clone(), offers, ..InstanceInfo::default() };
         let text = about.encode();
         assert_eq!(InstanceInfo::decode(&text), about);
-        // The other fields count even if an offer has another form.
+        // If an offer is unreadable, the other fields are still read.
         let other = InstanceInfo::decode(&text.replace("a5a5", "x5a5"));
         assert_eq!(other, InstanceInfo { name, ..InstanceInfo::default() });
     }

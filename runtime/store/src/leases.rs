@@ -2,9 +2,9 @@
 //! right of an instance to a partition.
 //!
 //! An instance is a member as long as it writes heartbeats. A lease lasts as long as its holder is a member, and
-//! provides the epoch of a [claim](super::RecordStore::claim). The correctness of commits does not depend on leases:
-//! even if two instances act as owners of a partition, the fence of a shard (the record of the current claim) accepts
-//! the commits of only one of them.
+//! provides the epoch of a [claim](super::RecordStore::claim). The correctness of commits does not depend on leases.
+//! Even if two instances act as owners of a partition, the store accepts the commits of only one of them: the fence of
+//! each shard contains the claim of the current owner.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -64,8 +64,9 @@ pub struct HeartbeatRequest<'a> {
     pub known_version: MembershipVersion,
 }
 
-/// The version of a membership table; 0 means none. Each change of the table gives it a new, random version. A store
-/// that went back in time (lost its newest writes) therefore does not have the version that an instance knows.
+/// The version of a membership table; 0 stands for no table. Each change of the table gives it a new, random version.
+/// If the store goes back in time (loses its newest writes), the version therefore differs from the version that an
+/// instance knows, and the instance gets the table again.
 pub type MembershipVersion = u64;
 
 /// The answer to a heartbeat.
@@ -87,7 +88,7 @@ pub struct MembershipTable {
     pub members: BTreeMap<InstanceId, MemberRecord>,
     /// The last lease of each partition that was ever leased.
     pub leases: BTreeMap<Partition, Lease>,
-    /// The handler version that executes the events of a stream, by stream.
+    /// The current rollout of each stream: the handler version that executes its events.
     pub versions: BTreeMap<Arc<str>, Arc<Rollout>>,
 }
 
@@ -131,9 +132,9 @@ pub enum LeaseReply {
     Granted(u64),
     /// The instance with this id holds the lease.
     HeldBy(InstanceId),
-    /// The requester is not a member and must send a [heartbeat](LeaseStore::heartbeat) first. The lease of a requester
-    /// that is not a member counts as expired. Without this reply, two such requesters could therefore take the lease
-    /// from each other for ever.
+    /// The requester is not a member and must send a [heartbeat](LeaseStore::heartbeat) first. The lease of an instance
+    /// that is not a member counts as expired. Without this reply, two instances that are not members could take the
+    /// lease from each other for ever.
     NotMember,
 }
 
@@ -141,9 +142,10 @@ pub enum LeaseReply {
 #[async_trait]
 pub trait LeaseStore: Send + Sync + 'static {
     /// Renews the membership of an instance, and removes the members whose last heartbeat is older than their lease. A
-    /// store need not record each heartbeat, and may therefore remove a member after nine tenths of the lease. If no
-    /// member sent a heartbeat for half a lease, the store assumes that it was itself unreachable or that its clock
-    /// jumped. All members then get some additional seconds.
+    /// store may leave out the record of a heartbeat that soon follows another. The store may therefore remove a member
+    /// as soon as nine tenths of the lease have passed since its last heartbeat. If no member sent a heartbeat for half
+    /// a lease, the store assumes that it was itself unreachable or that its clock jumped. The store then extends the
+    /// memberships by some seconds.
     async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError>;
 
     /// Grants a partition to a member, unless another member holds it.
@@ -160,9 +162,9 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// Removes an instance and releases all its leases.
     async fn remove_instance(&self, id: InstanceId) -> Result<(), StoreError>;
 
-    /// Starts the rollout `decided`, which names the handler version that executes the events of a stream. Takes effect
-    /// only if the present rollout is `before`; `None` stands for a stream without a rollout. Returns whether `decided` is
-    /// now the rollout of the stream.
+    /// Starts the rollout `decided` of a stream, if the present rollout of the stream is `before`. A rollout names the
+    /// handler version that executes the events of the stream. `before` is `None` for a stream without a rollout.
+    /// Returns whether `decided` is now the rollout of the stream.
     async fn decide(
         &self,
         stream: &str,

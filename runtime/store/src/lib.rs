@@ -58,9 +58,9 @@ pub use retry::retry_until_ok;
 pub use spill::{FOUND_BYTES_LIMIT, SpillArea};
 pub use versions::is_version;
 
-/// The maximum length of a key, in bytes. Decoders refuse longer keys. Every record, index entry, listing and active
-/// key in memory contains the key, and no memory budget counts keys separately. Real keys have tens of bytes; a key
-/// above the limit is usually another field, used by mistake.
+/// The maximum length of a key, in bytes. Decoders refuse longer keys. The limit is low because every record, index
+/// entry, listing and active lane contains the key, and no memory budget counts the size of keys. Real keys have tens
+/// of bytes. A key above the limit is usually a mistake: another field of the event was configured as the key.
 pub const KEY_SIZE_LIMIT: usize = 1 << 10;
 
 /// Returns the reason why a key is too long to be stored; `None` if it can be stored.
@@ -81,12 +81,12 @@ pub struct Partition {
     pub number: u32,
 }
 
-/// The durability that the settings of a store's server give to commits.
+/// The durability of commits that follows from the settings of the store's servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DurabilityReport {
-    /// The description, a sentence for the log.
+    /// The description of the durability, as a sentence for the log.
     pub description: String,
-    /// `true` if a restart of a server loses much data, or if no write is confirmed with these settings.
+    /// `true` if a restart of a server would lose much data with these settings, or if the store can confirm no write.
     pub is_at_risk: bool,
 }
 
@@ -111,38 +111,39 @@ pub trait Store:
     /// Returns the durability that the store's settings provide.
     fn durability(&self) -> DurabilityReport;
 
-    /// Returns whether the store may go back in time while it is open: whether its server may lose its newest writes,
-    /// although the server has confirmed these writes.
+    /// Returns whether the store may go back in time while it is open. A store goes back in time when its server loses
+    /// the newest writes, although the server has confirmed them.
     fn may_roll_back(&self) -> bool {
         false
     }
 
-    /// Returns how often the store was unreachable, plus how often it was found to have gone back in time. If the count
-    /// has changed since an earlier call, the store may have lost data since that call.
+    /// Returns how often the store was unreachable, plus how often a caller noticed that the store had gone back in
+    /// time. If the count differs between two calls, the store may have lost data between them.
     fn disconnects(&self) -> u64 {
         0
     }
 
-    /// Returns the count of [`Store::disconnects`], but without the interruptions that cannot concern this shard.
+    /// Returns the same count as [`Store::disconnects`], without the interruptions that cannot have affected this
+    /// shard.
     fn shard_disconnects(&self, _shard: u32) -> u64 {
         self.disconnects()
     }
 
-    /// Waits until the store has failed for good; all later calls then return [`StoreError::Failed`]. Never completes
-    /// for a store that can recover from every failure.
+    /// Waits until the store has failed permanently. All later calls of the store return [`StoreError::Failed`]. Never
+    /// completes for a store that can recover from every failure.
     async fn failed(&self) -> StoreError {
         std::future::pending().await
     }
 
-    /// Checks once, without retries, whether the store accepts writes. A store with a server writes a value that has no
-    /// meaning, because a server may answer reads and refuse writes.
+    /// Checks once, without retries, whether the store accepts writes. A store on a server writes a meaningless value,
+    /// because a server that answers reads may still refuse writes.
     async fn check_writable(&self) -> Result<(), StoreError> {
         self.mark(HEALTH_MARK).await.map(drop)
     }
 
-    /// Checks the settings of the store's servers again. Returns a description if a setting can lose data now, but
-    /// could not when the store was opened. Settings can change while a process runs, for example when a replica with
-    /// other settings becomes master.
+    /// Checks the settings of the store's servers again. Returns a description if the present settings can lose data
+    /// and the settings at the opening of the store could not. Settings can change while a process runs, for example
+    /// when a replica with other settings becomes master.
     async fn check_servers(&self) -> Result<Option<String>, StoreError> {
         Ok(None)
     }

@@ -12,7 +12,8 @@ use super::codec::RecordDecodeError;
 /// The maximum number of rows of a page, even if a caller requests more.
 pub const PAGE_ROWS_LIMIT: usize = 1_000;
 
-/// The maximum number of bytes of letters of a page, not counting its first letter.
+/// The maximum size of the dead letters of a page, in bytes. The first letter does not count, so that a page can have a
+/// letter of any size.
 pub const LETTERS_PAGE_BYTES: usize = 8 << 20;
 
 /// One page of a listing.
@@ -29,9 +30,9 @@ pub struct ListPage<T> {
 pub struct StoredKey {
     /// The key.
     pub key: Key,
-    /// The record, or the reason why it cannot be read.
+    /// The key record, or the reason why it cannot be read.
     pub record: Result<KeyRecord, String>,
-    /// The size of the state, in bytes.
+    /// The size of the key's handler state, in bytes.
     pub state_size: u64,
     /// The time at which the owner must process the key again, in ms since the Unix epoch, by the store's clock. `None`
     /// if the key has no entry in the due index.
@@ -49,8 +50,8 @@ pub struct KeyFilter {
     pub cursor: Option<String>,
     /// The maximum number of rows. A store that reads rows in groups may return a few more rows.
     pub limit: usize,
-    /// The approximate number of key records to examine for a page. `None` stands for the store's default, with which a
-    /// page takes about ten ms.
+    /// The approximate number of key records to examine for a page. `None` stands for the store's default; a page then
+    /// takes about ten ms.
     pub scan_limit: Option<usize>,
 }
 
@@ -64,7 +65,8 @@ pub struct StoredLetter {
 }
 
 impl StoredLetter {
-    /// Returns the letter that a listing shows in place of a damaged record: its raw bytes and the error.
+    /// Returns a letter for a record that cannot be decoded. A listing shows this letter, which contains the raw bytes
+    /// of the record and the error.
     pub fn unreadable(id: LetterId, error: &RecordDecodeError, record: Bytes) -> Self {
         let letter = DeadLetter {
             id,
@@ -78,22 +80,22 @@ impl StoredLetter {
     }
 }
 
-/// Streams and their keys.
+/// The listings of streams and their keys.
 #[async_trait]
 pub trait KeyListing: Send + Sync {
     /// Returns the streams with a key record, a dead letter, an unpublished message or a waiting event.
     async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError>;
 
-    /// Lists keys of a stream. Pages are bounded in time and memory. A page may therefore have fewer rows than
-    /// requested, even none, and still have a cursor. A key that exists throughout the listing is on at least one page.
-    /// If keys are added or removed during the listing, a key may be on two pages.
+    /// Lists keys of a stream. Each page is limited in time and memory. A page may therefore have fewer rows than
+    /// requested, or even no rows, although further pages follow. A key that exists throughout the listing is on at
+    /// least one page. If keys are added or removed during the listing, a key may be on two pages.
     async fn keys(
         &self,
         stream: &str,
         filter: &KeyFilter,
     ) -> Result<ListPage<StoredKey>, StoreError>;
 
-    /// Returns a key with its state.
+    /// Returns a key with its handler state. Returns `None` if the key has no record.
     async fn key(
         &self,
         stream: &str,
@@ -101,11 +103,11 @@ pub trait KeyListing: Send + Sync {
     ) -> Result<Option<(StoredKey, Option<Bytes>)>, StoreError>;
 }
 
-/// Dead letters.
+/// The listings of dead letters.
 #[async_trait]
 pub trait LetterListing: Send + Sync {
-    /// Lists the dead letters of a stream, or only the dead letters of `key`, by key and sequence. Pages have the same
-    /// bounds as the pages of [`KeyListing::keys`].
+    /// Lists the dead letters of a stream, or only the dead letters of `key`, sorted by key and sequence. Pages have
+    /// the same limits as the pages of [`KeyListing::keys`].
     async fn letters(
         &self,
         stream: &str,

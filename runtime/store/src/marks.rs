@@ -7,8 +7,8 @@ use bytes::Bytes;
 
 use super::{Claim, Destination, Partition, StoreError, Witness};
 
-/// The maximum length of a mark's name, in bytes. A name with the longest path that the system allows and the longest
-/// name of a stream fits.
+/// The maximum length of a mark's name, in bytes. The limit allows a name with the longest path of the operating system
+/// and the longest stream name.
 pub const MARK_NAME_LIMIT: usize = 8 << 10;
 
 /// The name of the mark that [`Store::check_writable`](super::Store::check_writable) uses.
@@ -18,7 +18,7 @@ pub const HEALTH_MARK: &str = "admin/health";
 /// The store writes a mark together with the removal of outbox entries (published messages), or alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
-    /// The name, for example `source/orders` or `sink/receipts`.
+    /// The name, for example `sink//var/receipts.jsonl` for the file sink that writes `/var/receipts.jsonl`.
     pub name: String,
     /// The value.
     pub value: Bytes,
@@ -28,11 +28,11 @@ pub struct Mark {
 /// back in time: it lost its newest writes.
 #[derive(Debug, Clone, Default)]
 pub struct MarkConditions<'a> {
-    /// The mark that each shard must have, as [`MarkStore::mark_in_shards`] returned it.
+    /// By shard, the value of the mark that the shard must have now, as [`MarkStore::mark_in_shards`] returned it.
     pub before: &'a [Option<Bytes>],
     /// The destination to which the events in `witnesses` were written.
     pub destination: Option<&'a Destination>,
-    /// By shard, the newest event that the producer knows to be in the shard.
+    /// By shard, the newest event that the store has confirmed to the producer.
     pub witnesses: BTreeMap<u32, Witness>,
 }
 
@@ -46,9 +46,10 @@ pub trait MarkStore: Send + Sync {
     /// Reads a mark.
     async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError>;
 
-    /// Writes a mark into every shard that meets the conditions, after all earlier writes of the shard. Shards may be
-    /// on several servers, and one server may go back in time without the others. A shard that has lost writes then
-    /// lacks the mark, or has an older value of it. Returns whether all shards have the mark.
+    /// Writes a mark into every shard that meets the conditions. Returns whether all shards have the mark. Shards may
+    /// be on several servers, and one server may go back in time without the others. The mark follows all earlier
+    /// writes of its shard. A shard that later loses these writes therefore also loses the mark, or has an older value
+    /// of it.
     async fn put_mark_in_shards(
         &self,
         mark: &Mark,
@@ -57,20 +58,20 @@ pub trait MarkStore: Send + Sync {
         self.put_marks(std::slice::from_ref(mark)).await.map(|()| true)
     }
 
-    /// Reads a mark that was written into every shard. Returns its value in each shard, or a single value if all shards
-    /// can only go back in time together.
+    /// Reads a mark that [`put_mark_in_shards`](Self::put_mark_in_shards) wrote. Returns the value of the mark in each
+    /// shard, or a single value if the shards can only go back in time together.
     async fn mark_in_shards(&self, name: &str) -> Result<Vec<Option<Bytes>>, StoreError> {
         Ok(vec![self.mark(name).await?])
     }
 
-    /// Writes the checkpoint of a partition's source, but only if the partition still has this claim (its owner has not
-    /// changed). The checkpoint depends on the commits under the claim. Like the write of
+    /// Writes the checkpoint of a partition's source, if `claim` is still the claim of the partition's owner. The
+    /// checkpoint depends on the commits under the claim. Like the write of
     /// [`Outbox::outbox_done`](super::Outbox::outbox_done), the checkpoint becomes durable with a later commit.
     ///
-    /// Returns `false` if the store does not write the checkpoint. The reasons: the partition has another claim or
-    /// none; the store does not reply at once; or [`Store::disconnects`](super::Store::disconnects) is higher than
-    /// `breaks`, the count that the caller knows. In the last two cases, the store may have gone back in time and lost
-    /// the commits on which the checkpoint depends.
+    /// Returns `false` if the store does not write the checkpoint. The possible reasons are: the partition has another
+    /// claim or none; the store does not reply at once; or [`Store::disconnects`](super::Store::disconnects) is higher
+    /// than `breaks`, the count that the caller knows. For the last two reasons, the store may have gone back in time
+    /// and lost the commits on which the checkpoint depends.
     async fn put_checkpoint(
         &self,
         partition: &Partition,

@@ -3,9 +3,9 @@
 //!
 //! An outbox contains the committed messages of a partition that are to be published. The owner of the partition
 //! assigns these messages in the order of its outbox: the store gives each message its number, keeps it for replay, and
-//! puts it into the queue of its stream. The store recognises a message that it has already numbered. It recognises a
-//! message of an owner by its [`OutboxPosition`], as long as the message is in the outbox. It recognises a message of a
-//! producer by its id. A store must never give two messages of a key the same number.
+//! puts it into the queue of its stream. If the same message is assigned again, the store recognises the message: a
+//! message of an owner by its [`OutboxPosition`], as long as the message is in the outbox, and a message of a producer
+//! by its id. A store must never give two messages of a key the same number.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -22,11 +22,11 @@ use super::{Claim, Partition, StoreError};
 /// values to the single write of a script, and one write can have at most about eight thousand values.
 pub const ASSIGN_LIMIT: usize = 500;
 
-/// The approximate maximum size of the messages in one call, in bytes. The first message may exceed the limit. A commit
-/// has the same limit.
+/// The approximate maximum size of the messages in one call of [`MessageLog::assign`], in bytes. The first message may
+/// exceed the limit. A commit has the same limit.
 pub const ASSIGN_BYTES: usize = 4 << 20;
 
-/// The destination of messages. Each destination counts the numbers of its keys separately.
+/// The destination of messages. The store numbers the messages of a key separately for each destination.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Destination {
     /// An exchange of the broker.
@@ -52,8 +52,8 @@ impl fmt::Display for Destination {
 /// The rules for the messages of a destination. All callers that assign messages to a destination use the same rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DestinationRules {
-    /// The rules for numbering messages. `None` if the store gives no numbers; a message that already has a number then
-    /// keeps it.
+    /// The rules for numbering messages. `None` if the store numbers no messages of this destination; a message keeps
+    /// the number that it already has.
     pub numbering: Option<NumberingSettings>,
     /// The maximum number of events that wait in a partition's queue in one shard (a slice of the store). `None` if the
     /// destination is not a stream.
@@ -69,12 +69,12 @@ pub struct NumberingSettings {
     pub retain: u64,
     /// The maximum number of retained messages of a key.
     pub retain_events: u64,
-    /// The time for which the store remembers the last number of a key after the key has ended, in ms. During this
-    /// time, the numbers of the key continue. After this time, they begin again at `first`.
+    /// The time for which the store remembers the last number of a key after the key has ended, in ms. A message that
+    /// follows within this time gets the next number. A message that follows later gets the number `first`.
     pub complete_ttl: u64,
 }
 
-/// The rules of a stream without these settings.
+/// The rules of a stream whose configuration does not contain these settings.
 impl Default for NumberingSettings {
     fn default() -> Self {
         const DAY: u64 = 24 * 60 * 60 * 1_000;
@@ -89,17 +89,18 @@ pub struct OriginOutbox {
     pub partition: Partition,
     /// The shard of the outbox.
     pub shard: u32,
-    /// The epoch of the owner's claim: a later owner has a higher epoch. If an earlier call had a higher epoch, the
-    /// store changes nothing.
+    /// The epoch of the owner's claim. A later owner has a higher epoch. If the store has already seen a higher epoch
+    /// for this outbox, it changes nothing.
     pub epoch: u64,
-    /// The last commit in the shard when the owner claimed the shard. If earlier owners assigned messages of later
-    /// commits, the shard has lost these commits, and gives their numbers to other commits.
+    /// The number of the shard's last commit at the time when the owner claimed the shard. If an earlier owner has
+    /// assigned messages of a commit with a higher number, the shard has lost that commit, and another commit will get
+    /// its number.
     pub claimed_commit: u64,
     /// The last outbox position that the store confirmed to this owner, for this destination and shard; `None` if the
     /// store has confirmed none.
     pub last_confirmed: Option<OutboxPosition>,
-    /// The last commit whose messages are all recorded as published. The store may forget the outbox positions of all
-    /// messages up to this commit.
+    /// The number of the last commit up to which all messages are recorded as published. The store may forget the
+    /// outbox positions of these messages.
     pub published_commit: u64,
 }
 
@@ -115,22 +116,23 @@ pub struct OutboxChunk {
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssignItem {
-    /// The event as its receiver will see it. An event of a producer may have a sequence, and keeps it. Other events
-    /// have no sequence here.
+    /// The event as its receiver will see it. If a producer has given the event a sequence, the event keeps it. An
+    /// event to which no producer has given a sequence has no sequence in this field.
     pub event: Arc<Event>,
     /// The partition of the destination stream.
     pub partition: u32,
-    /// The number that the message of an owner had before the store lost the message; 0 if the message never had a
-    /// number. The store gives the message this number again if no other message has the number now.
+    /// The number that the store once gave to this message of an owner and then lost; 0 if the message never had a
+    /// number. The store gives the message the same number again, unless another message has the number by now.
     pub number: u64,
 }
 
-/// The messages of one outbox or one producer for a destination and shard.
+/// The messages of one outbox, or of one key of a producer, for a destination and shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssignGroup {
     /// The outbox of the messages. `None` if the messages come from a producer; the store then recognises them by id.
     pub origin: Option<OriginOutbox>,
-    /// The chunks, in order. Without chunks, the call only checks that the store still has all messages of the owner.
+    /// The chunks, in order. A group without chunks only checks that the store still has all messages that it has
+    /// confirmed to the owner.
     pub chunks: Vec<OutboxChunk>,
 }
 
@@ -143,19 +145,21 @@ pub struct AssignRequest {
     pub shard: u32,
     /// The rules of the destination.
     pub rules: DestinationRules,
-    /// A message or call that the shard must have; `None` if the caller knows of none. A shard that lacks it has lost
-    /// data. Owners need no witness, because their groups name their last outbox position.
+    /// The newest message or call that the store has confirmed to the producer; `None` if there is none. A shard that
+    /// lacks the witness has lost data. Owners need no witness, because their groups name their last confirmed outbox
+    /// position.
     pub witness: Option<Witness>,
-    /// The call of a producer that adds entries to queues; `None` if the messages come from owners. The store keeps the
-    /// number of the call with the entries ([`MessageLog::writer_calls`]). A call without messages renews the record
-    /// of the writer.
+    /// The writer's id and the number of this call, if a producer adds entries to queues; `None` if the messages come
+    /// from owners. The store keeps the number of the call with the entries ([`MessageLog::writer_calls`]). A call
+    /// without messages prolongs the time for which the store keeps the record of the writer.
     pub call: Option<WriterCall>,
     /// The groups, at most one of each origin. All groups together have at most [`ASSIGN_LIMIT`] messages.
     pub groups: Vec<AssignGroup>,
 }
 
 /// A call of a writer of queue entries: a publisher, or a process that accepts events over HTTP. The writer numbers its
-/// calls to each stream and shard, from 1. No two calls of [`MessageLog::assign`] have the same number.
+/// calls to each stream and shard, from 1. All tries of a call have the same number, so that the store recognises a
+/// repeated call. If the queue is full, the next call uses the number again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriterCall {
     /// The random id of the writer.
@@ -165,8 +169,8 @@ pub struct WriterCall {
 }
 
 /// The newest message that a producer has written to a shard, or the newest call that has added entries to a queue. A
-/// shard that lacks it has gone back in time (lost its newest writes), and would give the numbers of lost messages to
-/// new messages.
+/// shard that lacks the witness has gone back in time (lost its newest writes), and would give the numbers of lost
+/// messages to new messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Witness {
     /// A message that the store has numbered.
@@ -234,16 +238,16 @@ pub enum AssignItemReply {
     New(u64),
     /// The store already had the message, under this number.
     Known(u64),
-    /// The message of a producer has the same id or sequence as an earlier message, but other content. The value is the
-    /// number of that earlier message.
+    /// The message of a producer has the id or the sequence of an earlier message, but different content. The value is
+    /// the number of the earlier message.
     Conflict(u64),
-    /// The store ignored the message, because an earlier message in the same group of a producer has a conflict.
+    /// The store ignored the message of a producer, because an earlier message of the same group has a conflict.
     AfterConflict,
 }
 
 impl AssignItemReply {
-    /// Returns the number of the message. For a conflict, returns the number of the earlier message. Returns 0 if there
-    /// is no number.
+    /// Returns the number in the reply: the number of the message itself, or, for a conflict, the number of the earlier
+    /// message. Returns 0 if there is no number.
     pub fn sequence(self) -> u64 {
         match self {
             Self::New(sequence) | Self::Known(sequence) | Self::Conflict(sequence) => sequence,
@@ -255,14 +259,15 @@ impl AssignItemReply {
 /// The reply to a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AssignGroupReply {
-    /// The store has numbered all messages, put them into the log, and queued them for their stream. The value has one
-    /// result for each message. In a group of a producer, messages may instead be in conflict, or follow a conflict.
+    /// The store has numbered all messages, put them into the log, and queued them for their stream. In a group of a
+    /// producer, this does not hold for a message with a conflict and for the messages after it. The value has one
+    /// result for each message.
     Done(Vec<AssignItemReply>),
     /// A newer owner of the outbox has begun to assign messages, or the messages of this group are already recorded as
     /// published. The store changed nothing.
     Fenced,
-    /// The store went back in time: it lacks messages of this owner that it had confirmed. The store changed nothing.
-    /// The value is the last outbox position of this owner that the store has, if any. The owner can assign the
+    /// The store went back in time: it lacks messages that it had confirmed to this owner. The store changed nothing.
+    /// The value is the last outbox position of this owner that the store still has, if any. The owner can assign the
     /// messages after this position again.
     RolledBack(Option<OutboxPosition>),
 }
@@ -270,7 +275,7 @@ pub enum AssignGroupReply {
 /// The reply to a call of [`MessageLog::assign`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AssignReply {
-    /// One reply for each group, and one range of new queue entries for each partition that got any.
+    /// One reply for each group; and, for each partition that got new queue entries, the range of these entries.
     Groups(Vec<AssignGroupReply>, Vec<(u32, QueueRun)>),
     /// The queue of a partition is full. The store changed nothing.
     Full,
@@ -314,8 +319,8 @@ impl QueueEnds {
 pub enum DequeueResult {
     /// The store removed the entries, or changed nothing because the partition has another claim.
     Done,
-    /// The store removed nothing, because it lacks the named commit. The caller retries after the owner has repeated
-    /// the commit.
+    /// The store removed nothing, because the shard lacks the commit that the caller named. The caller retries after
+    /// the owner has repeated that commit.
     MissingCommit,
 }
 
@@ -323,22 +328,22 @@ pub enum DequeueResult {
 /// queues.
 ///
 /// Queues use positions ([`QueuePosition`]) instead of bare numbers, because a store that went back in time gives the
-/// numbers of lost entries to other entries. A position consists of a number and a history, a digest of the writes up
-/// to the entry. The store returns [`StoreError::RolledBack`] for a queue position that is not in its history. The
-/// store never refuses the queue position of a damaged entry.
+/// numbers of lost entries to other entries. A position consists of the number of an entry, and a history: a digest of
+/// all writes to the queue up to the entry. The store returns [`StoreError::RolledBack`] for a queue position that is
+/// not in its history. The store never refuses the queue position of a damaged entry.
 #[async_trait]
 pub trait MessageLog: Send + Sync {
     /// Numbers messages, retains them for replay, and queues them for their stream, in one atomic write. Messages that
-    /// the store recognises keep their numbers. Messages of an exchange or a file are durable when the store replies;
-    /// messages of a stream are durable at the latest when a later commit is durable.
+    /// the store recognises keep their numbers. Messages for an exchange or a file are durable when the store replies.
+    /// Messages for a stream become durable with a later commit at the latest.
     ///
     /// # Errors
     /// [`StoreError::RolledBack`]: the shard lacks the [witness](AssignRequest::witness); the store changed nothing. A
     /// store that cannot go back in time while it is open does not check the witness.
     async fn assign(&self, assign: Arc<AssignRequest>) -> Result<AssignReply, StoreError>;
 
-    /// Returns the retained messages of a key with the wanted sequences, in ascending order, up to about `bytes`.
-    /// Returns at least one message if there is one. Omits unreadable messages, and logs them.
+    /// Returns the retained messages of a key with the wanted sequences, in ascending order. Returns about `bytes` at
+    /// most, but at least one message if there is one. Omits unreadable messages, and logs them.
     async fn retained_messages(
         &self,
         to: &Destination,
@@ -348,9 +353,9 @@ pub trait MessageLog: Send + Sync {
     ) -> Result<Vec<Arc<Event>>, StoreError>;
 
     /// Reads the entries that wait for a partition in a shard, after the queue position `after`. Returns at most
-    /// `limit` entries and about `bytes`, and at least one entry if there is one. Returns an unreadable entry as its
-    /// bytes, with the reason. The store keeps no history of removed entries, and therefore always accepts an `after`
-    /// that is earlier than the last removed entry.
+    /// `limit` entries and about `bytes`, and at least one entry if there is one. Returns the bytes of an unreadable
+    /// entry, with the reason. The store keeps no history of removed entries. The store therefore accepts every `after`
+    /// before the last removed entry.
     ///
     /// # Errors
     ///
@@ -364,10 +369,10 @@ pub trait MessageLog: Send + Sync {
         bytes: usize,
     ) -> Result<QueuePage, StoreError>;
 
-    /// Removes the entries of a partition's queue in a shard, up to and including a queue position. Like the write of
-    /// [`outbox_done`](super::Outbox::outbox_done), the removal becomes durable with a later commit, and depends on the
-    /// claim. `commit` is the last commit of the shard that this owner knows to be durable, or 0 if the removal depends
-    /// on no commit.
+    /// Removes the entries of a partition's queue in a shard, up to and including a queue position. The removal takes
+    /// place only under the current claim, and becomes durable with a later commit, like the write of
+    /// [`outbox_done`](super::Outbox::outbox_done). `commit` is the last commit of the shard that this owner knows to
+    /// be durable, or 0 if the removal depends on no commit.
     ///
     /// # Errors
     ///
@@ -381,19 +386,20 @@ pub trait MessageLog: Send + Sync {
         through: QueuePosition,
     ) -> Result<DequeueResult, StoreError>;
 
-    /// Returns the partition in the record of each key. Returns `None` for a key without a record, or with an
-    /// unreadable record. Another partition may have taken over a key by the time of the reply.
+    /// Returns, for each key, the partition that its key record names. Returns `None` for a key without a record, or
+    /// with an unreadable record. When the caller gets the reply, another partition may already have taken over a key.
     async fn partitions_of(
         &self,
         stream: &str,
         keys: &[&str],
     ) -> Result<Vec<Option<u32>>, StoreError>;
 
-    /// Returns which calls of a writer to the stream of a partition a shard has, and the ends of the partition's queue
-    /// in the shard, both at the same time. A store that can go back in time writes the number of a call in the same
-    /// write as the entries of the call, so it lacks the numbers of lost calls. The store keeps the numbers for at
-    /// least half an hour after the writer's last call. Afterwards, it answers that it has no call of the writer. A
-    /// store that cannot go back in time while it is open has all calls.
+    /// Returns two things about a shard, read at one moment: the calls of a writer to the partition's stream that the
+    /// shard still has, and the ends of the partition's queue in the shard. A store that can go back in time writes the
+    /// number of a call together with the entries of the call. If the store loses the entries, it therefore loses the
+    /// number too. The store keeps the numbers for at least half an hour after the writer's last call, and then returns
+    /// that it has no call of the writer. A store that cannot go back in time while it is open returns that it has all
+    /// calls.
     async fn writer_calls(
         &self,
         partition: &Partition,
@@ -413,7 +419,7 @@ pub trait MessageLog: Send + Sync {
     }
 }
 
-/// Returns a retained message. If the message is unreadable, logs the error and returns `None`.
+/// Returns the message in `result`. If the message is unreadable, logs the error and returns `None`.
 pub fn ok_or_log(key: &str, result: Result<Arc<Event>, String>) -> Option<Arc<Event>> {
     result
         .inspect_err(|error| {

@@ -1,5 +1,5 @@
-//! The outbox: committed messages and dead letters that are not yet published. They are durable together with their
-//! commit.
+//! The outbox: committed messages and dead letters that are not yet published. A commit makes its messages and letters
+//! durable together with its other results.
 
 use async_trait::async_trait;
 use ordain_core::{DeadLetter, EmittedMessage, Key};
@@ -17,18 +17,18 @@ pub struct OutboxEntry {
     pub letters: Vec<DeadLetter>,
 }
 
-/// A committed message with the parts of its id.
+/// A committed message, with the values from which the publisher forms its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxMessage {
     /// The key of the event that caused the message.
     pub key: Key,
     /// The [`KeyRecord::incarnation`](ordain_core::KeyRecord::incarnation) of that key.
     pub incarnation: u64,
-    /// The message, with the sequence of its event and its position among the event's messages.
+    /// The message, with the sequence of the event that caused it, and its index among the messages of that event.
     pub emitted: EmittedMessage,
 }
 
-/// Committed messages and letters, until they are published.
+/// Access to the committed messages and dead letters that are not yet published.
 #[async_trait]
 pub trait Outbox: Send + Sync {
     /// Returns the unpublished messages and letters of up to `limit` commits after commit `after`. Returns at least one
@@ -41,10 +41,11 @@ pub trait Outbox: Send + Sync {
         limit: usize,
     ) -> Result<Vec<OutboxEntry>, StoreError>;
 
-    /// Removes the outbox entries of a shard up to commit `through` and puts the marks, in one atomic write. The write
-    /// is durable at the latest when a later commit of the shard is durable. Changes nothing if `claim` is not the
-    /// claim of the shard's owner: after the store went back in time (lost its newest commits), commits of another
-    /// owner may have the same numbers. Returns the number of the shard's last commit, or `None` if nothing changed.
+    /// Removes the outbox entries of a shard up to and including commit `through`, and writes the marks, in one atomic
+    /// write. The write is durable at the latest when a later commit of the shard is durable. Changes nothing if the
+    /// shard has another claim than `claim`. The reason: after the store has gone back in time (lost its newest
+    /// commits), commits of another owner may have the same numbers. Returns the number of the shard's last commit, or
+    /// `None` if nothing changed.
     async fn outbox_done(
         &self,
         partition: &Partition,

@@ -1,10 +1,11 @@
 //! The right of this process to act for a partition: to accept its events, commit, and publish.
 //!
 //! The right ends when this process hands the partition over or loses it. The right depends on a lease, which this
-//! process renews. If the process cannot renew the lease, the lease expires by the clock of this process, and the right
-//! is suspended: another instance (process) may own the partition by then. The store refuses the commits of a process
-//! that is no longer the owner. But the store cannot refuse deliveries from a broker and messages to a broker. This
-//! process therefore accepts no deliveries and publishes no messages while the right is suspended.
+//! process renews. If the process cannot renew the lease in time, by its own clock, the right is suspended, because
+//! another instance (process) may own the partition by then. The store refuses the commits of a process that is no
+//! longer the owner. But a broker does not check the ownership: it would still deliver events to this process and
+//! accept messages from it. This process therefore accepts no deliveries and publishes no messages while the right is
+//! suspended.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -23,10 +24,10 @@ pub type MembershipExpiry = Option<Instant>;
 pub enum OwnershipPhase {
     /// This process owns the partition.
     Owned,
-    /// This process is handing the partition over. It finishes, commits and publishes running work, and accepts no more
-    /// events.
+    /// This process is handing the partition over. It accepts no more events, finishes the running turns, commits their
+    /// results, and publishes their messages.
     Draining,
-    /// This process no longer owns the partition. It drops uncommitted work.
+    /// This process no longer owns the partition. It drops uncommitted results.
     Lost,
 }
 
@@ -75,9 +76,9 @@ impl Ownership {
     }
 
     /// Ends the ownership if `table` shows that this instance no longer owns the partition. `requested_at` is the time
-    /// when this instance requested the table. If the store lost the lease because it went back in time (lost its
-    /// newest writes), this process hands the partition over instead, as in an ordinary handover. The handover detects
-    /// lost commits.
+    /// when this instance requested the table. If the table does not contain the lease, because the store went back in
+    /// time (lost its newest writes), this process hands the partition over as in an ordinary handover instead. The
+    /// handover detects whether commits are lost too.
     pub fn evaluate(&self, id: InstanceId, table: &MembershipTable, requested_at: Instant) {
         let Some(LeaseGrant { partition, epoch, learned_at: at }) = self.lease.get() else {
             return;
@@ -89,7 +90,8 @@ impl Ownership {
         if is_lost {
             self.advance_to(OwnershipPhase::Lost);
         } else if found.is_none_or(|lease| lease.epoch < *epoch) && requested_at > *at {
-            // A table that was requested before this process learned of the lease does not count.
+            // A table that this process requested before it got the lease may be older than the lease, so it is no
+            // evidence of a loss.
             self.advance_to(OwnershipPhase::Draining);
         }
     }
@@ -167,7 +169,7 @@ pub struct PhaseReceiver(watch::Receiver<OwnershipPhase>);
 impl PhaseReceiver {
     /// Waits until the phase differs from `phase`, and returns the new phase.
     pub async fn changed_from(&mut self, phase: OwnershipPhase) -> OwnershipPhase {
-        // After the ownership is dropped, the process may no longer act.
+        // The ownership was dropped. The process may then no longer act for the partition.
         self.0.wait_for(|now| *now != phase).await.map_or(OwnershipPhase::Lost, |now| *now)
     }
 }

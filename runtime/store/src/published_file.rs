@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-/// The form of the mark. The first form contained only the length.
+/// The number of the mark's form. A mark in the first form contains only the length, and no form number.
 const FORMAT: u8 = 2;
 
 /// The published part of a file, as recorded in the store.

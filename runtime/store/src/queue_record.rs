@@ -68,7 +68,8 @@ impl QueueRecords {
             .map_err(|error| StoreError::Corrupt(format!("the mark {name}: {error}")))
     }
 
-    /// Records the loss of a queue durably. The caller may then declare the queue again, which removes the evidence.
+    /// Records the loss of a queue durably. The caller must do this before it declares the queue again, because a queue
+    /// that exists again no longer shows that it was lost.
     pub async fn put_loss(
         &self,
         partition: u32,
@@ -85,7 +86,7 @@ impl QueueRecords {
         self.store.put_marks(&[Mark { name: self.mark_name(partition), value }]).await
     }
 
-    /// Returns the descriptions of the losses that stopped the stream, with the partition of each.
+    /// Returns each loss that stopped the stream: the partition, and the description of the loss.
     pub async fn losses(&self, partitions: u32) -> Result<Vec<(u32, String)>, StoreError> {
         let mut losses = Vec::new();
         for partition in 0..partitions {

@@ -1,4 +1,4 @@
-//! The records of a partition's keys. The owner of the partition loads and commits them.
+//! The records of a partition's keys. The owner of the partition loads the records, and changes them with commits.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{Partition, StoreError};
 /// refuses a commit under another claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// The epoch of the lease, higher than the epochs of all earlier owners.
+    /// The epoch of the owner's lease. It is higher than the epochs of all earlier owners of the partition.
     pub epoch: u64,
     /// A random number that distinguishes two owners with the same epoch. Such owners can exist after the store went
     /// back in time and lost the epoch of a newer owner.
@@ -27,8 +27,8 @@ pub struct ClaimedPartition {
     pub commits: Vec<u64>,
 }
 
-/// The stored data of one key, or the reason why it cannot be read. A failure that affects other keys
-/// as well is a [`StoreError`].
+/// The stored data of one key, or the reason why the data cannot be read. A failure that can also affect other keys is
+/// a [`StoreError`] instead.
 pub type KeyResult<T> = Result<T, String>;
 
 /// The records of a partition's keys.
@@ -45,8 +45,8 @@ pub trait RecordStore: Send + Sync {
     ) -> Result<ClaimedPartition, StoreError>;
 
     /// Loads key records in the order of `keys`, at least one, until their total size reaches `bytes`. If a loaded
-    /// record belongs to another partition, takes it over for this partition. Does not return or take over the
-    /// remaining key records.
+    /// record belongs to another partition, assigns it to this partition. Neither returns nor changes the records of
+    /// the remaining keys.
     async fn load(
         &self,
         partition: &Partition,

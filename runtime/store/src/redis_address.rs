@@ -1,5 +1,5 @@
-//! The address of Redis, parsed from a URL. The URL does not name the kind of deployment: one server, a Cluster, or
-//! Sentinels. The store detects the kind. This module must never show the password.
+//! The address of Redis, parsed from a URL. The URL does not state whether it leads to a single server, a Cluster, or
+//! Sentinels. The store detects this. This module must never show the password.
 
 use std::fmt;
 
@@ -21,13 +21,15 @@ pub struct RedisAddress {
     pub hosts: Vec<(String, u16)>,
     /// The path after the hosts: the number of a database, or the name of a master for Sentinels.
     pub path: String,
-    /// The URL with its variables; `None` if it was not read from a configuration.
+    /// The URL as it is in the configuration, before its variables are replaced; `None` if the URL does not come from a
+    /// configuration.
     pub template: Option<String>,
 }
 
 impl RedisAddress {
-    /// Returns the address with the present content of the files that the URL names as variables. If a file cannot be
-    /// read or the new URL is invalid, returns the address unchanged: the next connection reads the files again.
+    /// Reads the files again that the URL names as variables, for example a file with a new password, and returns the
+    /// resulting address. If a file cannot be read or the new URL is invalid, returns the address unchanged; the next
+    /// connection then tries again.
     #[must_use]
     pub fn refreshed(&self) -> Self {
         let Some(template) = self.template.as_ref().filter(|text| has_file_variable(text)) else {

@@ -18,15 +18,15 @@ pub struct RedisOptions {
     pub address: RedisAddress,
     /// The prefix of the names of all keys: no braces, at most 64 bytes.
     pub prefix: String,
-    /// The number of shards (slices of the store, by hash of the key), at least one. The first use of the store records
-    /// the number. Every later use must have the same number.
+    /// The number of shards (slices of the store, by hash of the key), at least one. The first process that opens the
+    /// store records the number. Every later process must use the same number.
     pub shards: u32,
-    /// The number of replicas that must have a commit before the store confirms the commit.
+    /// The number of replicas that must have received a commit before the store confirms it.
     pub replicas: u32,
     /// The time to keep dead letters, in ms.
     pub dead_ttl: u64,
     /// The time for which the store retries a request other than a commit while no server answers; `None` to retry for
-    /// ever. A time of less than half a minute also limits the retries at the start.
+    /// ever. While the process starts, the store retries for at most half a minute, or for this time if it is shorter.
     pub retry_timeout: Option<Duration>,
     /// The number of milliseconds added to the server's time, so that tests can advance time.
     #[doc(hidden)]

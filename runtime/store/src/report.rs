@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InstanceReport {
-    /// The work by stream and partition.
+    /// The pending work, by stream and partition.
     pub partitions: BTreeMap<String, BTreeMap<u32, PendingWork>>,
 }
 
@@ -20,13 +20,13 @@ pub struct InstanceReport {
 pub struct PendingWork {
     /// The number of events that wait for delivery, in the broker or in the store; `None` if unknown.
     pub lag: Option<u64>,
-    /// The number of keys in memory with an event that can run.
+    /// The number of keys in memory with an event that the handler can execute now.
     pub ready_keys: u64,
-    /// The number of keys in memory that are blocked.
+    /// The number of keys in memory whose lane is in one of the [`BLOCKED_STATES`].
     pub blocked_keys: u64,
 }
 
-/// The states of blocked lanes. A lane is the in-memory queue of one key.
+/// The states in which a lane (the in-memory queue of one key) cannot execute its next event.
 pub const BLOCKED_STATES: [LaneState; 5] = [
     LaneState::Waiting,
     LaneState::Version,
@@ -36,7 +36,7 @@ pub const BLOCKED_STATES: [LaneState; 5] = [
 ];
 
 impl PendingWork {
-    /// Returns the pending work of a partition that this instance runs.
+    /// Returns the pending work of a partition of this instance, from the statistics of its sequencer and the lag.
     pub fn from_stats(stats: &Stats, lag: Option<u64>) -> Self {
         let blocked: usize = BLOCKED_STATES.into_iter().map(|state| stats.lanes_in(state)).sum();
         Self {
@@ -60,8 +60,8 @@ impl PendingWork {
         }
     }
 
-    /// Returns the number of instances that the lag justifies, with `lag_per_instance` events for
-    /// each: at least one, and at most the number of partitions.
+    /// Returns the number of instances that the lag requires if each instance handles `lag_per_instance` events: at
+    /// least one instance, and at most one for each partition.
     pub fn wanted_instances(self, lag_per_instance: u64, partitions: u32) -> u64 {
         let wanted = self.lag.unwrap_or(0).div_ceil(lag_per_instance.max(1));
         wanted.clamp(1, u64::from(partitions.max(1)))
@@ -74,7 +74,8 @@ impl InstanceReport {
         serde_json::to_string(self).expect("texts and numbers always serialize")
     }
 
-    /// Decodes the report of an instance. An unreadable report becomes the default.
+    /// Decodes the report of an instance. Returns the default, a report without partitions, if the report is
+    /// unreadable.
     pub fn decode(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
     }

@@ -8,16 +8,16 @@ use ordain_core::{Event, Key, SpillPage};
 
 use super::{KeyResult, Partition, StoreError};
 
-/// The maximum number of bytes of events that [`SpillArea::find_missing`] returns, not counting the first event. A
-/// later round of replay requests the remaining events.
+/// The maximum size of the events that [`SpillArea::find_missing`] returns, in bytes, not counting the first event. The
+/// next round of replay requests the remaining events.
 pub const FOUND_BYTES_LIMIT: usize = 16 << 20;
 
-/// The events of each key that wait in the store.
+/// Access to the events that wait in the store until their keys can execute them.
 #[async_trait]
 pub trait SpillArea: Send + Sync {
-    /// Returns the spilled events of a key from sequence `from` on, ascending, and `true` if no spilled event follows
-    /// the returned events. Returns at most `limit` events and `bytes` of memory, but at least one event if there is
-    /// one.
+    /// Returns the spilled events of a key from sequence `from` on, in ascending order. The page also records whether
+    /// it contains the last spilled event. Returns at most `limit` events, and at most `bytes` of memory, but at least
+    /// one event if there is one.
     async fn read_spill(
         &self,
         partition: &Partition,
@@ -27,8 +27,8 @@ pub trait SpillArea: Send + Sync {
         bytes: usize,
     ) -> Result<KeyResult<SpillPage>, StoreError>;
 
-    /// Returns the missing events of a key that the store has as spilled events, or in `far-ahead` dead letters that
-    /// were stored at most `within` ms ago.
+    /// Returns those missing events of a key that the store has: as spilled events, or in dead letters with the cause
+    /// `far-ahead` that were stored at most `within` ms ago.
     async fn find_missing(
         &self,
         partition: &Partition,

@@ -11,10 +11,11 @@ pub fn encode(rollout: &Rollout) -> String {
     format!("{generation} {digest} {version}")
 }
 
-/// The maximum number of bytes of a version's name: a file cannot have a longer name.
+/// The maximum length of a version's name, in bytes. The name comes from the name of a file, and no file name is
+/// longer.
 const VERSION_NAME_LIMIT: usize = 256;
 
-/// Returns whether a text is allowed as a version's name.
+/// Returns whether a text is valid as a version's name: not empty, not too long, and without control characters.
 pub fn is_version(text: &str) -> bool {
     (1..=VERSION_NAME_LIMIT).contains(&text.len()) && !text.contains(char::is_control)
 }

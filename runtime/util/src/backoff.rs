@@ -6,7 +6,7 @@ use rand::RngExt as _;
 
 /// A delay that doubles with each retry, from a shortest to a longest one.
 ///
-/// A constant of this type is a template. Each use needs its own copy.
+/// Clone a constant of this type for each use, because each use changes its copy.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     min: Duration,
@@ -31,7 +31,7 @@ impl Backoff {
         self.delay = self.delay.saturating_mul(2).min(self.max);
     }
 
-    /// Makes the longest delay the next delay.
+    /// Sets the next delay to the longest delay.
     pub fn advance_to_max(&mut self) {
         self.delay = self.max;
     }
@@ -49,7 +49,7 @@ impl Backoff {
         self.next_delay().mul_f64(rand::rng().random_range(0.5..1.0))
     }
 
-    /// Makes the shortest delay the next delay.
+    /// Sets the next delay to the shortest delay.
     pub fn reset(&mut self) {
         self.delay = self.min;
     }

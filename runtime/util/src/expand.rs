@@ -57,7 +57,7 @@ fn file_content(path: &str) -> Result<String, String> {
         return Err(format!("`${{file:{path}}}` must name an absolute path"));
     }
     let failed = |error: std::io::Error| format!("{path}: {error}");
-    // Opening another kind of file may wait for ever.
+    // Opening a special file, such as a named pipe, may wait for ever.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
         return Err(format!("{path} is no regular file"));
     }

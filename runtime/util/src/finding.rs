@@ -1,4 +1,4 @@
-//! Findings about a server: what `ordain check --connect` reports.
+//! The findings about a server that `ordain check --connect` reports.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Severity {
 /// A finding about a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The importance.
+    /// The importance of the finding.
     pub severity: Severity,
     /// The description, with the next step if one is needed. Never contains a password.
     pub text: String,
@@ -70,7 +70,8 @@ pub struct InspectedServer {
 }
 
 impl InspectedServer {
-    /// Inspects a server, at most for the time `limit`. When the time ends, keeps the findings made so far.
+    /// Inspects a server, at most for the time `limit`. If the inspection takes longer, keeps the findings made until
+    /// then.
     pub async fn inspect(
         role: &'static str,
         address: String,

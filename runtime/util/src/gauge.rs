@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The value for "unknown".
+/// The value that represents an unknown number.
 const UNKNOWN: u64 = u64::MAX;
 
-/// The number of events waiting in a queue. It is unknown until it is set.
+/// The number of events waiting in a queue. The number is unknown until a task sets it.
 #[derive(Debug)]
 pub struct BacklogGauge(AtomicU64);
 

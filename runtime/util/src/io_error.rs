@@ -2,8 +2,8 @@
 
 use std::io::{Error, ErrorKind};
 
-/// Returns whether the same access may succeed later without a change of the configuration: the file or folder may be
-/// mounted later, the disk may be full or read-only for a while, or a device may have failed once.
+/// Returns whether the same access may succeed later without a change of the configuration. Examples: the file or
+/// folder is not mounted yet, the disk is full or read-only for a while, or a device has failed once.
 pub fn may_pass(error: &Error) -> bool {
     !matches!(
         error.kind(),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A limit on a repeated log line: at most a number of lines per interval, usually one.
+/// A limit on a repeated log line: each interval allows a fixed number of lines, usually one.
 ///
 /// An interval begins with its first allowed line. A lasting condition is therefore logged at once, and then again in
 /// each interval.

@@ -1,5 +1,5 @@
-//! Fingerprints of a file's tail, to detect later whether the file was truncated or rewritten. Files are
-//! expected to grow only.
+//! Fingerprints of the last bytes of a file. A fingerprint shows later whether a program truncated or rewrote the file.
+//! Sources and sinks expect that a file only grows.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ pub struct TailFingerprint {
 }
 
 impl TailFingerprint {
-    /// Creates a fingerprint from the end of `bytes`. The file contains these bytes just before the position `end`.
+    /// Creates a fingerprint from the last part of `bytes`. In the file, `bytes` ends at the position `end`.
     pub fn new(end: u64, bytes: &[u8]) -> Self {
         Self { end, bytes: bytes[bytes.len().saturating_sub(TAIL_LIMIT_BYTES)..].to_vec() }
     }
@@ -52,7 +52,7 @@ impl TailFingerprint {
         &self.bytes
     }
 
-    /// Returns a digest of the bytes, to compare the file later.
+    /// Returns a digest of the bytes, for a later comparison with the file.
     pub fn digest(&self) -> u64 {
         digest(&self.bytes)
     }

@@ -24,8 +24,9 @@ pub fn escape_invisible(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns several lines, each processed by [`escape_invisible`]. JSON without tabs between its tokens keeps its value:
-/// line ends occur only between tokens and stay unchanged, and the escapes are valid in JSON strings.
+/// Applies [`escape_invisible`] to each line of a text, and keeps the line ends. JSON over several lines keeps its
+/// value if it has no tabs between its tokens: the line ends are between tokens, and the escapes are valid in JSON
+/// strings.
 pub fn escape_invisible_lines(text: &str) -> Cow<'_, str> {
     if !text.contains(|c| c != '\n' && is_invisible(c)) {
         return Cow::Borrowed(text);

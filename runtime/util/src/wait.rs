@@ -1,4 +1,4 @@
-//! Waits until an optional deadline, and shortens waits in tests.
+//! A wait until an optional deadline, and a way to shorten waits in tests.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ pub fn shorten(divisor: u32) {
     DIVISOR.store(divisor.max(1), Ordering::Relaxed);
 }
 
-/// Returns `wait`, divided by the divisor that a test has set.
+/// Returns `wait`, divided by the divisor that a test has set with [`shorten`].
 pub fn shortened(wait: Duration) -> Duration {
     wait / DIVISOR.load(Ordering::Relaxed)
 }

@@ -14,12 +14,12 @@ const CACHE_LIMIT_BYTES: u64 = 1 << 30;
 /// Minimum age of an entry's last use before the cache may remove the entry. Another process may be about to load an
 /// entry that was used more recently.
 const MIN_EVICTION_AGE: Duration = Duration::from_hours(1);
-/// Extension of the file beside an entry. In this file, the cache records the use of the entry.
+/// Extension of the file in which the cache records the use of an entry.
 const STATS_EXTENSION: &str = "stats";
 
 /// Beginning of the extension of an entry that is being written.
 const PARTIAL_EXTENSION_PREFIX: &str = "wip-";
-/// Age of a file above which its writer counts as ended: no write takes this long.
+/// Age of an incomplete file at which the process that writes it counts as ended, because no write takes this long.
 const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The folder of a cache, to which this process can write.
@@ -75,9 +75,9 @@ struct CacheEntry {
     path: PathBuf,
 }
 
-/// Removes the least recently used entries until at most `limit_bytes` bytes remain, but no entry that was used within
-/// [`MIN_EVICTION_AGE`]. The cache has a folder for each version of the compiler. Each folder has a file for each
-/// component.
+/// Removes the least recently used entries until at most `limit_bytes` bytes remain. Keeps each entry that was used
+/// within [`MIN_EVICTION_AGE`], even above this limit. The cache has a folder for each version of the compiler. Each
+/// folder has a file for each component.
 fn evict_entries(dir: &Path, limit_bytes: u64, now: SystemTime) -> io::Result<()> {
     let mut entries = Vec::new();
     for path in list_files(dir)? {
@@ -98,7 +98,7 @@ fn evict_entries(dir: &Path, limit_bytes: u64, now: SystemTime) -> io::Result<()
             break;
         }
         let _ = fs::remove_file(&path);
-        // An entry may have no record of its use.
+        // An error does not matter, because an entry may have no record of its use.
         let _ = fs::remove_file(path.with_extension(STATS_EXTENSION));
         total_bytes -= size;
     }
@@ -181,7 +181,8 @@ fn is_ours(_: &Path) -> io::Result<()> {
 }
 
 /// Opens the cache, which stores compiled code under a digest of the component, the engine's settings and the engine's
-/// version. Without a cache, only the start is slower.
+/// version. Returns `None` if the cache cannot be opened. The process then works as usual, but each start compiles the
+/// handlers again.
 pub(super) fn open_cache(dir: &Path) -> Option<Cache> {
     let open = || -> wasmtime::Result<Cache> {
         let mut config = CacheConfig::new();

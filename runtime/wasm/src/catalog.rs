@@ -1,5 +1,5 @@
 //! The state of the files in the plugins folder. This module chooses the file to load next, and the version of each
-//! handler to offer (to publish as available in this process). It must never access a file.
+//! handler to offer (to publish as available in this process). This module must never access a file.
 //!
 //! The offer for a handler changes only when another version has been loaded: a higher version, a lower version after
 //! the file of the offered version has been removed, or new content of a file without a version.
@@ -30,14 +30,14 @@ pub struct Catalog {
     folder: PluginFolder,
     files: BTreeMap<PathBuf, CatalogEntry>,
     offered: BTreeMap<String, OfferedVersion>,
-    /// For each handler whose offered version has no file, the time since which the file has been missing.
+    /// For each handler whose offered version has no file any more: the time since which the file is missing.
     missing_since: BTreeMap<String, Instant>,
 }
 
 #[derive(Debug)]
 struct CatalogEntry {
     stamp: FileStamp,
-    /// The time when this stamp (metadata that reveals a change) was first seen.
+    /// The time at which the catalog first saw this stamp (metadata that reveals a change of the file).
     first_seen: Instant,
     /// The result of loading the file; `None` before the first load.
     load_result: Option<Result<Build, FileFault>>,
@@ -97,8 +97,9 @@ impl Catalog {
         Self { used: used.into_iter().collect(), ..Self::default() }
     }
 
-    /// Replaces the record of the folder's contents. Returns the offered versions of the handlers that had a usable
-    /// file in the previous record and have none in the new record. A file that has not been loaded counts as usable.
+    /// Replaces the record of the folder's contents. Returns the offered version of each handler that has just lost its
+    /// last usable file: the previous record had a usable file of the handler, and the new record has none. A file that
+    /// has not been loaded counts as usable.
     pub fn update(&mut self, folder: PluginFolder, now: Instant) -> Vec<OfferedVersion> {
         self.files.retain(|path, _| folder.stamps.contains_key(path));
         for (path, stamp) in &folder.stamps {
@@ -184,7 +185,8 @@ impl Catalog {
                 .get(&file.path)
                 .is_some_and(|known| known.first_seen + DEBOUNCE_DELAY <= now);
             if offered.is_some() && !is_settled {
-                // This file may change again and again, so lower versions do not wait for it.
+                // Skip a file that is still changing: lower versions must not wait for a file that may change again and
+                // again.
                 continue;
             }
             let found = self.load_result(&file.path);
@@ -264,7 +266,7 @@ impl Catalog {
         self.files.get(path)?.load_result.as_ref()
     }
 
-    /// Returns whether a file of this version exists that may become usable. Such a file has not been loaded yet, or is
+    /// Returns whether a file of this version exists that may become usable: the file has not been loaded yet, or is
     /// unusable for a reason that may be temporary.
     pub fn may_become_usable(&self, version: &str) -> bool {
         let (name, semver) = split_version(version);

@@ -60,7 +60,7 @@ const HOST_STACK_BYTES: usize = 1 << 20;
 /// engine returns the rest of the memory to the system.
 const KEEP_RESIDENT_BYTES: usize = 16 << 20;
 /// The limit instead of [`KEEP_RESIDENT_BYTES`] on a system that cannot list the memory pages that a guest has touched.
-/// There the engine must clear all bytes up to the limit, so the limit is lower.
+/// On this system, the engine must clear all bytes up to the limit, so the limit is lower.
 const KEEP_RESIDENT_UNSCANNED_BYTES: usize = 256 << 10;
 /// Maximum number of bytes of each table of an ended instance that the engine clears and keeps for the next instance.
 const KEEP_TABLE_RESIDENT_BYTES: usize = 64 << 10;

@@ -1,6 +1,6 @@
-//! Converts the error of a call into the failure of an event. The failure's message states the fault. It also names the
-//! setting whose limit the handler exceeded, or the handler's functions in which a trap occurred. A trap is an error by
-//! which WebAssembly ends a call, such as a division by zero.
+//! Converts the error of a call into the failure of an event. The failure's message states the fault. The message also
+//! names the setting whose limit the handler exceeded, or the handler's functions in which a trap occurred. A trap is
+//! an error by which WebAssembly ends a call, such as a division by zero.
 
 use std::fmt::Write as _;
 use std::time::Duration;

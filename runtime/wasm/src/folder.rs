@@ -39,7 +39,7 @@ pub struct FileStamp {
 
 impl FileStamp {
     fn of(path: &Path) -> Self {
-        // A later load of the file reports that the file cannot be read.
+        // If the metadata cannot be read, the later load of the file reports the error.
         let Ok(metadata) = std::fs::metadata(path) else { return Self::default() };
         let stamp =
             Self { size: metadata.len(), modified: metadata.modified().ok(), ..Self::default() };

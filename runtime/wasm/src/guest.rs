@@ -102,7 +102,8 @@ impl GuestState {
         self.log.end_event()
     }
 
-    /// Returns the end of the event's output to standard error. After a panic, it contains the text of the panic.
+    /// Returns the end of the event's output to standard error. After a panic, this output contains the text of the
+    /// panic.
     pub(super) fn stderr_tail(&self) -> String {
         self.log.stderr_tail()
     }
@@ -117,7 +118,7 @@ impl WasiView for GuestState {
 /// Adds to a linker all functions that a handler may import.
 pub(super) fn link(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
-    // Clocks and randomness that depend only on the event replace those of the machine.
+    // The clocks and the randomness of the event replace the clocks and the randomness of the machine.
     linker.allow_shadowing(true);
     clocks::wall_clock::add_to_linker::<_, ClockBinding>(linker, GuestState::clock)?;
     clocks::monotonic_clock::add_to_linker::<_, ClockBinding>(linker, GuestState::clock)?;

@@ -152,8 +152,8 @@ impl Wake for WakeFlag {
 }
 
 /// Polls the call of a guest until the call ends. Returns `None` if the guest waits for something that can never occur.
-/// Nothing outside the guest can wake it, so a wait that can end requests another poll at once; a wait that has
-/// requested no poll can never end.
+/// Nothing outside the guest can wake the guest. A wait that can end therefore requests another poll at once, and a
+/// wait without such a request can never end.
 async fn poll_until_stuck<T>(
     woken: &WakeFlag,
     waker: &Waker,

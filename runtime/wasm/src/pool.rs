@@ -24,8 +24,8 @@ use worker::Worker;
 /// worker waits for it.
 pub type ResultCallback = Box<dyn Fn(TurnResults) + Send + Sync>;
 
-/// Results of turns. Until the receiver takes the results, their memory counts for the queue of the turns. While a
-/// queue is at its limit for this memory, workers start no turn of the queue.
+/// Results of turns of one queue. Until the receiver takes the results, the queue counts their memory. While this
+/// memory is at the queue's limit, workers start no turn of the queue.
 pub struct TurnResults {
     turns: Vec<TurnResult>,
     bytes: usize,
@@ -44,7 +44,7 @@ impl TurnResults {
         Self { turns, bytes, scheduler: Arc::clone(queues), queue: Arc::clone(of) }
     }
 
-    /// Takes the results out. Their memory then no longer counts for the queue.
+    /// Takes the results out. The queue then no longer counts their memory.
     pub fn take(mut self) -> Vec<TurnResult> {
         std::mem::take(&mut self.turns)
     }
@@ -148,13 +148,14 @@ impl TurnQueueHandle {
 
     /// Switches the queue to another version, and returns no results. The new version executes the turns that are
     /// submitted from now on and the turns that no worker has taken yet. The idle instances of the old version end when
-    /// nothing refers to that version any more.
+    /// no value refers to that version any more.
     ///
     /// With `None` (this process lacks the new version), the queue keeps its version. This function then removes the
     /// turns that no worker has taken yet, and returns for each of them a result without outcomes.
     pub fn switch_version(&self, active: Option<Arc<ActiveVersion>>) -> Vec<TurnResult> {
-        // If `active` replaces the version, this function must not hold the old version: the workers that
-        // `signal_retired` wakes drop only the instances of handlers to which nothing refers.
+        // If `active` replaces the version, this function must not hold the old version. Otherwise the workers that
+        // `signal_retired` wakes would keep its idle instances, because they drop only instances of handlers to which
+        // nothing refers.
         let last_active = if active.is_none() { self.queue.active() } else { None };
         let unstarted = self.queue.switch_version(active);
         self.scheduler.signal_retired();

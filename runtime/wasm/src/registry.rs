@@ -21,8 +21,8 @@ pub struct HandlerRegistry {
     pub engine: Arc<HandlerEngine>,
     state: Mutex<RegistryState>,
     streams: BTreeMap<Arc<str>, StreamHandler>,
-    /// The notification that a partition needs a newer rollout than this process knows. A rollout is the stored choice
-    /// of a handler version.
+    /// The notification that a partition needs a newer rollout than the rollout that this process has read. A rollout
+    /// is the stored choice of a handler version.
     pub rollout_required: Notify,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct RegistryState {
     pub(super) catalog: Catalog,
     /// The handlers that this process offers (publishes as available) or that execute events.
     pub(super) compiled: Vec<Arc<Handler>>,
-    /// The handler name, the version and the times of each version that no longer executes events.
+    /// The handler name, the version and the execution times of each version that no longer executes events.
     pub(super) retired_times: Vec<(String, String, Histogram)>,
 }
 
@@ -208,7 +208,7 @@ impl HandlerRegistry {
 
     /// Returns the streams whose events no instance can execute. A stream whose events another instance can execute
     /// does not count: if it counted, this instance would not become ready. A rolling update would then wait for this
-    /// instance, and would never end the last instance that has the version.
+    /// instance forever, and would never stop the last instance that has the version.
     pub fn unavailable_streams(&self) -> Vec<Arc<str>> {
         let is_missing = |running: &StreamHandler| {
             running

@@ -50,7 +50,8 @@ pub struct HandlerLimits {
     /// Size of all memories and tables of an instance together.
     pub memory: usize,
     /// Time for which a handler may execute one event. Only the time in which the guest (the handler's code) runs
-    /// counts. The limit applies separately to the time for which the guest sleeps, as its own clock shows it.
+    /// counts. The same limit applies separately to the time for which the guest sleeps, measured by the guest's own
+    /// clock.
     pub timeout: Duration,
     /// Size of the state of a key.
     pub state_size: usize,

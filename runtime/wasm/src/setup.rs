@@ -1,5 +1,5 @@
 //! Loads the handlers at the start: reads the folder, creates the engine, and loads the highest usable version of each
-//! handler. `ordain run` does this before it opens the store, a source or a sink.
+//! handler. `ordain run` loads the handlers before it opens the store, a source or a sink.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

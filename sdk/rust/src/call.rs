@@ -1,9 +1,9 @@
-//! A call of a handler, from bytes to bytes. A component makes the call for its host, and a
-//! [`Runner`](crate::testing::Runner) makes it for a test.
+//! A call of a handler: decodes the event and the state from bytes, and encodes the outcome into bytes. A component
+//! makes this call for its host, and a [`Runner`](crate::testing::Runner) makes it for a test.
 
 use crate::{Change, Decode, Encode, Event, Failure, Outcome, Raw, Result};
 
-/// Checks, by its trait bounds, that `handle` is a handler.
+/// Makes the compiler check that `_handle` is a handler: only a handler meets the bounds of this function.
 pub fn check<D, S, F>(_handle: F)
 where
     D: Decode,

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// A type that event data and state can be decoded as: any deserializable type from JSON, or [`Raw`].
+/// A type into which event data and state can be decoded: any type that serde can read from JSON, or [`Raw`].
 ///
 /// For another format, implement this trait for a type of your own instead of serde's traits.
 pub trait Decode: Sized {
@@ -14,7 +14,7 @@ pub trait Decode: Sized {
     fn decode(bytes: Vec<u8>) -> Result<Self, String>;
 }
 
-/// A type that state and message data can be encoded from: any serializable type as JSON, or [`Raw`].
+/// A type whose values can be encoded as state and message data: any type that serde can write as JSON, or [`Raw`].
 pub trait Encode: Sized {
     /// Encodes the value. The error describes the fault in words.
     fn encode(self) -> Result<Vec<u8>, String>;
@@ -36,8 +36,8 @@ impl<T: Serialize> Encode for T {
 
 /// Bytes without conversion.
 ///
-/// As the data of an [`Event`](crate::Event), this type suits a handler of many event types: the handler selects the
-/// format by `event.kind`.
+/// Use this type for the data of an [`Event`](crate::Event) if a handler has many event types with different formats:
+/// the handler then selects the format by `event.kind`.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Raw(
     /// The bytes.
@@ -45,7 +45,7 @@ pub struct Raw(
 );
 
 impl Raw {
-    /// Decodes the bytes as JSON. The result may borrow from them.
+    /// Decodes the bytes as JSON. The result may borrow from the bytes.
     pub fn json<'a, T: Deserialize<'a>>(&'a self) -> serde_json::Result<T> {
         serde_json::from_slice(&self.0)
     }

@@ -9,21 +9,21 @@ pub struct Event<D> {
     pub key: String,
     /// Number of the event within its key, without gaps.
     pub sequence: u64,
-    /// Identity of the event, from the producer.
+    /// Id of the event, set by the producer.
     pub id: String,
     /// Type of the event, for example `order.paid`.
     pub kind: String,
-    /// The producer.
+    /// The producer of the event, as the producer states it.
     pub source: String,
-    /// Time of the event by the producer's clock, in ms since the Unix epoch; `None` if the producer set none.
+    /// Time of the event by the producer's clock, in ms since the Unix epoch; `None` if the producer set no time.
     pub time_ms: Option<u64>,
-    /// Media type of the data, from the producer.
+    /// Media type of the data, set by the producer.
     pub content_type: String,
-    /// All other attributes of the event, names and values, in order.
+    /// Names and values of all other attributes of the event, in order.
     pub headers: Vec<(String, String)>,
     /// The data.
     pub data: D,
-    /// True if the producer marked the event as the last one of its key. The key then ends, independent of the
+    /// True if the producer marked the event as the last one of its key. The key then ends after this event, with any
     /// outcome.
     pub end_of_sequence: bool,
 }

@@ -6,20 +6,21 @@ use std::fmt::{self, Display, Write as _};
 /// The result of a handler, usually `Result<Outcome<State>>`.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// The reason why a call of the handler has no effect. The host keeps nothing of the failed call.
+/// The reason why a call of the handler has no effect. The host discards the state and the messages of the failed call.
 ///
-/// `?` converts any standard error to [`Failure::Reject`]; the crate's documentation explains why. The compiler allows
-/// such a conversion only if `Failure` itself does not implement [`std::error::Error`].
+/// `?` converts any standard error to [`Failure::Reject`]; the crate's documentation explains why. If `Failure`
+/// implemented [`std::error::Error`], the compiler would not allow this conversion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// A later attempt may succeed: the host retries the event, and its key waits.
+    /// A later attempt may succeed: the host retries the event, and the later events of the key wait.
     Retry {
         /// The reason, as text for people.
         reason: String,
-        /// Delay of the retry, in ms. With `None`, the host's backoff determines the delay.
+        /// Delay before the retry, in ms. With `None`, the host's backoff determines the delay.
         after_ms: Option<u64>,
     },
-    /// The event is rejected for good, with this reason. The host dead-letters the event and continues with the key.
+    /// The event is rejected for good, with this reason. The host dead-letters the event and continues with the next
+    /// event of the key.
     Reject(String),
 }
 
@@ -80,8 +81,8 @@ impl<E: Error> From<E> for Failure {
 
 /// A conversion of a failed `Result` or `Option` into a [`Failure`] of a chosen kind.
 ///
-/// The argument `what` of each method becomes the beginning of the reason, before the text of the error. It is
-/// formatted only on failure, so `format_args!` costs nothing on success:
+/// The argument `what` of each method becomes the beginning of the reason, before the text of the error. The argument
+/// is formatted only on failure, so `format_args!` costs nothing on success:
 ///
 /// ```
 /// # use ordain_sdk::prelude::*;
@@ -97,8 +98,8 @@ pub trait OrFail<T>: Sized {
     fn or_reject(self, what: impl Display) -> Result<T>;
     /// Returns the value, or a failure after which the host retries the event with its backoff.
     fn or_retry(self, what: impl Display) -> Result<T>;
-    /// Returns the value, or a failure after which the host retries the event in `ms` milliseconds, limited as in
-    /// [`Failure::retry_after`].
+    /// Returns the value, or a failure after which the host retries the event in `ms` milliseconds. The delay has the
+    /// same limit as in [`Failure::retry_after`].
     fn or_retry_after(self, ms: u64, what: impl Display) -> Result<T>;
 }
 

@@ -1,5 +1,5 @@
-//! The WebAssembly side: the generated bindings, and conversions between their types and this crate's. This
-//! module must not make decisions.
+//! The WebAssembly side of the SDK: the generated bindings, and conversions between their types and the types of this
+//! crate. This module must not make decisions.
 
 use std::sync::Once;
 use std::{fmt, panic};
@@ -25,7 +25,7 @@ pub mod bindings {
     });
 }
 
-/// Handles one call of the host.
+/// Passes one call of the host to the handler, and converts its event, state and result.
 pub fn handle<D, S, F>(
     handle: F,
     event: types::Event,

@@ -1,8 +1,9 @@
 //! An SDK for Ordain handlers in Rust.
 //!
-//! A handler is a function. It receives one event and the state after the previous event, and returns the change of the
-//! state and the messages to publish. Ordain calls the function for each event of a key, in order, and again if a call
-//! failed or its outcome was lost before the commit. It keeps either the whole outcome of a call or nothing.
+//! A handler is a function. It receives one event of a key and the state of the key after the previous event. It
+//! returns the change of the state and the messages to publish. Ordain calls the function for each event of a key, in
+//! order. If a call failed, or if its outcome was lost before the commit, Ordain calls the function again. Ordain
+//! commits either the whole outcome of a call or nothing.
 //!
 //! ```
 //! use ordain_sdk::prelude::*;
@@ -48,8 +49,8 @@
 //! strip = "debuginfo" # 0.1 MB instead of 3
 //! ```
 //!
-//! `cargo build --release --target wasm32-wasip2` creates the `.wasm` file for the folder of plugins.
-//! The same function runs natively under `cargo test`: see [`testing`].
+//! `cargo build --release --target wasm32-wasip2` creates the `.wasm` file for the folder of plugins. `cargo test` runs
+//! the same function natively: see [`testing`].
 //!
 //! # Errors
 //!
@@ -60,16 +61,17 @@
 //! | the data cannot be decoded | nothing | the event is rejected |
 //! | a bug, or a state that cannot be decoded | a panic | the event is retried once, then the key parks with the panic's text; it stays parked until an operator retries the key or the handler has a new version |
 //!
-//! `?` alone rejects the event, because the result of a handler depends on its arguments only: with the same arguments,
+//! `?` alone rejects the event, because the result of a handler depends only on its arguments: with the same arguments,
 //! the error would occur again. A state that cannot be decoded causes a panic instead, because the event is not the
-//! cause: rejections would lose this event and then all later events of the key, one by one.
+//! cause. If the handler rejected the event, Ordain would dead-letter this event and then every later event of the key.
 //!
 //! # The environment of a handler
 //!
 //! A handler has no files, environment variables or sockets. The clock shows the event's time, and random numbers are
-//! derived from the event's stream, key and sequence. Printed text and the lines of [`log`] go to the host's log. An
-//! instance handles many events of different keys, and Ordain may replace it at any time. A value in a `static` may
-//! therefore come from an event of another key, or be lost; Ordain keeps only the state.
+//! derived from the event's stream, key and sequence. Printed text and the lines of [`log`] go to the host's log. One
+//! Wasm instance handles many events of different keys, and Ordain may replace the instance at any time. A value in a
+//! `static` may therefore come from an event of another key, or be lost. Only the state that the handler returns is
+//! kept.
 
 pub mod log;
 pub mod testing;
@@ -96,11 +98,10 @@ pub mod prelude {
     pub use crate::{Change, Event, Failure, Message, OrFail, Outcome, Raw, Result, log};
 }
 
-/// Makes a function the handler of this component. Use it once per crate.
+/// Makes a function the handler of this component. Use the macro once per crate.
 ///
-/// The function is a `fn(Event<D>, Option<S>) -> Result<Outcome<S>>` with any `D` that implements
-/// [`Decode`] and any `S` that implements [`Decode`] and [`Encode`]. Outside of WebAssembly the macro
-/// only checks these bounds.
+/// The function is a `fn(Event<D>, Option<S>) -> Result<Outcome<S>>` with any `D` that implements [`Decode`] and any
+/// `S` that implements [`Decode`] and [`Encode`]. In a native build, the macro only checks these bounds.
 #[macro_export]
 macro_rules! handler {
     ($handle:path) => {

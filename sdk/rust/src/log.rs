@@ -1,7 +1,7 @@
 //! Lines for the host's log: `log::info!("{} paid", event.key)`.
 //!
 //! The host adds stream, key and sequence. If the lines of one event exceed the limit `plugins.log`, the event fails.
-//! Outside of WebAssembly the lines go to standard error.
+//! In a native build, the lines go to standard error.
 
 use std::fmt;
 
@@ -9,22 +9,22 @@ pub use crate::{
     __debug as debug, __error as error, __info as info, __trace as trace, __warn as warn,
 };
 
-/// The importance of a line.
+/// The importance of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Every step.
+    /// A step of the handler, for detailed tracing.
     Trace,
-    /// Details for finding a fault.
+    /// A detail that helps to find a fault.
     Debug,
-    /// Useful information.
+    /// An ordinary event that is worth a log line.
     Info,
     /// A possible fault.
     Warn,
-    /// A fault.
+    /// A fault that needs a repair.
     Error,
 }
 
-/// Writes a line. The macros of this module are shorter.
+/// Writes a line to the log. The macros of this module are a shorter form of this call.
 pub fn write(level: Level, line: fmt::Arguments<'_>) {
     #[cfg(target_arch = "wasm32")]
     crate::guest::log(level, line);

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use crate::Raw;
 
-/// A message to a sink. The host publishes it after the commit, at least once, always with the same id.
+/// A message to a sink. The host publishes the message after the commit. The host may publish it more than once, always
+/// with the same id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message {
     /// Name of a sink in the host's configuration.
@@ -15,12 +16,12 @@ pub struct Message {
     pub kind: String,
     /// Media type of the data.
     pub content_type: String,
-    /// Headers, names and values, in order.
+    /// Names and values of the headers, in order.
     pub headers: Vec<(String, String)>,
     /// The data.
     pub data: Raw,
-    /// Minimum delay between the commit and the publishing, in ms. The host of this release rejects an outcome
-    /// with a delay.
+    /// Minimum delay between the commit and the publishing, in ms. This release does not support delays: the host
+    /// rejects an outcome that contains a message with a delay.
     pub delay_ms: Option<u64>,
     /// True if the message is the last one of its key in a sequenced sink.
     pub end_of_sequence: bool,
@@ -29,8 +30,9 @@ pub struct Message {
 impl Message {
     /// Creates a message with JSON data.
     ///
-    /// # Panics Panics if the value cannot be written as JSON, for example because it contains a map whose keys are not
-    /// text. The cause is a bug of the handler, so the handler must not reject the event.
+    /// # Panics
+    /// Panics if the value cannot be written as JSON, for example because it contains a map whose keys are not text.
+    /// The cause is a bug of the handler, so the handler must not reject the event.
     pub fn json<T: Serialize + ?Sized>(
         sink: impl Into<String>,
         kind: impl Into<String>,

@@ -5,11 +5,11 @@ use crate::Message;
 /// The effect of one event. The host commits the whole effect or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome<S = ()> {
-    /// Change of the state.
+    /// The change of the key's state.
     pub state: Change<S>,
     /// Messages to publish, in this order.
     pub messages: Vec<Message>,
-    /// True if the key ends: later events of the key are dead-lettered.
+    /// True if the key ends after this event. Ordain dead-letters all later events of the key.
     pub complete: bool,
 }
 
@@ -20,7 +20,7 @@ pub enum Change<S> {
     Keep,
     /// The state is replaced.
     Put(S),
-    /// The state is removed: the next event has no state.
+    /// The state is removed: the handler receives the next event of the key without a state.
     Delete,
 }
 
@@ -58,7 +58,7 @@ impl<S> Outcome<S> {
         self
     }
 
-    /// Ends the key.
+    /// Ends the key after this event.
     #[must_use]
     pub fn complete(mut self) -> Self {
         self.complete = true;

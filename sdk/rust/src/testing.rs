@@ -23,8 +23,8 @@ pub use serde_json::json;
 
 /// A handler with the state and the next sequence of one key.
 ///
-/// The runner converts data and state to bytes and back, as between host and component, so that a test detects a lossy
-/// conversion. A panic of the handler is a panic of the test.
+/// The runner converts data and state to bytes and back, as the host and a component do. A test therefore detects a
+/// conversion that loses data. A panic of the handler also makes the test panic.
 #[derive(Debug)]
 pub struct Runner<D, S, F> {
     handle: F,
@@ -81,8 +81,8 @@ where
     /// retry.
     ///
     /// # Panics
-    /// Panics if the key has ended, because the host passes no further events of such a key to the handler. Panics also
-    /// in the cases in which the host would see a trap.
+    /// Panics if the key has ended, because the host passes no further events of such a key to the handler. Also panics
+    /// if the handler panics, or if a state cannot be decoded or encoded: in these cases, a component would trap.
     pub fn send(&mut self, mut event: Event<Raw>) -> Result<Outcome<Raw>> {
         assert!(!self.ended, "the key has ended before event {} {:?}", event.sequence, event.kind);
         let sequence = event.sequence;
@@ -92,7 +92,7 @@ where
         if matches!(result, Err(Failure::Retry { .. })) {
             return result;
         }
-        // An event with an earlier sequence, such as a redriven dead letter, does not advance the key.
+        // An event with an earlier sequence, such as a dead letter that is executed again, does not advance the key.
         self.next = self.next.max(sequence.saturating_add(1));
         self.ended = end;
         if let Ok(outcome) = &result {

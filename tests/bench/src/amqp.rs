@@ -1,9 +1,9 @@
 //! `amqp`: measures the host on RabbitMQ, and compares it with handwritten consumers and with a consumer that only
 //! acknowledges.
 //!
-//! A side is a process. In the first measurement the queues are full, and the clock runs from the first delivery to the
-//! last, as the broker reports them, so that no start-up time counts. The second measurement has a steady load of half
-//! of the measured rate, and the figure is the age of an event when it is done.
+//! A side is a process. In the first measurement, the queues are full at the start. The clock runs from the first
+//! delivery to the last, as the broker reports them, so the start-up time of the process does not count. The second
+//! measurement has a steady load of half of the measured rate, and the figure is the age of an event when it is done.
 
 pub(crate) mod admin;
 pub(crate) mod case;
@@ -61,7 +61,7 @@ struct Side {
     name: &'static str,
     who: Who,
     keys: Keys,
-    /// Number of events of a measurement of throughput, which takes some seconds.
+    /// Number of events in a throughput measurement: enough for some seconds.
     events: u32,
     emits: bool,
     embedded: bool,
@@ -104,12 +104,13 @@ const RATIOS: [(&str, &str); 10] = [
 const LOOK: Duration = Duration::from_millis(10);
 /// Time without any progress after which a side has failed.
 const STUCK: Duration = Duration::from_secs(30);
-/// Pause after a load was published, and again after the load was acknowledged: the broker is still busy with it.
+/// Pause after a load was published, and again after the load was acknowledged. The broker is still busy at these
+/// times.
 pub(crate) const SETTLE: Duration = Duration::from_secs(1);
 /// Largest number of events a second that are published while latency is measured. The number is limited because the
 /// broker, which accepts and delivers the events, uses the same processors as the side.
 const STEADY: f64 = 8_000.0;
-/// Seconds of a steady load that do not count, and seconds that count.
+/// Seconds at the start of a steady load that are not measured. The next constant is the number of measured seconds.
 const COLD: f64 = 1.0;
 const WARM: f64 = 4.0;
 
@@ -216,7 +217,8 @@ pub(crate) fn cpu(running: &Running, rabbit: &Rabbit, case: &Case) -> Result<[f6
     Ok([cpu_seconds(running.id())?, rabbit, case.redis.cpu()?, all])
 }
 
-/// Reports the shares of the processors. If other programs used the machine, the figures must not be quoted.
+/// Prints the number of processors that each process kept busy. If other programs used the machine, the figures of the
+/// run must not be quoted.
 fn tell(side: &Side, seconds: f64, used: [f64; 4]) {
     let [consumer, rabbitmq, redis, all] = used.map(|used| used / seconds);
     let others = (all - consumer - rabbitmq - redis).max(0.0);

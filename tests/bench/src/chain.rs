@@ -17,7 +17,7 @@ use crate::sides::{Sides, medians};
 
 /// Number of events of each stage (a stream with its sink).
 const EVENTS: u64 = 200_000;
-/// Number of keys of the first stage, and of each later stage.
+/// Number of keys of the first stage. The next constant is the number of keys of each later stage.
 const LEDGERS: u64 = 1_000;
 const ORDERS: u64 = 10_000;
 
@@ -146,7 +146,7 @@ fn run(common: &Common, side: Side, events: &Path, home: &Path) -> Result<Row> {
     command.current_dir(home).args(["--log", "warn", "run", "--once", "--json"]);
     command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&report)?);
     let usage = measure(&mut command)?;
-    // A fast run that does less than the whole work is no result.
+    // A run that executes only a part of the events would seem fast, so the benchmark checks the counts.
     let text = fs::read_to_string(&report)?;
     let report: Value = text
         .lines()

@@ -18,21 +18,21 @@ use std::sync::Arc;
 use crate::report::{Report, Row};
 use crate::{Common, crossing};
 
-/// Keys of the sides.
+/// The number of keys of each side.
 const KEYS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
-/// Number of events of a side. One unmeasured event of each key precedes them, so that memory is warm, and so that each
-/// key has a record, which must be loaded if the key is not in memory.
+/// Number of measured events of a side. One unmeasured event of each key precedes them. These first events warm up the
+/// memory, and give each key a record, which the sequencer must load if the key is not in memory.
 const EVENTS: u64 = 2_000_000;
-/// Number of events in a run that counts instructions; this run is fifty times slower.
+/// Number of events in a run that counts instructions. Such a run is fifty times slower.
 const COUNTED: u64 = 200_000;
-/// Bytes of an event's data.
+/// The data of each event.
 const DATA: [u8; 256] = [b'x'; 256];
-/// Bytes of a key's state.
+/// The state of each key.
 const STATE: [u8; 128] = [b's'; 128];
 /// The disturbed order: events are shuffled within `WINDOW` events, and one of `REPEATED` events comes twice.
 const WINDOW: usize = 100;
 const REPEATED: usize = 20;
-/// Number of events made at a time, outside of the measured time.
+/// Number of events that the benchmark creates at a time. Their creation does not count towards the measured time.
 const CHUNK: u64 = 512;
 
 pub(crate) fn bench(common: &Common) -> Result<Report> {
@@ -134,7 +134,7 @@ impl Side {
     }
 }
 
-/// The order in which events come.
+/// The generator of a side's events, in the order of their delivery.
 struct Order {
     side: Side,
     made: u64,
@@ -202,14 +202,15 @@ impl Loop {
         })
     }
 
-    /// Calls [`Self::take`] under a name of its own, so that the tool counts exactly this call.
+    /// Calls [`Self::take`]. This separate function has a name by which valgrind counts the instructions of exactly
+    /// this call.
     #[inline(never)]
     fn counted(&mut self, events: &mut VecDeque<Arc<Event>>, last: bool) {
         self.take(events, last);
     }
 
-    /// Gives the sequencer all answers, and events as long as it accepts them. With `last`, continues until all work is
-    /// done.
+    /// Passes all answers to the sequencer, and passes events to it while it accepts them. With `last`, continues until
+    /// the sequencer has no work left.
     fn take(&mut self, events: &mut VecDeque<Arc<Event>>, last: bool) {
         if last {
             self.sequencer.handle(self.now, Input::SourceEnded);

@@ -13,10 +13,11 @@ use ordain_wasm::{
 use crate::Common;
 use crate::report::Row;
 
-/// The number of calls of a reused instance, and of calls of fresh instances, which take longer.
+/// The instance policies, each with its name and the number of calls. Calls of fresh instances take longer, so the
+/// benchmark makes fewer of them.
 const CALLS: [(InstancePolicy, &str, usize); 2] =
     [(InstancePolicy::Reused, "reused", 200_000), (InstancePolicy::Fresh, "fresh", 20_000)];
-/// Events in a turn.
+/// Number of events in a turn.
 const TURN: usize = 16;
 
 pub(crate) fn rows(common: &Common) -> Result<Vec<Row>> {

@@ -40,7 +40,7 @@ kind = "file"
 path = "receipts.ndjson"
 "#;
 
-/// Returns the settings of a sequencer with the default configuration, which these runs use.
+/// Returns the settings of a sequencer under the default configuration, which the sides of the host use.
 pub(crate) fn default_settings() -> Result<ordain_core::SequencerSettings> {
     let loaded = LoadedConfig::parse(Path::new("ordain.toml"), CONFIG, &|_| None)?;
     let stream = loaded.config.streams.values().next().context("there is one stream")?;
@@ -122,7 +122,7 @@ fn host(
     command.current_dir(home).args(["run", "--once", "--json"]);
     command.stdout(File::create(&report)?).stderr(Stdio::null());
     let usage = measure(&mut command)?;
-    // A fast run that does less than the whole work is no result.
+    // A run that executes only a part of the events would seem fast, so the benchmark checks the counts.
     let report: Value = serde_json::from_slice(&std::fs::read(&report)?)?;
     ensure!(report["settled"] == number, "settled: {} of {number}", report["settled"]);
     let receipts = BufReader::new(File::open(home.join("receipts.ndjson"))?).lines().count();

@@ -19,7 +19,7 @@ pub(crate) fn write(path: &Path, keys: u64, events: u64) -> Result<()> {
         let key = number % keys;
         let sequence = number / keys + 1;
         let step = if sequence == 1 { "created" } else { "updated" };
-        // The amount changes with every second event of a key: these events emit.
+        // The amount changes with every second event of a key. An event that changes the amount emits a message.
         data.clear();
         write!(data, "{{\"amount_cents\":{},\"note\":\"", 1_000 + sequence / 2)?;
         let pad = DATA - data.len() - 2;

@@ -1,12 +1,12 @@
-//! `ingress`: measures the rate at which events are accepted over HTTP and take effect, and measures the same with low
-//! limits of the host, which the producers exceed.
+//! `ingress`: measures the rate at which the host accepts events over HTTP and executes them. Some sides have low
+//! limits in the host, which the producers exceed.
 //!
 //! Each producer keeps its connection, has keys of its own, and posts the next request after the answer to the last
 //! one. A producer that gets 429 waits for the time in the answer and sends the same request again. The clock runs from
 //! the first request until all events have taken effect. The handler rejects an event that does not follow the previous
 //! event of its key. A run without rejected events thus proves that no event was lost, repeated or swapped. If the
-//! stream has a queue of RabbitMQ, the host writes each event into the store, publishes it to the broker, and consumes
-//! it from there.
+//! source of the stream is a queue of RabbitMQ, the host writes each event into the store, publishes it to the broker,
+//! and consumes it from the queue.
 
 mod producer;
 
@@ -31,11 +31,11 @@ use producer::{Outcome, Producer};
 
 /// Time limit for the host's start, and for all events to take effect.
 const PATIENCE: Duration = Duration::from_mins(2);
-/// Interval between two checks.
+/// Interval between two requests to the host: first whether it has started, later how many events it has executed.
 const LOOK: Duration = Duration::from_millis(20);
-/// Number of keys of all producers.
+/// Number of keys of all producers together.
 const KEYS: usize = 1_024;
-/// The stream.
+/// The name of the stream.
 pub(crate) const STREAM: &str = "bench";
 
 #[derive(Debug, Args)]
@@ -54,13 +54,13 @@ struct Side {
     name: &'static str,
     on_redis: bool,
     connections: usize,
-    /// Number of events of a request.
+    /// Number of events in each request.
     together: usize,
-    /// Number of requests of all connections.
+    /// Number of requests over all connections together.
     requests: usize,
-    /// True if the limits are low enough to be reached, instead of the defaults.
+    /// True if the host has the low limits [`BOUNDS`] instead of the defaults.
     is_bounded: bool,
-    /// The ordering of the stream's queue at the broker, if it has one.
+    /// The ordering of the stream, if its source is a queue at the broker.
     by_broker: Option<&'static str>,
 }
 
@@ -177,7 +177,7 @@ async fn measure(args: &IngressArgs, rabbit: Option<&Rabbit>, side: &Side) -> Re
         sent.sent_away,
         sent.lost
     );
-    // The host rejects requests only where the producers are faster than the stream.
+    // With low limits, the producers are faster than the stream, so the host must have rejected some requests.
     ensure!(!side.is_bounded || sent.sent_away > 0, "{}: no request was rejected", side.name);
     ensure!(
         side.is_bounded || sent.lost == 0,

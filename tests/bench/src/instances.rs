@@ -2,8 +2,8 @@
 //! hosts goes away or both are restarted.
 //!
 //! All hosts run on one machine, so more hosts are no faster, and the compared figure is the processor time per event.
-//! Events come at a steady rate, each makes a message, and the benchmark measures the age of each message at its
-//! arrival. The duration of a hand-over is the age of its oldest message.
+//! Events come at a steady rate, and each event makes a message. The benchmark measures the age of each message at its
+//! arrival. The highest age after a disturbance is the duration of the hand-over.
 
 pub(crate) mod fleet;
 pub(crate) mod watch;
@@ -21,10 +21,11 @@ use crate::sides::{Sides, medians};
 use fleet::Fleet;
 use watch::Watch;
 
-/// Seconds that do not count, and seconds that count, of an undisturbed load.
+/// Seconds at the start of an undisturbed load that are not measured. The next constant is the number of measured
+/// seconds.
 const COLD: f64 = 2.0;
 const WARM: f64 = 10.0;
-/// Seconds after the disturbance: longer than the lease and everything that may follow its end.
+/// Seconds of load after the disturbance: longer than the lease plus the hand-over that follows its end.
 const AFTER: f64 = 18.0;
 /// Time limit for the last messages.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -119,7 +120,7 @@ async fn measure(
     // The age of an event begins at its publication, so ages do not show that the load was published too slowly.
     ensure!(reached > 0.95 * rate, "{name}: only {reached:.0} events/s were published");
     watch.until(load.deliveries.len(), PATIENCE).await?;
-    // The processor time of an ended host is lost.
+    // The processor time of an ended host cannot be read any more.
     let used = if loss.is_some() { None } else { Some(fleet.cpu(&case, rabbit)?) };
     let peak_mib = fleet.peak();
     let ages = watch.end()?;

@@ -1,13 +1,14 @@
-//! `isolation`: measures the effect that a key with a missing first event has on other keys while all its later events
-//! are held, and the rate at which the held events are executed once the missing event comes.
+//! `isolation`: measures the effect of a gapped key (a key whose first event is missing) on other keys. The host holds
+//! all later events of the gapped key. The benchmark also measures the rate at which the host executes the held events
+//! when the missing event arrives.
 //!
-//! Both sides get the same events of the same keys in the same order, except that for one side the first event of that
-//! key comes last.
+//! Both sides get the same events of the same keys in the same order, except that the side `gapped` gets the first
+//! event of the gapped key last.
 //!
-//! In the first measurement the queue is full, and the clock runs from the first delivery until all events of the other
-//! keys have taken effect. In this time, one side also executes the events of the key; the other side spills these
-//! events and executes them afterwards. In the second measurement the events come at a steady rate, some of the other
-//! keys' events make messages, and the figure is the age of these messages.
+//! In the first measurement, the queue is full at the start. The clock runs from the first delivery until all events of
+//! the other keys have taken effect. During this time, the side `no_gap` also executes the events of the gapped key.
+//! The side `gapped` spills these events, and executes them afterwards. In the second measurement, the events come at a
+//! steady rate, some of the other keys' events make messages, and the figure is the age of these messages.
 
 use std::time::{Duration, Instant};
 
@@ -28,15 +29,16 @@ use crate::sides::{Sides, medians};
 
 /// The key whose event is missing.
 const GAPPED: u32 = 0;
-/// Keys whose events make messages: a tenth of the others.
+/// Keys whose events make messages: a tenth of the keys other than [`GAPPED`].
 const EMITTING: std::ops::Range<u32> = 1..101;
-/// Seconds of a steady load that do not count.
+/// Seconds at the start of a steady load that are not measured.
 const COLD: f64 = 2.0;
 /// Time limit for all held events, and for the last messages.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Interval between two checks.
+/// Interval between two requests for the metrics of the host.
 const LOOK: Duration = Duration::from_millis(20);
-/// The host requests the event again and again, and never gives up. All later events are near enough to be held.
+/// Settings of the stream. The host makes up to 1,000 requests for the missing event, so it does not give up during a run.
+/// The host holds all later events, because none is too far ahead.
 const SETTINGS: &str = "gap = { attempts = 1000, backoff = \"200ms..1s\", max_width = 1000000 }";
 
 #[derive(Debug, Args)]
@@ -56,7 +58,7 @@ pub(crate) struct IsolationArgs {
     rate: f64,
 }
 
-/// A side: its name, and true if the event is missing.
+/// A side: its name, and true if the first event of [`GAPPED`] is missing.
 type Side = (&'static str, bool);
 
 const SIDES: [Side; 2] = [("no_gap", false), ("gapped", true)];
@@ -104,7 +106,7 @@ async fn case(args: &IsolationArgs, rabbit: &Rabbit, emits: bool) -> Result<Case
     Case::new(&options, rabbit).await
 }
 
-/// Measures the rate from a full queue.
+/// Measures the rate at which the host executes events from a full queue.
 async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Side) -> Result<Row> {
     let case = case(args, rabbit, false).await?;
     let mut load = Load::beside_one(args.events, args.followers, 0..0);
@@ -125,7 +127,7 @@ async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Si
     let events = (total - first) as f64;
     let [host, rabbitmq, redis] =
         [0, 1, 2].map(|at| Some((after[at] - before[at]) / (events / 1e6)));
-    // Spilled events are acknowledged, too.
+    // The host acknowledges spilled events, too, so all deliveries leave the queue.
     until(&mut running, &case, total, total).await?;
     let peak_mib = peak(running.id());
     let mut drained_per_s = None;

@@ -1,8 +1,8 @@
-//! Measurements. A side is one of the programs or configurations that a comparison compares. Every comparison runs all
-//! its sides in one program run, one after the other and several times, and prints medians and ratios: absolute figures
-//! that were measured at different hours cannot be compared.
+//! The program that measures Ordain. A side is one of the programs or configurations that a comparison compares. A
+//! comparison runs all its sides one after the other, several times, in one run of this program, because figures that
+//! were measured at different hours cannot be compared. The program prints medians and ratios.
 //!
-//! `cargo xtask bench NAME` builds the programs and starts this one.
+//! `cargo xtask bench NAME` builds the necessary programs, and starts this program.
 
 mod amqp;
 mod chain;
@@ -29,7 +29,7 @@ use clap::{Args, Parser, Subcommand};
 
 use report::Report;
 
-/// The allocator of the host.
+/// The same allocator as in the host.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,4 @@
-//! A process, its resource usage, and its duration.
+//! Measures the duration and the resource usage of a process.
 
 use std::fs;
 use std::process::{Child, Command};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 /// Interval between two checks of a process, and of its peak memory.
 const LOOK: Duration = Duration::from_millis(5);
-/// Ticks per second in which `/proc` counts processor time on every Linux.
+/// Number of ticks per second. `/proc` counts processor time in these ticks on every Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The resource usage of a process.
@@ -20,13 +20,13 @@ pub(crate) struct Usage {
     pub(crate) peak_mib: f64,
 }
 
-/// Runs a command to its end. Returns its usage.
+/// Runs a command to its end. Returns the resource usage of the process.
 pub(crate) fn measure(command: &mut Command) -> Result<Usage> {
     let started = Instant::now();
     let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
     let mut peak_mib = 0.0;
     let mut cpu_seconds = 0.0;
-    // A process that has ended keeps its processor time until its parent waits for it.
+    // The processor time of an ended process can be read until its parent waits for the process.
     while let Some(state) = look(&child, &mut cpu_seconds)
         && state != 'Z'
     {
@@ -43,7 +43,7 @@ pub(crate) fn measure(command: &mut Command) -> Result<Usage> {
 fn look(child: &Child, cpu_seconds: &mut f64) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
     *cpu_seconds = cpu_of(&stat)?;
-    // The process's name, in parentheses, may contain any character, also parentheses.
+    // The name of the process is in parentheses, and may itself contain parentheses.
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
@@ -74,8 +74,8 @@ pub(crate) fn machine_cpu_seconds() -> Result<f64> {
     let line = stat.lines().next().and_then(|line| line.strip_prefix("cpu "));
     let ticks = line.context("a line of all processors")?.split_whitespace().map(str::parse::<f64>);
     let ticks: Vec<f64> = ticks.collect::<Result<_, _>>()?;
-    // The fields user, nice and system precede the idle times; the fields for interrupts and other machines follow
-    // them.
+    // Busy fields are `user`, `nice` and `system` (0 to 2), and the times of interrupts and of other virtual machines
+    // (5 to 7). The fields 3 and 4 are idle times.
     let busy = ticks.iter().enumerate().filter(|(at, _)| matches!(at, 0..=2 | 5..=7));
     Ok(busy.map(|(_, ticks)| ticks).sum::<f64>() / TICKS_PER_SECOND)
 }

@@ -7,8 +7,8 @@
 //!
 //! E = T + sum over i from 1 to R of (1-p)^(i-1) * (b(i) + p * ok + (1-p) * fail)
 //!
-//! The sequencer is simulated for several plans, and the host is measured once, with a server that is as slow and as
-//! faulty as the plan of the host states.
+//! For several plans, the benchmark runs the sequencer in simulated time. For one plan, it measures the host with a
+//! server that delays and fails its answers as the plan states.
 
 mod real;
 mod simulated;
@@ -21,7 +21,7 @@ use clap::Args;
 use crate::Common;
 use crate::report::{Report, Row};
 
-/// Gaps in each simulated row.
+/// Number of gaps in each simulated row.
 const TRIALS: u64 = 20_000;
 
 #[derive(Debug, Args)]
@@ -41,7 +41,7 @@ struct Plan {
     backoff: (u64, u64),
     /// Probability that the source has the event.
     success: f64,
-    /// Time for an answer with the event, and for a failure.
+    /// Time until an answer with the event. The next field is the time until a failure.
     ok: u64,
     fail: u64,
 }
@@ -50,7 +50,8 @@ const fn plan(success: f64, attempts: u32, backoff: (u64, u64)) -> Plan {
     Plan { timeout: 2_000, attempts, backoff, success, ok: 30, fail: 200 }
 }
 
-/// The default settings with sources of different probabilities, then other numbers of rounds, then other backoffs.
+/// The plans of the simulated rows: the default settings with sources of different probabilities, then other numbers of
+/// rounds, then other backoffs.
 const PLANS: [Plan; 10] = [
     plan(1.0, 5, (200, 5_000)),
     plan(0.9, 5, (200, 5_000)),
@@ -64,7 +65,7 @@ const PLANS: [Plan; 10] = [
     plan(0.1, 20, (1_000, 60_000)),
 ];
 
-/// The plan for the host: short, so that many gaps end soon.
+/// The plan for the measured host. Its times are short, so that many gaps end within a short run.
 const OF_HOST: Plan =
     Plan { timeout: 500, attempts: 4, backoff: (100, 1_000), success: 0.5, ok: 20, fail: 60 };
 

@@ -13,13 +13,13 @@ pub(crate) struct Report {
     machine: String,
     rows: Vec<Row>,
     ratios: BTreeMap<String, f64>,
-    /// Facts that a reader of the figures has to know.
+    /// Facts that a reader needs to interpret the figures.
     #[serde(skip)]
     notes: Vec<String>,
 }
 
-/// The medians of one side. In JSON, a figure that does not apply to the side is `null` if it is a figure of every
-/// benchmark, and is left out otherwise.
+/// The medians of one side. A figure that does not apply to the side is `None`. In the JSON output, a `None` is `null`
+/// for the figures that every benchmark has, and other figures are left out.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Row {
     pub(crate) side: String,
@@ -30,7 +30,8 @@ pub(crate) struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) instructions_per_event: Option<f64>,
     pub(crate) cpu_s_per_million: Option<f64>,
-    /// The parts of the processor time, if several processes do the work.
+    /// The processor time of the consumer alone, if several processes do the work. The next two fields have the times
+    /// of RabbitMQ and Redis.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) consumer_cpu_s_per_million: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,7 +44,7 @@ pub(crate) struct Row {
     pub(crate) p999_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) longest_ms: Option<f64>,
-    /// The mean duration of a gap, and the expected mean.
+    /// The measured mean duration of a gap. The next field has the expected mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mean_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,7 +55,7 @@ pub(crate) struct Row {
     pub(crate) peak_mib: Option<f64>,
 }
 
-/// One figure of a side.
+/// A function that returns one figure of a side.
 pub(crate) type Figure = fn(&Row) -> Option<f64>;
 
 type Column = (&'static str, Figure);
@@ -78,7 +79,7 @@ const COLUMNS: [Column; 15] = [
 ];
 
 impl Row {
-    /// Returns the median of several runs, figure by figure.
+    /// Returns a row with the median of each figure over several runs.
     pub(crate) fn median(runs: &[Self]) -> Self {
         let of = |figure: Figure| {
             let mut all: Vec<f64> = runs.iter().filter_map(figure).collect();

@@ -13,7 +13,7 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
-    /// Returns the requested sides: all of them if none is named.
+    /// Returns the requested sides, or all sides if the command line names none.
     pub(crate) fn of<T: Copy>(
         &self,
         all: &[T],
@@ -30,7 +30,7 @@ impl Sides {
     }
 }
 
-/// Runs all sides one after the other, `runs` times. Returns the median of each.
+/// Runs all sides one after the other, `runs` times. Returns the medians of each side.
 pub(crate) fn medians<T: Copy>(
     runs: usize,
     sides: &[T],

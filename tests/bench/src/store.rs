@@ -1,8 +1,8 @@
 //! `store`: measures commits of batches into each store, and compares them with plain `HSET`s of the same bytes.
 //!
-//! As in the runtime, each shard has one commit under way. For Redis, the benchmark measures the server's processor
-//! time. The embedded store works in this process, so all processor time of this process counts, including the time to
-//! make the batches.
+//! As in the host, each shard has one commit under way. For Redis, the processor time is the time of the Redis server.
+//! The embedded store runs in this process, so its processor time is the time of this whole process, including the
+//! creation of the batches.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,14 +24,15 @@ use crate::Common;
 use crate::process::own_cpu_seconds;
 use crate::report::{Report, Row};
 
-/// Number of events of a commit, and number of events committed in such commits.
+/// Sizes of commits: the number of events in one commit, and the total number of events that are committed with this
+/// size.
 const BATCHES: [(usize, usize); 3] = [(1, 30_000), (64, 300_000), (512, 600_000)];
 const KEYS: [(&str, usize); 2] = [("10k", 10_000), ("1m", 1_000_000)];
 /// Bytes of a state, and of a message's data.
 const BYTES: usize = 256;
 /// Number of digests in a key record: the default.
 const DIGESTS: u32 = 64;
-/// Number of events of a commit while the keys are made.
+/// Number of events in each of the first commits, which create the keys.
 const FILL: usize = 512;
 /// Default number of shards of a store in Redis.
 const SHARDS: u32 = 16;
@@ -124,7 +125,7 @@ struct Shard {
 impl Sides {
     async fn new(store: Arc<dyn Store>, keys: usize) -> Result<Self> {
         let partition = Partition { stream: "orders".into(), number: 0 };
-        // The store is new.
+        // The store is new, so the first epoch is free.
         let claimed = store.claim(&partition, 1).await?;
         let mut shards: Vec<Shard> = (0..store.shards())
             .map(|shard| Shard {
@@ -233,7 +234,7 @@ fn write(key: &Key, next: u64) -> KeyWrite {
     }
 }
 
-/// Bytes that a commit writes for an event: record, state and message.
+/// Number of bytes that a commit writes for an event: key record, state and message.
 const PLAIN_BYTES: usize = 360 + BYTES + BYTES;
 
 async fn plain(url: &str, keys: usize, cpu: Cpu<'_>) -> Result<Vec<Row>> {

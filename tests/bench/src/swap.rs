@@ -2,8 +2,9 @@
 //! checks that no event is lost, repeated or failed.
 //!
 //! One version stays in the folder. The benchmark adds another version, which is new each time and slow to compile, and
-//! removes it after the host has executed events with it. Each addition with its removal makes two swaps. It measures
-//! the age of each message at its arrival, and compares the ages with those of a run without swaps under the same load.
+//! removes it after the host has executed events with it. Each addition with its removal makes two swaps. The benchmark
+//! measures the age of each message at its arrival, and compares the ages with the ages in a run without swaps under
+//! the same load.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,9 +31,9 @@ use crate::process::{cpu_seconds, peak};
 use crate::report::{Report, Row};
 use crate::sides::{Sides, medians};
 
-/// Seconds of a load that do not count.
+/// Seconds at the start of a load that are not measured.
 const COLD: f64 = 2.0;
-/// Seconds for each swap.
+/// Seconds of the load for each swap.
 const EACH: f64 = 6.0;
 /// Time limit for the start of the host, and for the last messages.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -148,7 +149,7 @@ async fn measure(
     })
 }
 
-/// The host, its case and its handlers.
+/// A running host with its case.
 struct Host {
     case: Case,
     running: Running,
@@ -168,7 +169,7 @@ impl Host {
         Ok(Self { case, running, port })
     }
 
-    /// Returns the processor time of the host and of the compilers that it has waited for.
+    /// Returns the processor time of the host, including its compiler processes that have ended.
     fn cpu(&self) -> Result<f64> {
         cpu_seconds(self.running.id())
     }
@@ -252,7 +253,8 @@ impl Plugins {
         self.dir.path().join(format!("probe@2.{number}.0.wasm"))
     }
 
-    /// Puts the slow version into the folder, changed so that it has never been compiled.
+    /// Puts a slow version into the folder. Each number makes a different component, so the host has not compiled it
+    /// before.
     fn put(&self, number: usize) -> Result<()> {
         let mut component = self.probe.clone();
         let module = module(self.functions, number as u32);

@@ -31,7 +31,7 @@ const EVENT_SIZE: usize = 1 << 20;
 const SIZES: [usize; 2] = [EVENT_SIZE, 256];
 const ORDERINGS: [OrderingMode; 2] = [OrderingMode::Sequenced, OrderingMode::Fifo];
 
-/// Largest size of an error: its own words, and the quoted part of its subject.
+/// Largest size of an error message, in bytes: the text of the message, and the quoted part of the input.
 const WORDS: usize = 8 << 10;
 
 /// Checks that the data of an event is within its limit.
@@ -43,7 +43,7 @@ fn judge_error(error: &DecodeError) {
     assert!((1..=WORDS).contains(&error.message.len()), "{} bytes", error.message.len());
 }
 
-/// Reads a line of a file, or an event in a body, writes it as a message, and reads it again.
+/// Reads a line of a file or an event of a request body, writes the event as a message, and reads the message again.
 pub fn line(bytes: &[u8]) {
     let small = EventDecoder { ordering: OrderingMode::Sequenced, event_size: SIZES[1] };
     match small.decode(bytes) {
@@ -78,7 +78,7 @@ fn is_read_again(event: &Event) {
     let message = OutboxMessage { key: "k".into(), incarnation: 1, emitted };
     let mut line = Vec::new();
     encode("orders", &message, event.sequence(), &mut line);
-    // The written form may be longer than the read one: data that is not JSON becomes base64.
+    // The written bytes may be longer than the read bytes, because data that is not JSON becomes base64.
     let decoder = EventDecoder { ordering: OrderingMode::Sequenced, event_size: 8 * EVENT_SIZE };
     let again = decoder.decode(&line).expect("the written bytes can be read");
     assert_eq!(
@@ -107,7 +107,7 @@ pub fn request(bytes: &[u8]) {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
         let name = HeaderName::from_bytes(&line[..colon]);
         let value = HeaderValue::from_bytes(line[colon + 1..].trim_ascii());
-        // Other headers do not get past the server.
+        // The HTTP server would reject invalid headers, so no decoder ever receives them.
         if let (Ok(name), Ok(value)) = (name, value) {
             headers.append(name, value);
         }
@@ -151,7 +151,7 @@ pub fn delivery(bytes: &[u8]) {
     }
 }
 
-/// Reads a configuration: every problem is on an existing line.
+/// Reads a configuration. Checks that every reported problem names an existing line.
 pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let env = |name: &str| (name != "NONE").then(|| format!("[{name}]"));
@@ -160,7 +160,8 @@ pub fn config(bytes: &[u8]) {
         Err(error) => {
             assert!(!error.problems.is_empty(), "an error has a problem");
             for problem in &error.problems {
-                // The line may also be the line after the last line end, if something is missing there.
+                // If something is missing at the end of the file, the line may be the empty one after the last line
+                // end.
                 assert!(problem.line <= text.split('\n').count(), "{problem:?}");
                 assert!(!problem.message.is_empty(), "{problem:?}");
             }
@@ -198,7 +199,7 @@ pub fn text(bytes: &[u8]) {
     drop(split_version(text));
 }
 
-/// Reads keys of an embedded store's tables, and the value of a queue.
+/// Reads keys of the tables of an embedded store, and the record of a queue.
 fn places(place: &[u8]) {
     use embedded::keys::{
         split_due, split_fence, split_job, split_letter, split_stream, split_timed,
@@ -210,7 +211,7 @@ fn places(place: &[u8]) {
     }
 }
 
-/// Reads cursors of listings, as callers return them.
+/// Reads cursors of listings, as a caller sends them back to continue a listing.
 fn cursors(text: &str) {
     use redis::list::keys::KeyCursor;
     use redis::list::letters;

@@ -1,8 +1,8 @@
-//! The targets of the fuzzer: every place where bytes from outside become values, with the properties that hold for
-//! all bytes. The fuzzer itself checks that nothing panics.
+//! The targets of the fuzzer. For each place where bytes from outside become values, a target checks properties that
+//! must hold for all bytes. The fuzzer itself checks that no target panics.
 //!
-//! `fuzz/` makes a program of each target; `cargo xtask fuzz` runs them. The test below runs the files of
-//! `fuzz/corpus`: the initial inputs, and every input that ever made a target fail.
+//! `fuzz/` makes a program of each target, and `cargo xtask fuzz` runs these programs. The test below runs each target
+//! on its files in `fuzz/corpus`: the initial inputs, and every input that ever made the target fail.
 
 mod incoming;
 mod stored;
@@ -15,7 +15,7 @@ use ordain_core::{Event, SEQUENCE_END};
 use ordain_cloudevents::{ATTRIBUTE_LIMIT, HEADERS_LIMIT, HEADERS_SIZE_LIMIT};
 use ordain_store::KEY_SIZE_LIMIT;
 
-/// A function that accepts any bytes, and panics where a property does not hold.
+/// A function that accepts any bytes, and panics if a property does not hold.
 pub type Target = fn(&[u8]);
 
 /// All targets, by name.

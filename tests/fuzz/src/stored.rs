@@ -10,7 +10,8 @@ use ordain_store::codec::{
     encode_retained, letter_time, put_letter_place, split_letter_place, take_over,
 };
 
-/// Reads an event or a message in the core's packed form: a readable one is written as it was read.
+/// Reads an event or a message in the core's packed form. If the bytes are valid, checks that the written value is the
+/// same when it is read again.
 pub fn packed(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
     if let Ok(event) = Event::decode(bytes.clone()) {
@@ -25,7 +26,7 @@ pub fn packed(bytes: &[u8]) {
     }
 }
 
-/// Checks that an event is read as it was written.
+/// Checks that an event stays the same when it is written and read again.
 pub(super) fn stays_the_same(event: &Event) {
     let mut out = Vec::new();
     event.encode(&mut out);
@@ -34,7 +35,7 @@ pub(super) fn stays_the_same(event: &Event) {
     assert!(again == *event && again.content() == event.content(), "an event");
 }
 
-/// Reads a record of a store; the first byte chooses the kind of record.
+/// Reads a record of a store. The first byte selects the kind of record.
 pub fn record(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     let bytes = Bytes::copy_from_slice(bytes);
@@ -92,7 +93,7 @@ fn job(bytes: &[u8]) {
         encode_key_record(&view.to_key_record(), 1, &mut out);
         out
     };
-    // Unset times are set when the record is written.
+    // Writing a record sets its unset times, so only a record that was written twice stays the same.
     let out = written(&view);
     let again = KeyRecordView::parse(&out).expect("the written bytes can be read");
     let set = written(&again);
@@ -104,7 +105,7 @@ fn job(bytes: &[u8]) {
     assert_eq!((taken.partition, taken.next), (3, view.next));
 }
 
-/// Checks that a record of the embedded store stays a record with another partition.
+/// Checks that a record of the embedded store can still be read after its partition was changed.
 fn embedded_record(bytes: &[u8]) {
     use ordain_store_embedded::record::EmbeddedRecord;
     let Ok(record) = EmbeddedRecord::parse(bytes) else { return };

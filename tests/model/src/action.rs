@@ -6,8 +6,8 @@ use crate::store::Entry;
 use crate::world::{Place, World};
 use crate::{Fault, Part, Scope};
 
-/// A step of a run. In the steps of an owner, the first number is the owner; a second number is the shard, the key or
-/// the position in the queue.
+/// A step of a run. In a step of an owner, the first number identifies the owner. The second number, if any, is a
+/// shard, a key or a position in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
     /// The owner gets its lease.
@@ -18,7 +18,7 @@ pub enum Action {
     Deliver(usize, u8),
     /// The store answers the owner's request to load a key. The owner has not received the answer yet.
     Load(usize, u8),
-    /// The owner receives the answer to its load.
+    /// The owner receives the answer to its request to load a key.
     Loaded(usize, u8),
     /// The owner executes the next event of a key.
     Run(usize, u8),
@@ -30,19 +30,21 @@ pub enum Action {
     Arrive(usize, usize),
     /// The owner's commit of a shard arrives, for the first time or again, and the owner receives the answer.
     Answer(usize, usize),
-    /// The owner sends its commit again; the first copy may arrive at any time.
+    /// The owner sends its commit again. One of the two copies may arrive at any later time
+    /// ([`Action::LateCommit`]).
     Again(usize, usize),
-    /// A lane leaves memory.
+    /// The owner removes a lane from memory.
     Leave(usize, u8),
     /// The owner publishes the next entry of a shard's outbox.
     Publish(usize, usize),
     /// The store removes the owner's published entries from a shard's outbox.
     Remove(usize, usize),
-    /// The owner releases its partition cleanly: the owner closes its connection, then releases the lease.
+    /// The owner releases its partition cleanly: the owner closes its connection to the broker, and then releases the
+    /// lease.
     Release(usize),
     /// The broker takes back the owner's deliveries; the owner does not notice.
     Cut(usize),
-    /// The second copy of a commit arrives so late that no owner waits for the answer.
+    /// The extra copy of a commit arrives ([`Action::Again`]); no owner waits for the answer.
     LateCommit(usize),
     /// A request of this partition to load this key arrives so late that no owner waits for the answer.
     LateLoad(u8, u8),
@@ -80,7 +82,7 @@ impl World {
         }
     }
 
-    /// Returns whether the earlier leases of the owner's partition have been given.
+    /// Returns whether the store has given all earlier leases of the owner's partition.
     fn has_started_before(&self, scope: &Scope, id: usize) -> bool {
         let waits = |other: usize| self.owners[other].phase == Phase::Waiting;
         (0..id).all(|other| scope.leases[other] != scope.leases[id] || !waits(other))
@@ -185,8 +187,8 @@ impl World {
         self.owners[id].wants_load(scope, key, due == Some(scope.leases[id]))
     }
 
-    /// Returns whether a step is progress of its owner. A load that teaches the lane nothing new is no progress, and
-    /// neither is a step that only releases or repeats something.
+    /// Returns whether a step is progress for its owner. A load is progress only if it changes the lane. A step that
+    /// only releases or repeats something is no progress.
     pub(crate) fn gets_on(&self, scope: &Scope, action: Action) -> bool {
         match action {
             Action::Load(id, key) => {
@@ -202,7 +204,8 @@ impl World {
         }
     }
 
-    /// Returns whether a load takes the key over, or `None` if that would exceed the take-overs of the scope.
+    /// Returns whether a load for this partition takes the key over from another partition. Returns `None` if the
+    /// scope allows no further take-over of the key.
     pub(crate) fn would_take_over(&self, scope: &Scope, partition: u8, key: u8) -> Option<bool> {
         match self.store.job(scope, key) {
             Some(job) if job.partition != partition => {

@@ -1,8 +1,9 @@
-//! Numbered messages between two shards of a store that goes back in time: an outbox, its owner, and a shard of the
-//! destination that numbers the messages. A checker walks through all runs of small scopes, and the simulator plays
-//! long random runs. The owner's memory of its messages, and the choice of messages that it gives (sends to the
-//! destination) again, are the product's own ([`PublishHistory`](ordain_core::PublishHistory)); the rest is written
-//! from the protocol alone.
+//! A model of messages between two shards of a store that goes back in time. An owner sends messages from the outbox in
+//! one shard to a shard of the destination, which numbers them. A checker walks through all runs of small scopes, and
+//! the simulator plays long random runs. The owner remembers its sent messages, and chooses the messages to send again,
+//! with the product's own code ([`PublishHistory`](ordain_core::PublishHistory)). All other code is written from the
+//! protocol alone. In names, to *give* means to send to the destination, and a *part* is the message at one outbox
+//! position.
 
 mod destination;
 mod outcome;
@@ -14,28 +15,28 @@ use stateright::{Model, Property};
 pub use outcome::{ChainBroken, ChainSeen};
 pub use world::ChainWorld;
 
-/// The steps of a run, and the limits of the rare steps.
+/// The limits of a run: the number of steps of each kind, and the fault.
 #[derive(Debug, Clone, Default)]
 pub struct ChainScope {
-    /// Commits of the outbox. Each has one message, or two.
+    /// Number of commits that put messages into the outbox. Each commit has one or two messages.
     pub commits: u64,
-    /// Messages of another producer.
+    /// Number of messages from another producer.
     pub others: usize,
-    /// Shards that may go back.
+    /// Shards that may go back. In one step, the shards of one element go back.
     pub places: Vec<ChainPlaces>,
-    /// Times that shards go back.
+    /// Number of times that shards go back.
     pub rewinds: u64,
-    /// Times that the process ends and another process begins.
+    /// Number of times that the process ends and another process starts.
     pub restarts: u64,
-    /// Parts (each the message of one outbox position) that the owner forgets because memory has no room for them.
+    /// Number of sent messages that the owner may have forgotten because memory had no room for them.
     pub forgotten: usize,
-    /// True if answers are lost.
+    /// True if the answer to a call may be lost.
     pub loses_answers: bool,
     /// A rule that is broken on purpose.
     pub fault: Option<ChainFault>,
 }
 
-/// The shards that go back in time.
+/// The shards that go back in time in one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChainPlaces {
     /// The shard with the outbox.
@@ -52,38 +53,39 @@ pub enum ChainFault {
     /// An owner sends messages to the destination again before it has repeated the lost commits that contain these
     /// messages.
     CommitsAreNotAwaited,
-    /// An owner does not give lost messages again.
+    /// An owner does not repeat the messages that the destination has lost.
     LostPartsAreDropped,
-    /// Lost messages are given again like new ones.
+    /// An owner sends lost messages again, but does not request their old numbers.
     LostPartsGetNewNumbers,
-    /// Memory forgets the newest part instead of the oldest.
+    /// The owner forgets its newest sent message instead of its oldest.
     NewestIsForgotten,
-    /// An owner makes no call without messages to check that the destination still has its messages.
+    /// An owner never checks that the destination still has the messages that the owner sent.
     NothingIsChecked,
-    /// A call does not name the last outbox position that was answered.
+    /// A call does not name the last outbox position that the destination answered.
     NoPlaceIsNamed,
-    /// The destination does not compare the last outbox position of a call with its own.
+    /// The destination ignores the last answered outbox position that a call names, so the destination cannot notice
+    /// that it has gone back.
     DestinationComparesNothing,
     /// The destination gives a message a number that another message has.
     TakenNumbersAreGiven,
-    /// The destination gives a message a number below that of an earlier message of the call.
+    /// The destination gives a message a lower number than it gave to an earlier message of the same call.
     NumbersGoBack,
-    /// A later call requests a number below that of an earlier message.
+    /// A call requests for its messages lower numbers than the messages of an earlier call have.
     LaterNumbersGoBack,
     /// The destination does not remember the messages that it has numbered.
     NothingIsKnown,
-    /// A mark counts as durable before the store has confirmed it.
+    /// The removal of sent messages from the outbox counts as durable before the store has confirmed it.
     DoneBeforeDurable,
-    /// An owner reports messages as done although it still has to give them again, so that the destination forgets
+    /// An owner reports messages as done although it still has to send them again, so that the destination forgets
     /// them.
     LostPartsAreDone,
-    /// An owner does not mark the messages of repeated commits again.
+    /// An owner repeats lost commits, but does not remove their sent messages from the outbox again.
     RepeatedCommitsAreNotMarked,
-    /// The destination does not forget messages of lost commits.
+    /// The destination does not forget messages of commits that the outbox has lost.
     LostCommitsStayKnown,
-    /// The destination forgets messages of lost commits only where a whole call consists of them.
+    /// The destination forgets messages of lost commits only if their call had no other messages.
     LostCommitsStayInMixedBlocks,
-    /// The destination treats late repeats as new messages.
+    /// The destination treats the messages of a repeated call that arrives late as new messages.
     LateCallsAreNew,
     /// The destination accepts messages of an older owner.
     OlderOwnerIsAccepted,
@@ -120,29 +122,29 @@ pub enum ChainStep {
     Commit(u8),
     /// The owner finds that the store lacks commits, and repeats them.
     Repeat,
-    /// The owner gives at most this number of parts.
+    /// The owner sends at most this number of messages.
     Give(usize),
-    /// The owner gives all parts, and the answer is lost.
+    /// The owner sends all waiting messages, and the answer is lost.
     GiveUnanswered,
-    /// The call without an answer arrives once more.
+    /// The call whose answer was lost arrives a second time.
     ArriveLate,
-    /// If the destination may have gone back, the owner checks that it has all given messages.
+    /// If the destination may have gone back, the owner checks that the destination has all sent messages.
     Check,
-    /// The owner marks the given messages in the outbox as done.
+    /// The owner removes the sent messages from the outbox.
     Mark,
-    /// Memory has no room for the oldest part.
+    /// The owner forgets its oldest sent message, because memory has no room for it.
     Forget,
-    /// This number of ms passes.
+    /// This number of milliseconds passes.
     Wait(u64),
-    /// The other producer puts a new message.
+    /// The other producer sends a new message.
     Other,
-    /// The other producer puts its lost messages again, under their numbers.
+    /// The other producer sends its lost messages again, and requests their old numbers.
     OtherAgain,
     /// The present state of the shards becomes a state that they may go back to.
     Remember,
-    /// Shards go back.
+    /// Shards go back to the remembered state with this index.
     GoBack(ChainPlaces, usize),
-    /// The process ends; another process begins.
+    /// The process ends, and another process starts.
     Restart,
 }
 
@@ -219,5 +221,5 @@ impl Model for ChainScope {
     }
 }
 
-/// The property that a scope must show. Without it, the scope would be too small to test anything.
+/// The property that the runs of a scope must show. A scope without it would be too small to test anything.
 pub const GIVEN_AGAIN: &str = "a lost message is given again";

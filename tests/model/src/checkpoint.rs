@@ -1,7 +1,7 @@
-//! The checkpoint of a file source in a store that goes back in time: the shards with the effects of events, the
-//! checkpoint in one of them, and the owner that reads the file. A checker walks through all runs of small scopes, and
-//! the simulator plays long random runs. Some events become dead letters, and the owner may take such an event from its
-//! letter and execute it again. The model is written from the protocol alone.
+//! A model of a file source whose checkpoint is in a store that goes back in time. The state has two shards with the
+//! effects of events, the checkpoint in the first shard, and the owner that reads the file. Some events become dead
+//! letters, and the owner may take such an event from its letter and execute it again. A checker walks through all runs
+//! of small scopes, and the simulator plays long random runs. The model is written from the protocol alone.
 
 mod world;
 
@@ -9,16 +9,16 @@ use stateright::{Model, Property};
 
 pub use world::{CheckpointBroken, CheckpointSeen, CheckpointWorld};
 
-/// The steps of a run, and the limits of the rare steps.
+/// The limits of a run: the size of the file, the number of rare steps, and the fault.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CheckpointScope {
-    /// Events of the file. The shard of an event is its number modulo the number of shards, which is 2.
+    /// Number of events in the file. Events with an even number are in shard 0, the others in shard 1.
     pub events: u8,
-    /// Events that become dead letters: the first ones of the file.
+    /// Number of events, from the beginning of the file, that become dead letters.
     pub dead: u8,
-    /// Times that shards go back.
+    /// Number of times that shards go back.
     pub rewinds: u64,
-    /// Times that the owner ends and another one claims the partition.
+    /// Number of times that the owner ends and another owner claims the partition.
     pub restarts: u64,
     /// A rule that is broken on purpose.
     pub fault: Option<CheckpointFault>,
@@ -27,9 +27,9 @@ pub struct CheckpointScope {
 /// A rule that is broken on purpose, to prove that the checks find broken rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CheckpointFault {
-    /// A checkpoint names no commits.
+    /// A checkpoint does not name the last commit of any shard.
     NoCommitIsNamed,
-    /// A checkpoint names the commit of its own shard only.
+    /// A checkpoint names the last commit of its own shard only.
     OneCommitIsNamed,
     /// An owner that reads the file from its beginning leaves the old checkpoint in the store.
     OldCheckpointStays,
@@ -37,9 +37,9 @@ pub enum CheckpointFault {
     OpenEventsAreCovered,
     /// An owner does not repeat lost commits.
     LostCommitsAreDropped,
-    /// A repeated commit neither writes nor removes letters.
+    /// A repeated commit neither writes nor removes dead letters.
     LettersAreNotRepeated,
-    /// A letter is removed before the effect of its event is committed.
+    /// A dead letter is removed before the effect of its event is committed.
     LettersAreRemovedEarly,
 }
 
@@ -63,10 +63,10 @@ pub enum CheckpointStep {
     Start,
     /// The owner reads this number of events.
     Read(u8),
-    /// The owner commits the events of a shard.
+    /// The owner commits the uncommitted events of this shard.
     Commit(u8),
-    /// The owner takes an event from its letter. The next commit of the shard has the effect of the event, and removes
-    /// the letter.
+    /// The owner takes an event from its dead letter. The next commit of the shard contains the effect of the event,
+    /// and removes the letter.
     TakeBack,
     /// The owner writes a checkpoint.
     Save,
@@ -74,9 +74,9 @@ pub enum CheckpointStep {
     Repeat,
     /// The present state of the shards becomes a state that they may go back to.
     Remember,
-    /// One shard, or all, go back.
+    /// One shard, or all shards for `None`, go back to the remembered state with this index.
     GoBack(Option<u8>, usize),
-    /// The owner ends; another one claims the partition.
+    /// The owner ends, and another owner claims the partition.
     Restart,
 }
 
@@ -143,5 +143,5 @@ impl Model for CheckpointScope {
     }
 }
 
-/// The property that a scope must show. Without it, the scope would be too small to test anything.
+/// The property that the runs of a scope must show. A scope without it would be too small to test anything.
 pub const READ_AGAIN: &str = "a file is read again from its beginning";

@@ -1,4 +1,4 @@
-//! The state that an owner holds of a key.
+//! The state of one key in the memory of an owner.
 
 use crate::set::Set;
 use crate::store::{Job, Known, Stamp, Write};
@@ -22,9 +22,9 @@ pub(crate) struct Lane {
     pub(crate) known: Option<Known>,
     /// The next sequence to execute: all earlier events of the key were executed.
     pub(crate) done: u8,
-    /// Events that are not durable, as far as the owner knows.
+    /// Received events that are not durable, as far as the owner knows.
     pub(crate) held: Set,
-    /// Events in the store.
+    /// Spilled events, which wait in the store.
     pub(crate) spilled: Set,
 }
 
@@ -37,12 +37,12 @@ impl Lane {
         self.load == Load::Done
     }
 
-    /// Returns the stored `next`.
+    /// Returns the next sequence in the stored key record; 1 if there is no record.
     fn next(&self) -> u8 {
         self.known.map_or(1, |known| known.next)
     }
 
-    /// Returns the number of events executed ahead of the durable ones.
+    /// Returns the number of executed events that are not committed, as far as the owner knows.
     pub(crate) fn ahead(&self) -> u8 {
         self.done - self.next()
     }
@@ -51,12 +51,12 @@ impl Lane {
         self.is_live() && self.held.with_all(self.spilled).has(self.done)
     }
 
-    /// Returns whether the store knows all of the lane's state.
+    /// Returns whether the store has all of the lane's state.
     pub(crate) fn is_quiet(&self) -> bool {
         self.is_live() && self.ahead() == 0 && self.held.is_empty()
     }
 
-    /// Returns whether the lane has nothing to do, as far as it knows.
+    /// Returns whether the store has all of the lane's state, and no event can run.
     pub(crate) fn is_idle(&self) -> bool {
         self.is_quiet() && !self.is_runnable()
     }
@@ -77,7 +77,7 @@ impl Lane {
         }
     }
 
-    /// Returns whether a load would change the lane's knowledge.
+    /// Returns whether a load would change the lane's copy of the key record.
     pub(crate) fn would_learn(&self, job: Option<&Job>) -> bool {
         let spilled = job.map_or(Set::default(), |job| job.spilled);
         match self.load {
@@ -87,7 +87,7 @@ impl Lane {
         }
     }
 
-    /// Accepts the answer to the lane's load.
+    /// Copies the loaded key record into the lane.
     pub(crate) fn loaded(&mut self) {
         let Load::Answered(job) = std::mem::replace(&mut self.load, Load::Done) else { return };
         self.known = job.as_ref().map(Job::known);
@@ -112,8 +112,8 @@ impl Lane {
         self.held = self.held.without(write.spilled).from(write.next);
     }
 
-    /// Records that the store refused the lane's write: drops the executed events, and starts again from the stored
-    /// key record.
+    /// Records that the store refused the lane's write: keeps the held events, drops all results, and requests the
+    /// stored key record again.
     pub(crate) fn refused(&mut self) {
         *self = Self { held: self.held, ..Self::new(Load::Wanted) };
     }

@@ -1,6 +1,6 @@
-//! The protocol between owners of partitions and a store that they share: a model of a few owners, keys and events. A
-//! checker walks through all runs of the model. `docs/internals/protocol.md` has the rules, and states what the model
-//! covers and what it leaves out.
+//! A model of the protocol between the owners of partitions and their common store, with a few owners, keys and
+//! events. A checker walks through all runs of the model. `docs/internals/protocol.md` has the rules of the protocol,
+//! and lists the behaviour that the model leaves out.
 //!
 //! A killed process is an owner that takes no more steps. Any owner may pause for any time, and its requests may
 //! arrive in the meantime. Therefore killed processes, paused processes and slow networks need no steps of their own.
@@ -45,10 +45,10 @@ pub use rollout::{
     RolloutWorld,
 };
 pub use sharing::{Fleet, Move, Sharing, SharingFault};
-pub use walk::{Played, breaks, play, walk};
+pub use walk::{PlayedRun, breaks, play, walk};
 pub use world::World;
 
-/// An event as the broker has it.
+/// An event in a queue of the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// The event's key.
@@ -77,24 +77,24 @@ pub struct Scope {
     pub keys: u8,
     /// Number of shards.
     pub shards: u8,
-    /// The partition of each lease. The store gives the leases of one partition in this order. Every lease makes
-    /// another owner. The store may give a lease while the previous owner of the partition is alive.
+    /// The partition of each lease. The store gives the leases of one partition in this order. Each lease creates a
+    /// new owner. The store may give a lease while the previous owner of the partition is alive.
     pub leases: Vec<u8>,
     /// Events from the broker, in this order.
     pub queue: Vec<Event>,
-    /// Number of events of a key that may be executed ahead of the durable ones.
+    /// Highest number of executed events of a key that are not yet committed.
     pub run_ahead: u8,
-    /// Times that a key may be taken over.
+    /// Number of times that partitions may take one key over from another partition.
     pub take_overs: u8,
-    /// Requests to load that arrive a second time, so late that no owner waits for the answer.
+    /// Number of load requests that arrive a second time, so late that no owner waits for the answer.
     pub late_loads: u8,
-    /// Commits that arrive a second time, so late that no owner waits for the answer.
+    /// Number of commits that arrive a second time, so late that no owner waits for the answer.
     pub late_commits: u8,
-    /// Parts that may go back. A part may go back as often as the list contains it.
+    /// Parts of the store that may go back to an earlier state. A part that the list contains twice may go back twice.
     pub goes_back: Vec<Part>,
-    /// True if events are spilled.
+    /// True if owners may spill events.
     pub spills: bool,
-    /// True if lanes leave memory.
+    /// True if owners may remove lanes from memory.
     pub leaves: bool,
     /// True if settled events have messages to publish.
     pub publishes: bool,
@@ -102,7 +102,7 @@ pub struct Scope {
     pub fault: Option<Fault>,
 }
 
-/// A rule that is broken on purpose, to show that the properties notice it.
+/// A rule that is broken on purpose, to prove that the properties detect the broken rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// The store does not compare the claims of commits.
@@ -111,7 +111,7 @@ pub enum Fault {
     ClaimWithoutRandom,
     /// An owner takes its epoch from the fence when it writes its claim, not from its lease.
     EpochFromFence,
-    /// The store gives a lease the next epoch after the last lease, and does not compare it with the fences.
+    /// The store gives a lease the next epoch after that of the last lease, even if a fence has a higher epoch.
     EpochFromLease,
     /// A commit that only spills is not compared with the fence, and has no number.
     SpillWithoutFence,
@@ -123,25 +123,25 @@ pub enum Fault {
     WriteWithoutCondition,
     /// The store applies a repeated commit a second time.
     AnswerForgotten,
-    /// The store refuses a repeated commit like a commit with any other number.
+    /// The store refuses a repeated commit as if its number were wrong.
     RepeatRefused,
     /// The store applies a commit with any number.
     NumberIgnored,
-    /// A spilled event that can run is not due.
+    /// The due index lacks a key whose next event is spilled.
     SpilledNotDue,
-    /// A due entry stays with its partition when another partition takes the key over.
+    /// When another partition takes a key over, the key stays in the due index of the previous partition.
     DueStays,
-    /// An owner ignores due events of a key that has a lane in memory.
+    /// An owner ignores a due key if the key has a lane in memory.
     DueLeftToLane,
     /// A lane may leave memory with state that the store lacks.
     LeaveTooEarly,
-    /// A write is not conditional on the number of take-overs.
+    /// The condition of a write does not contain the number of take-overs of the key.
     TakeOversNotCounted,
     /// Messages are published as soon as their event is executed.
     PublishBeforeCommit,
     /// An entry leaves the outbox even if it is not published.
     RemoveUnpublished,
-    /// A removal from the outbox does not name its owner's claim.
+    /// The store removes entries from the outbox at the request of any owner, even if the owner's claim is outdated.
     RemoveWithoutClaim,
 }
 

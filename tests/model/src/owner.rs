@@ -1,4 +1,4 @@
-//! An owner of a partition: its memory, and the effect of answers on it.
+//! An owner of a partition: the owner's state in memory, and the changes that the store's answers make to this state.
 
 use crate::lane::{Lane, Load};
 use crate::set::Set;
@@ -11,7 +11,7 @@ pub(crate) enum Phase {
     /// The owner has no lease yet.
     #[default]
     Waiting,
-    /// The owner has a lease, which it may have lost meanwhile.
+    /// The owner got a lease. A newer owner may have got the next lease meanwhile.
     Alive,
     /// The owner has released its partition cleanly.
     Released,
@@ -21,14 +21,14 @@ pub(crate) enum Phase {
     Stopped,
 }
 
-/// The holder of one lease.
+/// An owner, which holds one lease.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Owner {
     pub(crate) phase: Phase,
     pub(crate) claim: Claim,
-    /// True if the connection to the broker is lost, and the owner does not know.
+    /// True if the connection to the broker is lost, and the owner has not noticed.
     pub(crate) cut: bool,
-    /// The state of each shard.
+    /// The owner's state for each shard.
     pub(crate) sides: Vec<Side>,
     /// The lane of each key.
     pub(crate) lanes: Vec<Option<Lane>>,
@@ -44,11 +44,11 @@ pub(crate) struct Side {
     pub(crate) claimed: bool,
     /// The number of the last commit.
     pub(crate) number: u8,
-    /// The commit that was sent and not answered.
+    /// The commit that the owner has sent, while it waits for the answer.
     pub(crate) in_flight: Option<Batch>,
-    /// Committed entries to publish.
+    /// Committed entries that the owner still has to publish.
     pub(crate) outbox: Vec<Entry>,
-    /// The last commit whose entries are published.
+    /// The number of the last commit whose outbox entries are all published.
     pub(crate) published: u8,
     /// The last commit; only the checks of the properties read it.
     last: Stamp,
@@ -74,8 +74,8 @@ impl Owner {
         self.phase == Phase::Alive && self.sides.iter().all(|side| side.claimed)
     }
 
-    /// Records that the fence has the owner's claim. The owner will publish the entries that an earlier owner left in
-    /// the outbox.
+    /// Records that the fence contains the owner's claim. The owner will also publish the entries that an earlier owner
+    /// left in the outbox.
     pub(crate) fn claimed(&mut self, shard: usize, fence: &Fence, outbox: Vec<Entry>) {
         let side = &mut self.sides[shard];
         *side = Side {
@@ -94,7 +94,7 @@ impl Owner {
     pub(crate) fn deliver(&mut self, scope: &Scope, place: u8) {
         self.taken = self.taken.with(place);
         let event = scope.event(place);
-        // The first event may run before the owner knows that no key record exists.
+        // The event with sequence 1 may run without a load: the owner assumes that the key has no record yet.
         let load = if event.sequence == 1 { Load::Done } else { Load::Wanted };
         let lane = &mut self.lanes[usize::from(event.key)];
         lane.get_or_insert_with(|| Lane::new(load)).take(event.sequence);
@@ -129,7 +129,7 @@ impl Owner {
         Some(Batch { claim: self.claim, number, writes, after: side.last })
     }
 
-    /// Records that the store applied the owner's commit, except for these keys.
+    /// Records that the store applied the owner's commit, except for the writes of the `refused` keys.
     pub(crate) fn applied(&mut self, scope: &Scope, shard: usize, refused: Set) {
         let side = &mut self.sides[shard];
         let Some(batch) = side.in_flight.take() else { return };
@@ -149,7 +149,8 @@ impl Owner {
         }
     }
 
-    /// Acknowledges finished deliveries and returns their positions, which are a prefix of the unacknowledged ones.
+    /// Acknowledges finished deliveries, in the order of their positions, up to the first unfinished one. Returns the
+    /// acknowledged positions.
     pub(crate) fn acknowledge(&mut self, scope: &Scope) -> Set {
         let durable = |place: &u8| {
             let event = scope.event(*place);
@@ -168,22 +169,23 @@ impl Owner {
         places
     }
 
-    /// Returns whether a lane may leave: the store knows all of its state, and no write is under way.
+    /// Returns whether the owner may remove a lane from memory: the store has all of the lane's state, and no commit of
+    /// the shard is under way.
     pub(crate) fn may_leave(&self, scope: &Scope, key: u8) -> bool {
         let lane = |lane: &Lane| lane.is_quiet() || scope.is(Fault::LeaveTooEarly);
         self.sides[scope.shard_of(key)].in_flight.is_none() && self.lane(key).is_some_and(lane)
     }
 
-    /// Returns whether the owner can release its partition: no commit is under way, and no executed event is
-    /// uncommitted.
+    /// Returns whether the owner can release its partition: no commit is under way, and all executed events are
+    /// committed.
     pub(crate) fn may_release(&self) -> bool {
         self.sides.iter().all(|side| side.in_flight.is_none())
             && self.lanes.iter().flatten().all(|lane| lane.ahead() == 0)
     }
 
-    /// Returns whether a key record must be loaded. There are four reasons: events wait for the record; an answer was
-    /// lost; the key's next event may have come to another partition; or the key is due, and it has no lane or an idle
-    /// lane.
+    /// Returns whether the owner must load a key record. There are four reasons: events wait for the record; the answer
+    /// to an earlier load was lost; the key's next event may have come to another partition; or the key is due, and it
+    /// has no lane or an idle lane.
     pub(crate) fn wants_load(&self, scope: &Scope, key: u8, is_due: bool) -> bool {
         let side = &self.sides[scope.shard_of(key)];
         let due = |lane: &Lane| is_due && lane.is_idle() && !scope.is(Fault::DueLeftToLane);

@@ -1,7 +1,8 @@
-//! A producer that publishes a file through a store that goes back in time: the shards that number the events, the
-//! checkpoint in each shard, another producer, and runs of the producer that end early. A checker walks through all
-//! runs of small scopes, and the simulator plays long random runs. The producer's memory of its calls is the product's
-//! own ([`ProducerHistory`](ordain_core::ProducerHistory)); the rest is written from the protocol alone.
+//! A model of a producer that publishes a file through a store that goes back in time. The state has the shards that
+//! number the events, a checkpoint in each shard, the producer, which may end early and start again, and another
+//! producer. A checker walks through all runs of small scopes, and the simulator plays long random runs. The producer
+//! remembers its calls with the product's own code ([`ProducerHistory`](ordain_core::ProducerHistory)). All other code
+//! is written from the protocol alone.
 
 mod world;
 
@@ -9,20 +10,20 @@ use stateright::{Model, Property};
 
 pub use world::{ProducerBroken, ProducerSeen, ProducerWorld};
 
-/// The steps of a run, and the limits of the rare steps.
+/// The limits of a run: the number of events, the number of rare steps, and the fault.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProducerScope {
-    /// Events to publish. The key of an event is its number modulo the number of shards, which is 2.
+    /// Number of events to publish. Events with an even number have the key of shard 0, the others the key of shard 1.
     pub events: u8,
-    /// True if the producer publishes no file, so that it has no checkpoints.
+    /// True if the producer is a program with the library, which publishes no file and therefore has no checkpoints.
     pub is_library: bool,
-    /// Events of another producer.
+    /// Number of events that another producer publishes.
     pub others: u8,
-    /// Times that shards go back.
+    /// Number of times that shards go back.
     pub rewinds: u64,
-    /// Times that the producer ends and is started again.
+    /// Number of times that the producer ends and starts again.
     pub restarts: u64,
-    /// Calls that memory has no room for.
+    /// Number of calls that the producer forgets because memory has no room for them.
     pub forgotten: u64,
     /// A rule that is broken on purpose.
     pub fault: Option<ProducerFault>,
@@ -33,23 +34,23 @@ pub struct ProducerScope {
 pub enum ProducerFault {
     /// A call names no witness (the newest event of earlier calls to a shard; a shard without its witness went back).
     NoWitnessIsNamed,
-    /// The producer does not write lost calls again.
+    /// The producer does not write the events of lost calls again.
     NothingIsWrittenAgain,
-    /// The producer does not check the witnesses at its end.
+    /// The producer does not check that the shards have their witnesses.
     NothingIsChecked,
-    /// Memory forgets the newest call instead of the oldest.
+    /// The producer forgets its newest call instead of its oldest.
     NewestIsForgotten,
     /// A checkpoint names no witness.
     CheckpointNamesNoWitness,
-    /// A checkpoint does not name the previous checkpoint.
+    /// A checkpoint replaces any checkpoint of the shard, even if it is not the producer's previous one.
     CheckpointComparesNothing,
-    /// A run does not mark the checkpoints with its number when it continues at them.
+    /// A run that continues at the checkpoints does not write its run number into them.
     RunIsNotMarked,
     /// A run continues at the newest checkpoint instead of the oldest.
     NewestCheckpointCounts,
-    /// A run whose shards went back does not continue at the oldest checkpoint.
+    /// After shards went back, a run does not continue at the oldest checkpoint.
     FileIsNotReadAgain,
-    /// The store does not know the ids of the events that it has.
+    /// The store does not compare the id of a new event with the ids of the events that it has.
     NothingIsKnown,
 }
 
@@ -74,23 +75,24 @@ impl ProducerFault {
 pub enum ProducerStep {
     /// The producer publishes at most this number of events.
     Publish(u8),
-    /// The producer publishes an event, and ends before it has the answer.
+    /// The producer publishes an event, and ends before it receives the answer.
     PublishUnanswered,
     /// The producer writes its checkpoint into the shards.
     Checkpoint,
     /// If a shard may have gone back, the producer checks that the shards have its events.
     Check,
-    /// Memory has no room for the oldest call.
+    /// The producer forgets its oldest call, because memory has no room for it.
     Forget,
-    /// This number of ms passes.
+    /// This number of milliseconds passes.
     Wait(u64),
     /// The other producer publishes an event to this shard.
     Other(u8),
     /// The present state of the shards becomes a state that they may go back to.
     Remember,
-    /// One shard, or all, go back to the state with this index. The last value is true if a connection breaks.
+    /// One shard, or all shards for `None`, go back to the remembered state with this index. The last value is true if
+    /// the producer's connection breaks.
     GoBack(Option<u8>, usize, bool),
-    /// The producer ends, and is started again.
+    /// The producer ends and starts again.
     Restart,
 }
 
@@ -163,5 +165,5 @@ impl Model for ProducerScope {
     }
 }
 
-/// The property that a scope must show. Without it, the scope would be too small to test anything.
+/// The property that the runs of a scope must show. A scope without it would be too small to test anything.
 pub const WRITTEN_AGAIN: &str = "a lost event is written again";

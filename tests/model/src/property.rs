@@ -24,7 +24,7 @@ pub(crate) enum Broken {
     RemovedUnpublished,
 }
 
-/// The findings so far.
+/// The losses of the store so far, and the first broken rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Found {
     /// True if the leases went back.
@@ -119,8 +119,8 @@ impl World {
         self.owners.iter().any(|owner| owner.phase == phase)
     }
 
-    /// Returns whether an event is acknowledged, but neither settled nor in the store. Events that a shard lost when
-    /// it went back do not count.
+    /// Returns whether an event is acknowledged, but neither settled nor spilled. Always returns false after a shard
+    /// went back, because the shard may have lost any event.
     fn has_lost(&self, scope: &Scope) -> bool {
         let lost = |(place, event): (&Place, &Event)| {
             let sequence = event.sequence;
@@ -137,9 +137,9 @@ impl World {
             && self.store.shards.iter().all(empty)
     }
 
-    /// Returns whether the newest owner of a partition has work and no possible step. While an owner has work, it must be
-    /// able to make progress by a step of its own: it must not depend on another owner, or on an event that does not
-    /// exist.
+    /// Returns whether the newest owner of a partition has work, but no possible step makes progress. While an owner
+    /// has work, it must be able to make progress by a step of its own: it must not depend on another owner, or on an
+    /// event that does not exist.
     fn is_stuck(&self, scope: &Scope, partition: u8) -> bool {
         let started =
             |id: &usize| scope.leases[*id] == partition && self.owners[*id].phase != Phase::Waiting;
@@ -152,7 +152,8 @@ impl World {
         {
             return false;
         }
-        // A load that only the limit of take-overs prevents is no deadlock: the scope has this limit, not the protocol.
+        // The owner is not stuck if only the scope's limit of take-overs prevents a load: the protocol has no such
+        // limit.
         let barred = |key: u8| {
             self.wants_load(scope, id, key) && self.would_take_over(scope, partition, key).is_none()
         };
@@ -162,7 +163,7 @@ impl World {
         !gets_on && !(0..scope.keys).any(barred)
     }
 
-    /// Returns whether some work can be done by this owner alone.
+    /// Returns whether the owner has work that it can do without another owner.
     fn has_work(&self, scope: &Scope, id: usize) -> bool {
         let partition = scope.leases[id];
         let runnable = |job: &Job| job.partition == partition && job.is_runnable();

@@ -1,9 +1,10 @@
-//! A queue in a store that goes back in time, with its reader, its writers and the owner whose commits settle the read
-//! entries. The queue may be an inbox: its reader publishes the entries, and commits nothing. Some writers also write to
-//! another shard, in the same call. Other writers are in a process without a reader. A checker walks through all runs of
-//! the model, and the simulator plays long random runs. The logic of the reader
-//! ([`QueueCursor`](ordain_core::QueueCursor)) and of the process without a reader
-//! ([`UnreadRuns`](ordain_core::UnreadRuns)) is the product's own; the rest is written from the protocol alone.
+//! A model of a queue in a store that goes back in time. The queue has writers, a reader, and an owner whose commits
+//! settle the entries that the reader has read. The queue may be an inbox: then the reader publishes the entries, and
+//! commits nothing. Some writers also write to another shard, in the same call. Other writers are in a process without
+//! a reader. A checker walks through all runs of the model, and the simulator plays long random runs. The reader
+//! ([`QueueCursor`](ordain_core::QueueCursor)) and the process without a reader
+//! ([`UnreadRuns`](ordain_core::UnreadRuns)) use the product's own code. All other code is written from the protocol
+//! alone.
 
 mod outcome;
 mod store;
@@ -14,23 +15,23 @@ use stateright::{Model, Property};
 pub use outcome::{QueueBroken, QueueSeen};
 pub use world::QueueWorld;
 
-/// The steps of a run, and the limits of the rare steps.
+/// The limits of a run: the kinds of writers and readers, the number of steps, and the fault.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QueueScope {
-    /// Calls of writers. Each call puts one entry or two.
+    /// Number of calls by writers. Each call puts one or two entries into the queue.
     pub calls: u8,
-    /// Calls of the reader's process that write to the queue and to another shard, in separate steps. Each write to the
-    /// queue counts as one of `calls`, too.
+    /// Number of calls by the reader's process that write to the queue and to another shard, in separate steps. Each
+    /// write to the queue also counts as one of `calls`.
     pub shared_calls: u8,
-    /// True if writers of another process put entries, too.
+    /// True if a process without a reader has writers, in addition to the reader's process.
     pub has_others: bool,
     /// True if all writers are in a process without a reader.
     pub has_only_others: bool,
     /// True if the queue is an inbox: its reader publishes the entries, and commits nothing.
     pub is_inbox: bool,
-    /// Times that the store goes back.
+    /// Number of times that the store goes back.
     pub rewinds: u8,
-    /// Times that the process ends and another process begins.
+    /// Number of times that the reader's process ends and another process starts.
     pub restarts: u8,
     /// A rule that is broken on purpose.
     pub fault: Option<QueueFault>,
@@ -43,30 +44,30 @@ pub enum QueueFault {
     ReadsByNumber,
     /// A removal names a number instead of a queue position.
     RemovesByNumber,
-    /// A removal does not name the commit that it depends on.
+    /// A removal does not name the commit that settled the removed entries.
     RemovesWithoutCommit,
-    /// A reader that begins again has forgotten its deliveries.
+    /// A reader that starts again at the beginning of the queue has forgotten its deliveries.
     ForgetsWhatItDelivered,
-    /// All calls have the same history number.
+    /// All calls have the same history, so a queue position is no more than a number.
     HistoriesAreAlike,
-    /// A reader does not check for entries that writers of its process have put.
+    /// A reader does not expect the entries that writers of its process have put, so it does not notice their loss.
     ExpectsNothing,
-    /// A call over two shards is answered although a shard went back during the call.
+    /// A call over two shards succeeds without a check of its parts, although a shard went back during the call.
     AnswersWithoutCheck,
-    /// A call over two shards compares the position of its entry, and not the record of its writer. It takes a removed
-    /// entry for its own entry if the two have the same number.
+    /// A call over two shards looks for its entry by queue position, instead of in the record of its writer. If a
+    /// removed entry had the same number, the call mistakes that entry for its own.
     ComparesPositions,
     /// The reader of an inbox reports entries as finished before it has published them.
     RemovesBeforePublishing,
     /// The reader of an inbox publishes the newest of its entries first.
     PublishesNewestFirst,
-    /// The store writes the record of a writer before the entries of the call, in a write of its own.
+    /// The store writes the record of a writer and the entries of the call in two separate writes.
     RecordsApart,
-    /// The store records a call that it refuses.
+    /// The store adds a refused call to the record of its writer.
     RecordsRefusedCalls,
-    /// The store refuses a repeated call that it has recorded.
+    /// The store refuses to repeat a call, although the record of the writer has the call.
     RefusesRepeats,
-    /// A process without a reader compares its newest calls with a record that it requested before them.
+    /// A process without a reader also looks for its newest calls in a record that it requested before these calls.
     ComparesNewCalls,
     /// A process without a reader forgets calls whose entries still wait in the queue.
     ForgetsWaitingCalls,
@@ -96,53 +97,54 @@ impl QueueFault {
 /// A step of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueStep {
-    /// A writer puts entries: their number, and true if the writer belongs to the reader's process.
+    /// A writer puts this number of entries into the queue. The second value is true if the writer belongs to the
+    /// reader's process.
     Put(u8, bool),
     /// The process without a reader puts one entry, and the answer is lost.
     PutUnanswered,
     /// The process without a reader repeats the call whose answer was lost.
     PutAgain,
-    /// The store refuses a call of the process without a reader, because the queue is full: the repeated call, or a new
-    /// call if no answer was lost.
+    /// The store refuses a call of the process without a reader, because the queue is full. The refused call is the
+    /// repeated call, or a new call if no answer was lost.
     Refuse,
     /// The process without a reader requests the record of its calls.
     Ask,
     /// The process without a reader compares its calls with the requested record.
     Compare,
-    /// A call over two shards puts its entry into the queue, unless the queue has the entry. The call begins with the
-    /// first write of its parts.
+    /// A call over two shards puts its entry into the queue, unless the call has already done so. If no call is in
+    /// progress, a new one begins.
     PutPart,
-    /// A call over two shards writes its part in the other shard.
+    /// A call over two shards writes its part to the other shard, unless the call has already done so.
     PutOtherPart,
-    /// A call over two shards is answered. If a shard went back during the call, the call checks its parts instead, and
-    /// the lost parts are to be written again.
+    /// A call over two shards succeeds. If a shard went back during the call, the call instead finds its lost parts,
+    /// and will write them again.
     Answer,
-    /// Writers report their entries to the reader.
+    /// The writers of the reader's process report their entries to the reader.
     Tell,
     /// The reader reads at most this number of entries.
     Read(usize),
-    /// The owner commits the first open entry, and repeats the commits that the store has lost. The reader of an inbox
-    /// publishes the first open entry instead.
+    /// The owner commits the first delivered entry, and repeats the commits that the store has lost. The reader of an
+    /// inbox publishes the first delivered entry instead.
     Settle,
-    /// The driver acknowledges the settled entries.
+    /// The driver acknowledges the settled entries to the reader.
     Finish,
     /// The reader removes the finished entries.
     Remove,
     /// The reader removes the finished entries, and the reply is lost.
     RemoveUnanswered,
-    /// The owner finds that the store lacks commits.
+    /// The owner repeats the commits that the store has lost.
     MakeAgain,
     /// The present state of the store becomes a state that it may go back to.
     Remember,
-    /// The shard of the queue goes back.
+    /// The shard of the queue goes back to the remembered state with this index.
     GoBack(usize),
-    /// The other shard goes back.
+    /// The other shard goes back to the remembered state with this index.
     OtherGoesBack(usize),
-    /// The process ends; another process begins.
+    /// The reader's process ends, and another process starts.
     Restart,
 }
 
-/// Number of states that the store may go back to at one time, including the beginning.
+/// Highest number of remembered states that the store may go back to, including the beginning.
 const REMEMBERED: usize = 2;
 
 impl Model for QueueScope {
@@ -234,13 +236,14 @@ impl Model for QueueScope {
     }
 }
 
-/// The property that a scope must show. Without it, the scope would be too small to test anything.
+/// The property that the runs of each scope with a reader's process must show. A scope without it would be too small to
+/// test anything.
 pub const ENTRY_LOST: &str = "an entry is lost unread and counted";
-/// The property that a scope with calls over two shards must show, too.
+/// The property that the runs of a scope with calls over two shards must show.
 pub const PART_WRITTEN_AGAIN: &str = "a call over two shards writes a lost entry again";
-/// A property that a scope with an inbox must show, too.
+/// The property that the runs of a scope with an inbox must show.
 pub const PUBLISHED_AND_LOST: &str = "the store loses an entry that the inbox has published";
-/// A property that a scope with a process without a reader must show.
+/// A property that the runs of a scope with only the process without a reader must show.
 pub const COUNTED_ELSEWHERE: &str = "the process without a reader counts a lost event";
-/// Another property that a scope with a process without a reader must show.
+/// Another property that the runs of a scope with only the process without a reader must show.
 pub const CALL_REPEATED: &str = "the process without a reader repeats a call";

@@ -1,6 +1,7 @@
-//! Rollouts in a store that goes back in time: the instances with their folders, the table that each instance has read,
-//! and the record of a key. The instances decide by the code of Ordain ([`ordain_core::rollout::RolloutMemory`]). A
-//! checker walks through all runs of small scopes, and the simulator plays long random runs.
+//! A model of rollouts in a store that goes back in time. The state has the instances with their folders of handlers,
+//! the table that each instance has read from the store, and the record of one key. The instances decide with the
+//! product's own code ([`ordain_core::rollout::RolloutMemory`]). A checker walks through all runs of small scopes, and
+//! the simulator plays long random runs.
 
 mod world;
 
@@ -8,19 +9,19 @@ use stateright::{Model, Property};
 
 pub use world::{RolloutBroken, RolloutSeen, RolloutWorld};
 
-/// The steps of a run, and the limits of the rare steps.
+/// The limits of a run: the number of instances and builds, the number of rare steps, and the fault.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RolloutScope {
-    /// Number of instances. At the beginning, none of them runs. Each has the file of build 1, and instance N also has
-    /// the file of build N + 1.
+    /// Number of instances. At the beginning, none of them runs. The folder of each instance has the file of build 1.
+    /// The folder of instance N (from 0) also has the file of build N + 1.
     pub instances: u8,
     /// Number of builds of the handler. A build with a higher number has a higher version.
     pub builds: u8,
-    /// Times that a file is added to or removed from the folder of an instance.
+    /// Number of times that a file is added to, or removed from, the folder of an instance.
     pub changes: u64,
-    /// Times that an instance is killed.
+    /// Number of times that an instance is killed.
     pub kills: u64,
-    /// Times that the table in the store goes back.
+    /// Number of times that the table in the store goes back.
     pub rewinds: u64,
     /// A rule that is broken on purpose.
     pub fault: Option<RolloutFault>,
@@ -29,11 +30,11 @@ pub struct RolloutScope {
 /// A rule that is broken on purpose, to prove that the checks find broken rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RolloutFault {
-    /// An instance forgets the highest number that it knows.
+    /// An instance forgets the highest rollout number that it has seen.
     NumberIsForgotten,
-    /// An instance that finds another build under the number of its rollout keeps its build.
+    /// An instance that finds another build under the number of its own rollout keeps executing its own build.
     BuildIsKept,
-    /// A write of a rollout compares only the number of the rollout that it replaces.
+    /// The write of a rollout compares only the number of the rollout that it replaces, not the build.
     ReplacedByNumber,
     /// An instance compares only the number of its rollout with the number in the record of a key.
     KeyHasNumberOnly,
@@ -56,9 +57,10 @@ pub enum RolloutStep {
     Start(u8),
     /// The instance sends a heartbeat, and reads the table.
     Poll(u8),
-    /// The instance decides by the table that it has read, and applies the rollout of that table.
+    /// The instance applies the rollout of the table that it has read, or writes a new rollout if one is needed.
     Decide(u8),
-    /// The instance executes an event of the key, if its rollout allows that. Otherwise it asks for a newer rollout.
+    /// The instance executes an event of the key, if its rollout is new enough for the key. Otherwise the instance
+    /// requires a newer rollout.
     Execute(u8),
     /// The file of a build is copied into the folder of the instance.
     Add(u8, u8),
@@ -68,7 +70,8 @@ pub enum RolloutStep {
     Kill(u8),
     /// The present table becomes a table that the store may go back to.
     Remember,
-    /// The table of the store goes back. The record of the key does not, because it is on another server.
+    /// The table of the store goes back to the remembered table with this index. The record of the key does not go
+    /// back, because it is on another server.
     GoBack(usize),
 }
 
@@ -135,5 +138,5 @@ impl Model for RolloutScope {
     }
 }
 
-/// The property that a scope must show. Without it, the scope would be too small to test anything.
+/// The property that the runs of a scope must show. A scope without it would be too small to test anything.
 pub const NUMBER_REPEATED: &str = "an instance finds another build under the number that it knows";

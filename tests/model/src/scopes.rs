@@ -1,4 +1,4 @@
-//! The scopes of the model. Each scope is small, and together they cover everything that the rules name.
+//! The scopes of the model. Each scope is small; together the scopes cover all rules of `docs/internals/protocol.md`.
 
 use crate::{Event, Part, Scope};
 
@@ -13,7 +13,8 @@ fn events(sequences: &[u8]) -> Vec<Event> {
 
 /// One partition.
 impl Scope {
-    /// A key whose second event arrives first, and two owners, one after the other or at the same time.
+    /// Returns a scope in which the second event of a key arrives first. The partition has two owners, one after the
+    /// other or at the same time.
     pub fn one_partition() -> Self {
         Self {
             keys: 1,
@@ -28,18 +29,18 @@ impl Scope {
         }
     }
 
-    /// Three events, so that one owner may spill an event that another owner does not know.
+    /// Returns a scope with three events, so that one owner may spill an event that another owner has not received.
     pub fn three_events() -> Self {
         Self { queue: events(&[1, 2, 3]), late_commits: 0, leaves: false, ..Self::one_partition() }
     }
 
-    /// Messages to publish.
+    /// Returns [`Scope::three_events`] with messages to publish, and without spilling.
     pub fn outbox() -> Self {
         let queue = events(&[1, 2, 3]);
         Self { queue, publishes: true, spills: false, ..Self::three_events() }
     }
 
-    /// Two shards; an owner claims one after the other, and commits in each.
+    /// Returns a scope with two shards. An owner claims the shards one after the other, and commits in each of them.
     pub fn two_shards() -> Self {
         Self {
             keys: 2,
@@ -52,7 +53,7 @@ impl Scope {
         }
     }
 
-    /// Two shards, and three owners.
+    /// Returns [`Scope::two_shards`] with three owners, and without spilling.
     pub fn three_owners() -> Self {
         Self { leases: vec![0, 0, 0], spills: false, ..Self::two_shards() }
     }
@@ -60,7 +61,7 @@ impl Scope {
 
 /// Two partitions.
 impl Scope {
-    /// A key whose events come to two partitions; a load arrives late.
+    /// Returns a scope in which the events of one key come to two partitions, and one load arrives late.
     pub fn two_partitions() -> Self {
         Self {
             keys: 1,
@@ -76,7 +77,8 @@ impl Scope {
         }
     }
 
-    /// Two owners of one of the partitions; the older owner may load at any later time.
+    /// Returns a scope in which one of two partitions has two owners. The older owner may still load the key after the
+    /// newer owner has claimed the partition.
     pub fn older_owner() -> Self {
         Self {
             leases: vec![0, 0, 1],
@@ -87,7 +89,7 @@ impl Scope {
         }
     }
 
-    /// A batch that writes two keys, of which one is taken over.
+    /// Returns a scope in which one batch writes two keys, and another partition takes one of these keys over.
     pub fn two_keys() -> Self {
         Self {
             keys: 2,
@@ -99,7 +101,8 @@ impl Scope {
         }
     }
 
-    /// Messages of a key whose events come to two partitions. The partitions need not publish them in order.
+    /// Returns a scope in which the events of one key come to two partitions, and have messages to publish. The
+    /// protocol does not guarantee the order of messages that two partitions publish.
     pub fn moved_outbox() -> Self {
         Self {
             queue: vec![event(0, 1, 0), event(0, 2, 1)],
@@ -114,7 +117,7 @@ impl Scope {
 
 /// A store that goes back in time.
 impl Scope {
-    /// The whole store, only the leases, and only the shard go back, each once and in any order.
+    /// Returns a scope in which the whole store, only the leases, and only the shard go back: each once, in any order.
     pub fn goes_back() -> Self {
         Self {
             keys: 1,
@@ -127,7 +130,7 @@ impl Scope {
         }
     }
 
-    /// Three owners, of which two may have the same epoch.
+    /// Returns a scope with three owners. Two of them may get the same epoch, because the leases go back.
     pub fn goes_back_under_three() -> Self {
         Self {
             leases: vec![0, 0, 0],
@@ -137,7 +140,7 @@ impl Scope {
         }
     }
 
-    /// The leases or one of two shards go back.
+    /// Returns a scope in which the leases, or one of two shards, go back.
     pub fn goes_back_in_part() -> Self {
         Self {
             keys: 2,
@@ -148,13 +151,13 @@ impl Scope {
         }
     }
 
-    /// A shard that goes back, with messages to publish.
+    /// Returns a scope in which the shard goes back, and events have messages to publish.
     pub fn goes_back_with_outbox() -> Self {
         let goes_back = vec![Part::Shard(0)];
         Self { run_ahead: 2, goes_back, publishes: true, ..Self::goes_back() }
     }
 
-    /// A shard that goes back, with a commit that arrives late.
+    /// Returns a scope in which the shard goes back, and a repeated commit arrives late.
     pub fn goes_back_with_late_commit() -> Self {
         let goes_back = vec![Part::Shard(0)];
         Self { late_commits: 1, goes_back, ..Self::goes_back() }
@@ -163,34 +166,35 @@ impl Scope {
 
 /// Larger scopes, for `ORDAIN_MODEL=large`.
 impl Scope {
-    /// [`Scope::one_partition`] with three events.
+    /// Returns [`Scope::one_partition`] with three events.
     pub fn one_partition_large() -> Self {
         Self { queue: events(&[2, 1, 3]), ..Self::one_partition() }
     }
 
-    /// [`Scope::two_shards`] with a second event in one of them.
+    /// Returns [`Scope::two_shards`] with a second event in the first shard.
     pub fn two_shards_large() -> Self {
         let queue = vec![event(0, 1, 0), event(1, 1, 0), event(0, 2, 0)];
         Self { queue, ..Self::two_shards() }
     }
 
-    /// [`Scope::older_owner`] with a third event.
+    /// Returns [`Scope::older_owner`] with a third event.
     pub fn two_partitions_large() -> Self {
         let queue = vec![event(0, 1, 0), event(0, 3, 1), event(0, 2, 0)];
         Self { queue, take_overs: 2, ..Self::older_owner() }
     }
 
-    /// [`Scope::goes_back`] with messages to publish.
+    /// Returns [`Scope::goes_back`] with messages to publish.
     pub fn goes_back_with_outbox_large() -> Self {
         Self { publishes: true, ..Self::goes_back() }
     }
 
-    /// [`Scope::goes_back`] with spilled events and a commit that arrives late, where only the shard goes back.
+    /// Returns [`Scope::goes_back`] with spilled events and a commit that arrives late. Only the shard goes back.
     pub fn goes_back_large() -> Self {
         Self { late_commits: 1, spills: true, goes_back: vec![Part::Shard(0)], ..Self::goes_back() }
     }
 
-    /// Two partitions, one of them with two owners, that share a shard; this shard goes back.
+    /// Returns a scope with two partitions that share a shard. The shard goes back. One of the partitions has two
+    /// owners.
     pub fn goes_back_under_two_partitions() -> Self {
         Self {
             leases: vec![0, 1, 1],

@@ -1,11 +1,11 @@
 //! Sets of small numbers.
 
-/// Sequences of a key, keys, shards, or positions in the queue.
+/// A set of numbers below 16: sequences of a key, keys, or positions in the queue.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Set(u16);
 
 impl Set {
-    /// Returns the numbers from `from` up to, and without, `to`.
+    /// Returns the set of all numbers from `from` to `to - 1`.
     pub(crate) fn range(from: u8, to: u8) -> Self {
         Self((1 << to) - 1).from(from)
     }
@@ -22,7 +22,7 @@ impl Set {
         Self(self.0 | 1 << number)
     }
 
-    /// Returns the numbers that are in one set or both.
+    /// Returns the union of two sets.
     pub(crate) fn with_all(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }

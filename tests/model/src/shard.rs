@@ -1,4 +1,4 @@
-//! The rules that a shard keeps: claims, loads, commits.
+//! The rules by which a shard answers claims, loads and commits.
 
 use crate::property::{Broken, Found};
 use crate::set::Set;
@@ -6,7 +6,7 @@ use crate::store::{Batch, Claim, Fence, Job, Known, Reply, Shard, Write};
 use crate::{Fault, Scope};
 
 impl Shard {
-    /// Writes a claim into the fence; returns the fence with the last commit.
+    /// Writes a claim into the fence of a partition. Returns the fence, which contains the partition's last commit.
     pub(crate) fn claim(&mut self, scope: &Scope, partition: usize, claim: Claim) -> Reply<Fence> {
         let fence = &mut self.fences[partition];
         if fence.claim.epoch > claim.epoch {
@@ -19,7 +19,7 @@ impl Shard {
         Reply::Done(fence.clone())
     }
 
-    /// Returns a key record, and assigns its key to the partition.
+    /// Returns a key record. If another partition owned the key, this partition takes the key over.
     pub(crate) fn load(&mut self, scope: &Scope, partition: u8, key: u8) -> Option<Job> {
         let job = self.jobs[usize::from(key)].as_mut()?;
         if job.partition != partition {
@@ -32,7 +32,8 @@ impl Shard {
         Some(job.clone())
     }
 
-    /// Applies a commit except for writes whose condition does not hold. Returns the keys of these writes.
+    /// Applies the writes of a commit whose condition holds, and refuses the others. Returns the keys of the refused
+    /// writes.
     pub(crate) fn commit(
         &mut self,
         scope: &Scope,
@@ -104,7 +105,8 @@ impl Shard {
 }
 
 impl Fence {
-    /// Checks the properties of every applied commit, independently of the rules by which the store applied it.
+    /// Checks the properties that every applied commit must have. The checks do not use the store's rules, so that they
+    /// also detect a broken rule.
     fn check(&self, batch: &Batch, found: &mut Found) {
         if self.last == batch.stamp() {
             found.note(Broken::AppliedTwice);

@@ -1,6 +1,6 @@
-//! How instances share partitions: membership, leases and the assignment of partitions. A checker walks through all
-//! runs of the model. The steps of an owner within a partition belong to the model of [`Scope`](crate::Scope). In this
-//! model, an instance either drives a partition (has claimed it and processes its events) or does not.
+//! A model of instances that share partitions: membership, leases and the assignment of partitions. A checker walks
+//! through all runs of the model. The model of [`Scope`](crate::Scope) has the steps of an owner within a partition. In
+//! this model, an instance either drives a partition (has claimed it and processes its events) or does not.
 //!
 //! A paused instance takes no steps, for any length of time. The model has no clock: a lease may expire at any moment
 //! that the scope allows.
@@ -18,46 +18,46 @@ pub use world::Sharing;
 /// The size of a fleet, and the limits of the rare steps.
 #[derive(Debug, Clone, Default)]
 pub struct Fleet {
-    /// Instances, each of which may join once, at any time.
+    /// Number of instances. Each instance may start once, at any time.
     pub instances: u8,
-    /// Partitions of the one stream.
+    /// Number of partitions of the only stream.
     pub partitions: u8,
-    /// Times that the heartbeat of a live instance is late.
+    /// Number of times that the heartbeat of a live instance is late.
     pub silences: u8,
-    /// Instances that are killed.
+    /// Number of instances that are killed.
     pub kills: u8,
-    /// Instances that shut down cleanly.
+    /// Number of instances that shut down cleanly.
     pub leaves: u8,
-    /// Instances that lose their connection to the store for good.
+    /// Number of instances that lose their connection to the store for good.
     pub cuts: u8,
-    /// Times that the broker closes the channels of an instance.
+    /// Number of times that the broker closes the channels of an instance.
     pub disconnects: u8,
-    /// Times that the leases and the members go back to an earlier state. The fences do not go back.
+    /// Number of times that the leases and the members go back to an earlier state. The fences do not go back.
     pub rewinds: u8,
     /// A rule that is broken on purpose.
     pub fault: Option<SharingFault>,
 }
 
-/// A rule that is broken on purpose, to show that the properties notice it.
+/// A rule that is broken on purpose, to prove that the properties detect the broken rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SharingFault {
-    /// The store gives a lease that another instance has.
+    /// The store gives an instance a lease of a partition although another member has a lease of this partition.
     LeaseTaken,
-    /// The store gives a lease to an instance without a heartbeat.
+    /// The store gives a lease to an instance that is no longer a member, because its heartbeat was late.
     LeaseToSilent,
-    /// A release does not name the epoch of its lease.
+    /// A release does not name the epoch of its lease, so an instance may release the lease of another.
     ReleaseWithoutEpoch,
-    /// A claim makes its own epoch, above that of the fence.
+    /// A claim uses the epoch of the fence plus one, instead of the epoch of its lease.
     ClaimWithoutLease,
-    /// An instance whose lease expired keeps its channels.
+    /// An instance whose lease expired keeps its channels to the broker open.
     ChannelsKept,
-    /// A forgotten instance keeps its leases for ever.
+    /// An instance that is no longer a member keeps its leases for ever.
     ForgottenHolds,
     /// An instance releases a partition without closing its channel.
     ReleaseWithoutClose,
     /// An instance keeps a partition although the store has lost its lease.
     LostLeaseKept,
-    /// An instance keeps a lease that it does not know.
+    /// An instance does not release a lease that it does not know, and that the store names after it went back.
     UnknownLeaseKept,
 }
 
@@ -81,9 +81,10 @@ impl Fleet {
         self.fault == Some(fault)
     }
 
-    /// Returns the upper limit of leases. Each partition needs one lease at first. After each change of the membership
-    /// it needs at most two more: one for its new owner, and one for an instance that acts on an older table. After a
-    /// kill, one is enough. After the members went back, each of them may have to join again.
+    /// Returns the highest number of leases that the store may give. Each partition needs one lease at first. After
+    /// each change of the membership, a partition needs at most two more: one for its new owner, and one for an
+    /// instance that acts on an older table. After a kill, one is enough. Each time that the members go back, each
+    /// instance may have to join again.
     fn most_leases(&self) -> u8 {
         let joins = self.instances * (1 + self.rewinds);
         let changes = 2 * (joins + self.silences + self.leaves + self.cuts) + self.kills;

@@ -1,4 +1,4 @@
-//! The content of the store: leases, fences, key records with their spilled events and due entries, outbox.
+//! The content of the store: leases, fences, outboxes, and key records with their spilled events and due entries.
 
 use crate::property::{Broken, Found};
 use crate::set::Set;
@@ -7,14 +7,14 @@ use crate::{Fault, Part, Scope};
 /// The claim that an owner writes into a fence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Claim {
-    /// The epoch that comes with the lease.
+    /// The epoch of the owner's lease.
     pub(crate) epoch: u8,
     /// The random part. The model uses the owner's number, because no two owners have the same random part.
     pub(crate) random: u8,
 }
 
-/// The identity of a commit, which only the checks of the properties read. No two commits have the same claim and
-/// number.
+/// The identity of a commit. No two commits have the same claim and number. Only the checks of the properties use this
+/// identity; the store does not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Stamp {
     pub(crate) claim: Claim,
@@ -27,7 +27,7 @@ pub(crate) struct Fence {
     pub(crate) claim: Claim,
     /// The number of the last commit.
     pub(crate) number: u8,
-    /// The answer of that commit: the keys whose write was refused.
+    /// The answer to the last commit: the keys whose write the store refused.
     pub(crate) refused: Set,
     /// The last commit; only the checks of the properties read it.
     pub(crate) last: Stamp,
@@ -39,11 +39,11 @@ pub(crate) struct Job {
     /// The next sequence to settle.
     pub(crate) next: u8,
     pub(crate) partition: u8,
-    /// Number of take-overs.
+    /// Number of times that a partition has taken the key over from another partition.
     pub(crate) take_overs: u8,
-    /// Events in the store.
+    /// The spilled events of the key.
     pub(crate) spilled: Set,
-    /// The partition whose due index has the key.
+    /// The partition whose due index contains the key, if any.
     pub(crate) due: Option<u8>,
     /// The commit that last wrote the key record; only the checks of the properties read it.
     pub(crate) by: Stamp,
@@ -60,13 +60,14 @@ impl Job {
     }
 }
 
-/// A lane's knowledge of its key record, which is the condition of a write.
+/// A lane's copy of some fields of its key record. The copy is the condition of the lane's next write: the store
+/// refuses the write if the fields have changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Known {
     pub(crate) next: u8,
     pub(crate) take_overs: u8,
-    /// The commit that last wrote the key record; no part of the condition, because only the checks of the properties
-    /// read it.
+    /// The commit that last wrote the key record. This field is not part of the condition: only the checks of the
+    /// properties read it.
     pub(crate) by: Stamp,
 }
 
@@ -78,7 +79,7 @@ pub(crate) struct Write {
     pub(crate) known: Option<Known>,
     /// The new `next`: all earlier events of the key were executed.
     pub(crate) next: u8,
-    /// The events in the store after the write.
+    /// The events of the key that are spilled after the write.
     pub(crate) spilled: Set,
 }
 
@@ -88,7 +89,7 @@ impl Write {
         self.known.map_or(1, |known| known.next)
     }
 
-    /// Returns the entry to publish, if the write settles anything.
+    /// Returns the outbox entry of the write, if the write settles an event.
     pub(crate) fn entry(&self, number: u8) -> Option<Entry> {
         let events = Set::range(self.first(), self.next);
         (!events.is_empty()).then_some(Entry { number, key: self.key, events })
@@ -115,7 +116,7 @@ impl Batch {
 /// The answer to a claim or a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Reply<T> {
-    /// The call took effect, now or before.
+    /// The claim or commit has taken effect: now, or when it first arrived.
     Done(T),
     /// A newer owner exists.
     Fenced,
@@ -123,16 +124,16 @@ pub(crate) enum Reply<T> {
     Rewound,
 }
 
-/// Settled events with messages to publish.
+/// An entry of the outbox: events of one key that one commit settled, with messages to publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Entry {
-    /// The number of the commit.
+    /// The number of the commit that settled the events.
     pub(crate) number: u8,
     pub(crate) key: u8,
     pub(crate) events: Set,
 }
 
-/// The state that one atomic write changes.
+/// A shard: the part of the store that one atomic write can change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Shard {
     /// The fence of each partition.
@@ -166,7 +167,8 @@ impl Store {
         self.shards[scope.shard_of(key)].jobs[usize::from(key)].as_ref()
     }
 
-    /// Gives a lease: an epoch above that of the last lease and of every fence.
+    /// Gives a lease. Returns its epoch, which is higher than the epochs of the last lease and of all fences of the
+    /// partition.
     pub(crate) fn lease(&mut self, scope: &Scope, partition: usize, found: &mut Found) -> u8 {
         let fences = self.shards.iter().map(|shard| shard.fences[partition].claim.epoch);
         let highest = fences.max().unwrap_or(0);
@@ -179,7 +181,7 @@ impl Store {
         epoch
     }
 
-    /// Goes back, in part or whole, to an earlier state.
+    /// Sets the whole store, or one part of it, back to an earlier state.
     pub(crate) fn go_back(&mut self, part: Part, earlier: Self) {
         match part {
             Part::All => *self = earlier,

@@ -23,7 +23,8 @@ pub trait Value: Clone + Debug + PartialEq + Send + Sync {}
 
 impl<T: Clone + Debug + PartialEq + Send + Sync> Value for T {}
 
-/// Walks through all runs, and panics unless exactly the expected properties are found and no rule is broken.
+/// Walks through all runs of a model. Panics if a run breaks a rule, or if the runs do not show exactly the expected
+/// properties.
 pub fn walk<M: Walked>(name: &str, model: &M, expected: &[&'static str]) {
     let start = Instant::now();
     let checker = model.clone().checker().spawn_bfs().join();
@@ -40,15 +41,16 @@ pub fn walk<M: Walked>(name: &str, model: &M, expected: &[&'static str]) {
     assert_eq!(found, expected, "in {name}");
 }
 
-/// Panics unless a model with a fault breaks a property.
+/// Panics if no run of a model with a fault breaks the property: the property would then not detect the fault.
 pub fn breaks<M: Walked>(fault: impl Debug, model: &M, property: &'static str) {
     let path = shortest(model, property);
     let path = path.unwrap_or_else(|| panic!("{fault:?} does not break {property:?}"));
     println!("{fault:?}: not {property:?} after {} steps: {path:?}", path.len());
 }
 
-/// Returns the shortest run that shows a property. The checker keeps the last run that it finds, so the function
-/// repeats the search with a lower limit on the length of a run.
+/// Returns the shortest run that shows a property, or that breaks it if the property must always hold. The checker
+/// does not return the shortest run first, so the function repeats the search with an ever lower limit on the length of
+/// a run.
 fn shortest<M: Walked>(model: &M, property: &'static str) -> Option<Vec<M::Action>> {
     let mut found: Option<Vec<M::Action>> = None;
     loop {
@@ -66,10 +68,10 @@ fn shortest<M: Walked>(model: &M, property: &'static str) -> Option<Vec<M::Actio
 
 /// A run of a model.
 #[derive(Debug)]
-pub struct Played<A> {
+pub struct PlayedRun<A> {
     /// The steps of the run.
     pub steps: Vec<A>,
-    /// The special states that the run reaches.
+    /// The names of the [`Expectation::Sometimes`] properties that the run shows.
     pub shown: BTreeSet<&'static str>,
     /// The first property that the run breaks.
     pub broken: Option<&'static str>,
@@ -81,12 +83,12 @@ pub fn play<M: Walked>(
     model: &M,
     most: usize,
     mut choose: impl FnMut(&[M::Action]) -> usize,
-) -> Played<M::Action> {
+) -> PlayedRun<M::Action> {
     let (special, always): (Vec<_>, Vec<_>) = model
         .properties()
         .into_iter()
         .partition(|property| property.expectation == Expectation::Sometimes);
-    let mut played = Played { steps: Vec::new(), shown: BTreeSet::new(), broken: None };
+    let mut played = PlayedRun { steps: Vec::new(), shown: BTreeSet::new(), broken: None };
     let mut states = model.init_states();
     let mut actions = Vec::new();
     while let Some(state) = states.pop() {

@@ -16,9 +16,9 @@ pub struct World {
     pub(crate) owners: Vec<Owner>,
     /// The location of each delivery in the queue.
     pub(crate) queue: Vec<Place>,
-    /// Commits that may still arrive although no owner waits for the answer: owner, shard, commit.
+    /// Commits that may still arrive although no owner waits for the answer, each with its owner and shard.
     pub(crate) late_commits: Vec<(usize, usize, Batch)>,
-    /// For each partition, the keys whose load may still arrive although no owner waits for the answer.
+    /// For each partition, the keys for which a load request may still arrive although no owner waits for the answer.
     pub(crate) asked: Vec<Set>,
     /// For each key, the events whose messages are published.
     pub(crate) published: Vec<Set>,
@@ -37,11 +37,11 @@ pub(crate) struct Left {
 /// The location of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
-    /// With the broker.
+    /// The event waits at the broker.
     Ready,
-    /// With an owner.
+    /// The broker has delivered the event to the owner with this number.
     Out(usize),
-    /// Acknowledged.
+    /// An owner has acknowledged the delivery.
     Gone,
 }
 
@@ -172,7 +172,7 @@ impl World {
     fn publish_next(&mut self, scope: &Scope, id: usize, shard: usize) {
         let side = &mut self.owners[id].sides[shard];
         let entry = side.outbox.remove(0);
-        // A commit that wrote several keys has several entries. It counts as published after the last of them.
+        // A commit that wrote several keys has several entries. The commit counts as published after its last entry.
         let is_last = side.outbox.first().is_none_or(|next| next.number > entry.number);
         side.published = if is_last { entry.number } else { entry.number - 1 };
         let before = Set::range(1, entry.events.iter().next().unwrap_or(1));
@@ -244,8 +244,8 @@ impl World {
         }
     }
 
-    /// Lets owners acknowledge their finished deliveries at once. If they acknowledged later, the broker would deliver
-    /// more events again, with no other effect.
+    /// Lets owners acknowledge their finished deliveries at once. A later acknowledgement would only make the broker
+    /// redeliver more events, so the model leaves it out.
     fn acknowledge(&mut self, scope: &Scope) {
         for owner in &mut self.owners {
             for place in owner.acknowledge(scope).iter() {

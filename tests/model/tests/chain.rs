@@ -1,4 +1,4 @@
-//! Walks through all runs of numbered messages in a store that goes back in time, with few messages.
+//! Walks through all runs of the chain model: an outbox sends a few numbered messages, and the store goes back in time.
 //! `docs/internals/protocol.md` describes the scopes.
 
 use ordain_model::{ChainBroken, ChainFault, ChainPlaces, ChainScope, GIVEN_AGAIN, breaks, walk};
@@ -32,7 +32,7 @@ fn has_late_calls() -> ChainScope {
     ChainScope { rewinds: 0, restarts: 1, ..loses_answers() }
 }
 
-/// A fault, a scope, and the rule that it breaks there.
+/// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
 type Break = (ChainFault, fn() -> ChainScope, ChainBroken);
 
 const FAULTS: &[Break] = &[

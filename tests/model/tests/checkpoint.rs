@@ -19,7 +19,7 @@ fn has_letters() -> CheckpointScope {
     CheckpointScope { events: 2, dead: 1, restarts: 1, ..goes_back() }
 }
 
-/// A fault, a scope, and the rule that it breaks there.
+/// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
 type Break = (CheckpointFault, fn() -> CheckpointScope, CheckpointBroken);
 
 const FAULTS: &[Break] = &[

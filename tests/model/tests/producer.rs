@@ -27,7 +27,7 @@ fn restarts() -> ProducerScope {
     ProducerScope { events: 3, restarts: 1, ..goes_back() }
 }
 
-/// A fault, a scope, and the rule that it breaks there.
+/// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
 type Break = (ProducerFault, fn() -> ProducerScope, ProducerBroken);
 
 const FAULTS: &[Break] = &[

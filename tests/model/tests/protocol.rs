@@ -3,7 +3,7 @@
 
 use ordain_model::{Fault, Scope, breaks, walk};
 
-// The properties that a scope must show, so that it is large enough to test something.
+// Properties that the runs of a scope must show. A scope without them would be too small to test anything.
 const DONE: &str = "everything is done";
 const SPILLED: &str = "an event waits in the store";
 const AND_BACK: &str = "a key is taken over and back";
@@ -12,7 +12,7 @@ const OVER: &str = "an owner hands over";
 const LATE: &str = "an owner is fenced";
 const STOPPED: &str = "an owner stops";
 
-// The properties that a fault must break.
+// The properties that the faults must break.
 const LOST: &str = "nothing is lost";
 const STUCK: &str = "nothing gets stuck";
 const ORDER: &str = "events of a key settle in order, each once";
@@ -30,7 +30,7 @@ const IN_ORDER: &str = "messages of a key are published in order";
 
 /// A scope, and all properties that its runs show.
 type Case = (&'static str, fn() -> Scope, &'static [&'static str]);
-/// A fault, a scope, and the property that it breaks there.
+/// A fault, a scope, and the property that the fault breaks in the runs of this scope.
 type Break = (Fault, fn() -> Scope, &'static str);
 
 const ONE_PARTITION: &[Case] = &[

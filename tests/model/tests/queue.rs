@@ -22,22 +22,22 @@ fn restarts() -> QueueScope {
     QueueScope { restarts: 1, rewinds: 2, ..goes_back() }
 }
 
-/// A call writes to two shards, and one of them goes back.
+/// Returns a scope in which a call writes to two shards, and one of the shards goes back.
 fn two_shards() -> QueueScope {
     QueueScope { shared_calls: 1, ..goes_back() }
 }
 
-/// The reader publishes the entries, and commits nothing.
+/// Returns a scope in which the queue is an inbox: the reader publishes the entries, and commits nothing.
 fn inbox() -> QueueScope {
     QueueScope { is_inbox: true, restarts: 1, ..goes_back() }
 }
 
-/// All writers are in a process without a reader.
+/// Returns a scope in which all writers are in a process without a reader.
 fn another_reader() -> QueueScope {
     QueueScope { has_only_others: true, ..goes_back() }
 }
 
-/// A fault, a scope, and the rule that it breaks there.
+/// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
 type Break = (QueueFault, fn() -> QueueScope, QueueBroken);
 
 const FAULTS: &[Break] = &[
@@ -71,8 +71,8 @@ fn queues() {
     walk("two_shards", &two_shards(), &[ENTRY_LOST, PART_WRITTEN_AGAIN]);
 }
 
-/// The published entries of an inbox are those that the surviving store accepted, in order. Each entry that is lost
-/// before the inbox has read it is counted.
+/// The reader of an inbox publishes, in order, all entries that the store has not lost. The reader counts each entry
+/// that the store lost before the reader read it.
 #[test]
 fn inboxes() {
     walk("inbox", &inbox(), &[ENTRY_LOST, PUBLISHED_AND_LOST]);

@@ -15,7 +15,7 @@ fn goes_back_twice() -> RolloutScope {
     RolloutScope { changes: 0, rewinds: 2, ..goes_back() }
 }
 
-/// A fault, a scope, and the rule that it breaks there.
+/// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
 type Break = (RolloutFault, fn() -> RolloutScope, RolloutBroken);
 
 const FAULTS: &[Break] = &[

@@ -1,13 +1,13 @@
-//! Walks through all runs of small fleets. `docs/internals/protocol.md` describes them.
+//! Walks through all runs of small fleets of instances. `docs/internals/protocol.md` describes these fleets.
 
 use ordain_model::{Fleet, SharingFault, breaks, walk};
 
-// The properties that a fleet must show, so that it is large enough to test something.
+// Properties that the runs of a fleet must show. A fleet without them would be too small to test anything.
 const BY_ALL: &str = "all instances share all partitions";
 const BOTH: &str = "two instances believe that they have a partition";
 const BEHIND: &str = "an instance waits behind another's channel";
 
-// The properties that a fault must break.
+// The properties that the faults must break.
 const HEARD: &str = "no member loses a partition";
 const FENCES: &str = "only the holder of the newest lease fences others";
 const GIVES: &str = "no instance releases the lease of another";
@@ -65,7 +65,7 @@ const CASES: &[Case] = &[
     ("goes_back_and_is_silent", goes_back_and_is_silent, &[BY_ALL, BOTH, BEHIND]),
 ];
 
-/// A fault, a fleet, and the property that it breaks there.
+/// A fault, a fleet, and the property that the fault breaks in the runs of this fleet.
 type Break = (SharingFault, fn() -> Fleet, &'static str);
 
 const FAULTS: &[Break] = &[

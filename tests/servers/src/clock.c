@@ -1,7 +1,7 @@
 /* A wall clock that differs from the clock of the system, for tests of servers whose clock jumps.
  *
- * The library is loaded into a server in front of libc (LD_PRELOAD). The file ORDAIN_CLOCK_OFFSET has the difference in
- * seconds, as eight bytes. The library reads the file whenever the server reads the clock. */
+ * The library is loaded into a server in front of libc (LD_PRELOAD). The variable ORDAIN_CLOCK_OFFSET names a file with
+ * the difference in seconds, as eight bytes. The library reads the file whenever the server reads the clock. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -22,7 +22,7 @@ __attribute__((constructor)) static void begin(void)
         file = open(path, O_RDONLY | O_CLOEXEC);
 }
 
-/* Returns the difference. While the test replaces the content of the file, the last difference stays. */
+/* Returns the difference. If the test is replacing the content of the file, returns the last difference. */
 static int64_t offset(void)
 {
     static _Atomic int64_t last;

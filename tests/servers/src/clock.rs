@@ -1,5 +1,5 @@
-//! A wall clock for servers, which a test can set forward and back. A library in front of libc (`clock.c`) adds an offset
-//! to the clock of the system.
+//! A wall clock for servers, which a test can set forward and back. A library that is loaded in front of libc
+//! (`clock.c`) adds an offset to the time of the system.
 
 use std::fs;
 
@@ -11,7 +11,8 @@ use crate::preload::compile_preload;
 /// The source of the library.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/clock.c");
 
-/// A clock, which shows the time of the system at first. It must outlive the servers that use it.
+/// A clock, which shows the time of the system until the test sets another time. The clock must outlive the servers
+/// that use it.
 #[derive(Debug)]
 pub struct Clock {
     folder: TempDir,
@@ -31,7 +32,7 @@ impl Clock {
         Ok(fs::write(self.folder.path().join("offset"), seconds.to_ne_bytes())?)
     }
 
-    /// Returns the environment variables of a server that uses the clock.
+    /// Returns the environment variables with which a server uses the clock.
     pub(crate) fn env(&self) -> Vec<(String, String)> {
         let path = |name: &str| self.folder.path().join(name).display().to_string();
         let variables = [("LD_PRELOAD", "clock.so"), ("ORDAIN_CLOCK_OFFSET", "offset")];

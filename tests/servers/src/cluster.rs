@@ -1,5 +1,5 @@
-//! A real Redis Cluster of masters that share all slots. It never fails over by itself: a killed node leaves its slots
-//! without an owner until it is restarted. Masters may have replicas, which take over when a test requests a failover.
+//! A real Redis Cluster of masters that share all slots. The Cluster never fails over by itself: until a killed node is
+//! restarted, its slots have no owner. A master may have a replica, which becomes the master when a test requests it.
 
 mod migration;
 mod replicas;
@@ -27,13 +27,14 @@ pub struct Cluster {
     proxies: Vec<Proxy>,
     /// No replicas, or one of each node.
     replicas: Vec<Redis>,
-    /// For each node: true if its replica has taken over and is the master now.
+    /// For each node: true if its replica is the master now.
     swapped: Vec<AtomicBool>,
 }
 
 impl Cluster {
-    /// Starts `masters` masters, and waits until every node serves. There must be at least 3, so that a majority
-    /// remains when one is lost. The start takes 2 to 3 seconds, because Redis itself waits for 2 seconds.
+    /// Starts `masters` masters, and waits until every node serves. At least 3 masters are needed, so that a majority
+    /// remains when one master is lost. The start takes 2 to 3 seconds, because a Redis node waits 2 seconds before it
+    /// serves.
     pub fn start(masters: usize) -> Result<Self> {
         Self::with(masters, &Options::new())
     }
@@ -61,7 +62,8 @@ impl Cluster {
             let first = slots.start().to_string();
             let last = slots.end().to_string();
             node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last])?;
-            // Each node has its own epoch, so that the nodes have no conflict to resolve.
+            // Each node gets another configuration epoch. With equal epochs, the nodes would first have to resolve a
+            // conflict.
             let epoch = (index + 1).to_string();
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch])?;
         }
@@ -97,7 +99,7 @@ impl Cluster {
         self.nodes.iter().enumerate().map(url).collect()
     }
 
-    /// Returns the port that the nodes announce for a node.
+    /// Returns the port that the Cluster announces for a node: the port of its proxy, if it has one.
     fn named(&self, number: usize) -> u16 {
         self.proxies.get(number).map_or_else(|| self.nodes[number].port(), Proxy::port)
     }
@@ -144,8 +146,8 @@ impl Cluster {
         })
     }
 
-    /// Begins to move a slot to a node: from now on the owner replies `ASK` for absent keys, and the other node serves
-    /// clients that send `ASKING`.
+    /// Begins to move a slot to the node `to`. From now on, the owner replies `ASK` for absent keys, and the node `to`
+    /// serves clients that send `ASKING`.
     pub fn migrate(&self, slot: u16, to: usize) -> Result<Migration<'_>> {
         Migration::begin(self, slot, to)
     }

@@ -1,9 +1,9 @@
 //! Real servers for tests, each in a private folder on a private port, so that a test can kill, pause, restart and
 //! disconnect them: Redis alone, as a Cluster and under a Sentinel, RabbitMQ, and a TCP proxy in front of a server.
 //!
-//! The crate never touches a server that it has not started, and never imitates one: a missing server is an error that
-//! names the command to install it. Every call blocks its thread. A server ends when its value is dropped, and when the
-//! test's process is killed.
+//! The crate uses only servers that it has started, and never imitates a server. If a server's program is not
+//! installed, the error names the command that installs it. Every call blocks its thread. A server ends when its value
+//! is dropped, and when the test's process is killed.
 
 mod clock;
 mod cluster;

@@ -1,7 +1,7 @@
-//! Ports that no other process uses, even while the server on them is down.
+//! Ports that no other process uses, even while the server on such a port is down.
 //!
-//! The ports are outside the range that the system assigns by itself. Otherwise, while a server is down, its port could
-//! become the local end of any connection, even of a connection to that port.
+//! The ports are outside the range from which the system chooses the local ports of connections. Otherwise, while a
+//! server is down, a client's connection could get the port of the server, even a connection to this port itself.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -13,12 +13,12 @@ const FIRST: u16 = 20_000;
 const PORTS: u16 = 12_000;
 /// The number of ports below `FIRST` for servers whose port cannot be reserved.
 const UNRESERVED: u16 = 5_000;
-/// The address that reserves ports: a listener on one of its ports reserves the same port of 127.0.0.1. No server
-/// listens at this address.
+/// The address at which this crate reserves ports: a listener at a port of this address marks the same port of
+/// 127.0.0.1 as reserved. No server listens at this address.
 const RESERVED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// A port of 127.0.0.1, reserved among all processes that use this crate until the value is dropped. The system ends
-/// the reservation of a killed process.
+/// A port of 127.0.0.1, reserved among all processes that use this crate until the value is dropped. If the process is
+/// killed, the system ends the reservation.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
@@ -29,8 +29,8 @@ impl Port {
     /// Reserves a port on which no process listens.
     pub fn take() -> Result<Self> {
         static TAKEN: AtomicU16 = AtomicU16::new(0);
-        // Processes begin at different ports, and each continues after its last port, so that a port is not used again
-        // at once.
+        // Each process begins at another port and continues after the last port that it took, so that no port is used
+        // again at once.
         let begin = (std::process::id() % u32::from(PORTS)) as u16;
         let begin = begin.wrapping_mul(37) % PORTS;
         let mut tries = (0..PORTS).map(|_| {
@@ -42,7 +42,7 @@ impl Port {
 
     fn reserve(number: u16) -> Option<Self> {
         let reservation = TcpListener::bind((RESERVED, number)).ok()?;
-        // Another process of the machine may listen on the port.
+        // Fails if a process that does not use this crate listens on the port.
         TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
         Some(Self { number, _reservation: reservation })
     }
@@ -53,8 +53,8 @@ impl Port {
     }
 }
 
-/// Returns a port for a server that listens at every address. Such a port cannot be reserved: the function only checks
-/// that no process listens on it now.
+/// Returns a port for a server that listens at every address. This crate cannot reserve a port at every address, so the
+/// function only checks that no process listens on the port now.
 pub(crate) fn free_everywhere() -> Result<u16> {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
     let begin = (std::process::id() % u32::from(UNRESERVED)) as u16;

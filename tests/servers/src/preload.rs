@@ -1,4 +1,5 @@
-//! Libraries in front of libc (`LD_PRELOAD`), which change what a program sees of the system.
+//! Libraries that are loaded in front of libc (`LD_PRELOAD`), so that a test can change the results of system
+//! functions.
 
 use std::path::Path;
 use std::process::Command;

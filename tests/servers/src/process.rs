@@ -1,8 +1,8 @@
-//! A process that ends when the process that started it ends for any reason.
+//! A child process that ends when its parent, the test's process, ends for any reason.
 //!
-//! A signal at the parent's death would come with the end of the *thread* that started the process, and tests run on
-//! threads that end. So a shell starts the process: the shell holds the reading end of a pipe. The system closes the
-//! other end when the test's process ends, and then the shell kills the program.
+//! Linux can send a signal to a child when its parent ends, but it sends the signal already when the *thread* ends that
+//! started the child, and the threads of tests end early. So a shell starts the program, and reads from a pipe. When
+//! the test's process ends, the system closes the writing end of the pipe, and the shell kills the program.
 
 use std::env;
 use std::fs::File;
@@ -14,8 +14,9 @@ use anyhow::{Context, Result, ensure};
 
 use crate::wait::wait_for;
 
-/// A script that starts the program, prints its id, and ends with it. A line on standard input kills the program; the
-/// end of standard input means that the test's process is gone, so the shell removes the folder as well.
+/// A script that starts the program, prints the program's process id, and ends when the program ends. A line on
+/// standard input makes the script kill the program. The end of standard input means that the test's process has ended:
+/// the script then kills the program and removes the folder.
 const SHELL: &str = r#"
 exec 3<&0
 folder=$1 log=$2; shift 2
@@ -41,7 +42,7 @@ pub(crate) struct Process {
     shell: Child,
     /// The process id of the program, not of the shell.
     id: u32,
-    /// The standard input of the shell: a line, or the end, kills the program.
+    /// The standard input of the shell. The shell kills the program when it reads a line or the end of the input.
     hold: Option<ChildStdin>,
 }
 
@@ -106,7 +107,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // A failed test reports its own error.
+        // An error here must not hide the error of a failed test.
         let _ = self.kill();
     }
 }

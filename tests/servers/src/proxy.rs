@@ -1,5 +1,5 @@
-//! A TCP proxy in front of a server; the proxy loses, cuts, delays and holds back bytes. It never makes or changes a
-//! byte: a client sees only behaviour that a network could cause.
+//! A TCP proxy in front of a server. The proxy can delay, hold back or lose bytes, and close connections. The proxy
+//! never adds or changes a byte, so a client sees only behaviour that a network could cause.
 
 mod frames;
 mod link;
@@ -25,8 +25,8 @@ pub enum Mode {
     Pass,
     /// Passes the client's bytes after this delay, together with the bytes that arrive during the delay.
     Delay(Duration),
-    /// Accepts connections and passes nothing in either direction, also on open connections, like a network that drops
-    /// all packets. Held bytes pass when the mode ends.
+    /// Accepts connections, and passes nothing in either direction, on new and on open connections, like a network that
+    /// drops all packets. Held bytes pass when the mode ends.
     HalfOpen,
     /// Refuses connections and closes the open ones, like a machine without the server.
     Refuse,
@@ -95,16 +95,16 @@ impl Proxy {
             if listens {
                 return Ok(self.state.lock().listens);
             }
-            // The check also tries to connect, because clients may still do so for a moment: a process that another
-            // thread is starting may hold a copy of the closed listener.
+            // The check also tries to connect, because clients may still be able to connect for a moment: a process
+            // that another thread is starting may hold a copy of the closed listener.
             let connects = self.wake();
             Ok(!connects && !self.state.lock().listens)
         })
     }
 
-    /// Passes nothing more on the open connections whose client has sent the given bytes among its first 4 KiB, like a
-    /// network that drops the packets of these connections alone. New connections pass. Returns the number of silent
-    /// connections.
+    /// Passes nothing more on some open connections, like a network that drops the packets of these connections alone:
+    /// the connections whose clients have sent the given bytes within their first 4 KiB. New connections pass. Returns
+    /// the number of silent connections.
     pub fn silence(&self, containing: impl AsRef<[u8]>) -> usize {
         self.state.change(|inner| inner.silence(containing.as_ref()))
     }
@@ -116,23 +116,23 @@ impl Proxy {
 
     /// Loses the replies to the next `count` Redis requests that contain the given bytes; if none are given, to the
     /// next `count` requests. The server executes each request. When the reply arrives, the proxy closes the connection
-    /// instead of passing the reply. Replies to earlier requests pass first. The call replaces the losses that an
-    /// earlier call requested. The method does not work for connections that subscribe, whose replies cannot be matched
-    /// with requests.
+    /// instead of passing the reply. Replies to earlier requests pass first. A further call of this method replaces the
+    /// previous one. The method does not work for connections that subscribe, because the proxy cannot match their
+    /// replies with requests.
     pub fn lose_replies(&self, count: u64, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.lose_replies(count, containing.as_ref()));
     }
 
     /// Loses the next `count` Redis requests that contain the given bytes; if none are given, the next `count`
-    /// requests. The proxy closes the connection instead of passing the request. The call replaces the losses that an
-    /// earlier call requested.
+    /// requests. The proxy closes the connection instead of passing the request. A further call of this method replaces
+    /// the previous one.
     pub fn lose_requests(&self, count: u64, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.lose_requests(count, containing.as_ref()));
     }
 
     /// Holds back the next Redis request that contains the given bytes, and everything that the client sends after it
-    /// on the same connection, until the connection ends. Earlier requests and all replies pass. The call replaces the
-    /// request that an earlier call named.
+    /// on the same connection, until the connection ends. Earlier requests and all replies pass. A further call of this
+    /// method replaces the previous one.
     pub fn hold_request(&self, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.hold_request(containing.as_ref()));
     }
@@ -142,7 +142,8 @@ impl Proxy {
         self.state.lock().counts
     }
 
-    /// Wakes the thread that accepts connections. Returns `false` if there is none.
+    /// Wakes the thread that accepts connections, by connecting to the proxy. Returns `false` if no thread accepts
+    /// connections.
     fn wake(&self) -> bool {
         TcpStream::connect((self.address, self.port())).is_ok()
     }

@@ -1,8 +1,7 @@
-//! A real `rabbitmq-server`: one of a test's own, or a virtual host on one that tests share.
+//! A real `rabbitmq-server`: a separate broker for one test, or a virtual host on a broker that several tests share.
 //!
-//! A start costs seven seconds of a processor, so tests share a broker unless they kill, pause, block
-//! or configure it. Every method takes `&self`, so that a test can kill a broker while others talk
-//! to it.
+//! A start costs seven seconds of processor time, so a test uses a shared broker, except if it kills, pauses, blocks or
+//! configures the broker. Every method takes `&self`, so that a test can kill a broker while other threads use it.
 
 mod console;
 mod options;
@@ -90,7 +89,7 @@ impl Rabbit {
         }
     }
 
-    /// Returns the URL at another port, such as the port of a proxy before the broker, without TLS.
+    /// Returns the URL at another port, such as the port of a proxy in front of the broker, without TLS.
     pub fn url_at(&self, port: u16) -> String {
         self.address("amqp", "127.0.0.1", port)
     }
@@ -113,7 +112,7 @@ impl Rabbit {
         self.own()?.process.kill()
     }
 
-    /// Ends the broker in order by SIGTERM, and waits for its end.
+    /// Ends the broker cleanly by SIGTERM, and waits for its end.
     pub fn stop(&self) -> Result<()> {
         self.own()?.process.stop().map(drop)
     }
@@ -128,22 +127,23 @@ impl Rabbit {
         self.own()?.process.set_paused(false)
     }
 
-    /// Starts the broker in the same folder on the same port, and waits until its queues have leaders. Kills a running
-    /// broker before.
+    /// Starts the broker in the same folder on the same port, and waits until its queues have leaders. If the broker is
+    /// running, kills it first.
     pub fn restart(&self) -> Result<()> {
         self.own()?.restart()
     }
 
-    /// Sets a parameter of the broker's own application to a value in Erlang's notation.
+    /// Sets a parameter of the Erlang application `rabbit` to a value in Erlang's notation.
     pub fn set(&self, parameter: &str, value: &str) -> Result<()> {
-        // RabbitMQ 4 reads some parameters from another place.
+        // RabbitMQ 4 reads some parameters from `persistent_term` instead.
         let set = format!(
             "application:set_env(rabbit, {parameter}, {value}), persistent_term:put({parameter}, {value})."
         );
         self.own()?.evaluate(&set).map(drop)
     }
 
-    /// Sets the part of the memory that the broker may use. At 0 it blocks connections that publish.
+    /// Sets the part of the machine's memory that the broker may use. At 0, the broker blocks all connections that
+    /// publish.
     pub fn limit_memory(&self, part: f64) -> Result<()> {
         let set = format!("vm_memory_monitor:set_vm_memory_high_watermark({part:.6}).");
         self.own()?.evaluate(&set).map(drop)
@@ -160,8 +160,8 @@ impl Rabbit {
         self.server.evaluate(&close).map(drop)
     }
 
-    /// Adds a user with a password. The user may use every resource of the virtual host, and declare and delete those
-    /// whose names match an expression.
+    /// Adds a user with a password. The user may read from and write to every resource of the virtual host, and may
+    /// declare and delete the resources whose names match the regular expression `declares`.
     pub fn add_user(&self, name: &str, password: &str, declares: &str) -> Result<()> {
         let added = self.server.evaluate(&format!(
             "ok = rabbit_auth_backend_internal:add_user({name}, {password}, {user}), All = {all}, \
@@ -177,9 +177,11 @@ impl Rabbit {
         Ok(())
     }
 
-    /// Adds a user who may declare and delete only what a stream with the queue `cases` needs, without its markers.
+    /// Adds a user who may declare and delete only the queues and exchanges that a stream with the queue `cases` needs,
+    /// except its markers.
     pub fn add_narrow_user(&self, name: &str) -> Result<()> {
-        // From RabbitMQ 4.0 on, the host finds out what the broker supports by the name of an exchange.
+        // On RabbitMQ 4.0 and later, Ordain succeeds in declaring an exchange `{queue}.version.*`, and so needs the
+        // right to declare it.
         let version = if self.major_version()? >= 4 { r"|\.version\..*" } else { "" };
         self.add_user(name, "guest", &format!(r"^cases(\.dropped{version})?$"))
     }
@@ -235,18 +237,19 @@ impl Rabbit {
         Ok(())
     }
 
-    /// Waits until the broker has written declarations to its disk. The broker writes them up to two seconds late:
-    /// after a kill, a queue that was not written has lost all messages that it had confirmed.
+    /// Waits until the broker has written declarations to its disk. The broker writes them up to two seconds late. If a
+    /// test kills the broker before the declaration of a queue is written, the queue loses even its confirmed messages.
     pub fn sync(&self) -> Result<()> {
-        // If another test's virtual host closes a table at this moment, the close writes the table.
+        // `catch`, because another test's virtual host may close a table at this moment. The close then writes the
+        // table.
         let sync = "ok = mnesia:sync_log(), [catch dets:sync(Table) || Table <- dets:all()], ok.";
         let done = self.server.evaluate(sync)?;
         ensure!(done == "ok", "mnesia:sync_log, dets:sync: {done}");
         Ok(())
     }
 
-    /// Returns the current numbers of messages of each queue: ready, and delivered without an acknowledgement. A queue
-    /// that does not reply counts as the maximum.
+    /// Returns two current numbers for each queue: its ready messages, and its delivered messages without an
+    /// acknowledgement. For a queue that does not reply, both numbers are the maximum.
     pub fn queues(&self) -> Result<BTreeMap<String, (u64, u64)>> {
         // The lists of `rabbitmqctl` are up to five seconds old for quorum queues.
         let listed = self.server.evaluate(&format!(
@@ -331,7 +334,7 @@ impl Rabbit {
 impl Drop for Rabbit {
     fn drop(&mut self) {
         if self.is_shared {
-            // A failed test reports its own error.
+            // An error here must not hide the error of a failed test.
             let host = binary(&self.virtual_host);
             let delete = format!("rabbit_vhost:delete({host}, {}).", binary(USER));
             let _ = self.server.evaluate(&delete);

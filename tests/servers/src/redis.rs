@@ -24,21 +24,21 @@ use crate::running::Running;
 use crate::tls::Certificates;
 use crate::wait::wait_until;
 
-/// How often a start is tried if another process takes the port at the last moment.
+/// Maximum number of attempts to start a server. An attempt fails if another process takes the port at the last moment.
 const STARTS: u32 = 5;
 /// The name of the configuration in the folder of a server.
 pub(crate) const CONFIG: &str = "redis.conf";
-/// The number of log lines in an error.
+/// The maximum number of log lines that an error contains.
 const TAIL: usize = 20;
 
 /// A Redis in a private folder on a private port of 127.0.0.1. Dropping the value kills the server.
 #[derive(Debug)]
 pub struct Redis {
-    /// Declared before the folder, so that the process ends first.
+    /// Declared before the folder: Rust drops fields in this order, so the process ends before its folder is removed.
     process: Running,
     port: Port,
     tls: Option<(Port, Certificates)>,
-    /// Reserved for as long as the server may restart.
+    /// The port between the nodes of a Cluster, reserved until the value is dropped, because the server may restart.
     bus: Option<Port>,
     options: Options,
     folder: TempDir,
@@ -139,7 +139,7 @@ impl Redis {
         Ok(connection)
     }
 
-    /// Sends a command over a new connection. Returns an error if the server replies with one.
+    /// Sends a command over a new connection. Returns an error if the reply is an error.
     pub fn command(&self, command: &[&str]) -> Result<Reply> {
         self.connect()?.command(command)
     }
@@ -166,8 +166,9 @@ impl Redis {
         Ok(seconds("used_cpu_user")? + seconds("used_cpu_sys")?)
     }
 
-    /// Waits until this replica is in step with its master, and has written what it received to disk. After a full
-    /// copy, a replica writes its append-only file in the background; killed meanwhile, it would start empty.
+    /// Waits until this replica is in step with its master, and has written all received data to disk. After a full
+    /// copy, a replica writes its append-only file in the background. If a test killed the replica before the end of
+    /// this write, the replica would be empty after a restart.
     pub fn until_in_step(&self) -> Result<()> {
         wait_until("a replica in step with its master", || {
             ensure!(self.is_running(), "the replica has ended");

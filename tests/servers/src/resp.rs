@@ -1,5 +1,5 @@
-//! The part of the Redis protocol (version 2) that tests need to query a server. The module never reconnects or
-//! retries: a test must see what happened.
+//! The part of the Redis protocol (version 2) that tests need to query a server. This module never reconnects or
+//! retries, because a test must see each failure.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -49,7 +49,7 @@ impl Reply {
     }
 }
 
-/// A connection to a server. It waits at most 30 seconds for a reply.
+/// A connection to a server. The connection waits at most 30 seconds for a reply.
 #[derive(Debug)]
 pub struct Connection {
     stream: BufReader<TcpStream>,
@@ -65,13 +65,14 @@ impl Connection {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// Sends a command and waits for its reply of any kind. Fails only if the connection does.
+    /// Sends a command and waits for its reply. Returns an error only if the connection fails; an error reply is a
+    /// [`Reply::Error`].
     pub fn attempt(&mut self, command: &[&str]) -> Result<Reply> {
         self.send(command)?;
         self.receive()
     }
 
-    /// Sends a command and waits for its reply. Returns an error if the server replies with one.
+    /// Sends a command and waits for its reply. Returns an error if the reply is an error.
     pub fn command(&mut self, command: &[&str]) -> Result<Reply> {
         match self.attempt(command)? {
             Reply::Error(error) => bail!("`{}`: {error}", command.join(" ")),

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::process::Process;
 use crate::wait::wait_until;
 
-/// A server's process, or none. Dropping the value kills the process.
+/// The process of a server; empty while no process is started. Dropping the value kills the process.
 #[derive(Debug, Default)]
 pub(crate) struct Running(Mutex<State>);
 
@@ -65,7 +65,7 @@ impl Running {
         let process = state.process.as_mut().context("the server is not running")?;
         process.signal(if paused { "STOP" } else { "CONT" })?;
         if paused {
-            // The signal is sent, but a thread of the process may not have stopped yet.
+            // A thread of the process may still run for a moment after the signal.
             wait_until("a paused process", || Ok(stands_still(process.id())))?;
         }
         state.paused = paused;
@@ -77,7 +77,7 @@ impl Running {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A failed test still ends its servers.
+        // A test that panics must still be able to end its servers, so a poisoned lock is no error.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -87,7 +87,7 @@ pub fn stands_still(id: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{id}/task")) else { return false };
     threads.flatten().all(|thread| {
         let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        // The state follows the name, which is in parentheses and may hold any characters.
+        // The state follows the name of the thread, which is in parentheses and may contain any characters.
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     })
 }

@@ -1,5 +1,5 @@
-//! A real Redis Sentinel for a master and its replica. The module never decides which server is master: it queries the
-//! Sentinel, which decides.
+//! A real Redis Sentinel for a master and its replica. The Sentinel alone decides which server is the master; this
+//! module only queries the decision.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,17 +14,17 @@ use crate::wait::wait_until;
 
 /// The name under which the Sentinel knows the group.
 const NAME: &str = "ordain";
-/// How long a master may be silent while no failover is expected: on a busy machine, half a second without a reply
-/// occurs easily, and an unexpected failover loses writes.
+/// How long a master may be silent while the test expects no failover. The time is long, because a master on a busy
+/// machine may not reply for half a second, and an unexpected failover loses writes.
 const CALM: Duration = Duration::from_secs(20);
-/// How long a master may be silent before its replacement.
+/// How long a master may be silent before the Sentinel replaces it, while the test expects a failover.
 const DOWN_AFTER: Duration = Duration::from_millis(500);
 /// How long a failover may make no progress, in milliseconds. The Sentinel waits twice as long before another try.
 const FAILOVER_TIMEOUT_MS: u32 = 3_000;
 /// The password of a master that is cut off. Neither the Sentinel nor the replica has this password.
 const CUT_OFF_PASSWORD: &str = "cut-off";
 
-/// A master, its replica, and one Sentinel that may fail over alone.
+/// A group: a master, its replica, and one Sentinel, which needs no other Sentinel for a failover.
 #[derive(Debug)]
 pub struct Sentinel {
     /// Declared before the servers, so that the Sentinel ends before them.
@@ -36,9 +36,9 @@ pub struct Sentinel {
 }
 
 impl Sentinel {
-    /// Starts all three, and waits until the Sentinel knows the replica. The Sentinel considers a master down after 20
-    /// seconds of silence, so that no failover occurs before a test calls [`failover`](Self::failover) or
-    /// [`down_after`](Self::down_after).
+    /// Starts a master, a replica and a Sentinel, and waits until the Sentinel knows the replica. The Sentinel
+    /// considers a master down after 20 seconds of silence, so that no failover occurs before a test calls
+    /// [`failover`](Self::failover) or [`down_after`](Self::down_after).
     pub fn start() -> Result<Self> {
         Self::with(&Options::new())
     }
@@ -49,7 +49,7 @@ impl Sentinel {
     }
 
     /// Starts a group with a proxy in front of each server. The Sentinel announces the proxies and connects through
-    /// them. A server whose proxy does not pass bytes is down in the Sentinel's view.
+    /// them. If a proxy passes no bytes, the Sentinel considers the server behind it down.
     pub fn behind_proxies(options: &Options) -> Result<Self> {
         let servers = servers(options)?;
         let mut proxies = Vec::new();
@@ -130,8 +130,8 @@ impl Sentinel {
         Ok(port.parse()?)
     }
 
-    /// Sets how long a master may be silent before the Sentinel considers it down and replaces it. With less than a
-    /// second, that may happen at any time on a busy machine.
+    /// Sets how long a master may be silent before the Sentinel considers it down and replaces it. On a busy machine, a
+    /// limit below a second may cause a failover at any time.
     pub fn down_after(&self, silence: Duration) -> Result<()> {
         let silence = silence.as_millis().to_string();
         let set = ["SENTINEL", "SET", NAME, "down-after-milliseconds", &silence];
@@ -144,8 +144,9 @@ impl Sentinel {
         self.replica().fall_behind(self.master())
     }
 
-    /// Kills the master, and waits until the Sentinel names the other server and that server is master. Returns the
-    /// duration: a fraction of a second to 3 seconds. Afterwards a master may be silent for 20 seconds again.
+    /// Kills the master, and waits until the other server is the master and the Sentinel names it. Returns the
+    /// duration, which is a fraction of a second to 3 seconds. Afterwards, the limit for a silent master is 20 seconds
+    /// again.
     pub fn failover(&self) -> Result<Duration> {
         let started = Instant::now();
         self.master().kill()?;
@@ -155,17 +156,17 @@ impl Sentinel {
         Ok(started.elapsed())
     }
 
-    /// Waits until the Sentinel has replaced a master that it does not reach: until it names the other server and that
-    /// server is master. Afterwards a master may be silent for 20 seconds again.
+    /// Waits until the Sentinel has replaced a master that it does not reach: until the other server is the master and
+    /// the Sentinel names it. Afterwards, the limit for a silent master is 20 seconds again.
     pub fn until_replaced(&self) -> Result<()> {
-        // The limit becomes short only now, when the Sentinel does not reach the master: with a short limit before, the
-        // Sentinel could replace a running master on a busy machine.
+        // The limit becomes short only now that the Sentinel no longer reaches the master. With a short limit before,
+        // the Sentinel could replace a master that is only slow on a busy machine.
         self.down_after(DOWN_AFTER)?;
         let number = 1 - self.number();
         let next = self.replica();
         let port = self.port(number).to_string();
         wait_until("another master", || {
-            // At the end of a failover, other commands name the new master earlier than this command.
+            // Use this command, because at the end of a failover other commands name the new master too early.
             let reply = self.watcher.command(&["SENTINEL", "MASTER", NAME])?;
             let fields: Vec<&str> = reply.parts().iter().filter_map(Reply::text).collect();
             let is_named = fields.chunks(2).any(|field| field == ["port", &port]);
@@ -186,16 +187,16 @@ impl Sentinel {
         self.replica().pause()
     }
 
-    /// Kills the replica and starts it again, and waits until the Sentinel reaches it. A replica that was silent loses
-    /// the writes that arrived meanwhile, because it had not read them.
+    /// Kills the replica and starts it again, and waits until the Sentinel reaches it. A silenced replica loses the
+    /// writes that its system received during the silence, because the replica had not read them.
     pub fn restart_replica(&self) -> Result<()> {
         self.replica().restart()?;
         self.until_replica("a Sentinel that reaches the replica", |is| is("flags", "slave"))
     }
 
-    /// Splits the group: from now on, only clients that are connected already reach the master. The Sentinel and the
-    /// replica do not reach it. If the replica is not paused, it has all writes from before the split. A call of
-    /// [`until_replaced`](Self::until_replaced) must follow within 4 seconds, and then [`reunite`](Self::reunite).
+    /// Splits the group: from now on, only clients that are already connected reach the master. The Sentinel and the
+    /// replica do not reach the master. If the replica is not paused, it has all writes from before the split. A call
+    /// of [`until_replaced`](Self::until_replaced) must follow within 4 seconds, and then [`reunite`](Self::reunite).
     pub fn cut_off(&self) -> Result<CutOff> {
         if !self.replica().is_paused() {
             self.replica().until_caught_up(self.master())?;
@@ -218,9 +219,9 @@ impl Sentinel {
     }
 
     /// Ends a split after the Sentinel has replaced the master: the old master, which still runs, becomes a replica,
-    /// discards the writes that the new master lacks, and closes the connections of its clients. The old master does
-    /// the same when a Sentinel reaches it again, but only eight seconds later. Waits until it is in step and the
-    /// Sentinel knows it. Then the next failover or split can follow.
+    /// discards the writes that the new master lacks, and closes the connections of its clients. Without this method, a
+    /// Sentinel that reaches the old master again would cause the same, but only eight seconds later. Waits until the
+    /// old master is in step and the Sentinel knows it. After this call, the next failover or split can follow.
     pub fn reunite(&self) -> Result<()> {
         let port = self.port(self.number()).to_string();
         let old = self.replica();
@@ -235,9 +236,9 @@ impl Sentinel {
         self.until_replica_known()
     }
 
-    /// Starts the old master as a replica from the first moment, and waits until it is in step and the Sentinel knows
-    /// it. Then the next failover can follow. If `restart` starts the master instead, it remains a master until the
-    /// Sentinel reconfigures it.
+    /// Starts the killed old master as a replica, and waits until it is in step and the Sentinel knows it. After this
+    /// call, the next failover can follow. With [`Redis::restart`] instead, the old master would start as a master,
+    /// until the Sentinel reconfigures it.
     pub fn rejoin(&self) -> Result<()> {
         let port = self.port(self.number());
         self.replica().configure_later(&format!("replicaof 127.0.0.1 {port}"))?;
@@ -246,7 +247,7 @@ impl Sentinel {
         self.until_replica_known()
     }
 
-    /// Waits until the Sentinel could make the replica a master.
+    /// Waits until the Sentinel considers the replica fit to become the master.
     fn until_replica_known(&self) -> Result<()> {
         self.until_replica("a Sentinel that knows the replica", |is| {
             is("master-link-status", "ok") && is("flags", "slave")
@@ -286,7 +287,7 @@ pub struct CutOff {
 }
 
 impl CutOff {
-    /// Returns a connection to the master, which would refuse a new one.
+    /// Returns a connection to the master that existed before the split. The master would refuse a new connection.
     pub fn connection(&mut self) -> &mut Connection {
         &mut self.connection
     }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::process::find;
 
-/// The configuration of `openssl`. It is complete, so that the machine's own settings have no effect.
+/// The configuration of `openssl`. The configuration is complete, so that the settings of the machine have no effect.
 const CONFIG: &str = "\
 [req]
 distinguished_name = name

@@ -1,4 +1,5 @@
-//! Waits with a limit. The module never waits for a time to pass if a test can query a state instead.
+//! Waits for a condition, with a time limit. This module never waits for a fixed time where a test can query a state
+//! instead.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use anyhow::{Result, bail};
 pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 /// The interval between two checks.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The interval between two checks that run a command, which itself takes about as long.
+/// The interval between two checks that run a command. A command takes about as long as this interval.
 const COMMAND_PAUSE: Duration = Duration::from_millis(100);
 
 /// Waits until a condition holds, at most a minute. Calls `is_so` repeatedly; an error of `is_so` ends the wait.
@@ -16,7 +17,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result
     wait_for(what, || Ok(is_so()?.then_some(())))
 }
 
-/// Waits until a condition holds whose check runs a command: with a longer interval.
+/// Waits until a condition holds, and checks it at a longer interval, because the check runs a command.
 pub fn wait_for_command(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     wait_with(COMMAND_PAUSE, DEADLINE, what, || Ok(is_so()?.then_some(())))
 }
@@ -26,7 +27,7 @@ pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Result<Option<T>>) -
     wait_within(DEADLINE, what, look)
 }
 
-/// Waits until `look` finds a value, with another limit.
+/// Waits until `look` finds a value, for at most `limit`.
 pub(crate) fn wait_within<T>(
     limit: Duration,
     what: &str,

@@ -154,7 +154,7 @@ fn half_open_proxy_passes_held_bytes_afterwards() -> Result<()> {
     Ok(())
 }
 
-/// Only the connection that the test names becomes silent, and it stays silent.
+/// Only the connection that the test selects becomes silent, and this connection stays silent.
 #[test]
 fn silent_connection_stays_silent_alone() -> Result<()> {
     let (redis, proxy) = both()?;
@@ -171,7 +171,7 @@ fn silent_connection_stays_silent_alone() -> Result<()> {
     Ok(())
 }
 
-/// A second proxy has the port of the first one, at another address, and works without it.
+/// A second proxy has the port of the first proxy at another address, and works without the first proxy.
 #[test]
 fn proxy_at_another_address_works_alone() -> Result<()> {
     let (_redis, proxy) = both()?;

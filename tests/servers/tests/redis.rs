@@ -1,4 +1,4 @@
-//! Servers alone: side by side, killed, stopped, paused, returned to an earlier time.
+//! Tests of separate Redis servers: side by side, killed, stopped, paused, and returned to an earlier time.
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -137,7 +137,7 @@ fn replica_follows_a_master_with_a_password() -> Result<()> {
 fn replica_in_step_has_its_data_on_disk() -> Result<()> {
     let master = Redis::start(&[])?;
     master.command(&["SET", "a", "1"])?;
-    // In microseconds, for each key that the background process writes.
+    // This delay, in microseconds for each key, makes the background process slow.
     let slow = Options::new().line("rdb-key-save-delay 300000");
     let replica = Redis::with(&slow.replica_of(&master))?;
     master.kill()?;
@@ -199,7 +199,8 @@ const HOLDS: &str = "ORDAIN_TEST_HOLDS_A_SERVER";
 #[test]
 fn a_killed_process_leaves_nothing() -> Result<()> {
     if env::var_os(HOLDS).is_some() {
-        // The thread ends, as the threads of tests do.
+        // Start the server on a thread that ends at once, as the threads of tests do. The server must not end with this
+        // thread.
         let redis = std::thread::spawn(|| Redis::start(&[])).join().expect("no panic")?;
         println!("server {} {}", redis.port(), redis.data().display());
         std::thread::sleep(Duration::from_mins(1));
@@ -210,7 +211,7 @@ fn a_killed_process_leaves_nothing() -> Result<()> {
     let mut holder = command.env(HOLDS, "1").stdout(Stdio::piped()).spawn()?;
     let output = BufReader::new(holder.stdout.take().context("the output is piped")?);
     let server = output.lines().map_while(Result::ok).find_map(|line| {
-        // The name of the test may precede the words.
+        // The line may begin with the name of the test.
         let (port, data) = line.split_once("server ")?.1.split_once(' ')?;
         Some((port.parse::<u16>().ok()?, PathBuf::from(data)))
     });

@@ -62,7 +62,7 @@ fn sentinel_announces_the_proxies_of_servers() -> Result<()> {
     assert_eq!(Connection::open(second.port())?.command(&["INCR", "a"])?, Reply::Int(2));
 
     group.rejoin()?;
-    // A disconnected master is down in the Sentinel's view, and still considers itself master.
+    // The Sentinel considers a disconnected master down, but the master still accepts writes.
     group.down_after(Duration::from_secs(1))?;
     second.set(Mode::HalfOpen)?;
     wait_until("another master", || Ok(group.named()? == first.port()))?;
@@ -71,7 +71,8 @@ fn sentinel_announces_the_proxies_of_servers() -> Result<()> {
     Ok(())
 }
 
-/// The split master serves only its earlier clients. When the split ends, it discards what they wrote.
+/// The split master serves only the clients that were connected before the split. When the split ends, the master
+/// discards their writes.
 #[test]
 fn split_master_is_replaced_and_comes_back() -> Result<()> {
     let group = Sentinel::start()?;
@@ -101,7 +102,7 @@ fn split_master_is_replaced_and_comes_back() -> Result<()> {
     group.rejoin()
 }
 
-/// A replica that was silent lacks the writes that it did not read.
+/// After a silence, a replica lacks the writes that it did not read.
 #[test]
 fn silent_replica_loses_what_arrived_meanwhile() -> Result<()> {
     let group = Sentinel::start()?;

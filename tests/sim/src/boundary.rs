@@ -1,8 +1,8 @@
-//! Deliberate faults between a sequencer and its world, to prove that the checker finds them. Each
-//! fault changes settings, inputs or effects on their way. Some faults in the sequencer's own
-//! decisions cannot be imitated by such a change; these are in `ordain_core::SequencerFault`.
+//! Deliberate faults between a sequencer and its world, to prove that the checker finds them. Each fault changes
+//! settings, inputs or effects on their way to or from the sequencer. Faults in the sequencer's own decisions that such
+//! a change cannot imitate are in `ordain_core::SequencerFault`.
 //!
-//! The checker sees inputs before a fault changes them, and effects after.
+//! The checker sees inputs before a fault changes them, and effects after a fault has changed them.
 
 mod early;
 mod effects;
@@ -25,12 +25,12 @@ use early::EarlyAcks;
 pub(crate) struct FaultySequencer {
     sequencer: Sequencer,
     fault: Option<BoundaryFault>,
-    /// Changed and added effects that the world has not received yet.
+    /// Effects that the fault has changed or added, and that the world has not received yet.
     effects: VecDeque<Effect>,
     early_acks: EarlyAcks,
-    /// By shard, the amount by which the store receives a higher commit number than the sequencer requested.
+    /// By shard, the amount that the fault adds to each commit number on the way to the store.
     shifts: BTreeMap<u32, u64>,
-    /// By shard, the unanswered batch in the form that the sequencer requested first.
+    /// By shard, the unanswered batch, as the sequencer requested it the first time.
     unanswered: BTreeMap<u32, Arc<Batch>>,
     /// By shard, the highest number of a requested batch.
     newest: BTreeMap<u32, u64>,
@@ -55,7 +55,7 @@ impl FaultySequencer {
         }
     }
 
-    /// Switches on a fault of the sequencer's decisions.
+    /// Switches on a deliberate fault in the sequencer's own decisions.
     #[cfg(feature = "faults")]
     pub(crate) fn inject(&mut self, fault: ordain_core::SequencerFault) {
         self.sequencer.inject(fault);
@@ -85,7 +85,7 @@ impl FaultySequencer {
     }
 }
 
-/// Passes the getters of the sequencer on unchanged.
+/// Makes the getters of the sequencer available without a change.
 impl Deref for FaultySequencer {
     type Target = Sequencer;
 

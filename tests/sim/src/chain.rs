@@ -1,4 +1,4 @@
-//! Numbered messages in a store that goes back in time, in long random runs of the model's world
+//! Plays long random runs of the model of numbered messages in a store that goes back in time
 //! ([`ordain_model::ChainWorld`]).
 
 use ordain_model::{ChainFault, ChainPlaces, ChainSeen, ChainStep, ChainWorld};
@@ -8,12 +8,12 @@ use crate::rng::{Rng, mix};
 
 /// Number of states that the shards may go back to.
 const REMEMBERED: u64 = 6;
-/// Largest numbers of commits, and of messages of the other producer, in a run. A commit has at most 3 messages, so the
-/// events of all commits have numbers below 100, where the numbers of the other producer begin.
+/// Largest number of commits in a run. A commit has at most 3 messages, so the events of all commits have numbers below
+/// 100. The numbers of the other producer begin at 100; `OTHERS` is the largest number of its messages.
 const COMMITS: u64 = 30;
 const OTHERS: usize = 60;
 
-/// Plays the run of a seed.
+/// Plays the random run that the seed determines.
 pub fn run_chain(seed: u64, fault: Option<ChainFault>) -> Result<ChainSeen, Violation> {
     let mut rng = Rng::new(mix(&[seed, 0x63]));
     let mut world = ChainWorld::new(rng.between(1, 2) as u8, fault);
@@ -22,8 +22,8 @@ pub fn run_chain(seed: u64, fault: Option<ChainFault>) -> Result<ChainSeen, Viol
     let loses_answers = rng.permille(400);
     let forgets = rng.permille(150);
     let places = [ChainPlaces::Source, ChainPlaces::Destination, ChainPlaces::Both];
-    // The shards that go back in this run, and how rarely they do so: the owner needs some steps to recover from a
-    // loss.
+    // `place` selects the shards that go back in this run. A high `rare` makes losses rare, because the owner needs
+    // some steps to recover from a loss.
     let place = rng.below(4) as usize;
     let rare = rng.between(1, 8);
     let mut steps = Vec::new();

@@ -1,6 +1,6 @@
-//! Watches a run from outside and reports which invariant broke. The world notifies the checker of everything that is
-//! delivered, requested, applied, acknowledged and published. The checker itself derives the allowed states, from one
-//! list of settled sequences per key. The checker must never influence a run.
+//! Watches a run from outside, and reports the first broken invariant. The world notifies the checker of each delivery,
+//! request, applied commit, acknowledgement and publication. From these, the checker derives the allowed states: it
+//! keeps one list of settled sequences per key. The checker must never influence a run.
 
 mod acks;
 mod alarms;
@@ -35,7 +35,7 @@ use watch::Watch;
 /// A broken invariant, with a description.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// The broken invariant: `I1` to `I8`, or the name of another promise.
+    /// The broken invariant: `I1` to `I8`, or the name of another checked rule.
     pub invariant: &'static str,
     /// The observation that contradicts the invariant.
     pub detail: String,
@@ -58,24 +58,25 @@ pub(crate) struct Checker {
     known: Known,
     /// The expected dead letters of the store.
     letters: BTreeMap<LetterId, DeadLetter>,
-    /// By key and content of an event, the letters that hold it.
+    /// By key and content of an event, the dead letters that hold the event.
     letter_index: BTreeMap<(Key, u64), BTreeSet<LetterId>>,
     publishing: Publishing,
     tries: Tries,
     watches: BTreeMap<u64, Watch>,
     /// Keys whose key record was made unreadable.
     corrupt: BTreeSet<Key>,
-    /// Keys with spilled events that could not be read; for each, true if all its spilled events can be read now.
+    /// Keys with spilled events that an owner could not read.
     unread: BTreeSet<Key>,
+    /// True after the simulation has stopped making reads of spilled events fail.
     mended: bool,
-    /// The first position of each (key, id) in the source's queue, for a stream whose events Ordain numbers.
+    /// For a stream whose events Ordain numbers: by key and id, the first position of the event in the source's queue.
     places: BTreeMap<(Key, u64), usize>,
     deaths: u32,
     /// Number of times that the store went back.
     times_back: u32,
     /// True if the store has gone back and the owner has not yet repeated all lost commits.
     pub(crate) incomplete: bool,
-    /// (key, content) of events whose delivery was acknowledged.
+    /// Key and content of each event whose delivery was acknowledged.
     acknowledged_events: BTreeSet<(Key, u64)>,
     alarms: Alarms,
 }
@@ -110,7 +111,7 @@ impl Checker {
         self.violation.as_ref()
     }
 
-    /// Records a broken invariant. Only the first one counts, because later ones may be its consequences.
+    /// Records a broken invariant. Only the first broken invariant counts, because it may have caused the later ones.
     pub(crate) fn broke(&mut self, invariant: &'static str, detail: String) {
         self.violation.get_or_insert(Violation { invariant, detail });
     }
@@ -134,7 +135,8 @@ impl Checker {
         self.unread.insert(key.clone());
     }
 
-    /// Records that reads succeed from now on: every key that waited for a read must progress.
+    /// Records that all reads of spilled events succeed from now on. Every key that waited for a read must now
+    /// progress.
     pub(crate) fn mended(&mut self) {
         self.mended = true;
     }
@@ -150,7 +152,7 @@ impl Checker {
         self.keys.entry(key.clone()).or_insert_with(|| KeyModel::new(first))
     }
 
-    /// Returns the durable `next` of a key.
+    /// Returns the next sequence of a key, according to the durable key record.
     fn next(&self, key: &Key) -> u64 {
         self.keys.get(key).map_or(self.plan.settings.first, |model| model.next)
     }

@@ -1,4 +1,4 @@
-//! A file source with a store that goes back in time, in long random runs of the model's world
+//! Plays long random runs of the model of a file source with a store that goes back in time
 //! ([`ordain_model::CheckpointWorld`]).
 
 use ordain_model::{CheckpointFault, CheckpointSeen, CheckpointStep, CheckpointWorld};
@@ -9,7 +9,7 @@ use crate::rng::{Rng, mix};
 /// Number of states that the shards may go back to.
 const REMEMBERED: u64 = 6;
 
-/// Plays the run of a seed.
+/// Plays the random run that the seed determines.
 pub fn run_checkpoint(
     seed: u64,
     fault: Option<CheckpointFault>,

@@ -1,4 +1,4 @@
-//! A producer with a store that goes back in time, in long random runs of the model's world
+//! Plays long random runs of the model of a producer with a store that goes back in time
 //! ([`ordain_model::ProducerWorld`]).
 
 use ordain_model::{ProducerFault, ProducerSeen, ProducerStep, ProducerWorld};
@@ -11,7 +11,7 @@ const REMEMBERED: u64 = 6;
 /// Largest number of events of the other producer in a run. Their numbers begin at 100 and must fit into a `u8`.
 const OTHERS: u8 = 60;
 
-/// Plays the run of a seed.
+/// Plays the random run that the seed determines.
 pub fn run_producer(seed: u64, fault: Option<ProducerFault>) -> Result<ProducerSeen, Violation> {
     let mut rng = Rng::new(mix(&[seed, 0x70]));
     let is_library = rng.permille(300);

@@ -1,5 +1,5 @@
-//! The simulated handler. Its result depends only on the event, the state and the version, so that the checker can
-//! compute every result again.
+//! The simulated handler. Its result depends only on the event, the state and the version, so the checker can compute
+//! each result again.
 
 use bytes::Bytes;
 use ordain_core::{Event, FailureKind, Message, MessageParts, StateUpdate, digest};
@@ -19,7 +19,7 @@ pub(crate) struct Effect {
     pub(crate) complete: bool,
 }
 
-/// The behaviour of an event, fixed before its execution.
+/// The behaviour of an event under the simulated handler. The content of the event determines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nature {
     Fine,
@@ -32,7 +32,8 @@ pub(crate) enum Nature {
 }
 
 impl Nature {
-    /// Returns the failure of try number `tries` (from 0) under this version, if the try fails.
+    /// Returns the failure of try number `tries` (from 0), if this try fails. `mended` is true if a version other than
+    /// the first executes the event.
     pub(crate) fn failure(self, tries: u32, mended: bool) -> Option<FailureKind> {
         match self {
             Self::Fails(kind, times) if tries < times => Some(kind),
@@ -42,7 +43,7 @@ impl Nature {
         }
     }
 
-    /// Returns the kind of failure that may end the event.
+    /// Returns the kind of failure that executions of the event may have.
     pub(crate) fn kind(self) -> Option<FailureKind> {
         match self {
             Self::Fails(kind, _) | Self::FailsUntilMended(kind) | Self::FailsForEver(kind) => {
@@ -131,7 +132,7 @@ pub(crate) fn changed(state: Option<Bytes>, change: &StateUpdate) -> Option<Byte
     }
 }
 
-/// Combines two changes into one that has the effect of both in order.
+/// Combines two changes of a state into one change with the same effect.
 pub(crate) fn then(first: StateUpdate, second: &StateUpdate) -> StateUpdate {
     match second {
         StateUpdate::Keep => first,

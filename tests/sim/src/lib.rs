@@ -1,5 +1,5 @@
-//! A deterministic simulation of the world around sequencers, and a checker that was written from the design alone
-//! and knows nothing of a sequencer's implementation.
+//! A deterministic simulation of the world around sequencers, and a checker of their behaviour. The checker is written
+//! from the design alone: it uses nothing of the sequencer's implementation.
 //!
 //! A seed determines a run: the profile (the kinds and rates of failures), the producers' script, the settings, and
 //! every delay and choice. [`run`] plays a run and reports a broken invariant.
@@ -52,7 +52,7 @@ pub struct Options {
     pub core_fault: Option<ordain_core::SequencerFault>,
 }
 
-/// A simulated part that is broken on purpose, to prove that the checker finds faults.
+/// A fault of the simulated store. The fault is deliberate, to prove that the checker finds faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Breakage {
     /// The store applies commits under any claim.
@@ -82,13 +82,13 @@ pub struct Outcome {
     pub profile: Profile,
     /// The number of steps.
     pub steps: u64,
-    /// A text with the size of the run.
+    /// A text with the size of the run: the numbers of steps and owners, and the virtual time.
     pub summary: String,
     /// The first broken invariant, if any. A panic counts as one.
     pub violation: Option<Violation>,
 }
 
-/// Plays the run of a seed.
+/// Plays the random run that the seed determines.
 pub fn run(seed: u64, options: &Options) -> Outcome {
     let plan = plan::Plan::new(seed, options.profile);
     let profile = plan.profile;

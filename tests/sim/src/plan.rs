@@ -1,5 +1,5 @@
-//! The plan of one run: everything that is chosen before the run. Rates are in thousandths, times in ms of virtual
-//! time.
+//! The plan of one run: all choices that are made before the run. Rates are in thousandths: a rate of 20 means 20 of
+//! 1000 events, keys or commits. Times are in ms of virtual time.
 
 use ordain_core::{
     BackoffBounds, ExhaustedPolicy, GapSettings, OrderingMode, OverflowPolicy, RetrySettings,
@@ -14,7 +14,7 @@ use crate::rng::Rng;
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) profile: Profile,
-    /// The sequencer's settings. Each owner replaces the partition by its own.
+    /// The settings of all sequencers. Each owner replaces `partition` by the number of its own partition.
     pub(crate) settings: SequencerSettings,
     pub(crate) partitions: u32,
     pub(crate) producer: Producing,
@@ -22,11 +22,11 @@ pub(crate) struct Plan {
     pub(crate) store: Storing,
     pub(crate) replay: Replaying,
     pub(crate) disturb: Disturbing,
-    /// The longest time that a publication takes.
+    /// The longest time until the sink accepts a publication.
     pub(crate) sink_stands: u64,
     /// True if the source is finite and reports its end.
     pub(crate) once: bool,
-    /// True if the source changes the number of events that it delivers at a time.
+    /// True if the source lowers and raises the prefetch: the number of events that it delivers ahead.
     pub(crate) windows: bool,
 }
 
@@ -38,49 +38,51 @@ pub(crate) struct Producing {
     pub(crate) events: (u64, u64),
     /// The time over which all events are produced.
     pub(crate) spread: u64,
-    /// Events that never reach the queue.
+    /// Rate of events that never reach the queue.
     pub(crate) lost: u32,
-    /// Lost events that the remote replay source has.
+    /// Rate of lost events that the remote replay source has.
     pub(crate) found: u32,
     pub(crate) repeated: u32,
-    /// Events that have a second version with other content.
+    /// Rate of events that have a second version with other content.
     pub(crate) corrupted: u32,
-    /// The largest shift of an event's time.
+    /// The longest random time that is added to an event's time.
     pub(crate) jitter: u64,
-    /// Events that are delayed, and the longest delay.
+    /// Rate of delayed events. The next field has the longest delay.
     pub(crate) late: u32,
     pub(crate) lateness: u64,
-    /// Keys whose last event has the end mark, and the largest number of events after it.
+    /// Rate of keys whose last event has the end mark. The next field has the largest number of events after the end.
     pub(crate) ended: u32,
     pub(crate) after_end: u64,
-    /// Events far beyond all others of their key.
+    /// Rate of events whose sequence is far above all others of their key.
     pub(crate) far: u32,
-    /// Unusable deliveries: the key, the sequence or the id is missing or impossible, or the bytes are not an event.
+    /// Rate of unusable deliveries: the key, the sequence or the id is missing or impossible, or the bytes are not an
+    /// event.
     pub(crate) unusable: u32,
-    /// Events with a payload of kilobytes.
+    /// Rate of events with a payload of kilobytes.
     pub(crate) big: u32,
-    /// Keys whose record was imported from elsewhere and does not begin with the first sequence.
+    /// Rate of keys with an imported record. The events of such a key begin above the first sequence of a new key.
     pub(crate) imported: u32,
-    /// Keys whose events go to another partition from some time on, and events that go to the wrong partition.
+    /// Rate of keys whose events go to another partition from some time on. The next field has the rate of single
+    /// events that go to a wrong partition.
     pub(crate) moved: u32,
     pub(crate) astray: u32,
 }
 
-/// The handlers' behaviour. The result of an event depends on nothing but its content.
+/// The handlers' behaviour. Only the content of an event decides whether it is rejected, fails or ends its key.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Handling {
     pub(crate) rejects: u32,
-    /// Events that fail a few times.
+    /// Rate of events that fail a few times.
     pub(crate) fails: u32,
-    /// Events that fail for ever, or until a version other than the first executes them.
+    /// Rate of events that fail for ever, or until a version other than the first executes them.
     pub(crate) fails_for_ever: u32,
     pub(crate) completes: u32,
-    /// Slow turns, and their longest duration.
+    /// Rate of slow turns. The next field has their longest duration.
     pub(crate) slow: u32,
     pub(crate) slowness: u64,
-    /// Events after which the worker ends the turn early.
+    /// Rate of events after which the worker ends the turn early.
     pub(crate) stops_early: u32,
-    /// The largest number of surplus bytes of a state and of each message.
+    /// The largest number of bytes that the handler adds to a state and to each message, to make them larger.
     pub(crate) padding: u64,
     /// The one key that is blocked for ever.
     pub(crate) blocked: Option<Blocked>,
@@ -102,13 +104,13 @@ pub(crate) enum Blocked {
 pub(crate) struct Storing {
     /// The longest delay of an answer.
     pub(crate) latency: u64,
-    /// Commits that are not applied and get no reply.
+    /// Rate of commits that the store neither applies nor answers.
     pub(crate) lost_before: u32,
-    /// Commits that are applied and get no reply.
+    /// Rate of commits that the store applies, but does not answer.
     pub(crate) lost_after: u32,
     /// True if one key record becomes unreadable.
     pub(crate) corrupts: bool,
-    /// Reads of spilled events that fail, until the end of the run, where all owners start anew.
+    /// Rate of reads of spilled events that fail. At the end of the run, when new owners start, all reads succeed.
     pub(crate) unreadable: u32,
 }
 
@@ -116,26 +118,26 @@ pub(crate) struct Storing {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Replaying {
     pub(crate) latency: u64,
-    /// Answers that contain only a part of the events and report that the request failed.
+    /// Rate of answers that contain only a part of the events, and report that the request failed.
     pub(crate) again: u32,
-    /// Answers that have no room for all found events; the rate also holds for the store, which is a replay source,
-    /// too.
+    /// Rate of answers that have no room for all found events. This rate also holds for the store, which is a replay
+    /// source, too.
     pub(crate) cut: u32,
 }
 
-/// The numbers of disturbances of the owners.
+/// The number of disturbances of each kind in a run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Disturbing {
     pub(crate) crashes: u64,
     pub(crate) takeovers: u64,
     pub(crate) resets: u64,
     pub(crate) versions: u64,
-    /// Drains: the owner finishes its running events, then a successor claims.
+    /// Number of drains. In a drain, the owner finishes its running events, and then a successor claims the partition.
     pub(crate) drains: u64,
-    /// The store goes back under a live owner.
+    /// Number of times that the store goes back while an owner lives.
     pub(crate) steps_back: u64,
-    /// The longest time between a lost connection and the next delivery; in this time the source offers events (shows
-    /// them to the owner before it delivers them). If `None`, the source never offers events.
+    /// The longest time between a lost connection and the next delivery. During this time, the source offers events: it
+    /// shows them to the owner before it delivers them. If `None`, the source never offers events.
     pub(crate) offers: Option<u64>,
 }
 
@@ -179,7 +181,7 @@ impl Plan {
     }
 }
 
-/// Returns settings with wide limits: a profile narrows the limits that it tests.
+/// Returns settings with wide limits. A profile narrows the limits that it tests.
 fn settings(rng: &mut Rng) -> SequencerSettings {
     SequencerSettings {
         ordering: OrderingMode::Sequenced,

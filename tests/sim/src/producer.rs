@@ -1,5 +1,5 @@
-//! Writes the script of a run: the entries of each partition's queue, their order and times, and the events of the
-//! remote replay source.
+//! Writes the script of a run: for each partition, the entries of the queue with their order and times; and the events
+//! that the remote replay source has.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::rng::Rng;
 /// One entry of a queue.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
-    /// The time from which on the entry can be delivered.
+    /// The earliest time at which the source may deliver the entry.
     pub(crate) at: u64,
     pub(crate) item: Item,
 }
@@ -33,16 +33,16 @@ pub(crate) struct Script {
     pub(crate) queues: Vec<Vec<Entry>>,
     /// Events that the remote replay source has.
     pub(crate) remote: BTreeMap<(Key, u64), Arc<Event>>,
-    /// Key records that are in the store from the beginning: the partition and `next`.
+    /// Key records that are in the store from the beginning, each as its partition and its next sequence.
     pub(crate) imported: BTreeMap<Key, (u32, u64)>,
-    /// The time at which the last entry can be delivered.
+    /// The earliest time at which the source may deliver the last entry.
     pub(crate) end: u64,
 }
 
-/// The key that [`Blocked`] concerns.
+/// The key that a [`Blocked`] plan blocks for ever.
 pub(crate) const BLOCKED_KEY: &str = "key-0";
 
-/// Writes the script.
+/// Returns the script of a run.
 pub(crate) fn script(plan: &Plan, rng: &mut Rng) -> Script {
     let mut writer = Writer { plan, rng, placed: Vec::new(), script: Script::default() };
     for key in 0..plan.producer.keys {
@@ -65,7 +65,7 @@ struct Writer<'a> {
     script: Script,
 }
 
-/// The partition of a key's events, with a possible later change to another partition.
+/// The partition to which the events of a key go, and the time from which on they go to another partition.
 struct Route {
     home: usize,
     moves_at: u64,
@@ -112,7 +112,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Adds one proper event, with its delivery failures.
+    /// Adds one event of a key, with the failures of its delivery.
     fn event(&mut self, key: &Key, route: &Route, sequence: u64, base: u64, end: bool) {
         let rates = &self.plan.producer;
         let event = self.make(key, sequence, "original", end);
@@ -144,7 +144,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Adds unusual deliveries, in addition to the proper event of this time: an event far ahead, an unusable one.
+    /// Adds unusual deliveries at this time: an event with a sequence far ahead, or an unusable event.
     fn oddities(&mut self, key: &Key, route: &Route, end: u64, sequence: u64, at: u64) {
         let rates = &self.plan.producer;
         if self.rng.permille(rates.far) {
@@ -175,7 +175,7 @@ impl Writer<'_> {
                 return;
             }
         }
-        // Sequence 0 is ordinary if keys begin with 0.
+        // Sequence 0 is usable if the first sequence of a key is 0.
         let usual = parts.sequence == Some(0) && self.plan.settings.first == 0;
         let unusable = !self.is_fifo() || parts.key.is_empty() || parts.id.is_empty();
         if unusable && !usual {

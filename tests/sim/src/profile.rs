@@ -1,4 +1,4 @@
-//! The kinds of runs. Each kind is a plan with its own failures.
+//! The kinds of runs. Each kind has a plan with its own failures.
 
 use ordain_core::{ExhaustedPolicy, OrderingMode, OverflowPolicy};
 
@@ -255,13 +255,13 @@ fn fifo(plan: &mut Plan, rng: &mut Rng) {
     disturbances(plan, rng, 2);
 }
 
-/// Plans ids that expire while the source can still deliver their events again. Producers repeat nothing: the source
-/// delivers events again only to a new owner or over a new connection.
+/// Plans event ids that expire while the source can still redeliver their events. Producers do not repeat events: only
+/// the source redelivers events, to a new owner or over a new connection.
 fn fifo_forgets(plan: &mut Plan, rng: &mut Rng) {
     fifo(plan, rng);
     plan.producer.repeated = 0;
     plan.producer.corrupted = 0;
-    // Two events far ahead of their key may have the same id; the second one would be a repeat by the producer.
+    // Two events with sequences far ahead may have the same id. The second one would count as a repeat by the producer.
     plan.producer.far = 0;
     plan.producer.keys = rng.between(1, 4);
     plan.producer.events = (50, 200);
@@ -309,7 +309,8 @@ fn late(plan: &mut Plan, rng: &mut Rng) {
     disturbances(plan, rng, 1);
 }
 
-/// Plans skips, and originals that arrive after their skip, while commits take long and contain few events.
+/// Plans skipped sequences, and events that arrive after their sequence was skipped. Commits take long, and contain few
+/// events.
 fn skipping(plan: &mut Plan, rng: &mut Rng) {
     plan.producer.keys = rng.between(1, 3);
     plan.producer.spread = 1_000;
@@ -345,14 +346,14 @@ fn large(plan: &mut Plan, rng: &mut Rng) {
     settings.memory_budget = 128 << 10;
     settings.gap.timeout = 10_000;
     settings.batch_bytes = 16 << 10;
-    // The budget does not cover events under way; therefore only a few may be under way.
+    // The memory budget does not cover the events that the workers execute, so only a few may be executed at a time.
     settings.quantum = 1;
     settings.max_turns = 2;
     settings.max_loads = 2;
     crashes(plan, rng, 3);
 }
 
-/// Plans a source that lowers and raises the number of events that it delivers at a time.
+/// Plans a source that lowers and raises the prefetch: the number of events that it delivers ahead.
 fn windows(plan: &mut Plan, rng: &mut Rng) {
     gappy(plan, rng);
     failing(plan, rng);
@@ -375,11 +376,11 @@ fn isolated(plan: &mut Plan, rng: &mut Rng) {
     }
     settings.prefetch = rng.pick(&[10, 30]);
     settings.lane_buffer = rng.pick(&[4, 64]);
-    // With one turn at a time, a slow handler holds the only worker, independently of the sequencer.
+    // With only one turn at a time, a slow handler would delay all keys, even if the sequencer is correct.
     settings.max_turns = settings.max_turns.max(2);
     settings.spill_after = 1_000;
     settings.overflow = OverflowPolicy::DeadLetter;
-    // These runs last for days; frequent reads of the due index would only make them slow.
+    // These runs last for days of virtual time, so frequent reads of the due index would only make them slow.
     settings.due_poll = 3_600_000;
     match blocked {
         Blocked::Slow => {}
@@ -410,7 +411,7 @@ fn wild(plan: &mut Plan, rng: &mut Rng) {
     crashes(plan, rng, 6);
 }
 
-/// Plans a store that goes back by a few commits, which the owner has in memory.
+/// Plans a store that goes back and loses a few commits, which the owner still has in memory.
 fn goes_back(plan: &mut Plan, rng: &mut Rng) {
     failing(plan, rng);
     if rng.permille(300) {
@@ -424,7 +425,7 @@ fn goes_back(plan: &mut Plan, rng: &mut Rng) {
     plan.disturb.steps_back = rng.between(1, 16);
 }
 
-/// Plans many spilled events, and reads of them that fail, sometimes or always.
+/// Plans many spilled events, and reads of spilled events that fail sometimes or always.
 fn damaged(plan: &mut Plan, rng: &mut Rng) {
     if rng.permille(300) {
         fifo(plan, rng);

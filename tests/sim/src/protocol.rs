@@ -1,6 +1,5 @@
-//! Owners that share a store that goes back in time, in random runs of the model of the protocol
-//! ([`ordain_model::Scope`]). A run has more events, keys, owners and losses than the scopes that the model walks
-//! through.
+//! Plays random runs of the model of owners with a common store that goes back in time ([`ordain_model::Scope`]). A run
+//! has more events, keys, owners and losses than the scopes for which a checker walks through all runs.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +12,8 @@ use crate::rng::{Rng, mix};
 /// 16.
 const EVENTS: u64 = 14;
 
-/// Plays the run of a seed. Returns the special states that the run reaches.
+/// Plays the random run that the seed determines. Returns the names of the notable states and steps of the run, so that
+/// a test can check that its runs reach all of them.
 pub fn run_protocol(seed: u64, fault: Option<Fault>) -> Result<BTreeSet<&'static str>, Violation> {
     let mut rng = Rng::new(mix(&[seed, 0x6f]));
     let scope = Scope { fault, ..scope(&mut rng) };
@@ -29,7 +29,7 @@ pub fn run_protocol(seed: u64, fault: Option<Fault>) -> Result<BTreeSet<&'static
     Ok(shown)
 }
 
-/// Returns the name of a special step.
+/// Returns the name of a notable step, or `None` for an ordinary step.
 fn special(action: Action) -> Option<&'static str> {
     Some(match action {
         Action::GoBack(Part::All) => "the whole store goes back",
@@ -52,7 +52,7 @@ fn scope(rng: &mut Rng) -> Scope {
     let keys = rng.between(1, if moves { 1 } else { 4 }) as u8;
     let mut leases: Vec<u8> = (0..partitions as u8).collect();
     leases.extend((0..rng.between(1, 6)).map(|_| rng.below(partitions) as u8));
-    // In some runs nothing is lost, or only leases are: then the model requires more.
+    // In some runs, the store loses nothing, or only leases. The model checks more properties in such runs.
     let parts: Vec<Part> = match rng.below(4) {
         0 => Vec::new(),
         1 => vec![Part::Leases],
@@ -78,8 +78,8 @@ fn scope(rng: &mut Rng) -> Scope {
     }
 }
 
-/// Returns the events of the broker. Some change places with their neighbours. Of a thousand events, `strays` come
-/// to any partition, and the others to the partition of their key.
+/// Returns the events of the broker. Some events change places with their neighbours. `strays` is the number of events,
+/// from 1000, that come to a random partition. All other events come to the partition of their key.
 fn queue(rng: &mut Rng, keys: u8, partitions: u8, strays: u32) -> Vec<Event> {
     let mut next = vec![1; usize::from(keys)];
     let mut queue = Vec::new();
@@ -101,7 +101,7 @@ fn queue(rng: &mut Rng, keys: u8, partitions: u8, strays: u32) -> Vec<Event> {
     queue
 }
 
-/// How often the steps of a kind happen in a run.
+/// The weights of the steps: a kind of step with a higher weight happens more often in the run.
 struct Pace {
     leases: u64,
     losses: u64,

@@ -1,5 +1,4 @@
-//! Queues in a store that goes back in time, in long random runs of the model's world
-//! ([`ordain_model::QueueWorld`]).
+//! Plays long random runs of the model of a queue in a store that goes back in time ([`ordain_model::QueueWorld`]).
 
 use ordain_model::{QueueFault, QueueScope, QueueSeen, QueueStep, QueueWorld};
 
@@ -9,7 +8,7 @@ use crate::rng::{Rng, mix};
 /// Number of states that the store may go back to.
 const REMEMBERED: u64 = 8;
 
-/// Plays the run of a seed.
+/// Plays the random run that the seed determines.
 pub fn run_queue(seed: u64, fault: Option<QueueFault>) -> Result<QueueSeen, Violation> {
     let mut rng = Rng::new(mix(&[seed, 0x71]));
     let is_inbox = rng.permille(300);

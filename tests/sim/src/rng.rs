@@ -1,7 +1,7 @@
-//! The simulation's only source of chance. The module implements its own generator, so that a seed means the same run
-//! in every year and with every version of every library.
+//! The simulation's only source of random numbers. The module implements its own generator, so that a seed plays the
+//! same run with every version of every library.
 
-/// `SplitMix64`: small, fast, and good enough to choose with.
+/// A `SplitMix64` generator: small, fast, and random enough for choices.
 #[derive(Debug, Clone)]
 pub(crate) struct Rng(u64);
 
@@ -34,8 +34,8 @@ impl Rng {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// Returns the position of a choice; a choice with a weight of 2 is twice as likely as one with a weight of 1. At
-    /// least one weight must be above 0.
+    /// Returns the position of a random choice. A choice with a weight of 2 is twice as likely as a choice with a
+    /// weight of 1. If all weights are 0, returns the first position.
     pub(crate) fn pick_weighted<T>(&mut self, choices: &[T], weight: impl Fn(&T) -> u64) -> usize {
         let mut left = self.below(choices.iter().map(&weight).sum());
         let is_picked = |choice: &T| {

@@ -1,4 +1,4 @@
-//! Rollouts in a store that goes back in time, in long random runs of the model's world
+//! Plays long random runs of the model of rollouts in a store that goes back in time
 //! ([`ordain_model::RolloutWorld`]).
 
 use ordain_model::{RolloutFault, RolloutSeen, RolloutStep, RolloutWorld};
@@ -11,7 +11,7 @@ const BUILDS: u64 = 5;
 /// Number of tables that the store may go back to.
 const REMEMBERED: u64 = 3;
 
-/// Plays the run of a seed.
+/// Plays the random run that the seed determines.
 pub fn run_rollout(seed: u64, fault: Option<RolloutFault>) -> Result<RolloutSeen, Violation> {
     let mut rng = Rng::new(mix(&[seed, 0x70]));
     let instances = rng.between(2, 4);

@@ -1,5 +1,5 @@
-//! Instances that share partitions, while the store's leases and members go back in time, in random runs of the
-//! model's world ([`ordain_model::Fleet`]).
+//! Plays random runs of the model of instances that share partitions ([`ordain_model::Fleet`]). The leases and members
+//! in the store go back in time.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,8 @@ use crate::rng::{Rng, mix};
 /// Largest number of steps of a run. A run ends earlier, when the fleet comes to rest.
 const STEPS: usize = 1_000;
 
-/// Plays the run of a seed. Returns the special states that the run reaches.
+/// Plays the random run that the seed determines. Returns the names of the notable states and steps of the run, so that
+/// a test can check that its runs reach all of them.
 pub fn run_sharing(
     seed: u64,
     fault: Option<SharingFault>,
@@ -28,8 +29,8 @@ pub fn run_sharing(
         rewinds: rng.below(4) as u8,
         fault,
     };
-    // How often failures and heartbeats happen in this run. A rare heartbeat lets an instance use an old table; in some
-    // runs, heartbeats happen only when no other step is possible.
+    // The weights of failures and heartbeats in this run. With rare heartbeats, an instance often uses an old table.
+    // With a weight of 0, heartbeats happen only when no other step is possible.
     let failures = 1 << rng.below(6);
     let beats = rng.pick(&[0, 1, 4, 16, 32]);
     let weight = |action: &Move| match action {
@@ -57,7 +58,7 @@ pub fn run_sharing(
     Ok(shown)
 }
 
-/// Returns the name of a special step.
+/// Returns the name of a notable step, or `None` for an ordinary step.
 fn special(action: Move) -> Option<&'static str> {
     Some(match action {
         Move::GoBack => "the leases and members go back",

@@ -1,5 +1,5 @@
-//! One partition's queue as a broker or a file has it: in order, with a cumulative acknowledged prefix. The next
-//! connection gets everything after that prefix again.
+//! The source's queue of one partition, like the queue of a broker or a file: entries in order, of which the first ones
+//! are acknowledged. A new connection delivers all unacknowledged entries again.
 
 use std::collections::VecDeque;
 
@@ -11,9 +11,9 @@ use crate::producer::{Entry, Item};
 #[derive(Debug)]
 pub(crate) struct Source {
     entries: Vec<Entry>,
-    /// Number of acknowledged deliveries, from the first on.
+    /// Number of acknowledged entries, which are the first ones of the queue.
     acknowledged: usize,
-    /// The number of the live connection: acknowledgements over an older one are lost.
+    /// The number of the live connection. Acknowledgements over an older connection are lost.
     connection: u64,
 }
 
@@ -22,16 +22,16 @@ pub(crate) struct Source {
 pub(crate) struct Connection {
     number: u64,
     cursor: usize,
-    /// One past the last entry that was offered before the connection delivers.
+    /// The index after the last entry that the source has offered before the connection delivers.
     offered: usize,
-    /// Virtual time from which on the connection delivers.
+    /// Virtual time at which the connection begins to deliver.
     pub(crate) open_at: u64,
     /// True if the owner was notified that the connection delivers nothing yet.
     pub(crate) away: bool,
     delivered: DeliveryNumber,
     /// Unacknowledged deliveries, and their positions in the queue.
     outstanding: VecDeque<(DeliveryNumber, usize)>,
-    /// True if the owner knows of the end.
+    /// True if the owner was notified of the end of the queue.
     pub(crate) ended: bool,
 }
 
@@ -55,7 +55,7 @@ impl Source {
         }
     }
 
-    /// Opens a new connection for the same owner: delivery numbers continue.
+    /// Opens a new connection for the same owner. The delivery numbers continue.
     pub(crate) fn reconnect(&mut self, connection: &mut Connection, open_at: u64) {
         let delivered = connection.delivered;
         let away = connection.away;
@@ -79,7 +79,8 @@ impl Source {
         Some((connection.delivered, item))
     }
 
-    /// Returns the next entry that the owner may see before the connection delivers. Offers each entry once, in order.
+    /// Returns the next entry that the source offers before the connection delivers. The source offers each entry once,
+    /// in order.
     pub(crate) fn offer(&self, connection: &mut Connection, now: u64) -> Option<Item> {
         if self.next_offer_at(connection)? > now {
             return None;
@@ -109,13 +110,13 @@ impl Source {
         Some(self.entries.get(connection.cursor)?.at.max(connection.open_at))
     }
 
-    /// Returns whether everything has been delivered over this connection.
+    /// Returns whether this connection has delivered all entries.
     pub(crate) fn at_end(&self, connection: &Connection) -> bool {
         connection.number == self.connection && connection.cursor == self.entries.len()
     }
 
-    /// Returns the entries that an acknowledgement newly covers, even over an old connection, where it has no effect on
-    /// the queue.
+    /// Acknowledges the deliveries up to `through`. Returns the entries that were not acknowledged before. Over an old
+    /// connection, the acknowledgement returns the entries, too, but has no effect on the queue.
     pub(crate) fn acknowledge(
         &mut self,
         connection: &mut Connection,

@@ -1,5 +1,5 @@
-//! The simulated store: it has the semantics of the real stores, but keeps its data in plain maps, without I/O. The
-//! store keeps data and refuses requests; it makes no choices.
+//! The simulated store, which has the semantics of the real stores, but keeps its data in plain maps, without I/O. The
+//! store never acts by itself: it only answers requests.
 
 mod commit;
 mod past;
@@ -19,7 +19,7 @@ pub(crate) use past::{Which, restore};
 
 use crate::Breakage;
 
-/// Store time at virtual time 0: the store's clock differs from the owners'.
+/// The time of the store's clock at virtual time 0. The clocks of the owners show other times.
 const STORE_EPOCH: u64 = 1_700_000_000_000;
 
 /// The claim that an owner writes into a fence.
@@ -43,9 +43,9 @@ pub(crate) struct Record {
     pub(crate) state: Option<Bytes>,
     pub(crate) ids: BTreeMap<u64, AcceptedId>,
     pub(crate) spill: BTreeMap<u64, Arc<Event>>,
-    /// Store time of the key's entry in the due index.
+    /// The time of the key's entry in the due index, by the store's clock.
     pub(crate) due_at: Option<u64>,
-    /// Store time at which the key is removed.
+    /// The time at which the store removes the key, by the store's clock.
     pub(crate) expires_at: Option<u64>,
     /// True if the key record cannot be read any more.
     pub(crate) corrupt: bool,
@@ -103,7 +103,7 @@ impl Store {
         self.breakage == Some(breakage)
     }
 
-    /// Takes a partition over. Returns the claim and the numbers of the last commits of its shards.
+    /// Claims a partition for a new owner. Returns the claim, and for each shard the number of its last commit.
     pub(crate) fn claim(&mut self, partition: u32, random: u64) -> (Claim, Vec<u64>) {
         self.epoch += 1;
         let claim = Claim { epoch: self.epoch, random };
@@ -136,7 +136,7 @@ impl Store {
             .collect()
     }
 
-    /// Loads a key record and takes the key over.
+    /// Returns a key record, and assigns the key to the partition of the request.
     pub(crate) fn load(
         &mut self,
         partition: u32,
@@ -162,7 +162,7 @@ impl Store {
         })))
     }
 
-    /// Reads a page of the spill area.
+    /// Returns a page of a key's spilled events.
     pub(crate) fn read_spill(
         &self,
         key: &Key,
@@ -184,7 +184,7 @@ impl Store {
         (events, true)
     }
 
-    /// Returns missing events that the store has, spilled or as `far-ahead` letters.
+    /// Returns the missing events that the store has: as spilled events, or in dead letters with the cause `far-ahead`.
     pub(crate) fn find(
         &self,
         key: &Key,
@@ -205,7 +205,7 @@ impl Store {
         found.into_iter().collect()
     }
 
-    /// Returns entries of the due index, and the time until the first entry after them.
+    /// Returns entries of the due index, and the time until the first entry after the returned ones.
     pub(crate) fn due(
         &self,
         partition: u32,
@@ -233,7 +233,7 @@ impl Store {
         (entries, rest.next().map(|(at, _)| at.saturating_sub(time)))
     }
 
-    /// Returns the committed entries that are not marked done, oldest first.
+    /// Returns the entries of an outbox that are not marked as done, oldest first.
     pub(crate) fn outbox(&self, partition: u32, shard: u32) -> Vec<(u64, Vec<Post>)> {
         let entries = self.outbox.get(&(partition, shard));
         entries.into_iter().flatten().map(|(number, list)| (*number, list.clone())).collect()
@@ -245,7 +245,7 @@ impl Store {
         }
     }
 
-    /// Returns the number of messages and letters that are not marked done, of a partition or of all.
+    /// Returns the number of messages and letters in the outboxes of one partition, or of all partitions for `None`.
     pub(crate) fn outbox_len(&self, partition: Option<u32>) -> usize {
         let of = |other: &u32| partition.is_none_or(|partition| partition == *other);
         let entries = self.outbox.iter().filter(|((partition, _), _)| of(partition));

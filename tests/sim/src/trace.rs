@@ -1,5 +1,5 @@
-//! A trace of a run, line by line, for a person who replays one seed. Events are named by sequence only: their
-//! content is a function of key and sequence.
+//! A trace of a run, line by line, for a person who replays one seed. The trace shows only the key and sequence of an
+//! event, because they determine the event's content.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use ordain_core::{
     TurnResult,
 };
 
-/// A trace that is printed, or discarded.
+/// A trace. Its lines are printed if the trace is on, and dropped otherwise.
 #[derive(Debug)]
 pub(crate) struct Trace {
     on: bool,

@@ -1,5 +1,5 @@
-//! The simulated world: virtual time, an agenda of future actions, and the parts around the sequencers. All chance
-//! comes from the seed.
+//! The simulated world: virtual time, an agenda of future actions, and the parts around the sequencers. The seed
+//! determines all random choices.
 
 mod back;
 mod disturb;
@@ -25,12 +25,12 @@ use crate::store::{Claim, Post, Store};
 use crate::trace::Trace;
 use owner::Owner;
 
-/// The handler version that is active first.
+/// The handler version that is active at the beginning of a run.
 pub(crate) const FIRST_VERSION: &str = "sim@1.0.0";
 
 /// Number of steps after which a run counts as endless.
 const STEPS: u64 = 300_000;
-/// Virtual time in ms for which an owner continues after a newer owner has claimed its partition.
+/// Virtual time in ms for which a stale owner continues after a newer owner has claimed its partition.
 const DOUBLE_MS: u64 = 60_000;
 
 /// A future action on the agenda.
@@ -38,7 +38,7 @@ const DOUBLE_MS: u64 = 60_000;
 enum What {
     /// An owner receives an input.
     Tell(u64, Input),
-    /// The store performs an owner's commit; the owner may be gone by then.
+    /// The store performs an owner's commit. The owner may have ended meanwhile.
     Commit {
         owner: u64,
         claim: Claim,
@@ -47,7 +47,7 @@ enum What {
     },
     /// The store answers a request of an owner.
     Serve(u64, Effect),
-    /// Messages and letters are published.
+    /// An owner publishes messages and letters.
     Publish {
         owner: u64,
         shard: u32,
@@ -62,13 +62,13 @@ enum What {
     Takeover(u32),
     Drain(u32),
     Reset(u32),
-    /// An owner that continued after a newer owner claimed its partition ends.
+    /// A stale owner ends: it had continued although a newer owner had claimed its partition.
     Kill(u64),
     NewVersion,
-    /// An owner gets the version of the rollout, or learns that it lacks that version.
+    /// An owner receives a new rollout. The last value is true if the owner has the version of the rollout.
     Swap(u64, Arc<Rollout>, bool),
     Corrupt,
-    /// The present state of the store becomes the state to which the store will go back after this time in ms.
+    /// The present state of the store is kept. The store will go back to this state after this time in ms.
     Remember(u64),
     GoBack,
 }
@@ -77,13 +77,13 @@ enum What {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reply {
     Heard,
-    /// The commit is not applied, and the owner gets no reply.
+    /// The store does not apply the commit, and the owner gets no reply.
     LostBefore,
-    /// The commit is applied, and the owner gets no reply.
+    /// The store applies the commit, but the owner gets no reply.
     LostAfter,
-    /// The owner gets no reply and stops waiting, and the store applies the commit later.
+    /// The owner gets no reply and stops waiting. The store applies the commit later.
     Ghost,
-    /// The commit is applied, and no owner waits for the reply.
+    /// The store applies the commit, but no owner waits for the reply.
     Unheard,
 }
 
@@ -101,24 +101,24 @@ pub(crate) struct World {
     /// The last virtual time at which an action may have moved a key forward.
     progress: u64,
     store: Store,
-    /// An earlier state of the store, with the checker's knowledge of it.
+    /// The state that the store may go back to, with the checker's model of this state.
     past: Option<(Store, Past)>,
-    /// Newest commits that the store has lost, by shard, until they are repeated.
+    /// By shard, the number of the newest lost commit, until the owner has repeated this commit.
     lost: BTreeMap<u32, u64>,
     sources: Vec<Source>,
-    /// The time at which the last event can be delivered.
+    /// The earliest time at which the source may deliver its last event.
     produced: u64,
     remote: BTreeMap<(Key, u64), Arc<Event>>,
     owners: BTreeMap<u64, Owner>,
-    /// Partitions and claims of all owners of the run.
+    /// The partition of each owner of the run, including the owners that have ended.
     partitions_of: BTreeMap<u64, u32>,
     /// The newest owner of each partition.
     current: Vec<Option<u64>>,
     owners_born: u64,
-    /// The present rollout, and the previous one.
+    /// The present rollout. The next field has the previous rollout.
     decided: Arc<Rollout>,
     before: Arc<Rollout>,
-    /// Number of executions of an event, by key and content.
+    /// By key and content of an event, the number of its executions.
     tries: BTreeMap<(Key, u64), u32>,
     checker: Checker,
     trace: Trace,
@@ -176,7 +176,8 @@ impl World {
         world
     }
 
-    /// Runs the agenda to its end and checks the result. Then starts all owners anew, and checks the result again.
+    /// Runs the agenda until the owners only wait, and checks the result. Then replaces all owners by new ones, runs
+    /// again, and checks the result again.
     pub(crate) fn run(&mut self) -> Result<(), Violation> {
         self.settle_down()?;
         self.look()?;
@@ -196,7 +197,7 @@ impl World {
         self.look()
     }
 
-    /// Runs until the owners only wait.
+    /// Runs the agenda until the owners only wait for time to pass.
     fn settle_down(&mut self) -> Result<(), Violation> {
         let gap = &self.plan.settings.gap;
         let patience = 600_000
@@ -229,8 +230,8 @@ impl World {
             self.sources.iter().flat_map(Source::unacknowledged).cloned().collect();
         let left: Vec<&Item> = left.iter().collect();
         for (id, owner) in &self.owners {
-            // If more keys than there are lanes have unreadable spilled events, the owner loads these keys again and
-            // again. Then it is enough that the owner was quiescent once after the last progress.
+            // If there are more keys with unreadable spilled events than lanes, the owner loads these keys again and
+            // again. In that case, it is enough that the owner was quiescent once after the last progress.
             let rested = self.plan.store.unreadable > 0 && owner.rested_at > self.progress;
             if left.is_empty() && !owner.sequencer.quiescent() && !rested {
                 let stats = owner.sequencer.stats();
@@ -267,13 +268,13 @@ impl World {
         self.steps
     }
 
-    /// Returns numbers that describe the run, so that a test can see that the run was not empty.
+    /// Returns a text with the numbers of steps and owners and the virtual time of the run.
     pub(crate) fn summary(&self) -> String {
         format!("{} steps, {} ms, {} owners", self.steps, self.now, self.owners_born)
     }
 }
 
-/// Returns a rollout. All rollouts have the same digest, because no simulated part compares it.
+/// Returns a rollout. All rollouts have the same file digest, because no simulated part compares file digests.
 fn decided(generation: u64, version: &str) -> Arc<Rollout> {
     let build = Build { version: version.into(), digest: FileDigest([0; 32]) };
     Arc::new(Rollout { number: generation, build })

@@ -6,9 +6,9 @@ use std::fmt::Write;
 use ordain_core::SequencerFault;
 use ordain_sim::{BoundaryFault, Breakage, Options, run};
 
-/// Number of seeds within which every fault must be found.
+/// Number of seeds within which the checker must find every fault.
 const SEEDS: u64 = 5_000;
-/// Number of seeds that show how often a fault is found.
+/// Number of seeds for which the test counts the violations that a fault causes.
 const SAMPLE: u64 = 40;
 
 /// Prints the first violation that a fault causes. Returns an error if no seed shows one.
@@ -19,7 +19,8 @@ fn hunt(name: &str, options: &Options) -> Result<(), String> {
         if seed >= SAMPLE && first.is_some() {
             break;
         }
-        // A violation that happens without the fault as well does not prove that the checker sees the fault.
+        // The violation must not happen without the fault. Otherwise it does not prove that the checker finds the
+        // fault.
         if let Some(violation) = run(seed, options).violation
             && run(seed, &Options::default()).violation.is_none()
         {

@@ -8,13 +8,13 @@ use std::env;
 use ordain_model::{Fault, SharingFault};
 use ordain_sim::{Violation, run_protocol, run_sharing};
 
-/// Numbers of seeds of the two worlds.
+/// Number of seeds for the runs of owners. The next constant is the number for the runs of instances.
 const SEEDS: u64 = 30_000;
 const SHARING_SEEDS: u64 = 20_000;
-/// Largest number of seeds that find a fault.
+/// Number of seeds within which a run must find each fault.
 const SEEDS_OF_FAULT: u64 = 20_000;
 
-/// Special states that the runs of owners must reach.
+/// Names of the notable states and steps that the runs of owners must show.
 const STATES: &[&str] = &[
     "everything is done",
     "an event waits in the store",
@@ -32,7 +32,7 @@ const STATES: &[&str] = &[
     "an entry leaves an outbox",
 ];
 
-/// Special states that the runs of instances must reach.
+/// Names of the notable states and steps that the runs of instances must show.
 const SHARING_STATES: &[&str] = &[
     "all instances share all partitions",
     "two instances believe that they have a partition",
@@ -43,13 +43,13 @@ const SHARING_STATES: &[&str] = &[
     "the store forgets an instance",
 ];
 
-/// Without a fault, no run breaks a property of the protocol, and the runs reach all special states.
+/// Without a fault, no run breaks a property of the protocol, and the runs show all notable states and steps.
 #[test]
 fn the_protocol_holds_in_a_store_that_goes_back() {
     hold(SEEDS, STATES, |seed| run_protocol(seed, None));
 }
 
-/// Some run finds each broken rule of owners and the store.
+/// For each deliberately broken rule of owners or the store, at least one run finds it.
 #[test]
 fn each_fault_of_the_protocol_is_found() {
     for fault in Fault::ALL {
@@ -57,13 +57,14 @@ fn each_fault_of_the_protocol_is_found() {
     }
 }
 
-/// Without a fault, no run breaks a property of the sharing of partitions, and the runs reach all special states.
+/// Without a fault, no run breaks a property of the sharing of partitions, and the runs show all notable states and
+/// steps.
 #[test]
 fn partitions_are_shared_after_leases_go_back() {
     hold(SHARING_SEEDS, SHARING_STATES, |seed| run_sharing(seed, None));
 }
 
-/// Some run finds each broken rule of the sharing of partitions.
+/// For each deliberately broken rule of the sharing of partitions, at least one run finds it.
 #[test]
 fn each_fault_of_sharing_is_found() {
     for fault in SharingFault::ALL {

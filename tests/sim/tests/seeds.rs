@@ -1,7 +1,7 @@
-//! Many seeds, each a whole run of a small world.
+//! Plays many seeds. Each seed is a whole run of a small simulated world.
 //!
-//! `ORDAIN_SIM_SEEDS=N` plays N seeds, `ORDAIN_SIM_SEED=K` only that one, with a trace.
-//! `ORDAIN_SIM_PROFILE=A,B` plays these profiles in turn instead of those that the seeds choose.
+//! `ORDAIN_SIM_SEEDS=N` plays N seeds. `ORDAIN_SIM_SEED=K` plays only seed K, with a trace.
+//! `ORDAIN_SIM_PROFILE=A,B` plays the profiles A and B in turn, instead of the profiles that the seeds choose.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -12,7 +12,7 @@ use std::thread;
 
 use ordain_sim::{Options, Outcome, Profile, run};
 
-/// Number of seeds: each profile is played some hundred times, in ten seconds on two cores.
+/// Number of seeds: enough to play each profile some hundred times, in about ten seconds on two cores.
 const SEEDS: u64 = 20_000;
 /// Number of failing seeds that the test reports for each invariant.
 const SHOWN: usize = 12;
@@ -31,35 +31,35 @@ fn the_invariants_hold() {
     assert!(failures.is_empty(), "{} of {seeds} seeds:\n{}", failures.len(), digest(&failures));
 }
 
-/// Runs that once broke an invariant.
+/// Runs that once broke an invariant, because of an error in the sequencer, the driver or the checker. The comments
+/// name these errors.
 const BROKEN_ONCE: [(Profile, u64); 19] = [
     // A dead owner had counted repeats as spilled events, so the record seemed to have no hole.
     (Profile::GoesBack, 10_047),
     (Profile::TinyCrashy, 16_932),
-    // A lane that held only deliveries that may repeat spilled events counted as full, and was loaded again without
-    // end.
+    // A lane that held only possible repeats of spilled events counted as full, and was loaded again without end.
     (Profile::GoesBackTiny, 48_091),
-    // The checker expected every round to request even an event that was in the memory of another partition, or that
+    // The checker expected a replay round to request an event that was in the memory of another partition, or that
     // stayed in memory until its key was full.
     (Profile::Wild, 78_315),
     (Profile::Tiny, 962),
     // A full key was loaded again without end for events that a replay had found.
     (Profile::TinyCrashy, 54_239),
-    // An event whose handler trapped was mistaken for the event that had its number before a reload.
+    // The sequencer mistook an event whose handler trapped for the event that had the same number before a reload.
     (Profile::GoesBackTiny, 39_627),
     // A lane that waited for a read of spilled events kept its state while memory was full.
     (Profile::Large, 45_343),
     // The checker expected the handler version of a key record that had expired.
     (Profile::Expiring, 53_105),
-    // The checker counted a try that ended when its owner had left one version and still lacked the next one.
+    // The checker counted a try that ended after its owner had left one version, but before it had the next one.
     (Profile::Versions, 96_525),
-    // After a gap had become wider, the gap history still listed its old width.
+    // After a gap had become wider, the gap history still listed the old, smaller range.
     (Profile::Tiny, 93_297),
     // A full key dropped an offered event, and the next offered event overtook it.
     (Profile::OfferedFifo, 17_146),
-    // The checker counted the executions of a key's first life, whose record could then not be read.
+    // The checker also counted the executions in a key's first life, whose record could then not be read.
     (Profile::Offered, 19_558),
-    // The gap history contained events that an owner had skipped without a commit, and that the next owner executed.
+    // The gap history listed events as skipped that the next owner executed: the commit with the skip was never made.
     (Profile::Skipping, 19_499),
     (Profile::Skipping, 10_850),
     // The driver logged no warning of a gap that ended, or a key that parked, while a commit was under way.
@@ -87,7 +87,7 @@ fn a_seed_is_always_the_same_run() {
     }
 }
 
-/// Plays the seeds on every core. Returns the runs that broke an invariant.
+/// Plays the seeds on all cores. Returns the runs that broke an invariant, by seed.
 fn play(seeds: u64) -> BTreeMap<u64, Outcome> {
     let next = AtomicU64::new(0);
     let failures = Mutex::new(BTreeMap::new());
@@ -113,7 +113,7 @@ fn play(seeds: u64) -> BTreeMap<u64, Outcome> {
     failures.into_inner().expect("no run panics")
 }
 
-/// Lists the number of violations of each invariant, each with its shortest runs.
+/// Returns a text with the number of violations of each invariant, and the shortest runs that broke it.
 fn digest(failures: &BTreeMap<u64, Outcome>) -> String {
     let mut kinds: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     for (seed, outcome) in failures {
@@ -141,7 +141,7 @@ fn tell(seed: u64, outcome: &Outcome) -> String {
     )
 }
 
-/// Returns the profiles that replace those of the seeds.
+/// Returns the profiles from `ORDAIN_SIM_PROFILE`, which replace the profiles that the seeds choose.
 fn profiles() -> Vec<Profile> {
     let names = env::var("ORDAIN_SIM_PROFILE").unwrap_or_default();
     let find = |name: &str| {

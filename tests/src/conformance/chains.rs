@@ -17,8 +17,8 @@ pub(super) use giver::{Giver, data, message, part};
 
 pub use by_seed::{a_model_says_the_same, numbers_hold_through_crashes};
 
-/// In each destination, each key has its own count, which begins with the configured first number. The store keeps
-/// numbered messages as their receiver will see them.
+/// The store numbers the messages of each key and destination separately, from the configured first number on. The
+/// store retains numbered messages in the form in which their receiver will see them.
 pub async fn messages_are_numbered_in_order(fixture: &mut impl Fixture) {
     use AssignItemReply::New;
     let store = fixture.store();
@@ -68,7 +68,7 @@ pub async fn a_message_has_one_number(fixture: &mut impl Fixture) {
     fixture.reopen().await;
     let store = fixture.store();
 
-    // Another owner assigns the same messages, divided into other calls.
+    // A new owner assigns the same messages again, divided into calls in another way.
     let second = Giver::exchange(store, 2);
     assert_eq!(second.done(store, 1, &two).await, [Known(1), Known(2)]);
     let second =
@@ -76,7 +76,8 @@ pub async fn a_message_has_one_number(fixture: &mut impl Fixture) {
     let parts =
         vec![part(1, 0, &two), part(2, 0, &[message(&a, "3")]), part(3, 0, &[message(&a, "4")])];
     assert_eq!(done(second.send(store, parts).await), [Known(1), Known(2), Known(3), New(4)]);
-    // An owner does not assign a message again after it is marked done: such a message can only come in a late call.
+    // An owner does not assign a message again after the message is recorded as published. Only a late call can contain
+    // such a message.
     let second = second.with(|origin| origin.published_commit = 3);
     for commit in 4..=19 {
         let next = message(&a, &(commit + 1).to_string());
@@ -90,8 +91,8 @@ pub async fn a_message_has_one_number(fixture: &mut impl Fixture) {
     assert_eq!(second.kept(store, &a, 0, 99).await.len(), 20);
 }
 
-/// Two messages at the same outbox position may differ: if they are of two origins, or of one origin whose store went
-/// back in time between them. The store does not confuse them.
+/// Two different messages can have the same outbox position: if they come from two origins, or if the store went back
+/// in time between them. The store does not confuse these messages.
 pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
     use AssignItemReply::{Known, New};
     let store = fixture.store();
@@ -107,7 +108,8 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
     assert_eq!(second.done(store, 1, &[message(&a, "4")]).await, [New(4)]);
     assert_eq!(second.done(store, 1, &[message(&a, "4")]).await, [Known(4)]);
 
-    // The store has lost entries that it had acknowledged.
+    // The owner names an outbox position that the store does not have: the store has lost messages that it had
+    // confirmed.
     let went =
         second.with(|origin| origin.last_confirmed = Some(OutboxPosition { commit: 1, chunk: 1 }));
     let last = OutboxPosition { commit: 1, chunk: 0 };
@@ -125,7 +127,7 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
         refused(AssignGroupReply::RolledBack(None))
     );
 
-    // One call may have assigned a commit that is lost now, and a commit that is not lost.
+    // One call has assigned the messages of two commits, and only the second commit is lost.
     let of_two = |origin: &mut OriginOutbox| origin.partition.number = 1;
     let parts = || vec![part(1, 0, &[message(&a, "7")]), part(2, 0, &[message(&a, "8")])];
     let earlier = Giver::exchange(store, 1).with(of_two);
@@ -135,8 +137,8 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
     assert_eq!(done(later.send(store, parts()).await), [Known(6), Known(8)]);
 }
 
-/// A lost message that is assigned again keeps its number, except if the store gave that number to another message.
-/// Lost messages may be assigned again in any order.
+/// If an owner assigns a lost message again, the message gets its earlier number, unless another message has that
+/// number now. The owner may assign lost messages in any order.
 pub async fn what_is_given_again_keeps_its_number(fixture: &mut impl Fixture) {
     use AssignItemReply::New;
     let store = fixture.store();
@@ -152,7 +154,7 @@ pub async fn what_is_given_again_keeps_its_number(fixture: &mut impl Fixture) {
     assert_eq!(again(3, "other", 3).await, [New(4)]);
     assert_eq!(again(4, "second", 2).await, [New(2)]);
     assert_eq!(giver.done(store, 5, &[message(&a, "new")]).await, [New(5)]);
-    // A message does not get a number below the number of an earlier message of its call.
+    // A message never gets a lower number than an earlier message of the same key and call.
     assert_eq!(giver.done(store, 6, &[message(&b, "taken")]).await, [New(1)]);
     let mut late = part(7, 0, &[message(&b, "fifth")]);
     late.items[0].number = 5;
@@ -164,8 +166,8 @@ pub async fn what_is_given_again_keeps_its_number(fixture: &mut impl Fixture) {
     assert_eq!(giver.kept(store, &a, 0, 9).await, (1..).zip(kept).collect::<Vec<_>>());
 }
 
-/// The store identifies a message by its commit and its id. The other messages of the commit do not matter, because
-/// sinks may change while the outbox is not empty.
+/// The store identifies a message by its commit and its id, even if a repeated call contains other messages of the
+/// commit. This happens if the configuration of the sinks changes while the outbox is not empty.
 pub async fn a_commit_may_be_given_in_other_parts(fixture: &mut impl Fixture) {
     use AssignItemReply::{Known, New};
     let store = fixture.store();
@@ -178,8 +180,8 @@ pub async fn a_commit_may_be_given_in_other_parts(fixture: &mut impl Fixture) {
     assert_eq!(second.done(store, 7, &[message(&b, "1")]).await, [Known(1)]);
     assert_eq!(second.done(store, 7, &items).await, [Known(2), Known(1), Known(3)]);
 
-    // Assigns many commits: first each commit in a call of its own; then several commits in a call, with one more
-    // message in each commit; then each of these calls once more.
+    // Assign the messages of many commits. First, one call for each commit. Then, calls with several commits, and with
+    // one more message in each commit. Each of these calls is repeated once.
     let of_shard = |epoch| Giver::exchange(store, epoch).with(|origin| origin.shard = 1);
     let old = |commit: u64| message(&b, &format!("old {commit}"));
     let new = |commit: u64| message(&b, &format!("new {commit}"));
@@ -192,7 +194,7 @@ pub async fn a_commit_may_be_given_in_other_parts(fixture: &mut impl Fixture) {
         let given = done(of_shard(2).send(store, parts.clone()).await);
         let right = commits.flat_map(|commit| [Known(commit + 1), New(commit + 31)]);
         assert_eq!(given, right.collect::<Vec<_>>());
-        // The reply was lost.
+        // Repeat the call, as after a lost reply.
         let again = done(of_shard(2).send(store, parts).await);
         assert!(again.iter().all(|assigned| matches!(assigned, Known(_))), "{again:?}");
     }
@@ -214,8 +216,8 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
     for commit in 1..=40 {
         first.done(store, commit, &[message(&a, &commit.to_string())]).await;
     }
-    // The first call of a new owner makes the store forget the messages of commits after `claimed_commit`, and brings
-    // another message of commit 6.
+    // The outbox has lost the commits after `claimed_commit`. The first call of a new owner makes the store forget
+    // their messages, and contains another message of commit 6.
     let other = Giver::exchange(store, 1).with(|origin| origin.shard = 1);
     for commit in 1..=10 {
         other.done(store, commit, &[message(&a, &format!("b {commit}"))]).await;
@@ -238,7 +240,8 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
     let third = Giver::exchange(store, 3).with(|origin| origin.claimed_commit = 35);
     let known = done(third.send(store, others).await);
     assert_eq!(known, (52..=56).map(Known).collect::<Vec<_>>());
-    // The store removes messages that are done, and fences a late call that assigns one of them again.
+    // The store forgets messages that are recorded as published, and refuses a late call that assigns one of them
+    // again.
     let third = third.with(|origin| origin.published_commit = 35);
     for commit in 36..=60 {
         third.done(store, commit, &[message(&a, &commit.to_string())]).await;
@@ -246,8 +249,8 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
     let late = part(20, 0, &[message(&a, "20")]);
     assert_eq!(third.send(store, vec![late]).await, refused(AssignGroupReply::Fenced));
 
-    // Commits 5 and 6 will be lost, but not commit 3, which arrives in a later call. So the store must forget commits 5
-    // and 6, which earlier calls brought, and keep commit 3 of the last call.
+    // The messages of commits 5 and 6 are assigned first, and those of commit 3 in a later call. Then commits 5 and 6
+    // are lost. The store must forget their messages, and keep the message of commit 3, although it came last.
     let mixed = |epoch| Giver::exchange(store, epoch).with(|origin| origin.shard = 2);
     for commit in [5, 6] {
         let given = mixed(1).done(store, commit, &[message(&a, &format!("c {commit}"))]).await;
@@ -283,7 +286,7 @@ pub async fn owners_give_together(fixture: &mut impl Fixture) {
         stale.lot(vec![part(5, 0, &[message(&a, "stale")])]),
         third.lot(vec![part(1, 0, &[message(&b, "1")]), part(2, 0, &[message(&a, "3")])]),
         went.lot(vec![part(10, 0, &[message(&a, "lost")])]),
-        // This call has two parts of one outbox: the store leaves the second part to the next call.
+        // A second group of the same outbox: the store refuses it, and the owner must send it again in another call.
         second.lot(vec![part(2, 0, &[message(&a, "twice")])]),
         producer.lot(vec![part(0, 0, &[message(&a, "4"), message(&a, "4")])]),
     ];
@@ -305,7 +308,7 @@ pub async fn owners_give_together(fixture: &mut impl Fixture) {
     assert_eq!(second.done(store, 2, &[message(&a, "5")]).await, [New(5)]);
 }
 
-/// An ended key continues its count for a while, and then starts again at 1.
+/// After a key has ended, its messages are numbered on for a while. Later messages start again at 1.
 pub async fn an_ended_count_is_forgotten(fixture: &mut impl Fixture) {
     use AssignItemReply::New;
     let store = fixture.store();
@@ -314,14 +317,16 @@ pub async fn an_ended_count_is_forgotten(fixture: &mut impl Fixture) {
     let items = [message(&a, "1"), last(&a, "2"), message(&b, "1")];
     assert_eq!(giver.done(store, 1, &items).await, [New(1), New(2), New(1)]);
     fixture.pass(COMPLETE / 2).await;
-    // The store numbers a message after the end of its key, because only the receiver decides whether it is too late.
+    // The store numbers a message even after the end of its key, because only the receiver decides whether the message
+    // is too late.
     assert_eq!(giver.done(fixture.store(), 2, &[last(&a, "3")]).await, [New(3)]);
     fixture.pass(COMPLETE * 3 / 4).await;
     assert_eq!(giver.done(fixture.store(), 3, &[message(&a, "4")]).await, [New(4)]);
     fixture.pass(COMPLETE).await;
     let items = [message(&a, "new"), message(&b, "2")];
     assert_eq!(giver.done(fixture.store(), 4, &items).await, [New(1), New(2)]);
-    // When the store removes the old incarnation of the key, it keeps the new one.
+    // The key has started again. The store must keep its new messages when it removes the expired data of the old
+    // incarnation.
     assert_eq!(giver.kept(fixture.store(), &a, 0, 9).await, [(1, "new".to_owned())]);
     for commit in 20..26 {
         giver.done(fixture.store(), commit, &[message(&b, &commit.to_string())]).await;
@@ -357,7 +362,8 @@ pub async fn messages_are_kept_for_a_while(fixture: &mut impl Fixture) {
     assert_eq!(numbers(giver.kept(fixture.store(), &b, 0, 9).await), [2, 3, 4]);
 }
 
-/// If a producer publishes a message again, the store recognises it by its id, or by the number that it brought.
+/// If a producer publishes a message again, the store recognises the message by its id, or by the number that the
+/// producer gave to it.
 pub async fn a_producer_is_known_by_ids(fixture: &mut impl Fixture) {
     use AssignItemReply::{AfterConflict, Conflict, Known, New};
     let store = fixture.store();
@@ -382,7 +388,7 @@ pub async fn a_producer_is_known_by_ids(fixture: &mut impl Fixture) {
     assert_eq!(producer.done(store, 0, &[own("7", 7), own("5", 5)]).await, [Known(7), New(5)]);
     assert_eq!(producer.done(store, 0, &[message(&a, "9")]).await, [New(9)]);
 
-    // After this time the store has forgotten the ids, but not the counts.
+    // After this time, the store has forgotten the ids of the messages, but not the last number of each key.
     fixture.pass(RETAIN * 2).await;
     for data in ["2", "3", "4"] {
         producer.done(fixture.store(), 0, &[message(&b, data)]).await;
@@ -427,7 +433,7 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
     assert_eq!(store.streams().await.expect("streams"), [Arc::from("next")]);
     assert_eq!(giver.kept(store, &a, 0, 9).await.len(), 2);
 
-    // Only the owner may remove the messages.
+    // Only the owner of the partition may remove the messages.
     let owner = Owner::claim(store, "next", 0).await;
     let other = Claim { random: owner.claim.random ^ 1, ..owner.claim };
     let second = place(store, 2).await;
@@ -440,8 +446,8 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
     let store = fixture.store();
     assert_eq!(read(store, 0, 10, 1 << 20).await, all[2..]);
 
-    // The store accepts the messages of one call together. This call fills the queue to its limit; the next call is
-    // refused.
+    // The store accepts the messages of one call either all or not at all. This call fills the queue to its limit, and
+    // the store refuses the next call.
     let many = [message(&b, "2"), message(&b, "3"), message(&b, "4")];
     giver.done(store, 3, &many).await;
     assert_eq!(giver.give(store, 4, &[message(&b, "5")]).await, AssignReply::Full);
@@ -453,7 +459,7 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
     assert_eq!(read(store, 0, 10, 1 << 20).await, [row(7, 5, "5")]);
 }
 
-/// A destination without numbers only queues its messages, each in the queue of its partition.
+/// If a destination has no numbers, the store only puts each message into the queue of its partition.
 pub async fn messages_may_wait_without_numbers(fixture: &mut impl Fixture) {
     use AssignItemReply::{Known, New};
     let store = fixture.store();
@@ -473,7 +479,7 @@ pub async fn messages_may_wait_without_numbers(fixture: &mut impl Fixture) {
         assert_eq!(events.iter().map(data).collect::<Vec<_>>(), expected);
     }
     assert_eq!(giver.kept(store, &a, 0, 9).await, []);
-    // A message that brings a number keeps this number.
+    // A message that already has a number keeps this number.
     let producer = Giver { origin: None, ..giver };
     let own = event(&b, "2", Some(7), "own", false);
     assert_eq!(producer.done(store, 0, &[own]).await, [New(7)]);

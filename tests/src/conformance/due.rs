@@ -4,9 +4,9 @@ use ordain_core::WriteCondition;
 
 use super::{Fixture, Owner, absent, fresh, job, next};
 
-/// Far enough in the future that a slow test does not reach it.
+/// A time, in ms, that is longer than even a slow test takes.
 const LATER: u64 = 600_000;
-/// The part of `LATER` that may pass during a slow test.
+/// The part of `LATER` that may pass during a slow test, in ms.
 const SLACK: u64 = 60_000;
 
 /// The earliest entries come first, and the store returns the time until the next entry is due.
@@ -52,7 +52,7 @@ pub async fn entries_move_and_go(fixture: &mut impl Fixture) {
     assert_eq!(keys, ["c"]);
     assert!(next_in.is_some_and(|left| left > LATER - SLACK));
 
-    // The entry moves to an earlier time than the entries that the owner has already read.
+    // Move the entry to an earlier time than that of the entries that the owner has already read.
     fixture.pass(1_000).await;
     let store = fixture.store();
     let mut sooner = fresh("a", WriteCondition::Next(3), job(3));
@@ -64,7 +64,7 @@ pub async fn entries_move_and_go(fixture: &mut impl Fixture) {
     assert_eq!(owner.due(store, 10).await, (vec![], None));
 }
 
-/// A load returns the time until the key is due, so that a lane does not have to read the index.
+/// A load returns the time until the key is due, so that the owner need not read the due index for a loaded key.
 pub async fn a_load_tells_the_time_left(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;

@@ -18,8 +18,8 @@ async fn listed(store: &dyn Store) -> usize {
     store.keys("s", &filter).await.expect("a page").rows.len()
 }
 
-/// The store knows a tombstone (the record of an ended key) until it expires. After that, the key is unknown, even
-/// before the store removes the record.
+/// A load returns a tombstone (the record of an ended key) until the tombstone expires. From then on, a load returns no
+/// record, even if the store has not removed the tombstone yet.
 pub async fn a_tombstone_ends(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     owner.write(fixture.store(), absent("a")).await;
@@ -64,7 +64,7 @@ pub async fn an_ended_key_is_born_again(fixture: &mut impl Fixture) {
     assert!(owner.spilled(store, "a", 0).await.is_empty());
     assert_eq!(owner.due(store, 10).await, (vec![], None));
 
-    // The store's expiry entries of the first incarnation must not end the second one.
+    // The expiry entries that the store kept for the first incarnation must not remove the second incarnation.
     for round in 0..3 {
         fixture.pass(30_000).await;
         owner.write(fixture.store(), absent(&format!("other-{round}"))).await;
@@ -73,7 +73,7 @@ pub async fn an_ended_key_is_born_again(fixture: &mut impl Fixture) {
     assert_eq!(owner.load(fixture.store(), "a").await.expect("a key record").record.next, 2);
 }
 
-/// The last write sets the expiry, whether that is earlier or later than the expiry of the previous write.
+/// The last write determines when a key record expires, even if an earlier write named a later or an earlier time.
 pub async fn writing_puts_expiry_off(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     for key in ["kept", "renewed", "shortened"] {
@@ -104,7 +104,8 @@ pub async fn writing_puts_expiry_off(fixture: &mut impl Fixture) {
     assert_eq!(listed(store).await, 2);
 }
 
-/// No data of an expired key returns with the next incarnation or is visible in the meantime.
+/// After a key has expired, none of its data is visible, and none of it appears again in the next incarnation of the
+/// key.
 pub async fn nothing_of_an_expired_key_is_left(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     for number in 0..50 {

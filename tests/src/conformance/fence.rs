@@ -1,4 +1,4 @@
-//! Claims, commit numbers, lost replies.
+//! Claims, commit numbers, and lost replies.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use ordain_store::{Claim, Store};
 
 use super::{Fixture, Owner, absent, event, fresh, job, next, number_of};
 
-/// Each claim has a higher epoch and returns the number of the last commit.
+/// Each claim has a higher epoch than all claims before it, and returns the number of the last commit.
 pub async fn a_claim_is_higher_than_all_before(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut first = Owner::claim(store, "s", 0).await;
@@ -24,7 +24,8 @@ pub async fn a_claim_is_higher_than_all_before(fixture: &mut impl Fixture) {
     assert_eq!(third.numbers, first.numbers);
 }
 
-/// A replaced owner commits nothing, not even a repeated commit.
+/// After another owner has claimed the partition, the store fences each commit of the previous owner, even a repeated
+/// one.
 pub async fn an_older_claim_is_fenced(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut old = Owner::claim(store, "s", 0).await;
@@ -38,7 +39,8 @@ pub async fn an_older_claim_is_fenced(fixture: &mut impl Fixture) {
     assert_eq!(new.load(store, "a").await.expect("a key record").record.next, 3);
 }
 
-/// The store rejects commits under a claim that it never accepted in its present history.
+/// The store rejects commits under a claim that it does not have, for example because it lost this claim when it went
+/// back in time.
 pub async fn another_claim_of_the_epoch_is_rewound(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -78,8 +80,8 @@ pub async fn numbers_have_no_holes(fixture: &mut impl Fixture) {
     assert_eq!(applied.refused, []);
 }
 
-/// Makes a commit that the test sends again. Its reply reports a refused write, and a spilled event that the store had
-/// before.
+/// Makes a commit that a test then repeats. The reply to the commit reports a refused write, and a spilled event that
+/// the store already had.
 async fn commit_with_details(store: &dyn Store) -> (Owner, Arc<Batch>, CommitReply) {
     let mut owner = Owner::claim(store, "s", 0).await;
     let keys = owner.keys(3);
@@ -102,12 +104,12 @@ async fn commit_with_details(store: &dyn Store) -> (Owner, Arc<Batch>, CommitRep
     (owner, batch, reply)
 }
 
-/// A commit under the last number again returns the first reply and writes nothing.
+/// If an owner repeats the last commit, the store returns the first reply again and writes nothing.
 pub async fn a_lost_answer_is_given_again(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let (mut owner, batch, reply) = commit_with_details(store).await;
     assert_eq!(owner.send(store, &batch).await, reply);
-    // The content of the first commit counts, not that of the repeated commit.
+    // The store recognises a repeated commit by its number, even if the content differs.
     let other = Arc::new(Batch { writes: vec![absent("else")], ..(*batch).clone() });
     assert_eq!(owner.send(store, &other).await, reply);
     assert_eq!(owner.load(store, "else").await, None);
@@ -116,7 +118,7 @@ pub async fn a_lost_answer_is_given_again(fixture: &mut impl Fixture) {
     owner.write(store, next(key, 2)).await;
 }
 
-/// The first reply also comes from a store that was closed and opened between the two commits.
+/// If an owner repeats the last commit after the store was closed and opened again, the store returns the first reply.
 pub async fn a_lost_answer_survives_reopening(fixture: &mut impl Fixture) {
     let (mut owner, batch, reply) = commit_with_details(fixture.store()).await;
     fixture.reopen().await;

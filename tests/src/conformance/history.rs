@@ -1,5 +1,5 @@
-//! Many commits, loads, ends and reopenings in any order, compared with a model of a few lines: a store's cache of its
-//! own writes must never be visible.
+//! Many commits, loads, ended keys and reopenings in a random order, compared with a simple model. The case detects a
+//! store whose cache of its own writes returns wrong data.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Fixture, Owner, fresh};
 
-/// More keys than any cache would hold, with states of a KiB.
+/// The number of keys: more than a cache holds, with states of one KiB.
 const KEYS: usize = 20_000;
 const BATCH: usize = 250;
-/// Steps after every key has been written once.
+/// The number of random steps after every key has been written once.
 const STEPS: usize = 150;
 /// The lifetime of ended key records, in ms.
 const LIFE: u64 = 1_000_000;
@@ -34,13 +34,13 @@ fn state(rng: &mut ChaCha8Rng) -> StateUpdate {
     match rng.random_range(0..10) {
         0 => StateUpdate::Keep,
         1 => StateUpdate::Delete,
-        // This state is longer than the limit of a state within a record; the next one is shorter.
+        // This state is too large to be stored within the key record. The state below is small enough.
         2 => StateUpdate::Put(vec![rng.random(); 3_000].into()),
         _ => StateUpdate::Put(vec![rng.random(); 1_000].into()),
     }
 }
 
-/// Makes a write whose condition usually holds in the model.
+/// Makes a write whose condition usually holds, but sometimes not.
 fn write(rng: &mut ChaCha8Rng, model: &Model, key: &Key, partition: u32) -> KeyWrite {
     let next = model.get(key).map_or(1, |kept| kept.next);
     let expect = match rng.random_range(0..20) {
@@ -100,7 +100,7 @@ async fn commit(store: &dyn Store, owner: &mut Owner, model: &mut Model, writes:
     }
 }
 
-/// Loads keys, which takes them over, and compares all of them with the model.
+/// Loads keys, which assigns them to the partition of `owner`, and compares all of them with the model.
 async fn load(store: &dyn Store, owner: &Owner, model: &mut Model, keys: &[Key]) {
     let loaded = store.load(&owner.partition, keys, usize::MAX).await.expect("a load");
     for (key, loaded) in keys.iter().zip(loaded) {
@@ -117,7 +117,7 @@ async fn load(store: &dyn Store, owner: &Owner, model: &mut Model, keys: &[Key])
     }
 }
 
-/// Two partitions, twenty thousand keys.
+/// Compares the store with the model, with two partitions and twenty thousand keys.
 pub async fn a_store_is_what_was_written(fixture: &mut impl Fixture) {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let mut model = Model::new();
@@ -132,7 +132,7 @@ pub async fn a_store_is_what_was_written(fixture: &mut impl Fixture) {
     }
     for step in 0..STEPS {
         let owner = &mut owners[rng.random_range(0..2)];
-        // The same keys often repeat: otherwise the cache would never be read.
+        // Use the same keys often, because the store would otherwise never read its cache.
         let from = [0, KEYS / 2, rng.random_range(0..KEYS - BATCH)][rng.random_range(0..3)];
         let chunk = &keys[from..from + BATCH];
         match rng.random_range(0..10) {

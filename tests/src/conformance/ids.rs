@@ -8,7 +8,7 @@ fn taken(sequence: u64) -> AcceptedId {
     AcceptedId { sequence, id: sequence * 1_000_003, content: sequence as u32 ^ 0x5555 }
 }
 
-/// A load returns ids in order, from `ids_from` on.
+/// A load returns the remembered ids in order, from `ids_from` of the key record on.
 pub async fn ids_are_remembered_from_the_window_on(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let mut write = absent("a");
@@ -46,8 +46,8 @@ pub async fn ids_are_remembered_from_the_window_on(fixture: &mut impl Fixture) {
     assert_eq!(owner.load(store, "ab").await.expect("a key record").ids, [taken(1)]);
 }
 
-/// A load returns the age of ids, which later events do not change. If the owner leaves the time of an id open in a key
-/// record, the store fills in the time of the commit for good.
+/// A load returns the times at which ids were recorded, and later events do not change these times. If the time is 0 in
+/// the key record of a commit, the store puts the time of the commit in its place.
 pub async fn ids_grow_old_by_the_time_of_their_commit(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let mut write = absent("a");

@@ -46,7 +46,7 @@ pub async fn a_commit_is_loaded_back(fixture: &mut impl Fixture) {
     assert_eq!(loaded.failure.expect("trouble").since, second.time);
 }
 
-/// The store keeps a state separately from its key record.
+/// A write keeps, replaces or deletes the state of a key, independently of the size of the state.
 pub async fn states_are_kept_put_and_deleted(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -73,7 +73,7 @@ pub async fn states_are_kept_put_and_deleted(fixture: &mut impl Fixture) {
     }
 }
 
-/// Makes a gap with every field at an extreme.
+/// Makes a gap in which every field has an extreme value.
 fn gap(number: u64) -> GapEntry {
     let answers = SourceAnswers {
         source: "http://archive:8080".into(),
@@ -95,7 +95,7 @@ fn gap(number: u64) -> GapEntry {
     }
 }
 
-/// A commit sets the times of gaps that are still open (0) to its own time.
+/// If a time of a gap is 0 in a commit, the store puts the time of the commit in its place.
 pub async fn gaps_have_the_time_of_their_commit(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -112,7 +112,7 @@ pub async fn gaps_have_the_time_of_their_commit(fixture: &mut impl Fixture) {
     assert!(!loaded.gaps.lacks_times());
 }
 
-/// A load returns every field of a key record, at its extremes.
+/// A load returns every field of a key record, even if the fields have extreme values.
 pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -207,14 +207,14 @@ pub async fn a_load_ends_where_it_has_enough(fixture: &mut impl Fixture) {
             let job = job.expect("readable").expect("a key record");
             assert_eq!((job.state.map_or(0, |state| state.len()), job.record.partition), (SIZE, 1));
         }
-        // A load does not take over keys for which it returned nothing.
+        // A load does not change the partition of the keys that it did not return.
         if expected < keys.len() {
             owner.write(store, next(&keys[3], round)).await;
         }
     }
 }
 
-/// Any text within the limit is a key; the store refuses only a longer text.
+/// The store accepts any text up to the size limit as a key, and refuses only a longer text.
 pub async fn keys_of_all_kinds(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "strøm", 0).await;
@@ -242,7 +242,7 @@ pub async fn keys_of_all_kinds(fixture: &mut impl Fixture) {
     assert!(loaded[0].is_err());
 }
 
-/// The store reports an unreadable key record, and returns the other key records.
+/// A load returns an error for an unreadable key record, and returns the other key records.
 pub async fn a_damaged_job_is_refused_alone(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let keys = owner.keys(3);
@@ -263,7 +263,7 @@ pub async fn a_damaged_job_is_refused_alone(fixture: &mut impl Fixture) {
     assert!(matches!(&absent_too.refused[..], [(0, WriteRefusal::Corrupt(_))]));
 }
 
-/// Reopening changes nothing.
+/// All data is unchanged after the store is closed and opened again.
 pub async fn everything_is_there_after_reopening(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 3).await;

@@ -47,7 +47,7 @@ async fn find_everything(store: &dyn Store, owner: &Owner, key: &str) {
     assert_eq!(number_of(owner, key), 1);
 }
 
-/// Pairs of stream and key whose concatenations are equal do not collide.
+/// Different pairs of a stream and a key do not collide, even if the concatenations of their names are equal.
 pub async fn streams_do_not_meet(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let long = "s".repeat(255);
@@ -72,7 +72,7 @@ pub async fn streams_do_not_meet(fixture: &mut impl Fixture) {
     assert!(claim(fixture.store(), &too_long).await.is_err());
 }
 
-/// Partitions of one stream share its keys and nothing else.
+/// The partitions of a stream share the keys of the stream, and no other data.
 pub async fn partitions_do_not_meet(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owners = Vec::new();

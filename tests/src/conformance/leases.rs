@@ -6,7 +6,7 @@ use ordain_store::{HeartbeatRequest, InstanceId, LeaseReply, MembershipTable, Pa
 
 use super::Fixture;
 
-/// Long compared with the duration of a case.
+/// A lease that is much longer than a case takes.
 const LEASE: Duration = Duration::from_mins(1);
 
 pub(super) async fn beat(
@@ -34,7 +34,7 @@ pub(super) fn some() -> (Partition, [InstanceId; 2]) {
     (partition, [InstanceId::random(), InstanceId::random()])
 }
 
-/// One instance holds the lease of a partition until the instance releases it.
+/// Only one instance holds the lease of a partition, until this instance releases the lease.
 pub async fn a_lease_is_one_instances(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let (partition, [one, other]) = some();
@@ -59,7 +59,7 @@ pub async fn a_lease_is_one_instances(fixture: &mut impl Fixture) {
     assert!(given(store, &partition, other).await > second);
 }
 
-/// The epoch of a new lease is above the epoch of any earlier claim, and a claim with an older epoch is rejected.
+/// A new lease has a higher epoch than all earlier claims, and the store rejects a claim with a lower epoch.
 pub async fn a_claim_has_the_epoch_of_its_lease(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let (partition, [one, other]) = some();
@@ -124,7 +124,7 @@ pub async fn changes_are_told_once(fixture: &mut impl Fixture) {
     }
 }
 
-/// The partitions of a forgotten instance are free.
+/// After the store has removed an instance, other instances can lease its partitions.
 pub async fn a_forgotten_instance_has_nothing(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let (partition, [one, other]) = some();
@@ -138,12 +138,13 @@ pub async fn a_forgotten_instance_has_nothing(fixture: &mut impl Fixture) {
     assert_eq!((table.holder(&partition), table.holder(&second)), (None, Some(other)));
     assert_eq!(table.members.keys().copied().collect::<Vec<_>>(), [other]);
     store.remove_instance(one).await.expect("nothing to forget");
-    // The forgotten instance is still alive: its heartbeat makes it a member again, without its lease.
+    // The removed instance still runs. Its next heartbeat makes it a member again, but without its lease.
     let table = beat(store, one, "one", table.membership_version).await.expect("a change");
     assert_eq!((table.members.len(), table.holder(&partition)), (2, None));
 }
 
-/// An instance without a heartbeat in time loses its leases; a store of one process has no such time limit.
+/// An instance that writes no heartbeat in time loses its leases. A store that only one process can open has no such
+/// time limit.
 pub async fn silent_instances_are_forgotten(fixture: &mut impl Fixture) {
     let (partition, [one, other]) = some();
     let store = fixture.store();
@@ -156,7 +157,7 @@ pub async fn silent_instances_are_forgotten(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let seen = beat(store, other, "other", 0).await.expect("the table is new").membership_version;
     assert_eq!(store.lease(&partition, other).await.expect("an answer"), LeaseReply::HeldBy(one));
-    // A heartbeat in time.
+    // This heartbeat comes in time.
     assert!(beat(store, one, "one", seen).await.is_none());
     fixture.pass(lease - 10_000).await;
     let store = fixture.store();
@@ -178,8 +179,8 @@ pub async fn silent_instances_are_forgotten(fixture: &mut impl Fixture) {
     assert_eq!(table.holder(&partition), Some(other));
 }
 
-/// If no instance sent a heartbeat for long, the store was unreachable, or the store's clock jumped: all instances get
-/// new time for a heartbeat.
+/// If no instance wrote a heartbeat for a long time, the store was unreachable, or its clock jumped. All instances then
+/// get additional time for a heartbeat.
 pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
     let (partition, [one, other]) = some();
     let store = fixture.store();
@@ -193,7 +194,7 @@ pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
     beat(store, one, "one", seen).await;
     assert_eq!(store.table().await.expect("a table").members.len(), 2);
 
-    // An instance whose time would end right after the outage keeps its leases too.
+    // An instance whose membership would expire right after the outage also keeps its leases.
     fixture.pass(58_000).await;
     beat(fixture.store(), other, "other", seen).await;
     fixture.pass(2_500).await;
@@ -203,7 +204,7 @@ pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
     beat(store, one, "one", seen).await;
     assert_eq!(store.table().await.expect("a table").members.len(), 2);
 
-    // The store still forgets a dead instance.
+    // The store still removes an instance that has ended.
     for seconds in [30, 27, 4] {
         fixture.pass(1_000 * seconds).await;
         beat(fixture.store(), other, "other", seen).await;
@@ -216,8 +217,8 @@ pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
     }
 }
 
-/// An instance may return after its time limit although no heartbeat has made the store forget it. Its return still
-/// counts as a change, because another instance may have read a table of members without it.
+/// An expired instance may write a heartbeat before the store has removed it. This heartbeat changes the table, because
+/// another instance may have read a table without the expired instance.
 pub async fn one_that_is_back_is_told(fixture: &mut impl Fixture) {
     let (_, [one, other]) = some();
     let seen =
@@ -241,8 +242,8 @@ pub async fn one_that_is_back_is_told(fixture: &mut impl Fixture) {
     assert_eq!(table.members.len(), 2, "the other instance may be alive");
 }
 
-/// The store does not confuse instances that die again and again, each soon after its start, with instances that could
-/// not reach the store.
+/// If instances start one after the other, and each ends soon after its start, the store removes the ended instances.
+/// The store does not mistake them for instances that could not reach it.
 pub async fn the_dead_stay_dead(fixture: &mut impl Fixture) {
     let ids: [InstanceId; 5] = std::array::from_fn(|_| InstanceId::random());
     for id in ids {

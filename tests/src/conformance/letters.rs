@@ -76,7 +76,7 @@ pub async fn letters_are_listed_in_order(fixture: &mut impl Fixture) {
     assert_eq!(other.rows, []);
 }
 
-/// A letter replaces an earlier letter with the same identity.
+/// A letter replaces an earlier letter with the same id.
 pub async fn a_letter_replaces_its_like(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -93,7 +93,7 @@ pub async fn a_letter_replaces_its_like(fixture: &mut impl Fixture) {
     assert_eq!(rows[0].letter, second);
 }
 
-/// A redriven event leaves no letter unless it fails again.
+/// When an event from a dead letter is processed again with success, its letter is removed.
 pub async fn consumed_letters_are_gone(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -115,7 +115,7 @@ pub async fn consumed_letters_are_gone(fixture: &mut impl Fixture) {
     assert_eq!(names(&all(store, None, 10).await), [("a".to_owned(), 2, 0)]);
 }
 
-/// Letters of events that came too far ahead are a replay source; other letters are not.
+/// The search for missing events finds events in `far-ahead` dead letters, and ignores letters with other causes.
 pub async fn far_ahead_letters_are_found(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -154,7 +154,7 @@ async fn find(
     found.iter().map(|(sequence, event)| (*sequence, text(event))).collect()
 }
 
-/// Letters expire one by one.
+/// Each letter expires [`DEAD_TTL`] after it was stored, independently of other letters.
 pub async fn letters_grow_old(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let mut write = absent("a");
@@ -174,7 +174,7 @@ pub async fn letters_grow_old(fixture: &mut impl Fixture) {
         assert_eq!(names(&all(store, None, 10).await), [("a".to_owned(), 2, 0)], "{reopened}");
         assert_eq!(store.letter("s", &old.id).await.expect("a read"), None);
         assert!(store.letter("s", &renewed.id).await.expect("a read").is_some());
-        // A commit may remove expired letters; the renewed letter must stay.
+        // A commit may remove expired letters, but must keep the letter that was written again.
         let expect = if reopened { 4 } else { 3 };
         owner.write(store, next("a", expect)).await;
         fixture.reopen().await;

@@ -57,7 +57,7 @@ pub async fn keys_are_listed_by_page<F: Fixture>(fixture: &mut F) {
     assert_eq!(all::<F>(store, "none", &KeyFilter { limit: 5, ..KeyFilter::default() }).await, []);
 }
 
-/// Filters by status and by prefix, also together.
+/// A listing can filter by status, by prefix, and by both.
 pub async fn keys_are_filtered<F: Fixture>(fixture: &mut F) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -90,7 +90,7 @@ pub async fn keys_are_filtered<F: Fixture>(fixture: &mut F) {
     }
 }
 
-/// Unreadable key records are listed with the reason instead of left out.
+/// A listing shows an unreadable key record with the reason, instead of omitting it.
 pub async fn a_damaged_job_is_listed<F: Fixture>(fixture: &mut F) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     for key in ["a", "b"] {
@@ -106,7 +106,7 @@ pub async fn a_damaged_job_is_listed<F: Fixture>(fixture: &mut F) {
     assert!(row.record.is_err());
 }
 
-/// Streams that hold any data are listed, even if they hold only a letter.
+/// A listing shows every stream that has data, even if the data is a single dead letter.
 pub async fn streams_are_listed(fixture: &mut impl Fixture) {
     let store = fixture.store();
     assert!(store.streams().await.expect("none").is_empty());

@@ -31,7 +31,7 @@ pub(super) fn emitting(mut write: KeyWrite, messages: &[(u64, u32)]) -> KeyWrite
     write
 }
 
-/// Reads the whole outbox of the key's shard, with a limit of commits per call.
+/// Reads the whole outbox of a key's shard, with at most `limit` commits in one call.
 pub(super) async fn all(
     store: &dyn Store,
     owner: &Owner,
@@ -54,7 +54,8 @@ pub(super) fn numbers(entries: &[OutboxEntry]) -> Vec<u64> {
     entries.iter().map(|entry| entry.number).collect()
 }
 
-/// The outbox returns commits in order, entries in the order of the batch, with every part of a message's id.
+/// The outbox returns commits in order, and the messages of a commit in the order of the batch. Each message has all
+/// values from which the publisher forms its id.
 pub async fn entries_come_in_order(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -96,7 +97,7 @@ pub async fn entries_come_in_order(fixture: &mut impl Fixture) {
     }
 }
 
-/// The outbox holds only messages of applied writes.
+/// The outbox contains only messages of applied writes.
 pub async fn refused_writes_publish_nothing(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -112,13 +113,13 @@ pub async fn refused_writes_publish_nothing(fixture: &mut impl Fixture) {
     assert_eq!(entries[0].messages[0].key, keys[1]);
 }
 
-/// Returns the marks that go with the progress of the outbox, if the store supports them.
+/// Returns the marks to write together with a removal from the outbox; none if the store does not support this.
 pub(super) fn noted<F: Fixture>(_: &F) -> Vec<Mark> {
     let mark = Mark { name: "sink/receipts".to_owned(), value: Bytes::from_static(b"\0\xff12") };
     if F::MARKS_WITH_OUTBOX { vec![mark] } else { Vec::new() }
 }
 
-/// Entries that are done are removed, in one step with the marks about them.
+/// The store removes published entries from the outbox, and writes the marks about them in the same atomic write.
 pub async fn done_entries_are_gone_with_their_marks(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -135,7 +136,7 @@ pub async fn done_entries_are_gone_with_their_marks(fixture: &mut impl Fixture) 
     for mark in &marks {
         assert_eq!(store.mark(&mark.name).await.expect("a mark"), Some(mark.value.clone()));
     }
-    // The same progress again, or less, changes nothing.
+    // A removal up to the same commit, or up to an earlier commit, changes nothing.
     store.outbox_done(&owner.partition, owner.claim, shard, 2, &[]).await.expect("done");
     assert_eq!(numbers(&all(store, &owner, "a", 10).await), [4, 5]);
 
@@ -145,20 +146,20 @@ pub async fn done_entries_are_gone_with_their_marks(fixture: &mut impl Fixture) 
     for mark in marks {
         assert_eq!(store.mark(&mark.name).await.expect("a mark"), Some(mark.value));
     }
-    // Progress from another claim changes nothing either: after the store went back in time, these numbers may belong
-    // to other commits.
+    // A removal under another claim changes nothing either: after the store has gone back in time, these commit numbers
+    // may belong to other commits.
     let other = Claim { random: owner.claim.random ^ 1, ..owner.claim };
     let done = store.outbox_done(&owner.partition, other, shard, 5, &[]).await;
     assert_eq!(done.expect("an answer"), None);
     assert_eq!(numbers(&all(store, &owner, "a", 10).await), [4, 5]);
-    // Progress beyond the last commit does not affect later commits.
+    // A removal beyond the last commit does not affect later commits.
     store.outbox_done(&owner.partition, owner.claim, shard, 1_000, &[]).await.expect("done");
     assert_eq!(all(store, &owner, "a", 10).await, []);
     owner.write(store, emitting(next("a", 6), &[(6, 0)])).await;
     assert_eq!(numbers(&all(store, &owner, "a", 10).await), [6]);
 }
 
-/// The store can write marks alone, without progress of an outbox.
+/// The store can write marks alone, without a removal from an outbox.
 pub async fn marks_are_put_and_read(fixture: &mut impl Fixture) {
     let store = fixture.store();
     assert_eq!(store.mark("source/orders").await.expect("none"), None);
@@ -174,7 +175,7 @@ pub async fn marks_are_put_and_read(fixture: &mut impl Fixture) {
     }
 }
 
-/// A checkpoint refers to its owner's commits: with another claim the store does not change it.
+/// A checkpoint depends on the commits of its owner. The store therefore refuses a checkpoint under another claim.
 pub async fn a_checkpoint_names_its_claim(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let owner = Owner::claim(store, "s", 0).await;
@@ -200,8 +201,8 @@ fn letter(key: &str, sequence: u64, tag: u64) -> DeadLetter {
     }
 }
 
-/// If a stream forwards its letters, a commit that puts letters also adds them to the outbox: all letters of applied
-/// writes, and the orphan dead letters that the store does not have yet.
+/// If a stream forwards its dead letters, a commit also adds its letters to the outbox: all letters of applied writes,
+/// and those orphan dead letters that the store does not have yet.
 pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let store = fixture.store();
@@ -210,7 +211,7 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
         let batch = Batch { forward: true, letters: free, ..(*owner.batch(writes)).clone() };
         Arc::new(batch)
     };
-    // Without forwarding, the store only puts letters.
+    // Without forwarding, the store writes the letters, but does not add them to the outbox.
     let mut quiet = emitting(absent(&keys[0]), &[(1, 0)]);
     quiet.letters = vec![letter(&keys[0], 1, 9)];
     owner.write(store, quiet).await;
@@ -230,8 +231,7 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
         [letter(&keys[0], 2, 0), letter(&keys[0], 1, 9), free[0].clone(), free[1].clone()];
     assert_eq!(batch.forwarded(&applied).cloned().collect::<Vec<_>>(), expected);
 
-    // The store forwards only the new one of these letters; it already has the other, from the first delivery of its
-    // event.
+    // The store forwards only the new letter. It already has the first letter, from the first delivery of the event.
     let again = [free[0].clone(), letter(&keys[2], 8, 1)];
     let again = forwarding(&mut owner, vec![absent(&keys[2])], again.to_vec());
     for _ in 0..2 {
@@ -250,7 +250,7 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
     assert_eq!((entries[1].messages.len(), &entries[1].letters[..]), (1, &expected[..]));
     assert_eq!(entries[2].letters, [letter(&keys[2], 8, 1)]);
 
-    // A letter that the store has forgotten counts as new.
+    // A letter that has expired in the store counts as new.
     fixture.pass(2 * super::DEAD_TTL).await;
     let late = forwarding(&mut owner, vec![next(&keys[2], 3)], vec![free[0].clone()]);
     let reply = owner.send(fixture.store(), &late).await;

@@ -1,4 +1,4 @@
-//! The operations of a partition's owner in short form, and the parts of a write.
+//! Short functions for the operations of a partition's owner, and for making writes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use ordain_store::{
 pub struct Owner {
     /// The partition.
     pub partition: Partition,
-    /// Its claim.
+    /// The claim of the owner.
     pub claim: Claim,
     /// The number of the last commit of each shard.
     pub numbers: Vec<u64>,
@@ -31,7 +31,7 @@ impl Owner {
         Self { partition, claim: claimed.claim, numbers: claimed.commits }
     }
 
-    /// Makes the next batch of the shard of the first write's key.
+    /// Makes the next batch. The key of the first write determines its shard.
     pub fn batch(&mut self, writes: Vec<KeyWrite>) -> Arc<Batch> {
         let shard = self.shard(&writes[0].key);
         assert!(writes.iter().all(|write| self.shard(&write.key) == shard), "keys of one shard");
@@ -40,7 +40,7 @@ impl Owner {
         Arc::new(Batch { shard, number, writes, letters: Vec::new(), forward: false })
     }
 
-    /// Commits a batch as it is.
+    /// Commits a given batch, and returns the reply.
     pub async fn send(&self, store: &dyn Store, batch: &Arc<Batch>) -> CommitReply {
         store.commit(&self.partition, self.claim, batch.clone()).await
     }
@@ -69,7 +69,7 @@ impl Owner {
         loaded.remove(0).expect("a key record that can be read")
     }
 
-    /// Returns the keys that are due, and the time to the next one.
+    /// Returns the keys that are due, and the time until the next key is due.
     pub async fn due(&self, store: &dyn Store, limit: usize) -> (Vec<String>, Option<u64>) {
         let read = store.due(&self.partition, None, limit, false).await;
         let (entries, next) = read.expect("the due index");
@@ -97,8 +97,8 @@ impl Owner {
     }
 }
 
-/// Leases a partition for an instance that is then forgotten, so that the next instance can lease the partition.
-/// Returns the epoch.
+/// Leases a partition for a new instance, and removes the instance again, so that the next call can lease the partition
+/// too. Returns the epoch of the lease.
 pub async fn lease(store: &dyn Store, partition: &Partition) -> Result<u64, StoreError> {
     let id = InstanceId::random();
     let lease = Duration::from_mins(1);

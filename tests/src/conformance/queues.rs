@@ -1,4 +1,4 @@
-//! Queues of a store that goes back in time: a queue position identifies one entry in one history.
+//! Queues of a store that goes back in time. A queue position identifies one entry in one history of the queue.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Queue {
         Self { giver, partition: owner.partition, claim: owner.claim }
     }
 
-    /// Puts events with these data in one call. Returns their queue positions.
+    /// Adds events with these data to the queue in one call. Returns the queue positions of the events.
     async fn put(&self, store: &dyn Store, all: &[&str]) -> QueueRun {
         let items: Vec<Arc<Event>> = all.iter().map(|data| message("key-0", data)).collect();
         let reply = self.giver.send(store, vec![part(0, 0, &items)]).await;
@@ -40,8 +40,8 @@ impl Queue {
         run
     }
 
-    /// Puts events with these data in call `call` of a writer. Names an earlier call of the writer as the witness,
-    /// unless `witness` is 0. Returns false if the shard lacks the witness.
+    /// Adds events with these data to the queue, in call `call` of a writer. Names call `witness` of the writer as the
+    /// witness, or no witness if `witness` is 0. Returns false if the shard lacks the witness.
     async fn put_by(
         &self,
         store: &dyn Store,
@@ -72,14 +72,15 @@ impl Queue {
         }
     }
 
-    /// Returns those of the calls 1 to 9 of a writer that the shard has, and the ends of the queue.
+    /// Returns which of the calls 1 to 9 of a writer the shard has, and the ends of the queue.
     async fn calls(&self, store: &dyn Store, writer: u64) -> (Vec<u64>, QueueEnds) {
         let answer = store.writer_calls(&self.partition, self.giver.shard, writer).await;
         let (calls, ends) = answer.expect("an answer");
         ((1..=9).filter(|call| calls.contains(*call)).collect(), ends)
     }
 
-    /// Reads all entries after a queue position; `None` if the store went back in time.
+    /// Reads all entries after a queue position. Returns `None` if the queue position is not in the history of the
+    /// store.
     async fn read(
         &self,
         store: &dyn Store,
@@ -95,7 +96,8 @@ impl Queue {
         }
     }
 
-    /// Removes all entries through a queue position. Returns false if the position is not in the history of the store.
+    /// Removes all entries up to and including a queue position. Returns false if the position is not in the history of
+    /// the store.
     async fn remove(&self, store: &dyn Store, through: QueuePosition) -> bool {
         match self.remove_after(store, 0, through).await {
             Err(StoreError::RolledBack) => false,
@@ -106,7 +108,7 @@ impl Queue {
         }
     }
 
-    /// Removes all entries through a queue position. The store removes nothing if it lacks the commit with this number.
+    /// Removes all entries up to and including a queue position. The store removes nothing if it lacks commit `commit`.
     async fn remove_after(
         &self,
         store: &dyn Store,
@@ -117,7 +119,7 @@ impl Queue {
     }
 }
 
-/// The store does not confuse an entry whose number was assigned again with the earlier entry of that number.
+/// After the store has lost an entry and given its number to another entry, the store does not confuse the two entries.
 pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
     let start = QueuePosition::default();
     let queue = Queue::new(fixture.store(), "next").await;
@@ -147,7 +149,7 @@ pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
     assert_eq!(after.iter().map(|row| &*row.1).collect::<Vec<_>>(), ["4", "5", "6"]);
     assert_eq!(store.queue_length(&queue.partition).await.expect("a number"), 6);
 
-    // The same reader may remove the same entries again.
+    // The store has also lost the removal of the first two entries. The reader removes them again.
     assert!(queue.remove(store, second).await);
     assert!(queue.remove(store, after[0].0).await);
     fixture.reopen().await;
@@ -155,7 +157,7 @@ pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
     assert_eq!(queue.read(store, lost.end()).await, None);
     assert_eq!(queue.read(store, second).await.expect("the rest"), after[1..]);
     assert!(queue.remove(store, new.end()).await);
-    // The queue is empty: its last position still identifies the history.
+    // The queue is empty, but the queue position of its last entry still identifies the history.
     assert_eq!(queue.read(store, new.end()).await, Some(Vec::new()));
     let other = QueuePosition { history: new.history ^ 1, ..new.end() };
     assert_eq!(queue.read(store, other).await, None);
@@ -164,7 +166,8 @@ pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
     assert_eq!((ends.first, ends.last, ends.is_empty()), (7, new.end(), true));
 }
 
-/// An event whose commit is lost must stay in the queue, because no other copy exists.
+/// If the store has lost the commit of an event, the event must stay in the queue, because the queue has the only copy
+/// of it.
 pub async fn a_removal_names_the_commit_that_it_rests_on(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let queue = Queue::new(store, "next").await;
@@ -193,9 +196,9 @@ pub async fn a_removal_names_the_commit_that_it_rests_on(fixture: &mut impl Fixt
     assert_eq!(queue.read(store, QueuePosition::default()).await, Some(Vec::new()));
 }
 
-/// If the store goes back in time, it loses the numbers of a writer's calls together with their entries. It still knows
-/// this loss after other entries got the numbers of the lost entries and were removed. A store that cannot go back in
-/// time while it is open has all calls.
+/// If the store goes back in time, it loses the number of a writer's call together with the entries of the call. The
+/// loss remains visible even after other entries got the numbers of the lost entries and were removed. A store that
+/// cannot go back in time while it is open reports that it has all calls.
 pub async fn lost_calls_of_a_writer_are_known(fixture: &mut impl Fixture) {
     let queue = Queue::new(fixture.store(), "next").await;
     let may_lose = fixture.store().may_roll_back();
@@ -214,8 +217,8 @@ pub async fn lost_calls_of_a_writer_are_known(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let (calls, ends) = queue.calls(store, 7).await;
     assert_eq!((calls, ends.first, ends.last.number), (left(&[1]), 1, 1));
-    // The entries of another writer get the numbers of the lost entries. A reader removes them, and further entries
-    // after them: the store keeps no history of their positions.
+    // The entries of another writer get the numbers of the lost entries. A reader removes these entries and later
+    // entries, so that the store has no history of their queue positions any more.
     assert!(queue.put_by(store, 8, 1, 0, &["2", "3", "4"]).await);
     assert!(queue.put_by(store, 8, 2, 1, &["5", "6"]).await);
     let (_, ends) = queue.calls(store, 8).await;
@@ -237,8 +240,8 @@ pub async fn lost_calls_of_a_writer_are_known(fixture: &mut impl Fixture) {
     assert!(queue.put_by(store, 7, 7, 5, &["8"]).await);
 }
 
-/// Over many histories, the store accepts a queue position exactly if the queue holds, or held, the entry at that
-/// position.
+/// In many random histories, the store accepts a queue position if the queue has, or had, the entry at that position,
+/// and refuses all other queue positions.
 pub async fn places_hold_through_many_histories(fixture: &mut impl Fixture) {
     for seed in 0..3_u64 {
         let queue = Queue::new(fixture.store(), &format!("next-{seed}")).await;

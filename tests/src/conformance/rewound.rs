@@ -1,5 +1,6 @@
-//! A store that goes back in time. It loses all data of the lost commits, and detects the owner's next commit. When the
-//! owner has repeated the lost commits under their numbers, the store has the same data again.
+//! A store that goes back in time. It loses all data of the lost commits, and refuses the owner's next commit, whose
+//! number does not follow. When the owner has repeated the lost commits under their numbers, the store has the same
+//! data again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,18 +19,18 @@ use super::letters::letter;
 use super::outbox::{emitting, noted, numbers};
 use super::{Fixture, Owner, absent, event, fresh, job, letters, next, outbox};
 
-/// Far enough in the future that a slow test does not reach it.
+/// A time, in ms, that is longer than even a slow test takes.
 const LATER: u64 = 600_000;
-/// The part of `LATER` that may pass during a slow test.
+/// The part of `LATER` that may pass during a slow test, in ms.
 const SLACK: u64 = 60_000;
 
-/// Makes the next batch of a stream that forwards its dead letters, with orphan dead letters.
+/// Makes the next batch of a stream that forwards its dead letters. `letters` are orphan dead letters.
 fn forwarding(owner: &mut Owner, writes: Vec<KeyWrite>, letters: Vec<DeadLetter>) -> Arc<Batch> {
     let batch = owner.batch(writes);
     Arc::new(Batch { letters, forward: true, ..(*batch).clone() })
 }
 
-/// Sends a batch, all of whose writes must be applied.
+/// Sends a batch. The store must apply all its writes.
 async fn apply(store: &dyn Store, owner: &Owner, batch: &Arc<Batch>) -> AppliedCommit {
     match owner.send(store, batch).await {
         CommitReply::Applied(applied) => {
@@ -49,7 +50,8 @@ fn repeated(batch: &Batch, first: &AppliedCommit) -> Arc<Batch> {
     Arc::new(batch)
 }
 
-/// Sends a batch to a store that lacks the commit before it. `last` is the last commit of this owner in the store.
+/// Sends a batch to a store that lacks the preceding commit, and asserts that the store refuses the batch. `last` is
+/// the last commit of this owner that the store has.
 async fn is_detected(store: &dyn Store, owner: &Owner, batch: &Arc<Batch>, last: Option<u64>) {
     let reply = owner.send(store, batch).await;
     let detected = matches!(&reply, CommitReply::RolledBack { last: of, .. } if *of == last);
@@ -61,8 +63,8 @@ fn contents(rows: Vec<StoredLetter>) -> Vec<DeadLetter> {
     rows.into_iter().map(|row| row.letter).collect()
 }
 
-/// The store loses letters of keys and orphan letters together with their commit. It does not apply the next commit
-/// until the owner has repeated the lost one. Then the store has the same letters again, each once.
+/// The store loses a commit together with its dead letters, both letters of keys and orphan letters. It does not apply
+/// the next commit until the owner has repeated the lost commit. Then the store has the same letters again, each once.
 pub async fn lost_letters_are_written_again(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let keys = owner.keys(3);
@@ -122,7 +124,8 @@ pub async fn removed_letters_are_back_until_the_repetition(fixture: &mut impl Fi
     assert_eq!(before.len(), 2);
     fixture.remember().await;
 
-    // The event of the letter takes effect; another letter takes the place of the second one.
+    // The event of the first letter takes effect, so the write removes its letter. A new letter replaces the second
+    // letter.
     let mut write = fresh("a", WriteCondition::Next(1), job(3));
     write.removed_letters = vec![far.id.clone(), letter("a", 9, 1, LetterContent::Nothing).id];
     let other = letter("a", 9, 1, LetterContent::Raw(Bytes::from_static(b"other")));
@@ -145,8 +148,8 @@ pub async fn removed_letters_are_back_until_the_repetition(fixture: &mut impl Fi
     assert_eq!(store.letter("s", &far.id).await.expect("a read"), None);
 }
 
-/// The letters of a repeated commit are in the outbox again, once, even if they left the outbox before the loss. A
-/// removal that names the lost commit leaves them there.
+/// After a lost commit is repeated, its letters are in the outbox again, once, even if they were published before the
+/// loss. A removal that names the lost commit does not remove them.
 pub async fn lost_letters_are_forwarded_again(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let store = fixture.store();
@@ -176,7 +179,7 @@ pub async fn lost_letters_are_forwarded_again(fixture: &mut impl Fixture) {
     fixture.go_back().await;
     let store = fixture.store();
     assert_eq!(outbox::all(store, &owner, &keys[0], 10).await, []);
-    // The answer shows that the store lacks commit 2.
+    // The reply names commit 1 as the last commit, which shows that the store lacks commit 2.
     let done = store.outbox_done(&owner.partition, owner.claim, shard, 2, &[]).await;
     assert_eq!(done.expect("an answer"), Some(1));
     for _ in 0..2 {
@@ -192,8 +195,8 @@ pub async fn lost_letters_are_forwarded_again(fixture: &mut impl Fixture) {
     assert_eq!(outbox::all(store, &owner, &keys[0], 10).await, []);
 }
 
-/// A removal from the outbox goes back together with its marks. The owner of the entries removes them again. An owner
-/// whose claim is lost removes nothing.
+/// The store loses a removal from the outbox together with the marks of the removal. The owner of the entries can
+/// remove them again. An owner whose claim is lost cannot remove any entries.
 pub async fn lost_removals_from_the_outbox_are_made_again(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let shard = owner.shard("a");
@@ -231,7 +234,7 @@ pub async fn lost_removals_from_the_outbox_are_made_again(fixture: &mut impl Fix
     }
 }
 
-/// If the store loses a commit, it has lost the events that the commit spilled, and has the events again that the
+/// If the store loses a commit, it loses the events that the commit spilled. It again has the spilled events that the
 /// commit settled. The repeated commit spills and settles the same events.
 pub async fn lost_spills_are_made_again(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
@@ -266,7 +269,8 @@ pub async fn lost_spills_are_made_again(fixture: &mut impl Fixture) {
     assert_eq!(found.iter().map(|(sequence, _)| *sequence).collect::<Vec<_>>(), [5, 8]);
 }
 
-/// A due entry goes back to its earlier time. The repeated commit moves or removes the entry again.
+/// If the store loses a commit that moved or removed a due entry, the entry has its earlier time again. The repeated
+/// commit moves or removes the entry again.
 pub async fn due_entries_go_back_with_their_commit(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let keys = owner.keys(3);
@@ -299,8 +303,8 @@ pub async fn due_entries_go_back_with_their_commit(fixture: &mut impl Fixture) {
     }
 }
 
-/// Marks and the checkpoint of a source go back with the store. The owner whose claim is in the store writes them
-/// again; an owner whose claim is lost cannot write a checkpoint.
+/// If the store goes back in time, marks and the checkpoint of a source have their earlier values. The owner whose
+/// claim is in the store can write them again. An owner whose claim is lost cannot write a checkpoint.
 pub async fn marks_go_back_and_checkpoints_name_their_claim(fixture: &mut impl Fixture) {
     let mark = |name: &str, value: &'static str| Mark { name: name.into(), value: value.into() };
     let checkpoint = async |store: &dyn Store, owner: &Owner, value: &'static str| {
@@ -344,8 +348,9 @@ async fn owner_of(store: &dyn Store, partition: &Partition, epoch: u64) -> Owner
     Owner { partition: partition.clone(), claim, numbers: commits }
 }
 
-/// A lease that was granted in the lost time is unknown. The store may grant its epoch again; the store then accepts
-/// commits under the new claim only, and the old holder can neither commit, claim nor release.
+/// The store lacks a lease that it granted after the moment to which it went back. The store may then grant the same
+/// epoch to another instance. It accepts commits only under the claim of this instance, and the holder of the lost
+/// lease can neither commit, claim nor release.
 pub async fn leases_of_the_lost_time_are_unknown(fixture: &mut impl Fixture) {
     let (partition, [one, other]) = some();
     let store = fixture.store();
@@ -394,8 +399,8 @@ pub async fn leases_of_the_lost_time_are_unknown(fixture: &mut impl Fixture) {
     assert_eq!(newer.load(store, "a").await.expect("a key record").record.next, 3);
 }
 
-/// The holder of a lost lease may write its claim after the store went back. The next lease then has an epoch above
-/// this claim, although the store does not know the lost lease.
+/// The holder of a lost lease may write its claim after the store has gone back in time. The next lease then has a
+/// higher epoch than this claim, although the store does not have the lost lease.
 pub async fn a_late_claim_raises_the_next_lease(fixture: &mut impl Fixture) {
     let (partition, [one, other]) = some();
     let store = fixture.store();
@@ -420,7 +425,7 @@ pub async fn a_late_claim_raises_the_next_lease(fixture: &mut impl Fixture) {
     newer.write(store, write(WriteCondition::Absent)).await;
 }
 
-/// The test's knowledge about a key.
+/// The data of a key that the test expects in the store.
 #[derive(Debug, Clone, Default)]
 struct ExpectedKey {
     /// The next sequence; 0 if the store has no key record.
@@ -472,7 +477,7 @@ fn random_write(rng: &mut ChaCha8Rng, key: &Key, known: &mut ExpectedKey) -> Key
     write.state = match rng.random_range(0..4) {
         0 => StateUpdate::Keep,
         1 => StateUpdate::Delete,
-        // This state is longer than the limit of a state within a record.
+        // This state is too large to be stored within the key record.
         2 => StateUpdate::Put(vec![rng.random(); 3_000].into()),
         _ => StateUpdate::Put(vec![rng.random(); 10].into()),
     };
@@ -506,7 +511,7 @@ async fn random_commit(
     (batch, applied)
 }
 
-/// Returns all data that the store shows of the keys of one shard, without times: a repeated commit has another time.
+/// Returns all visible data of the keys of one shard, without the times that differ in a repeated commit.
 async fn visible(
     store: &dyn Store,
     owner: &Owner,
@@ -535,8 +540,8 @@ async fn visible(
     seen
 }
 
-/// The store loses random commits with data of all kinds, twice. Each time, it has the same data as before these
-/// commits, and when the owner has repeated them, the same data as after them.
+/// The store loses random commits with data of all kinds, twice. Each time, the store then has the same data as before
+/// these commits. When the owner has repeated them, the store has the same data as after them.
 pub async fn repeated_commits_make_the_store_whole(fixture: &mut impl Fixture) {
     let mut rng = ChaCha8Rng::seed_from_u64(11);
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
@@ -559,7 +564,7 @@ pub async fn repeated_commits_make_the_store_whole(fixture: &mut impl Fixture) {
             lost.push(random_commit(fixture.store(), &mut rng, &mut owner, &mut keys).await);
         }
         let whole = visible(fixture.store(), &owner, &keys).await;
-        // A batch under the next number, which the store must not apply.
+        // A batch whose number follows the lost commits. The store must not apply it.
         let later = (*lost[0].0).clone();
         let later = Arc::new(Batch { number: newest + lost.len() as u64 + 1, ..later });
         for _ in 0..2 {

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Fixture, Owner, event, fresh, job};
 
-/// Makes a write that leaves `next` at 1 and spills events: the first write of a key or a later one.
+/// Makes a write of key `a` that spills the events `sequences` and leaves `next` at 1.
 fn spilling(expect: WriteCondition, sequences: &[u64], all: &[u64]) -> KeyWrite {
     let mut write = fresh("a", expect, job(1));
     write.spill = sequences.iter().map(|n| (*n, event("a", *n, &n.to_string()))).collect();
@@ -20,8 +20,8 @@ fn spilling(expect: WriteCondition, sequences: &[u64], all: &[u64]) -> KeyWrite 
     write
 }
 
-/// The store keeps events that are already spilled, and reports for each whether the newly spilled event is equal to
-/// it.
+/// If a write spills an event whose sequence is already spilled, the store keeps the stored event, and reports whether
+/// the two events are equal.
 pub async fn events_are_put_if_absent(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -41,7 +41,7 @@ pub async fn events_are_put_if_absent(fixture: &mut impl Fixture) {
     assert_eq!(*events[0].1, *event("a", 3, "3"), "the whole event");
 }
 
-/// The store distinguishes sequences that are too large for floating point.
+/// The store distinguishes sequences that a floating-point number cannot represent exactly.
 pub async fn large_sequences_are_told_apart(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -60,7 +60,8 @@ pub async fn large_sequences_are_told_apart(fixture: &mut impl Fixture) {
     assert_eq!(owner.spilled(store, "a", 0).await, all);
 }
 
-/// After any puts, settled events and reads, a read returns exactly the remaining events, in order, each once.
+/// After any mix of spilled events, settled events and reads, a read returns exactly the remaining events, in order,
+/// each once.
 pub async fn what_is_left_is_read(fixture: &mut impl Fixture) {
     let store = fixture.store();
     for (seed, base) in (0..).zip([1, 15, 16, 240, 255, 1 << 32, (1 << 53) - 8, 1 << 62]) {
@@ -102,7 +103,7 @@ pub async fn what_is_left_is_read(fixture: &mut impl Fixture) {
     }
 }
 
-/// A read starts at any sequence and obeys limits of number and memory.
+/// A read can start at any sequence, and returns no more events and bytes than requested.
 pub async fn ranges_are_read_within_limits(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -123,19 +124,20 @@ pub async fn ranges_are_read_within_limits(fixture: &mut impl Fixture) {
     assert_eq!(read(100, 10, two).await, (vec![100, 101], false));
 }
 
-/// A write removes the events below its `next`, and all others only if it declares the spill empty.
+/// A write removes the spilled events below its `next`. It removes all other spilled events only if its key record has
+/// no spilled events.
 pub async fn settled_events_are_removed(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     owner.write(store, spilling(WriteCondition::Absent, &[2, 3, 4, 9], &[2, 3, 4, 9])).await;
     let mut write = fresh("a", WriteCondition::Next(1), job(4));
     write.record.spilled = SpillExtent { count: 2, first: 4, last: 9 };
-    // The store does not put an event that the same write settles.
+    // The store does not spill an event that the same write settles.
     write.spill = vec![(3, event("a", 3, "3")), (7, event("a", 7, "7"))];
     owner.write(store, write).await;
     assert_eq!(owner.spilled(store, "a", 0).await, [4, 7, 9]);
 
-    // A write that declares the spill empty removes all events: the key has ended.
+    // The key has ended: its key record has no spilled events, so the write removes all of them.
     let mut write = fresh("a", WriteCondition::Next(4), job(5));
     write.record.spilled = SpillExtent::default();
     owner.write(store, write).await;

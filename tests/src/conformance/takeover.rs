@@ -4,7 +4,8 @@ use ordain_core::{KeyRecord, StateUpdate, WriteCondition, WriteRefusal};
 
 use super::{Fixture, Owner, absent, event, fresh, next};
 
-/// The partition that loads a key becomes its only writer; the store refuses writes of the other partition.
+/// After a partition has loaded a key, only this partition can write the key. The store refuses writes of the previous
+/// partition.
 pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut zero = Owner::claim(store, "s", 0).await;
@@ -15,7 +16,7 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
         write.state = StateUpdate::Put("state".into());
         zero.write(store, write).await;
     }
-    // The store refuses a commit without a load before it.
+    // The store refuses a commit of a partition that has not loaded the key.
     let mut blind = fresh(&keys[0], WriteCondition::Next(2), KeyRecord::new(3, 1));
     assert_eq!(
         one.commit(store, vec![blind.clone()]).await.refused,
@@ -46,7 +47,7 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
     assert_eq!(refused, [(0, WriteRefusal::Partition(3))]);
     let refused = zero.commit(store, vec![absent(&keys[1])]).await.refused;
     assert_eq!(refused, [(0, WriteRefusal::Partition(2))]);
-    // The key moves back.
+    // The first partition loads the key again.
     let back = zero.load(store, &keys[0]).await.expect("a key record").record;
     assert_eq!((back.partition, back.takeovers), (0, 2));
     let mut write = next(&keys[0], 3);
@@ -54,8 +55,9 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
     zero.write(store, write).await;
 }
 
-/// Neither the load of a key nor a spill changes `next`. So the store must detect by the partition that a lane missed a
-/// load and a spill of another partition; the lane must not overwrite the spilled events.
+/// A key moves to another partition, which spills an event, and moves back. None of this changes `next`. The store must
+/// nevertheless refuse a write of the first partition that does not include these changes, because the write would lose
+/// the spilled event.
 pub async fn a_key_that_came_back_is_not_the_same(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut zero = Owner::claim(store, "s", 0).await;
@@ -68,7 +70,8 @@ pub async fn a_key_that_came_back_is_not_the_same(fixture: &mut impl Fixture) {
     let mut spilling = fresh("a", WriteCondition::Next(2), job);
     spilling.spill = vec![(7, event("a", 7, "seven"))];
     one.write(store, spilling).await;
-    // This load returns the key to the first partition, but no lane uses its result.
+    // This load assigns the key to the first partition again. The write `old` below does not use the result of the
+    // load.
     let back = zero.load(store, "a").await.expect("a key record").record;
 
     let refused = zero.commit(store, vec![old]).await.refused;
@@ -78,7 +81,7 @@ pub async fn a_key_that_came_back_is_not_the_same(fixture: &mut impl Fixture) {
     assert_eq!(zero.spilled(store, "a", 0).await, [7]);
 }
 
-/// A due entry stays due, and only for the new owner.
+/// When a key moves to another partition, its due entry moves to the due index of that partition.
 pub async fn a_due_entry_moves_along(fixture: &mut impl Fixture) {
     let mut zero = Owner::claim(fixture.store(), "s", 0).await;
     let one = Owner::claim(fixture.store(), "s", 1).await;

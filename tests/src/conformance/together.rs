@@ -1,4 +1,4 @@
-//! Several owners at once.
+//! Several owners that use a store at the same time.
 
 use ordain_core::{KeyRecord, WriteCondition};
 use ordain_store::Store;
@@ -32,7 +32,7 @@ pub async fn partitions_commit_side_by_side(fixture: &mut impl Fixture) {
     }
 }
 
-/// A key advances once for each applied commit, however often its partition changes.
+/// A key advances by exactly one event for each applied commit, even if its partition changes often.
 pub async fn a_key_has_one_writer_at_a_time(fixture: &mut impl Fixture) {
     async fn one(store: &dyn Store, partition: u32) -> u64 {
         let mut owner = Owner::claim(store, "s", partition).await;

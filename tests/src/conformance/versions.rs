@@ -1,4 +1,4 @@
-//! Rollouts of handler versions, and the commits that they prevent.
+//! Rollouts of handler versions. A rollout prevents commits under an older rollout.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub async fn one_decides_at_a_time(fixture: &mut impl Fixture) {
     assert!(!decide(store, "s", None, &decided(1, "orders@1.5.0")).await);
     assert!(decide(store, "s", Some(&first), &second).await);
     assert!(!decide(store, "s", Some(&first), &decided(3, "orders@3.0.0")).await);
-    // Rollouts of another stream.
+    // A rollout of another stream is independent.
     assert!(decide(store, "a:b 1", None, &decided(9, "orders@9.0.0")).await);
     let versions = store.table().await.expect("a table").versions;
     assert_eq!(versions.len(), 2);
@@ -66,8 +66,9 @@ pub async fn decisions_are_told_and_stay(fixture: &mut impl Fixture) {
     assert!(decide(fixture.store(), "s", Some(&first), &decided(2, "orders@2.0.0")).await);
 }
 
-/// The store loses a rollout, and another instance gives its number to another build. An instance that has read the
-/// lost rollout cannot replace the new one. At its next heartbeat, it reads the same rollout as all others.
+/// The store loses a rollout, and another instance then starts a rollout with the same number and another build. An
+/// instance that has read the lost rollout cannot replace the new rollout. At its next heartbeat, this instance gets
+/// the same rollout as all others.
 pub async fn a_lost_rollout_is_decided_again(fixture: &mut impl Fixture) {
     let [one, other] = [InstanceId::random(), InstanceId::random()];
     let first = decided(1, "orders@1.0.0");
@@ -88,7 +89,7 @@ pub async fn a_lost_rollout_is_decided_again(fixture: &mut impl Fixture) {
     assert_eq!(*store.table().await.expect("a table").versions["s"], first);
     let next = decided(3, "orders@2.0.0");
     assert!(!decide(store, "s", Some(&lost), &next).await, "the store lacks the lost rollout");
-    // The version is the same, but the file has another content.
+    // The handler version is the same, but its file has other content.
     let again = Rollout { number: 2, build: decided(9, "orders@2.0.0").build };
     assert!(decide(store, "s", Some(&first), &again).await);
     assert!(!decide(store, "s", Some(&lost), &next).await, "the number has another build");
@@ -102,7 +103,8 @@ pub async fn a_lost_rollout_is_decided_again(fixture: &mut impl Fixture) {
     assert_eq!(*fixture.store().table().await.expect("a table").versions["s"], next);
 }
 
-/// A key that was executed under a rollout continues under the same rollout or a newer rollout.
+/// After a key was executed under a rollout, the store accepts commits of the key only under this rollout or a newer
+/// one.
 pub async fn an_older_decision_commits_nothing(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;

@@ -1,5 +1,4 @@
-//! Tests of events from a broker and messages to a broker. The brokers are real; tests kill, pause and
-//! change them.
+//! Tests of events from RabbitMQ and messages to RabbitMQ, with real servers that the tests kill, pause and change.
 
 mod basic;
 mod bind;

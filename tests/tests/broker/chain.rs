@@ -1,4 +1,5 @@
-//! Tests of streams that receive their events from other streams: the events of `plugins/ledger` through three stages.
+//! Tests of streams that receive their events from other streams. The events pass through three streams (stages) with
+//! the handler `plugins/ledger`.
 
 mod damaged;
 mod lost_messages;

@@ -1,5 +1,4 @@
-//! Tests of missing events: found in the log that the store keeps, found at a server over HTTP, or never
-//! found.
+//! Tests of missing events that the host finds by replay in the store, finds on a server over HTTP, or never finds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -20,13 +19,13 @@ use serde_json::Value;
 
 const TOKEN: &str = "Bearer of good news";
 
-/// Returns the row of a key in `ordain keys show`.
+/// Returns the row that `ordain keys show` prints for a key.
 fn shown(home: &Home, key: &str) -> Result<Value> {
     let mut rows = home.rows(&["keys", "show", "cases", key, "--json"])?;
     rows.pop().context("a row")
 }
 
-/// Returns the gaps of keys.
+/// Returns the gap histories of keys.
 fn gaps<'a>(home: &Home, keys: impl IntoIterator<Item = &'a String>) -> Result<Vec<Value>> {
     let mut gaps = Vec::new();
     for key in keys {
@@ -37,7 +36,7 @@ fn gaps<'a>(home: &Home, keys: impl IntoIterator<Item = &'a String>) -> Result<V
     Ok(gaps)
 }
 
-/// Returns how many events a source found, over all gaps.
+/// Returns how many events of these gaps a replay source found in total.
 fn found(gaps: &[Value], source: &str) -> u64 {
     let answers = gaps.iter().filter_map(|gap| gap["answers"].as_array()).flatten();
     let of_source = answers
@@ -45,7 +44,7 @@ fn found(gaps: &[Value], source: &str) -> u64 {
     of_source.filter_map(|answer| answer["found"].as_u64()).sum()
 }
 
-/// Removes one of every `nth` lines, but never the last line of a key. Returns the lines that are left, and the lost
+/// Removes one line out of every `nth`, but never the last line of a key. Returns the remaining lines and the removed
 /// lines.
 fn without(lines: &[String], nth: usize) -> (Vec<String>, Vec<String>) {
     let end = lines.len() * 9 / 10;
@@ -58,7 +57,8 @@ fn without(lines: &[String], nth: usize) -> (Vec<String>, Vec<String>) {
     )
 }
 
-/// Returns whether the line at `at` is lost: one of every `nth` lines, from another key each time.
+/// Returns whether `without` removes the line at index `at`. The formula selects one line out of every `nth`, at
+/// changing places, so the lines belong to different keys.
 fn is_lost(at: usize, nth: usize) -> bool {
     at % nth == at / nth * 37 % nth
 }
@@ -68,8 +68,8 @@ fn keys(lines: &[String]) -> Result<BTreeSet<String>> {
     Ok(by_key(lines)?.into_keys().collect())
 }
 
-/// Publishes the events of 1,000 keys with `ordain publish`. The broker loses one event of a hundred, and
-/// the store still has it.
+/// Publishes the events of 1,000 keys with `ordain publish`. The broker loses one event in a hundred. The store still
+/// has these events, so the host finds them by replay.
 fn is_found_in_the_log(sections: &str) -> Result<()> {
     let stream = "gap = { timeout = \"200ms\", backoff = \"10ms..50ms\" }";
     let rig = Rig::with(sections, stream, "")?;
@@ -105,7 +105,7 @@ fn lost_event_is_replayed_from_redis_log() -> Result<()> {
     is_found_in_the_log(&format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url()))
 }
 
-/// The lost events are on a server that lets one request in three fail.
+/// The lost events are on a server on which one request in three fails.
 #[test]
 fn lost_event_is_replayed_from_server() -> Result<()> {
     let lines = in_turn(1_000, 10);
@@ -139,8 +139,8 @@ fn lost_event_is_replayed_from_server() -> Result<()> {
     Ok(())
 }
 
-/// One event of a thousand is in no source. Depending on `gap.on_exhausted`, its key is parked, continues without the
-/// event, or waits. All other keys are complete.
+/// One event in a thousand is lost, and no replay source has it. Depending on `gap.on_exhausted`, its key is parked,
+/// continues without the event, or waits. The events of all other keys take effect.
 #[test]
 fn permanently_lost_event_parks_skips_or_waits() -> Result<()> {
     let lines = in_turn(500, 20);
@@ -188,7 +188,7 @@ fn permanently_lost_event_parks_skips_or_waits() -> Result<()> {
         if on_exhausted == "skip" {
             tally::check(&right, &out.join("\n"))?;
         } else {
-            // Late events fill the gap.
+            // The lost events arrive late and fill the gaps.
             rig.publish(&lost)?;
             rig.take(&mut out, lines.len())?;
             tally::check(&of_key, &out.join("\n"))?;
@@ -205,11 +205,11 @@ fn permanently_lost_event_parks_skips_or_waits() -> Result<()> {
     Ok(())
 }
 
-/// Checks that the log names each permanently waiting key exactly once, and that `keys why` explains the
+/// Checks that the log reports each of the waiting keys exactly once, and that `ordain keys why` explains why they
 /// wait.
 fn is_told(home: &Home, service: &mut Service, keys: &BTreeSet<String>) -> Result<()> {
     let admin = format!("http://{}", http::admin(service)?);
-    // The log may name other keys, too: under load an event may arrive after both rounds are over.
+    // The log may also report other keys: under load, an event may arrive only after both replay rounds.
     let lines = |key: &String| {
         let words = "event missing: requests to replay sources ended; the key waits; see `ordain keys why cases";
         service.stderr().matches(&format!("{words} {key}`")).count()
@@ -224,8 +224,8 @@ fn is_told(home: &Home, service: &mut Service, keys: &BTreeSet<String>) -> Resul
     Ok(())
 }
 
-/// No event follows a lost last event. The host requests the event after the key has been silent for
-/// `gap.tail`.
+/// If the last event of a key is lost, no later event shows the gap. The host requests the next event of the key from
+/// the replay sources when no event of the key has arrived for the time `gap.tail`.
 #[test]
 fn lost_last_event_is_found() -> Result<()> {
     let lines = in_turn(20, 5);
@@ -243,8 +243,8 @@ fn lost_last_event_is_found() -> Result<()> {
     Ok(())
 }
 
-/// Events that are missing from a file are found in one run over the file. The gap history records how long each gap
-/// lasted.
+/// Events are missing from a file. One run over the file finds them by replay. The gap history records how long each
+/// gap lasted.
 #[test]
 fn events_missing_from_file_are_replayed() -> Result<()> {
     let lines = in_turn(50, 20);
@@ -268,8 +268,8 @@ fn events_missing_from_file_are_replayed() -> Result<()> {
     Ok(())
 }
 
-/// A server that refuses the requests for the first missing events still counts as available: the host finds the later
-/// events there.
+/// A server refuses the requests for the first missing events. The host must still send it the requests for later
+/// events, and finds these events.
 #[test]
 fn events_behind_refusals_are_found() -> Result<()> {
     let lines = in_turn(1, 60);
@@ -294,15 +294,15 @@ fn events_behind_refusals_are_found() -> Result<()> {
     Ok(())
 }
 
-/// A server that answers endlessly, never, or with more than the request asked for does no harm. The host
-/// counts each such answer as failed, in time and with little memory.
+/// A replay server answers endlessly, never answers, or sends more than the request asked for. The host must count each
+/// such answer as failed, within a time limit and with little memory.
 #[test]
 fn hostile_server_counts_as_failed() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     thread::spawn(move || {
         for (number, stream) in listener.incoming().flatten().enumerate() {
-            // A closed connection ends its thread; its error does not matter.
+            // When the host closes the connection, a write fails and ends the thread. The test ignores this error.
             thread::spawn(move || drop(harm(number, stream)));
         }
     });
@@ -332,7 +332,7 @@ fn harm(number: usize, mut stream: TcpStream) -> Result<()> {
     let _ = stream.read(&mut request)?;
     let ok = "HTTP/1.1 200 OK\r\ncontent-type: application/cloudevents+json\r\n";
     match number % 4 {
-        // No answer.
+        // Sends no answer.
         0 => thread::sleep(Duration::from_secs(5)),
         1 => loop {
             write!(stream, "{ok}x-more: {}\r\n", "y".repeat(1 << 10))?;
@@ -343,7 +343,7 @@ fn harm(number: usize, mut stream: TcpStream) -> Result<()> {
                 stream.write_all(&[b' '; 4 << 10])?;
             }
         }
-        // A few bytes at a time.
+        // Sends an endless body, a few bytes at a time.
         _ => {
             write!(stream, "{ok}transfer-encoding: chunked\r\n\r\n")?;
             loop {

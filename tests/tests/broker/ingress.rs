@@ -1,4 +1,4 @@
-//! Tests of events over HTTP.
+//! Tests of events that arrive over HTTP.
 
 mod alone;
 mod clock;

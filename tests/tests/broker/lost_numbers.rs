@@ -1,5 +1,5 @@
-//! Tests of a Redis that goes back while no process runs. Ordain numbers the events of an exchange, so it assigns the
-//! numbers of lost events a second time.
+//! Tests of a Redis that goes back in time while no process runs. Ordain numbers the events that it publishes to an
+//! exchange, and the counters are in Redis. So Ordain assigns the numbers of lost events a second time.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -12,14 +12,14 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use serde_json::{Value, json};
 
-/// The events that Redis still has after it went back.
+/// The events that Redis still has after it went back in time.
 const KEPT: RangeInclusive<u64> = 1..=2;
-/// The events that Redis loses. They get the numbers 3 and 4.
+/// The events that Redis loses. The lost events get the numbers 3 and 4.
 const LOST: RangeInclusive<u64> = 3..=4;
-/// The events that get the numbers of the lost events.
+/// Later events, which get the numbers of the lost events.
 const OTHER: RangeInclusive<u64> = 5..=6;
 
-/// Redis, and a rig whose stream reads events that Ordain numbers for an exchange.
+/// Redis, and a rig whose stream receives events from an exchange. Ordain numbers these events.
 struct Numbered {
     redis: Redis,
     rig: Rig,
@@ -28,7 +28,8 @@ struct Numbered {
 }
 
 impl Numbered {
-    /// Starts the servers, with more sections of the configuration and with settings of the source.
+    /// Starts the servers. `sections` holds additional sections of the configuration, and `source` holds settings of
+    /// the source.
     fn start(first: &'static str, sections: &str, source: &str) -> Result<Self> {
         let redis = Redis::start(&[])?;
         let sections = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n{sections}", redis.url());
@@ -37,7 +38,7 @@ impl Numbered {
         Ok(Self { redis, rig, first })
     }
 
-    /// Publishes events of one key. An event has its own id and content, but no number.
+    /// Publishes events of one key. Each event has an id and content of its own, but no sequence.
     fn publish(&self, events: RangeInclusive<u64>) -> Result<()> {
         let file = format!("events-{}.ndjson", events.start());
         let event = |number: u64| {
@@ -48,7 +49,7 @@ impl Numbered {
         self.rig.home.rows(&["publish", self.first, &file, "--json"]).map(drop)
     }
 
-    /// Runs the host until it has published the messages of two more events. Returns these messages. `known` are the
+    /// Runs the host until it has published the messages of two more events. Returns these messages. `known` holds the
     /// messages of earlier events, which the host may publish again.
     fn run(&self, known: &[String]) -> Result<Vec<String>> {
         let mut service = Service::start(&self.rig.home, &["run"])?;
@@ -59,9 +60,9 @@ impl Numbered {
         Ok(out.split_off(known.len()))
     }
 
-    /// Lets other events get the numbers of lost events, and checks that their messages have new ids. Then lets the
-    /// lost events arrive again instead, and checks that their messages have their first ids. `disturb` runs when the
-    /// lost events are published again, before the host starts.
+    /// Plays two cases after a loss. In the first, other events get the numbers of the lost events, and their messages
+    /// must have new ids. In the second, the lost events are published again, and their messages must be the same as
+    /// before the loss. In the second case, `disturb` runs after the events are published and before the host starts.
     fn check(&self, disturb: impl FnOnce() -> Result<()>) -> Result<()> {
         self.publish(KEPT)?;
         let kept = self.run(&[])?;
@@ -102,9 +103,9 @@ fn ids(messages: &[String]) -> Result<BTreeSet<String>> {
     messages.iter().map(id).collect()
 }
 
-/// `ordain publish` numbers the events. The messages of an event with the number of a lost event have new ids. If a
-/// lost event is published again, its messages have the same ids as before, even if the broker loses the event and
-/// replay finds it in the store.
+/// `ordain publish` numbers the events. If another event gets the number of a lost event, its messages have new ids. If
+/// the lost event itself is published again, its messages have the same ids as before. The ids are the same even if the
+/// broker loses this event and replay finds it in the store.
 #[test]
 fn events_of_publish_with_numbers_of_lost_events_have_new_message_ids() -> Result<()> {
     let numbered = Numbered::start("cases", "", "")?;
@@ -115,8 +116,9 @@ fn events_of_publish_with_numbers_of_lost_events_have_new_message_ids() -> Resul
     })
 }
 
-/// A `sequenced` sink numbers the events. The messages of an event with the number of a lost event have new ids. If the
-/// first stage executes its lost event again, the messages of the second stage have the same ids as before.
+/// A sink with `sequenced = true` numbers the events of the second stream. If another event gets the number of a lost
+/// event, its messages have new ids. If the first stream executes the lost event again, the messages of the second
+/// stream have the same ids as before.
 #[test]
 fn events_of_sequenced_sink_with_numbers_of_lost_events_have_new_message_ids() -> Result<()> {
     let sections = "[streams.first]\nhandler = \"faulty\"\nsource = { kind = \"stream\" }\n\

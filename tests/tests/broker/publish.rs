@@ -1,5 +1,5 @@
-//! Tests of `ordain publish`: the store assigns the numbers, the broker confirms the events, and repeated
-//! runs publish each event once.
+//! Tests of `ordain publish`. The store assigns numbers to the events, and the broker confirms them. If the command
+//! runs again, it does not publish an event a second time.
 
 use anyhow::{Context, Result, bail, ensure};
 use ordain_publisher::{Error as PublishError, Event, Publisher, Receipt};
@@ -40,12 +40,12 @@ fn file_without_numbers_is_published_once() -> Result<()> {
     let (_redis, rig) = rig("")?;
     let lines = in_turn(40, 60);
     rig.home.write("events.ndjson", text(&unnumbered(&lines)?))?;
-    // The stream has never run: the command declares the queues.
+    // The stream has never run, so the command declares the queues.
     let done = publish(&rig, &["events.ndjson"])?;
     ensure!(done == json!({"published": 2_400, "known": 0, "lines_before": 0}), "{done}");
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.check(&lines)?;
-    // A second run has nothing to do. If lines are appended, the next run continues after the last published line.
+    // A second run publishes nothing. If lines are appended, the next run continues after the last published line.
     let done = publish(&rig, &["events.ndjson"])?;
     ensure!(done == json!({"published": 0, "known": 0, "lines_before": 2_400}), "{done}");
     let more = in_turn(40, 70);
@@ -66,8 +66,7 @@ fn file_without_numbers_is_published_once() -> Result<()> {
     Ok(())
 }
 
-/// The test kills the command several times and runs it again. Each event has one number and takes effect
-/// once.
+/// The test kills the command several times and runs it again. Each event must get one number and take effect once.
 #[test]
 fn killed_command_resumes_without_duplicates() -> Result<()> {
     let (_redis, rig) = rig("")?;
@@ -95,8 +94,8 @@ fn killed_command_resumes_without_duplicates() -> Result<()> {
     Ok(())
 }
 
-/// Options describe one event. The test covers repeats, conflicts, and a producer that assigns its own
-/// sequences.
+/// Command-line options describe one event. The test publishes an event twice, publishes another event with the same
+/// id, and publishes events with sequences of the producer.
 #[test]
 fn single_event_is_published_once() -> Result<()> {
     let (_redis, rig) = rig("")?;
@@ -138,7 +137,8 @@ fn single_event_is_published_once() -> Result<()> {
     Ok(())
 }
 
-/// The command stops at a bad line, after it has published all earlier lines. It continues once the line is corrected.
+/// The command stops at an invalid line, after it has published all earlier lines. The next run continues at this line
+/// when it is corrected.
 #[test]
 fn bad_line_stops_command_until_corrected() -> Result<()> {
     let (_redis, rig) = rig("")?;
@@ -155,7 +155,7 @@ fn bad_line_stops_command_until_corrected() -> Result<()> {
     rig.home.write("events.ndjson", text(&lines))?;
     let (code, words) = refused(&rig, &["cases", "events.ndjson"])?;
     ensure!(code == 1 && words.contains("line 201") && words.contains("subject"), "{words}");
-    // Events before a conflict are published, and reported as new.
+    // The command publishes the events before a conflict, and reports them as published.
     let known: Value = serde_json::from_str(&lines[0])?;
     let conflict = json!({"specversion": "1.0", "id": known["id"], "source": known["source"],
         "type": "other", "subject": known["subject"]});
@@ -173,7 +173,8 @@ fn bad_line_stops_command_until_corrected() -> Result<()> {
     Ok(())
 }
 
-/// A `fifo` stream assigns its own numbers. Its events need only ids, and keys keep their order.
+/// A `fifo` stream numbers its events itself, so the producer's events need only ids. The events of each key stay in
+/// order.
 #[test]
 fn fifo_events_need_ids_but_no_sequences() -> Result<()> {
     let (_redis, rig) = rig("ordering = \"fifo\"")?;
@@ -192,8 +193,8 @@ fn fifo_events_need_ids_but_no_sequences() -> Result<()> {
     Ok(())
 }
 
-/// A stream with a source in the store accepts as many events as its queue holds, and the rest after the
-/// stream has run.
+/// The events of the stream wait in a queue of the store. The command publishes events until the queue is full. The
+/// command publishes the rest after the stream has executed events.
 #[test]
 fn full_queue_accepts_rest_after_run() -> Result<()> {
     let source = "source = { kind = \"file\", path = \"events.ndjson\" }";
@@ -222,7 +223,8 @@ fn full_queue_accepts_rest_after_run() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// The command's error names the store that another process has open, or the broker that is not running.
+/// If another process has the store open, the command's error names the store. If the broker does not run, the error
+/// names the broker.
 #[test]
 fn busy_store_and_missing_broker_are_named() -> Result<()> {
     let rig = Rig::alone("", "", "")?;
@@ -239,7 +241,7 @@ fn busy_store_and_missing_broker_are_named() -> Result<()> {
     Ok(())
 }
 
-/// The library gives a program the guarantees of the command.
+/// A program that uses the library `ordain_publisher` gets the same guarantees as with the command.
 #[test]
 fn library_publishes_like_command() -> Result<()> {
     let (_redis, rig) = rig("")?;
@@ -259,7 +261,7 @@ fn library_publishes_like_command() -> Result<()> {
         ensure!(numbers(&receipts) == right, "{receipts:?}");
         publisher.close().await?;
 
-        // Opens another publisher, which does not know the events of the first.
+        // A new publisher knows nothing of the first publisher's events, so the store must recognise them.
         let mut publisher = Publisher::open(&config, "cases").await?;
         let receipts = publisher.publish(&[event("a", 2)?, event("a", 3)?]).await?;
         ensure!(numbers(&receipts) == [(Some(2), false), (Some(3), true)], "{receipts:?}");
@@ -281,7 +283,7 @@ fn library_publishes_like_command() -> Result<()> {
         ensure!(matches!(none, Some(PublishError::Configuration(_))), "{none:?}");
         anyhow::Ok(())
     })?;
-    // The events before the wrong one are published.
+    // The events before the wrong event are published.
     let lines: Vec<String> = [("a", 3), ("b", 3)]
         .into_iter()
         .flat_map(|(key, last)| (1..=last).map(move |n| (key, n)))

@@ -1,4 +1,4 @@
-//! Tests of new versions of handlers while the host runs.
+//! Tests of handler versions that are added or removed while the host runs.
 
 mod files;
 mod several;

@@ -1,5 +1,5 @@
-//! Checks from the host's output and from the store that every sent event took effect once and in order, is held, or is
-//! a dead letter.
+//! Checks of the hosts' output and of the store after a round. Each sent event must have taken effect once and in
+//! order, wait in the store behind a missing event of its key, or be a dead letter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread::sleep;
@@ -15,16 +15,16 @@ use serde_json::Value;
 use super::plan::Plan;
 use super::world::World;
 
-/// How long all messages may take after the last disturbance.
+/// The longest time until all messages have arrived, counted from the last disturbance.
 const PATIENCE: Duration = Duration::from_mins(3);
-/// How long the gaps may take to end: longer than their replay rounds.
+/// The time that the test gives the gaps to end. This time is longer than all replay rounds of a gap.
 const GAPS: Duration = Duration::from_secs(8);
-/// The number of events that an error names.
+/// The largest number of missing events that an error lists.
 const FEW: usize = 5;
 
 /// Waits until each expected message has arrived, and checks the results of the round. Returns the counts.
 pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
-    // If an event of a key was never sent, the expected events of the key end before this event.
+    // If one event of a key was never sent, no event of the key from that sequence on takes effect.
     let mut expected = by_key(&plan.lines)?;
     for (name, key) in &plan.keys {
         if let Some(events) = expected.get_mut(name) {
@@ -53,8 +53,9 @@ pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
     world.until_shared()?;
     world.stop_hosts()?;
     repeats += take(world, &mut out)?;
-    // If the broker rejected a message, the host may have published it again after later messages. Each message must
-    // have been made after its predecessor, which the hash in the message shows.
+    // The messages may have arrived in another order than they were emitted, because the host publishes a message again
+    // if the broker rejected it. So the check sorts them by sequence. The hash in each message depends on the hash in
+    // the message before it, and so shows that the handler executed the events in order.
     let mut lines: Vec<(u64, &String)> =
         out.values().map(|message| (message.sequence, &message.line)).collect();
     lines.sort();
@@ -81,7 +82,7 @@ struct Message {
     line: String,
 }
 
-/// Returns the first few events without a message, as `key/sequence`.
+/// Returns the first few events for which no message arrived, as `key/sequence`.
 fn missing(
     expected: &BTreeMap<String, BTreeMap<u64, Line>>,
     out: &BTreeMap<String, Message>,
@@ -95,7 +96,8 @@ fn missing(
     missing.map(|(key, sequence)| format!("{key}/{sequence}")).collect()
 }
 
-/// Receives published messages, by id. Returns how many arrived again.
+/// Receives published messages into `out`, which maps the id of a message to the message. Returns how many messages had
+/// arrived before.
 fn take(world: &mut World, out: &mut BTreeMap<String, Message>) -> Result<usize> {
     let mut repeats = 0;
     for delivery in world.take()? {
@@ -104,7 +106,8 @@ fn take(world: &mut World, out: &mut BTreeMap<String, Message>) -> Result<usize>
         let id = message["id"].as_str().context("an id")?.to_owned();
         let key = message["data"]["key"].as_str().context("a key")?.to_owned();
         let sequence = message["data"]["sequence"].as_u64().context("a sequence")?;
-        // Each event results in one message under the same key, with the event's number.
+        // The handler emits one message for each event. The key and the `X-Sequence-ID` of the message must be those of
+        // the event.
         let number = header(&delivery, "X-Sequence-ID").context("a number")?;
         ensure!(number == sequence.to_string(), "number {number} of {line}");
         let message = Message { key, sequence, line: line.clone() };
@@ -116,7 +119,8 @@ fn take(world: &mut World, out: &mut BTreeMap<String, Message>) -> Result<usize>
     Ok(repeats)
 }
 
-/// Checks that each key of the round has completed, or waits at the expected sequence with all later events held.
+/// Checks the state of each key of the round in the store. A key without a lost event has completed or waits for new
+/// events. A key with a lost event waits at its sequence, and the store holds all later events of the key.
 fn keys(world: &World, plan: &Plan) -> Result<()> {
     let listed = ["keys", "list", "cases", "--json", "--limit", "1000000"];
     let rows = world.home().rows(&listed)?;
@@ -128,7 +132,7 @@ fn keys(world: &World, plan: &Plan) -> Result<()> {
             continue;
         };
         let (status, held) = match (key.lost, key.is_ended) {
-            // Later events exist only if the lost event is not the last one.
+            // The key is parked only if an event after the lost one arrived, because only a later event shows the gap.
             (Some(lost), _) if lost < key.events => ("parked", key.events - lost),
             (Some(_), _) | (None, false) => ("active", 0),
             (None, true) => ("completed", 0),
@@ -141,12 +145,13 @@ fn keys(world: &World, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Checks that each message that was not an event is a dead letter once, and that no other dead letters exist.
+/// Checks the dead letters. The store must have one dead letter for each sent message that was not a valid event, and
+/// no others.
 fn letters(world: &World, plan: &Plan) -> Result<()> {
     let listed = ["dead", "list", "cases", "--json", "--limit", "1000000"];
     let mut bodies = BTreeSet::new();
     for row in world.home().rows(&listed)? {
-        // The dead letter of an unreadable message holds the whole message instead of an event.
+        // The dead letter of an unreadable message holds the original message instead of an event.
         let raw = row["raw"]["body"].as_str().map(str::to_owned);
         let body = raw.unwrap_or_else(|| row["event"]["data"].to_string());
         ensure!(body.contains("broken"), "an event is a dead letter: {row}");

@@ -1,4 +1,4 @@
-//! The effects that the messages of the handler `tally` show, and the check of the events that took effect.
+//! Effects of events, read from the messages of the handler `tally`, and a check of the events that took effect.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,13 +14,15 @@ use super::events::{Accepted, Sent};
 use super::receiver::Receiver;
 use super::ways::Way;
 
-/// How long the round waits for late effects before it counts the lost events: longer than any poll or retry of the
-/// host.
+/// How long a round waits for late effects before it counts the lost events. The time is longer than any polling
+/// interval and any retry delay of the host.
 pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(4);
-/// The hashes in the messages, by key and by the number of events that the key's state had counted.
+/// The hashes in the messages, for each key and each count. The count is in the message: the number of events that the
+/// key's state had counted. If the store lost writes, several messages of a key may have the same count.
 pub(crate) type Effects = BTreeMap<String, BTreeMap<u64, Vec<u64>>>;
 
-/// Reads the messages of the hosts. Messages with the same id must have the same content.
+/// Reads the messages in the outputs of the hosts. Returns an error if two messages have the same id and different
+/// content.
 pub(crate) fn effects<'a>(outputs: impl IntoIterator<Item = &'a str>) -> Result<Effects> {
     let mut effects = Effects::new();
     let mut ids = BTreeMap::new();
@@ -45,18 +47,20 @@ pub(crate) fn effects<'a>(outputs: impl IntoIterator<Item = &'a str>) -> Result<
 /// The requirements on the effects of a round.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Demands {
-    /// True if every event must have taken effect, even one that was accepted while the servers might lose it.
+    /// True if every event must have taken effect, even an event that a host accepted while the servers could lose
+    /// writes.
     pub(crate) wants_all: bool,
-    /// How often a key may have lost its record and started again.
+    /// How often a key may have lost its key record and started again with an empty state.
     pub(crate) resets: u32,
-    /// True if the output must contain only the messages of the events, because no effect was lost.
+    /// True if no effect can have been lost. The output must then contain exactly one message for each event that took
+    /// effect.
     pub(crate) is_exact: bool,
-    /// The way of the events.
+    /// How the events reach the handler.
     pub(crate) way: Way,
 }
 
-/// Checks that each event took effect at most once and in the order of its key, and that every event that must take
-/// effect did. Returns how many events took effect.
+/// Checks that each event took effect at most once and in the order of its key, and that no event lacks an effect that
+/// it must have. Returns how many events took effect.
 pub(crate) fn count_taken(sent: &Sent, effects: &Effects, demands: Demands) -> Result<usize> {
     let mut all = 0;
     for (key, events) in sent {
@@ -72,8 +76,9 @@ pub(crate) fn count_taken(sent: &Sent, effects: &Effects, demands: Demands) -> R
     Ok(all)
 }
 
-/// Returns how many of a key's events took effect, which a chain of hashes in the messages shows. Messages of lost
-/// effects may exist outside of the chain.
+/// Returns how many of a key's events took effect. The hash in each message depends on the event and on the hash in the
+/// message before it, so the messages of all effects form a chain. Messages outside of this chain belong to effects
+/// that the store has lost.
 fn chain(
     key: &str,
     events: &[Accepted],
@@ -86,7 +91,7 @@ fn chain(
     let received = |event: &Accepted| demands.way.received(key, event.number);
     let mut lines: Vec<Line> = events.iter().map(received).collect();
     let start = Link { taken: 0, count: 0, hash: FIRST_HASH, seen: 0, resets: 0 };
-    // The longest chains are on top.
+    // `open` is a stack. The chain that skips the fewest events is on top, and so is examined first.
     let mut open = vec![start];
     let mut best = (0, 0);
     let mut whole = None;
@@ -103,7 +108,7 @@ fn chain(
             open.push(Link { count: 0, hash: FIRST_HASH, resets: link.resets + 1, ..link });
         }
         let Some(hashes) = effects.get(&(link.count + 1)) else { continue };
-        // Lost events are skipped.
+        // Skips events that may be lost, up to the next event that must have taken effect.
         let until = rest.iter().position(must).map_or(events.len(), |at| link.seen + at + 1);
         let mut found = Vec::new();
         for (seen, line) in (link.seen + 1..).zip(&mut lines[link.seen..until]) {
@@ -123,15 +128,16 @@ fn chain(
     whole.with_context(|| format!("key {key}: {count} took effect, but not {:?}", events.get(seen)))
 }
 
-/// The beginning of a chain.
+/// The first part of a possible chain.
 #[derive(Debug, Clone, Copy)]
 struct Link {
-    /// How many events took effect.
+    /// The number of events in the chain. All of them took effect.
     taken: usize,
-    /// How many of these events the key's state had counted. `hash` is their hash.
+    /// The number of events that the key's state has counted since its last reset. `hash` is the hash after these
+    /// events.
     count: u64,
     hash: u64,
-    /// How many events were examined.
+    /// The number of examined events: those in the chain and the skipped ones.
     seen: usize,
     resets: u32,
 }
@@ -144,13 +150,13 @@ pub(crate) struct Counts {
     pub(crate) lost: usize,
 }
 
-/// Returns how many events took effect. Returns an error if an event has not taken effect although it must.
+/// Returns how many events took effect, or an error if an event lacks an effect that it must have.
 pub(crate) fn taken(hosts: &[Receiver], sent: &Sent, demands: Demands) -> Result<usize> {
     let outputs: Vec<String> = hosts.iter().map(Receiver::output).collect();
     count_taken(sent, &effects(outputs.iter().map(String::as_str))?, demands)
 }
 
-/// Waits until every event that must take effect has done so.
+/// Waits until every event that must take effect has taken effect.
 pub(crate) fn until_taken(hosts: &[Receiver], sent: &Sent, demands: Demands) -> Result<()> {
     let mut last = None;
     let arrived = wait_until("effects of all safe events", || {
@@ -161,7 +167,7 @@ pub(crate) fn until_taken(hosts: &[Receiver], sent: &Sent, demands: Demands) -> 
 }
 
 impl Counts {
-    /// Makes the counts of a round with this number of effects.
+    /// Returns the counts of a round in which `taken` events took effect.
     pub(crate) fn of(sent: &Sent, taken: usize) -> Self {
         let all = sent.values().flatten();
         let accepted = all.clone().count();

@@ -15,24 +15,25 @@ use super::receiver::Backlog;
 use super::ways::Way;
 
 const KEYS: usize = 40;
-/// The beginning of the keys whose events take long in the handler `tally`.
+/// The prefix of the keys whose events the handler `tally` executes slowly.
 const SLOW: &str = "slow-";
-/// The number of events per request.
+/// The largest number of events in a request.
 const BATCH: usize = 60;
-/// The number of lines that a run of `ordain publish` gets at a high rate, so that a loss can interrupt the run.
+/// The largest number of lines that the producer adds to the file for a run of `ordain publish` at a high rate. The run
+/// then takes long enough for a loss to interrupt it.
 const FILE_BATCH: usize = 8_000;
-/// The longest delay of a run of `ordain publish` before a loss, in milliseconds.
+/// The upper limit of the random delay before the run of `ordain publish` that a loss may interrupt, in milliseconds.
 const RUN_DELAY_MS: u64 = 1_500;
-/// How long a producer retries.
+/// How long a producer retries to send the same events.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// The delay between two tries.
+/// The delay between two attempts to send the same events.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// An accepted event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Accepted {
     pub(crate) number: u64,
-    /// True if the servers lost no writes while the producer sent the event.
+    /// True if the producer sent the event while the servers could not lose writes.
     pub(crate) is_safe: bool,
 }
 
@@ -44,14 +45,15 @@ pub(crate) type Sent = BTreeMap<String, Vec<Accepted>>;
 pub(crate) struct Producer {
     pub(crate) outlet: Outlet,
     pub(crate) way: Way,
-    /// An odd number while the servers may lose events.
+    /// The number of the current phase. In a phase with an odd number, the servers may lose events.
     pub(crate) phase: AtomicU32,
     pub(crate) is_over: AtomicBool,
-    /// Why many events wait. With any cause, the producer sends at a high rate while events may be lost.
+    /// Why many events wait. Unless it is [`Backlog::None`], the producer sends at a high rate while the servers may
+    /// lose events.
     pub(crate) backlog: Backlog,
-    /// True if some events arrive later than their successors.
+    /// True if the producer sends some events later than the next events of their keys.
     pub(crate) has_gaps: bool,
-    /// When events were accepted last.
+    /// The time when the newest events were accepted.
     pub(crate) accepted_at: Mutex<Option<Instant>>,
     /// The number of accepted events.
     pub(crate) accepted: AtomicUsize,
@@ -60,13 +62,13 @@ pub(crate) struct Producer {
 /// A producer that runs in a thread of its own.
 pub(crate) struct Producing<'a> {
     producer: &'a Producer,
-    /// The events so far. The producer holds the lock while it sends events.
+    /// The events that the producer has sent until now. The producer holds the lock while it sends events.
     pub(crate) sent: &'a Mutex<Sent>,
     thread: ScopedJoinHandle<'a, Result<()>>,
 }
 
 impl Producing<'_> {
-    /// Requests the end of the producer, which first completes its current request.
+    /// Requests the end of the producer. The producer first completes its current request.
     pub(crate) fn end(&self) {
         self.producer.is_over.store(true, Ordering::SeqCst);
     }
@@ -76,7 +78,7 @@ impl Producing<'_> {
     }
 }
 
-/// Sends events while `meanwhile` runs. The seed determines the events.
+/// Sends events from another thread while `meanwhile` runs. The seed determines the events.
 pub(crate) fn while_producing<T>(
     producer: &Producer,
     sent: &mut Sent,
@@ -98,7 +100,7 @@ pub(crate) fn while_producing<T>(
 }
 
 impl Producer {
-    /// Returns when events were accepted last.
+    /// Returns the time when the newest events were accepted.
     pub(crate) fn accepted_at(&self) -> Option<Instant> {
         *self.accepted_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -108,16 +110,18 @@ impl Producer {
         self.accepted.load(Ordering::SeqCst)
     }
 
-    /// Sends events until the end, in order within each key except for held-back events. Adds the accepted events to
-    /// `sent`.
+    /// Sends events until `is_over` is set, and adds them to `sent`. The events of each key are sent in order, except
+    /// that some events are held back for a moment if `has_gaps` is true.
     fn run(&self, sent: &Mutex<Sent>, random: &mut ChaCha8Rng) -> Result<()> {
         let mut held = Vec::new();
         while !self.is_over.load(Ordering::SeqCst) {
-            // Events that are to accumulate and be lost are sent at a high rate.
+            // In a phase in which the servers may lose events, a high rate makes events accumulate, so that many are
+            // lost.
             let is_risky = !is_calm(self.phase.load(Ordering::SeqCst));
             let is_fast = self.backlog != Backlog::None && is_risky;
             if self.way.is_file() && is_risky {
-                // The only run before the loss begins at any time, so that the loss interrupts it sometimes.
+                // Only one run of `ordain publish` begins before the loss. The random delay makes the loss interrupt
+                // the run sometimes.
                 sleep(Duration::from_millis(random.random_range(0..RUN_DELAY_MS)));
             }
             let most = if is_fast && self.way.is_file() { FILE_BATCH } else { BATCH };
@@ -127,7 +131,7 @@ impl Producer {
         self.send(&mut sent.lock().unwrap_or_else(PoisonError::into_inner), held)
     }
 
-    /// Sends at most `most` new events, and the held-back ones of the last call.
+    /// Sends at most `most` new events, and the events that the previous call held back.
     fn send_some(
         &self,
         sent: &Mutex<Sent>,
@@ -142,7 +146,8 @@ impl Producer {
             let key = format!("{prefix}k{}", random.random_range(0..KEYS));
             let events = sent.entry(key.clone()).or_default();
             let number = events.len() as u64 + 1;
-            // `send` repeats the request until it is accepted.
+            // Each event may be added before it is sent, because `send` repeats the request until the events are
+            // accepted.
             events.push(Accepted { number, is_safe: false });
             batch.push((key, number));
         }
@@ -167,7 +172,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Sends events until they are accepted. Returns true if the servers lost no writes during the accepted attempt.
+    /// Sends events until they are accepted. Returns true if the servers could lose no writes during the accepted
+    /// attempt.
     fn send_until_accepted(&self, batch: &[(String, u64)]) -> Result<bool> {
         let lines = batch.iter().map(|(key, number)| self.way.event(key, *number));
         let lines: Vec<String> = lines.collect::<Result<_>>()?;
@@ -193,9 +199,9 @@ impl Producer {
         }
     }
 
-    /// Waits until the phase is over if the servers may lose events in it. The servers may lose events of only one run
-    /// of `ordain publish`: a later run does not have the lost events of earlier runs in memory, and may publish them
-    /// after its own first events.
+    /// Waits until the phase is over, if the servers may lose events in this phase. So only one run of `ordain publish`
+    /// can lose events. A second run in the phase would break the order within keys: a run keeps only its own events in
+    /// memory, so it could publish lost events of the first run after new events of its own.
     fn until_calm(&self, phase: u32) {
         while !is_calm(phase)
             && self.phase.load(Ordering::SeqCst) == phase

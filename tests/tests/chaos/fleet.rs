@@ -1,4 +1,5 @@
-//! The hosts of a round. A supervisor restarts the hosts that the loss of their claims has ended.
+//! The hosts of a round. Like a supervisor, the test restarts a host that ended because the store lost the host's
+//! claims.
 
 use anyhow::{Result, ensure};
 use ordain_servers::wait_until;
@@ -7,10 +8,11 @@ use rand_chacha::ChaCha8Rng;
 
 use super::receiver::{Kind, Receiver, WENT_BACK};
 
-/// Hosts over one store.
+/// Hosts that use the same store.
 pub(crate) struct Fleet {
     pub(crate) hosts: Vec<Receiver>,
-    /// True if a host has ended, so that the counters of the hosts are incomplete.
+    /// True if a host has ended during the round. The sum of the hosts' counters is then incomplete, because a counter
+    /// starts at 0 in each process.
     pub(crate) has_ended: bool,
 }
 
@@ -23,26 +25,26 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Draws the numbers of one or more hosts.
+    /// Draws one or more hosts at random, and returns their indices in `hosts`.
     pub(crate) fn draw(&self, random: &mut ChaCha8Rng) -> Vec<usize> {
         let first = random.random_range(0..self.hosts.len());
         let is_drawn = |number: &usize| *number == first || random.random_bool(0.3);
         (0..self.hosts.len()).filter(is_drawn).collect()
     }
 
-    /// Kills hosts.
+    /// Kills the hosts with the given indices.
     pub(crate) fn kill(&mut self, victims: &[usize]) -> Result<()> {
         self.has_ended |= !victims.is_empty();
         victims.iter().try_for_each(|number| self.hosts[*number].service.kill())
     }
 
-    /// Restarts killed hosts.
+    /// Restarts the killed hosts with the given indices.
     pub(crate) fn restart(&mut self, victims: &[usize]) -> Result<()> {
         victims.iter().try_for_each(|number| self.hosts[*number].begin_again())
     }
 
-    /// Restarts the hosts that ended because the store lost their claims. A host that is alone has had its claims for a
-    /// long time, and must not end.
+    /// Restarts the hosts that ended because the store lost their claims. A host without other hosts must not end: it
+    /// wrote its claims long before the writes that the store may lose.
     pub(crate) fn restart_ended(&mut self) -> Result<()> {
         let are_several = self.hosts.len() > 1;
         for host in &mut self.hosts {
@@ -70,8 +72,8 @@ impl Fleet {
         self.hosts.iter_mut().map(Receiver::lost).sum()
     }
 
-    /// Returns how many events the hosts have counted as lost since their starts. The records in their logs must state
-    /// the same numbers.
+    /// Returns how many events the hosts have counted as lost since their starts. Returns an error if the records in
+    /// the log of a host state another number than its counter.
     pub(crate) fn counted_and_logged(&mut self) -> Result<u64> {
         self.hosts.iter_mut().map(Receiver::lost_and_logged).sum()
     }

@@ -1,14 +1,15 @@
 //! A round that disturbs the folder of an embedded store, while events arrive over HTTP.
 //!
-//! Four things may happen to the folder: a copy that was made while the host was paused replaces it later; it is moved
-//! away under the running host; it is absent at a start; or it lacks a file. Events that were accepted between a copy
-//! and its return may be lost, because the copy returns the store to an earlier time. All other events take effect once
-//! and in order. The host never removes a line of the sink's file. Each start must log exactly the number of lines in
-//! this file whose messages the store lacks.
+//! Each disturbance is one of four: an earlier copy replaces the folder; the folder is moved away while the host runs;
+//! the folder is absent at a start; or the folder lacks a file at a start. The test makes the copy while the host is
+//! paused, and puts it in place of the folder after the host has ended. Events that were accepted between these two
+//! moments may be lost, because the copy returns the store to an earlier time. All other events take effect once and in
+//! order. The host never removes a line from the file of its sink. At each start, the host must log for how many lines
+//! of this file the store lacks the message.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -33,18 +34,19 @@ use super::ways::Way;
 const STORE: &str = "store";
 /// The folder of the store while it is moved away.
 const ASIDE: &str = "aside";
-/// The second copy of the folder, from which a command lists the keys.
+/// A second copy of the store's folder. The command `ordain keys list` reads this copy.
 const LISTED: &str = "listed";
-/// The words in the log of a store that lacks messages of the sink's file.
+/// The beginning of the log line of a host whose store lacks messages that are in the sink's file.
 const LACKS_LINES: &str = "THE STORE WENT BACK IN TIME: it lacks the last messages of the file";
 /// The file of the sink.
 const OUT: &str = "out.ndjson";
-/// How long a host may run without its folder. The host checks three times a second; the rest is for a busy machine.
+/// How long a host may continue to run without its folder. The host checks the folder three times a second. The rest of
+/// the limit allows for a busy machine.
 const NOTICED_LIMIT: Duration = Duration::from_secs(3);
-/// How long a host without its folder may accept events: the second that its log states, and a second for a busy
-/// machine.
+/// How long a host without its folder may continue to accept events. The host's log promises at most one second. The
+/// other second allows for a busy machine.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(2);
-/// The interval between two checks of a host that is expected to end.
+/// The interval at which the test checks whether the host has ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The settings of a round.
@@ -57,13 +59,13 @@ struct Settings {
 /// A disturbance of the folder.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// The folder is copied while the host is paused, and the copy replaces it later.
+    /// The folder is copied while the host is paused. The copy replaces the folder later, after the host has ended.
     Restored,
-    /// The folder is moved away while the host runs, and comes back.
+    /// The folder is moved away while the host runs. After the host has ended, the folder is moved back.
     Moved,
-    /// The folder is absent at a start, and comes back.
+    /// The folder is absent at one start of the host, and is moved back before the next start.
     Absent,
-    /// A table lacks its first file at a start.
+    /// A table of the store lacks its file `current` at one start of the host.
     Incomplete,
 }
 
@@ -125,7 +127,7 @@ impl Round {
         Ok(())
     }
 
-    /// Sends events while `meanwhile` runs.
+    /// Sends events over HTTP while `meanwhile` runs.
     fn produce(
         &mut self,
         seed: u64,
@@ -152,12 +154,14 @@ impl Round {
             .with_context(|| format!("cannot rename {from} to {to}"))
     }
 
-    /// Replaces the folder with a copy that was made while the host was paused.
+    /// Copies the folder while the host is paused, lets the host continue for the time `later`, ends the host, and
+    /// replaces the folder by the copy.
     fn restore(&mut self, phase: &AtomicU32, later: Duration, is_killed: bool) -> Result<()> {
         phase.fetch_add(1, Ordering::SeqCst);
         let [store, copy] = [STORE, "copy"].map(|name| self.host.home.path(name));
         self.host.service.pause()?;
-        // A command opens the second copy, so that the host is the first that opens the other one.
+        // Makes two copies. The first becomes the folder of the store, and no process opens it before the host. The
+        // command `ordain keys list` opens the second.
         let copied = copy_folder(&store, &copy)
             .and_then(|()| copy_folder(&store, &self.host.home.path(LISTED)));
         let lines = self.host.home.lines(OUT);
@@ -175,8 +179,8 @@ impl Round {
         self.check_lost_lines(lost)
     }
 
-    /// Moves the folder away under the running host, which must end, and must soon accept no events. The events that it
-    /// accepts until then are in the folder when the folder comes back.
+    /// Moves the folder away while the host runs. The host must soon stop accepting events, and must end. The events
+    /// that the host still accepts are in the folder when the test moves the folder back.
     fn move_away(&mut self, producer: &Producer) -> Result<()> {
         self.rename(STORE, ASIDE)?;
         let started = Instant::now();
@@ -206,11 +210,12 @@ impl Round {
         self.check_lost_lines(0)
     }
 
-    /// Starts once without the folder: the host must make a new store and log that.
+    /// Starts the host once without the folder. The host must create a new store, and log this.
     fn start_without(&mut self, is_killed: bool) -> Result<()> {
         self.end(is_killed)?;
         self.rename(STORE, ASIDE)?;
-        // The producer's events must not reach this store.
+        // The new store is discarded later, so the producer's events must not reach it. The host therefore listens on
+        // another port.
         let config = self.host.home.read("ordain.toml");
         let other = config.replace(&format!(":{}\"", self.host.address.port()), ":0\"");
         self.host.home.write("ordain.toml", &other)?;
@@ -233,11 +238,13 @@ impl Round {
         self.rename(ASIDE, STORE)?;
         self.host.home.write("ordain.toml", &config)?;
         self.keep_lines(Receiver::start_again)?;
-        // The old store lacks the message that the new store has published.
+        // The old store lacks one line of the sink's file: the message that the host published while it used the new
+        // store.
         self.check_lost_lines(1)
     }
 
-    /// Starts with a table that lacks its first file, which the host must refuse, and then with the file.
+    /// Removes the file `current` from one table of the store. The host must refuse to start. Then the test puts the
+    /// file back, and the host must start.
     fn start_incomplete(&mut self, is_killed: bool, table: usize) -> Result<()> {
         self.end(is_killed)?;
         let tables = fs::read_dir(self.host.home.path(STORE).join("data/keyspaces"))?;
@@ -262,8 +269,8 @@ impl Round {
         self.check_lost_lines(0)
     }
 
-    /// Counts the lines of the sink's file after the first ones whose events have no effect in the second copy of the
-    /// store. Removes this copy.
+    /// Skips the first `first` lines of the sink's file, and counts the lines after them whose events have no effect in
+    /// the second copy of the store. Removes this copy.
     fn lines_without_effect(&self, first: usize) -> Result<u64> {
         let home = &self.host.home;
         let config = home.read("ordain.toml");
@@ -289,7 +296,7 @@ impl Round {
         Ok(count)
     }
 
-    /// Checks that the last start has logged this number of lines whose messages the store lacks.
+    /// Checks the log of the last start: the host must have reported that the store lacks the messages of `lost` lines.
     fn check_lost_lines(&self, lost: u64) -> Result<()> {
         let log = self.host.service.stderr();
         let told = log.lines().filter(|line| line.contains(LACKS_LINES));
@@ -302,8 +309,8 @@ impl Round {
         Ok(())
     }
 
-    /// Calls `what`, which must keep the lines of the sink's file. Lines that the store does not know may follow the
-    /// others in another order, because each partition publishes them again.
+    /// Calls `what`, and checks that the sink's file then has all the lines that it had before. The last lines may be
+    /// in another order: if the store lacks their messages, each partition publishes its messages again.
     fn keep_lines(&mut self, what: impl FnOnce(&mut Receiver) -> Result<()>) -> Result<()> {
         let before = self.host.output();
         what(&mut self.host)?;

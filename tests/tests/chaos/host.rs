@@ -1,4 +1,4 @@
-//! A host with its own links to the servers, and its disturbances.
+//! A host with its own links to the store and the broker, and the disturbances of this host.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use ordain_tests::service::Service;
 /// The exit code of a host that waited too long for a required service. A supervisor restarts such a host.
 const TEMPFAIL: i32 = 75;
 
-/// A disturbance of a host for a while.
+/// A disturbance of a host that lasts for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// The host is paused by a signal, and all its connections stay open.
+    /// The host is paused by the signal `STOP`. All its connections stay open.
     Paused,
     /// The host was killed.
     Killed,
@@ -31,10 +31,10 @@ pub(crate) enum Trouble {
 pub(crate) struct Host {
     home: Home,
     service: Service,
-    /// `None` if the store is in a folder of the host.
+    /// The link to the store; `None` if the store is embedded in the host.
     to_store: Option<Proxy>,
     to_broker: Proxy,
-    /// The present disturbance, and its end.
+    /// The current disturbance, and the time at which it ends.
     trouble: Option<(Trouble, Instant)>,
 }
 
@@ -48,7 +48,7 @@ impl Host {
         &self.home
     }
 
-    /// Puts a version of the handler into the host's folder, unless the folder has that version.
+    /// Puts a version of the handler into the host's folder, if the folder lacks this version.
     pub(crate) fn put(&self, version: u32) -> Result<()> {
         let path = self.file(version);
         if version > 0 && !path.exists() {
@@ -57,7 +57,7 @@ impl Host {
         Ok(())
     }
 
-    /// Removes a version, if the folder has that version.
+    /// Removes a version of the handler from the host's folder, if the folder has this version.
     pub(crate) fn remove(&self, version: u32) -> Result<()> {
         let path = self.file(version);
         if version > 0 && path.exists() {
@@ -74,7 +74,7 @@ impl Host {
         self.trouble.is_none()
     }
 
-    /// Disturbs the host for a time. Returns whether that was possible.
+    /// Begins a disturbance of the host. Returns false if the host has no such link, because its store is embedded.
     pub(crate) fn trouble(&mut self, trouble: Trouble, lasts: Duration) -> Result<bool> {
         match trouble {
             Trouble::Paused => self.service.signal("STOP")?,
@@ -103,7 +103,7 @@ impl Host {
         }
     }
 
-    /// Runs `work` while the host is paused. Afterwards the host continues with the accumulated events.
+    /// Runs `meanwhile` while the host is paused. Afterwards the host continues with the accumulated events.
     pub(crate) fn while_paused(&self, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
         self.service.signal("STOP")?;
         let done = meanwhile();

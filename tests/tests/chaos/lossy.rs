@@ -1,4 +1,4 @@
-//! Servers that lose their last writes.
+//! Redis servers that lose their last writes.
 
 use anyhow::Result;
 use ordain_servers::{Cluster, Redis, Sentinel, Snapshot, Takeover};
@@ -7,13 +7,14 @@ use rand_chacha::ChaCha8Rng;
 
 const MASTERS: usize = 3;
 
-/// Servers, and the earlier state to which they return.
+/// Redis servers, and the data for their next loss of writes.
 pub(crate) enum Servers {
-    /// One server, whose data of an earlier time is restored.
+    /// One server. A loss restores the snapshot of its data.
     Alone(Box<Redis>, Option<Snapshot>),
-    /// A master that dies, and a replica with fewer writes.
+    /// A master, a replica that lags, and a Sentinel. At a loss, the master dies and the replica becomes master.
     Watched(Box<Sentinel>),
-    /// Masters of a Cluster that are replaced while they run, and the numbers of those that are about to be replaced.
+    /// A Cluster, and the numbers of the masters whose replicas lag. At a loss, these replicas replace the masters
+    /// while the masters still run.
     Shared(Cluster, Vec<usize>),
 }
 

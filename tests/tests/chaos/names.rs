@@ -1,7 +1,8 @@
-//! A round in which the name of the servers stops resolving for ten seconds while all connections break, and then
-//! resolves to another address.
+//! A round in which the host name of the servers does not resolve for ten seconds. Meanwhile the test breaks all
+//! connections to the servers. Afterwards, the name resolves to another address.
 //!
-//! A library in front of libc answers the hosts' questions for the name. The servers listen at two addresses.
+//! A library that the host preloads replaces the name resolution of libc for this name. The servers listen at both
+//! addresses.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -17,12 +18,12 @@ use super::events::{Producer, Sent, while_producing};
 use super::outlet::{Outlet, post};
 use super::receiver::{Kind, Receiver, explain, redis};
 
-/// The name of all servers.
+/// The host name of all servers.
 const NAME: &str = "store.test";
-/// How long the name does not resolve.
+/// The time during which the name does not resolve.
 const OUTAGE: Duration = Duration::from_secs(10);
-/// How long the host may take to reconnect: the client reconnects to a lost part of a Cluster after 15 seconds at the
-/// latest.
+/// How long a host may take to reconnect. The Redis client of the host reconnects to a lost node of a Cluster after at
+/// most 15 seconds.
 const RETURN_LIMIT: Duration = Duration::from_secs(30);
 /// The servers behind the name.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ impl Servers {
         url.replace(FIRST_ADDRESS, NAME)
     }
 
-    /// Returns the servers to which the host stays connected.
+    /// Returns the servers with which the host keeps connections.
     fn masters(&self) -> &[Redis] {
         match self {
             Self::Alone(server) => std::slice::from_ref(server),
@@ -72,7 +73,7 @@ impl Servers {
         }
     }
 
-    /// Closes the connections of the host.
+    /// Closes the connections of all clients to the masters, and so those of the hosts.
     fn cut(&self) -> Result<()> {
         for server in self.masters() {
             server.command(&["CLIENT", "KILL", "TYPE", "normal"])?;
@@ -80,8 +81,8 @@ impl Servers {
         Ok(())
     }
 
-    /// Returns whether the host has connected to the second address. A Sentinel still names the first address as the
-    /// master's.
+    /// Returns whether a host has connected to the second address of a master. With a Sentinel, returns true at once:
+    /// the Sentinel reports the first address of the master, so the hosts never use the second.
     fn are_reached_elsewhere(&self) -> Result<bool> {
         if matches!(self, Self::Watched(_)) {
             return Ok(true);
@@ -135,7 +136,7 @@ fn outages(
     Ok(format!("{counts}; the hosts reconnected after {took:.1?}"))
 }
 
-/// Makes the name resolve to nothing for a while. Returns how long the hosts took to reconnect after that.
+/// Makes the name fail to resolve for the time [`OUTAGE`]. Returns how long the hosts then took to reconnect.
 fn outage(servers: &Servers, name: &Name, hosts: &mut [Receiver]) -> Result<Duration> {
     sleep(Duration::from_secs(1));
     hosts.iter().try_for_each(|host| name.resolve(&host.home, None))?;
@@ -157,7 +158,7 @@ fn outage(servers: &Servers, name: &Name, hosts: &mut [Receiver]) -> Result<Dura
     Ok(started.elapsed())
 }
 
-/// Returns whether the host accepts an event of a separate key in each shard.
+/// Returns whether the host accepts events of 16 keys, which reach each shard.
 fn is_taken(host: &Receiver) -> bool {
     let events: String = (0..16)
         .map(|key| {

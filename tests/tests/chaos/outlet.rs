@@ -18,10 +18,10 @@ use super::ways::Way;
 const BATCH: usize = 500;
 /// The file that `ordain publish` publishes.
 const FILE: &str = "events.ndjson";
-/// The exit code of a command that waited too long for a server.
+/// The exit code of a command to which a server was unavailable for too long.
 const TEMPFAIL: i32 = 75;
-/// The error of a command that begins while a master is split from the others: the servers of the tests use a password
-/// to refuse new connections.
+/// The error code that a new connection to a split-off master gets. The test splits a master off with a password that
+/// new clients do not have.
 const CUT_OFF: &str = "NOAUTH";
 
 /// A place to which a producer sends events.
@@ -41,8 +41,8 @@ impl Default for Outlet {
 }
 
 impl Outlet {
-    /// Creates the outlet for the way of these hosts. `rig` has the broker, if the events pass through one. A file is
-    /// still empty.
+    /// Creates the outlet for the way on which events reach these hosts. `rig` is present if the events pass through a
+    /// broker, and holds this broker. For an outlet of the kind [`Outlet::File`], creates an empty file.
     pub(crate) fn new(kind: &Kind, rig: Option<&Arc<Rig>>, hosts: &[Receiver]) -> Result<Self> {
         match rig {
             _ if kind.way.is_file() => {
@@ -55,8 +55,8 @@ impl Outlet {
         }
     }
 
-    /// Tries to send events. `attempt` counts the attempts to send the same events, from 0. Returns whether the events
-    /// were accepted.
+    /// Tries to send events. Returns whether the events were accepted. `attempt` is 0 in the first attempt to send
+    /// these events, and 1 in the next.
     pub(crate) fn try_send(&self, lines: &[String], attempt: usize) -> Result<bool> {
         match self {
             Self::Hosts(addresses) => {
@@ -77,7 +77,7 @@ impl Outlet {
         }
     }
 
-    /// Sends all events once more, as their producer would after a loss.
+    /// Sends all these events again, as a producer does after the servers have lost events.
     pub(crate) fn send_again(&self, way: Way, sent: &Sent) -> Result<()> {
         let mut all = Vec::new();
         for (key, events) in sent {
@@ -85,7 +85,7 @@ impl Outlet {
                 all.push(way.event(key, event.number)?);
             }
         }
-        // One run of `ordain publish` publishes the whole file.
+        // The file already contains all events, and one run of `ordain publish` publishes the whole file.
         let size = if way.is_file() { all.len().max(1) } else { BATCH };
         for chunk in all.chunks(size) {
             let mut attempt = 0;
@@ -103,8 +103,9 @@ pub(crate) fn post(address: SocketAddr, body: &str) -> Result<Answer> {
     http::post(address, http::LINES, body)
 }
 
-/// Runs `ordain publish`. Returns whether it published the whole file. Other reasons for a failure than an unavailable,
-/// cut-off or rewound store, such as a number that two events have, are errors.
+/// Runs `ordain publish`. Returns true if the command published the whole file, and false if the store was unavailable,
+/// cut off, or had gone back in time. If the command failed for another reason, for example because two events have the
+/// same number, returns an error.
 fn publish(home: &Home) -> Result<bool> {
     let output = home.output(&["publish", "cases", FILE])?;
     let log = String::from_utf8_lossy(&output.stderr);

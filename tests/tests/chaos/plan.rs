@@ -11,21 +11,22 @@ use serde_json::json;
 
 const KEYS: Range<usize> = 20..300;
 const EVENTS: Range<u64> = 1..60;
-/// The share of events that are sent after all others.
+/// The probability that an event is sent after all others.
 const LATE: f64 = 0.02;
-/// The share of keys with an event that is never sent.
+/// The probability that a key has an event that is never sent.
 const LOST: f64 = 0.03;
-/// The share of events that the producer drops, and keeps in an archive for replay.
+/// The probability that the producer does not send an event, but puts it into an archive for replay.
 const DROPPED: f64 = 0.01;
-/// The share of keys whose last event is marked.
+/// The probability that the last event of a key is marked as the last one, which completes the key.
 const ENDED: f64 = 0.7;
 /// The producer repeats every `NTH` event.
 const NTH: usize = 20;
-/// The number of events within which the order is random.
+/// The number of successive events that are shuffled among each other.
 const WINDOW: usize = 100;
 const BURST: Range<usize> = 1..400;
 const PAUSE: Range<u64> = 0..400;
-/// The number of messages that are not events: at least one of each kind.
+/// The number of messages that are not valid events. The lower bound of 2 gives at least one message of each of the two
+/// kinds.
 const BROKEN: Range<usize> = 2..20;
 
 /// The expected final state of a key.
@@ -34,12 +35,12 @@ pub(crate) struct Key {
     pub(crate) events: u64,
     /// The sequence of the event that is never sent.
     pub(crate) lost: Option<u64>,
-    /// True if the last event is marked.
+    /// True if the last event is marked as the last event of its key.
     pub(crate) is_ended: bool,
 }
 
 impl Key {
-    /// Returns the next sequence at the end.
+    /// Returns the next sequence of the key at the end of the round.
     pub(crate) fn next(&self) -> u64 {
         self.lost.unwrap_or(self.events + 1)
     }
@@ -47,14 +48,14 @@ impl Key {
 
 pub(crate) struct Plan {
     pub(crate) keys: BTreeMap<String, Key>,
-    /// All events, each once, in order.
+    /// All events except the lost ones, each once, in order.
     pub(crate) lines: Vec<String>,
-    /// The events of `lines` that are not sent: replay finds them.
+    /// The events of `lines` that the producer does not send. A host fetches them by replay from the archive.
     pub(crate) dropped: BTreeSet<String>,
-    /// The sent messages, in bursts with the pause before each.
+    /// The messages to send, in bursts. Each burst has the pause before it.
     pub(crate) bursts: Vec<(Duration, Vec<String>)>,
-    /// The bodies of sent messages that are not events, and whether their headers are readable: readable ones lack a
-    /// sequence.
+    /// The bodies of the sent messages that are not valid events. The value is false if the message has an invalid
+    /// header, and true if the message only lacks a sequence.
     pub(crate) broken: BTreeMap<String, bool>,
 }
 
@@ -75,8 +76,8 @@ impl Plan {
                 let text = line(&name, sequence, &json!({ "n": random.random::<u32>() }));
                 let end = key.is_ended && sequence == count;
                 let text = text.replacen('{', &format!("{{\"endofsequence\":{end},"), 1);
-                // Drops an event only if another expected event of its key follows, because only a later event shows
-                // the gap.
+                // An event is dropped only if another event of its key takes effect after it, because only a later
+                // event shows the gap.
                 if sequence + 1 < key.next() && random.random_bool(DROPPED) {
                     dropped.insert(text.clone());
                 }
@@ -84,7 +85,7 @@ impl Plan {
             }
             keys.insert(name, key);
         }
-        // Keys alternate, each in order.
+        // Mixes the events of different keys. The events of each key stay in order.
         events.sort_by_key(|(at, _)| *at);
         lines.extend(events.into_iter().map(|(_, line)| line));
         let mut sent = Vec::new();

@@ -1,4 +1,4 @@
-//! A host that receives events. If they arrive over HTTP, its port stays the same after a restart.
+//! A host that receives events. The host's HTTP port for events stays the same after a restart.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,21 +14,22 @@ use rand_chacha::ChaCha8Rng;
 
 use super::ways::Way;
 
-/// The error of a host that no longer finds its claim, and of a command that finds a rewound store.
+/// Words in two errors: that of a host whose claim the store has lost, and that of a command that finds a store that
+/// went back in time.
 pub(crate) const WENT_BACK: &str = "the store went back in time";
 
-/// A host and the address for its events.
+/// A host, and the address at which it accepts events.
 pub(crate) struct Receiver {
     pub(crate) home: Home,
     pub(crate) service: Service,
     pub(crate) address: SocketAddr,
-    /// The program that starts the host, with its arguments; empty if the host is started directly.
+    /// The program that starts the host, with the arguments of the program. Empty if the test starts the host directly.
     by: Vec<String>,
     /// The file of the sink; `None` for standard output.
     file: Option<&'static str>,
-    /// The standard output before the last restart.
+    /// The host's standard output from its first start until its last restart.
     earlier: String,
-    /// The log before the last restart.
+    /// The host's log from its first start until its last restart.
     earlier_log: String,
     _port: Port,
 }
@@ -39,15 +40,15 @@ pub(crate) enum Backlog {
     /// The host keeps up with the producer.
     #[default]
     None,
-    /// The host takes few events at a time.
+    /// The prefetch is low, so the host holds only a few events in memory.
     LowPrefetch,
-    /// The host has one worker, and each event takes half a millisecond of the worker's time. The host holds as many
-    /// events as it may, and spills events.
+    /// The host has one worker, and each event takes half a millisecond of the worker's time. The host fills its memory
+    /// up to its limits, and spills events into the store.
     SlowHandler,
 }
 
 impl Backlog {
-    /// Draws a cause, or no cause in half of the cases.
+    /// Draws a cause at random. Half of the draws result in [`Backlog::None`].
     pub(crate) fn draw(random: &mut ChaCha8Rng) -> Self {
         match random.random_range(0..4) {
             0 => Self::LowPrefetch,
@@ -64,13 +65,13 @@ pub(crate) struct Kind {
     pub(crate) is_fifo: bool,
     /// Why many events wait.
     pub(crate) backlog: Backlog,
-    /// The section of the store.
+    /// The settings in the section `[store]` of the configuration.
     pub(crate) store: String,
     /// The URL of the broker, if the events pass through one.
     pub(crate) broker: Option<String>,
-    /// More settings of the stream.
+    /// Additional settings of the stream `cases`.
     pub(crate) stream: String,
-    /// The lease of the partitions; `None` for two seconds.
+    /// The setting `runtime.lease`; `None` for two seconds.
     pub(crate) lease: Option<&'static str>,
     /// The file of the sink; `None` for standard output.
     pub(crate) file: Option<&'static str>,
@@ -82,8 +83,8 @@ impl Receiver {
         Self::start_by(kind, |_| Ok(Vec::new()))
     }
 
-    /// Starts a host through another program, and waits until the host is ready. The other program gets the host's
-    /// command after its own arguments.
+    /// Starts a host through another program, and waits until the host is ready. `by` returns this program and its
+    /// arguments, to which the command line of the host is appended.
     pub(crate) fn start_by(
         kind: &Kind,
         by: impl FnOnce(&Home) -> Result<Vec<String>>,
@@ -114,7 +115,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Returns the published messages, in whole lines.
+    /// Returns the published messages, one per line. Omits an incomplete last line.
     pub(crate) fn output(&self) -> String {
         let out = self.file.map_or_else(|| self.service.stdout(), |file| self.home.read(file));
         let whole = out.rfind('\n').map_or(0, |at| at + 1);
@@ -135,15 +136,15 @@ impl Receiver {
         answer.is_ok_and(|answer| answer.status == 200)
     }
 
-    /// Checks how many events the host has counted as lost since its start.
+    /// Checks that the host has counted `lost` events as lost since its start.
     pub(crate) fn check_lost(&mut self, lost: usize) -> Result<()> {
         let counted = self.lost_and_logged()?;
         ensure!(counted == lost as u64, "{lost} events are lost, but the host counted {counted}");
         Ok(())
     }
 
-    /// Returns how many events the host has counted as lost since its start. The records in the log must state the same
-    /// number.
+    /// Returns how many events the host has counted as lost since its start. Returns an error if the records in the
+    /// host's log state another number.
     pub(crate) fn lost_and_logged(&mut self) -> Result<u64> {
         let counted = self.lost()?;
         let stated = lost_events(&records(&self.service.stderr())?);
@@ -178,7 +179,7 @@ impl Kind {
     }
 }
 
-/// Returns the section of a store in Redis.
+/// Returns the settings in the section `[store]` for a store in Redis.
 pub(crate) fn redis(url: &str) -> String {
     format!("kind = \"redis\"\nurl = \"{url}\"\nshards = 4")
 }

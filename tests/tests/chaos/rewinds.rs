@@ -1,9 +1,12 @@
-//! A round in which the servers lose their last seconds repeatedly, while events arrive on one of several ways.
+//! A round in which the servers repeatedly lose the writes of their last seconds, while events arrive on one of several
+//! ways.
 //!
-//! Each event that was accepted while no writes were lost must take effect once, and in the order of its key. Other
-//! accepted events may be without effect. With a `fifo` stream and one host that does not end, the host must have
-//! counted exactly these events as lost. Several hosts that do not end may have counted more. The events of a
-//! `sequenced` stream are sent once more at the end, as their producer would, and then all must have taken effect.
+//! Each event that was accepted while the servers could not lose writes must take effect once, and in the order of its
+//! key. An event that was accepted while the servers could lose writes may have no effect. With a `fifo` stream, the
+//! hosts count the events without effect as lost. If one host runs through the whole round, its count must be exact. If
+//! several hosts run through the whole round, the sum of their counts may be too high. With a `sequenced` stream, the
+//! test sends all events again at the end of the round, as their producer would, and then all of them must have taken
+//! effect.
 
 use std::sync::atomic::Ordering;
 
@@ -14,14 +17,14 @@ use rand_chacha::ChaCha8Rng;
 use super::events::{Producer, Producing, Sent, while_producing};
 use super::lossy::Servers;
 use super::receiver::explain;
-use super::stage::{Setup, Stage, pause};
+use super::round_hosts::{RoundHosts, Setup, pause};
 use super::ways::Way;
 
 struct Round {
-    stage: Stage,
+    hosts: RoundHosts,
     servers: Servers,
     losses: usize,
-    /// The number of accepted events without an effect at the first loss.
+    /// The number of accepted events that had no effect yet when the servers lost writes for the first time.
     waiting: Option<usize>,
 }
 
@@ -31,15 +34,15 @@ pub(crate) fn play(servers: Servers, random: &mut ChaCha8Rng) -> Result<String> 
     let is_killed = random.random_bool(0.3);
     let setup = Setup::draw(hosts, is_killed, random);
     let losses = random.random_range(1..4);
-    let (stage, producer) = Stage::start(setup, &servers.url(), None)?;
-    let mut round = Round { stage, servers, losses, waiting: None };
+    let (hosts, producer) = RoundHosts::start(setup, &servers.url(), None)?;
+    let mut round = Round { hosts, servers, losses, waiting: None };
     let seed = random.random();
     let mut sent = Sent::new();
     let played = while_producing(&producer, &mut sent, seed, |producing| {
         round.disturb(&producer, producing, random)
     });
-    let counted = played.and_then(|()| round.stage.check(&producer.outlet, &sent));
-    let Round { stage: Stage { fleet, .. }, waiting, .. } = &mut round;
+    let counted = played.and_then(|()| round.hosts.check(&producer.outlet, &sent));
+    let Round { hosts: RoundHosts { fleet, .. }, waiting, .. } = &mut round;
     let counts = counted.with_context(|| explain(&(setup, losses), &fleet.hosts))?;
     fleet.hosts.iter_mut().try_for_each(|host| host.service.end())?;
     let ends = if fleet.has_ended { "" } else { "no " };
@@ -62,12 +65,13 @@ impl Round {
             self.begin_loss(producer, producing, random)?;
             pause(random, 2_000);
             if self.waiting.is_none() {
-                self.waiting = Some(self.stage.waiting(producer)?);
+                self.waiting = Some(self.hosts.waiting(producer)?);
             }
-            let Stage { setup, fleet, .. } = &mut self.stage;
+            let RoundHosts { setup, fleet, .. } = &mut self.hosts;
             let victims = if setup.is_killed { fleet.draw(random) } else { Vec::new() };
-            // If a host ends before it has marked repeated messages as published, they may get second numbers
-            // (docs/guide/chains.md).
+            // After a loss, a host publishes messages to the second stream again. If the host ends before the store has
+            // recorded them as published, they may get second numbers (docs/guide/chains.md). So with numbered
+            // messages, the test does not kill hosts after the loss.
             let is_late = random.random() && setup.way != Way::Chain { is_numbered: true };
             if !is_late {
                 fleet.kill(&victims)?;
@@ -82,17 +86,17 @@ impl Round {
             fleet.restart(&victims)?;
         }
         pause(random, 1_000);
-        self.stage.fleet.until_ready()
+        self.hosts.fleet.until_ready()
     }
 
-    /// Begins a time whose writes the servers may lose.
+    /// Begins a period whose writes the servers may lose.
     fn begin_loss(
         &mut self,
         producer: &Producer,
         producing: &Producing<'_>,
         random: &mut ChaCha8Rng,
     ) -> Result<()> {
-        let _gate = self.stage.before_loss(producer, producing.sent)?;
+        let _gate = self.hosts.before_loss(producer, producing.sent)?;
         producer.phase.fetch_add(1, Ordering::SeqCst);
         self.servers.begin(random)
     }

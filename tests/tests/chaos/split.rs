@@ -1,12 +1,13 @@
-//! A round in which the master is split from the Sentinel and its replica repeatedly, while the hosts still reach it and
-//! events arrive on one of several ways.
+//! A round of repeated network splits. In each split, the Sentinel and the replica do not reach the master, but the
+//! hosts still do. Meanwhile events arrive on one of several ways.
 //!
-//! The Sentinel makes the replica master. The hosts write to the replaced master until they find that it was replaced.
-//! When they have left it, it becomes a replica, and discards what they wrote. The demands on the events are those of
-//! `rewinds.rs`.
+//! The Sentinel promotes the replica. The hosts continue to write to the old master until they find that it was
+//! replaced. After all hosts have left the old master, the split ends: the old master becomes a replica, and discards
+//! the writes since the split. The requirements on the events are those of `rewinds.rs`.
 //!
-//! In some rounds, a master without a replica refuses writes (`min-replicas-to-write`). From the first refusal on, the
-//! replaced master must not accept any event, so each event that a host accepts from then on must take effect.
+//! In some rounds, the setting `min-replicas-to-write` makes a master without a replica refuse writes. In these rounds,
+//! no event may reach the old master after its first refusal. So each event that a host accepts after this refusal must
+//! take effect.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -20,11 +21,13 @@ use super::effects::Counts;
 use super::events::{Producer, Producing, Sent, while_producing};
 use super::outlet::Outlet;
 use super::receiver::explain;
-use super::stage::{Setup, Stage, pause};
+use super::round_hosts::{RoundHosts, Setup, pause};
 
-/// How long a host may stay at a replaced master: it asks the Sentinels every five seconds.
+/// How long a host may stay connected to a replaced master. The host asks the Sentinels for the current master every
+/// five seconds.
 const FOLLOWS_LIMIT: Duration = Duration::from_secs(30);
-/// Reads how many entries the queues of the stream have had, from the ends of the queues.
+/// A Lua script that returns how many entries the queues of the stream have had in total. The script adds up the
+/// numbers of the last entries of all queues.
 const ENTRIES: &str = "local sum = 0 \
     for _, log in ipairs(KEYS) do \
         for partition = 0, 3 do \
@@ -33,7 +36,7 @@ const ENTRIES: &str = "local sum = 0 \
         end \
     end \
     return sum";
-/// The Redis keys of the queues, one for each shard.
+/// The Redis keys of the queues of the stream `cases`, one for each shard.
 const QUEUES: [&str; 4] = [
     "ordain:{0}:log:stream/cases",
     "ordain:{1}:log:stream/cases",
@@ -44,7 +47,8 @@ const QUEUES: [&str; 4] = [
 /// The settings of a round.
 #[derive(Debug, Clone, Copy)]
 struct Settings {
-    /// If hosts are killed, this happens during the splits, and they start again after them.
+    /// The settings of the hosts. If hosts are killed, the test kills them during each split, and restarts them after
+    /// it.
     setup: Setup,
     /// True if a master refuses writes while its replica is silent for more than a second.
     needs_replica: bool,
@@ -54,7 +58,7 @@ struct Settings {
 /// The results of the splits of a round.
 #[derive(Debug, Default)]
 struct SplitResults {
-    /// The events that the hosts put into the queues of a master after its replacement.
+    /// The number of events that the hosts put into the queues of a master after its replacement.
     written_late: i64,
     /// The longest time from a replacement until all hosts had left the replaced master.
     longest: Duration,
@@ -63,7 +67,7 @@ struct SplitResults {
 struct Round {
     group: Sentinel,
     settings: Settings,
-    stage: Stage,
+    hosts: RoundHosts,
     done: SplitResults,
 }
 
@@ -84,33 +88,34 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
         options = options.line("min-replicas-to-write 1").line("min-replicas-max-lag 1");
     }
     let group = Sentinel::with(&options)?;
-    // A lease outlasts a split. Otherwise two hosts would take over the partitions of each other in two masters, and
-    // one of them would end. After a kill, a lease should end soon.
+    // Without kills, the lease is longer than a split. Otherwise the lease of each host would expire in the master that
+    // the other host uses; each host would take over partitions of the other, and one of them would end. With kills,
+    // the lease is short, so that it expires soon after a kill.
     let lease = (!is_killed).then_some("30s");
-    let (stage, producer) = Stage::start(settings.setup, &group.url(), lease)?;
-    let mut round = Round { group, settings, stage, done: SplitResults::default() };
+    let (hosts, producer) = RoundHosts::start(settings.setup, &group.url(), lease)?;
+    let mut round = Round { group, settings, hosts, done: SplitResults::default() };
     let seed = random.random();
     let mut sent = Sent::new();
     let played = while_producing(&producer, &mut sent, seed, |producing| {
         (0..settings.splits).try_for_each(|_| round.split(&producer, producing, random))
     });
     let counted = played.and_then(|()| round.check(&producer.outlet, &sent));
-    let Round { stage: Stage { fleet, .. }, done, .. } = &mut round;
+    let Round { hosts: RoundHosts { fleet, .. }, done, .. } = &mut round;
     let counts = counted.with_context(|| explain(&(settings, &*done), &fleet.hosts))?;
     fleet.hosts.iter_mut().try_for_each(|host| host.service.end())?;
     Ok(format!("{counts}; {done:?}; {settings:?}"))
 }
 
 impl Round {
-    /// Waits until every accepted event has taken effect or is lost. Returns the counts.
+    /// Waits until every accepted event has taken effect or is lost, and checks the results. Returns the counts.
     fn check(&mut self, outlet: &Outlet, sent: &Sent) -> Result<Counts> {
-        let counts = self.stage.check(outlet, sent)?;
-        let has_ended = self.stage.fleet.has_ended;
+        let counts = self.hosts.check(outlet, sent)?;
+        let has_ended = self.hosts.fleet.has_ended;
         ensure!(!has_ended || self.settings.setup.is_killed, "a host ended by itself");
         Ok(counts)
     }
 
-    /// Splits the group, and reunites it.
+    /// Splits the master from the Sentinel and the replica, and ends the split.
     fn split(
         &mut self,
         producer: &Producer,
@@ -120,11 +125,12 @@ impl Round {
         let Settings { setup, needs_replica, .. } = self.settings;
         let is_silent = random.random();
         pause(random, 1_500);
-        let gate = self.stage.before_loss(producer, producing.sent)?;
+        let gate = self.hosts.before_loss(producer, producing.sent)?;
         producer.phase.fetch_add(1, Ordering::SeqCst);
         drop(gate);
         if setup.way.is_file() {
-            // A command that begins after the split does not reach the replaced master.
+            // The pause lets a run of `ordain publish` begin before the split, because a command that begins later does
+            // not reach the old master.
             pause(random, 1_500);
         }
         let mut cut_off = if needs_replica {
@@ -138,7 +144,7 @@ impl Round {
         };
         let refused = entries(cut_off.connection())?;
         let victims = if setup.is_killed { vec![0] } else { Vec::new() };
-        self.stage.fleet.kill(&victims)?;
+        self.hosts.fleet.kill(&victims)?;
         self.group.until_replaced()?;
         let replaced = entries(cut_off.connection())?;
         let started = Instant::now();
@@ -153,19 +159,20 @@ impl Round {
             let written = left - refused;
             ensure!(written == 0, "{written} events were written after the master refused writes");
         } else {
-            // No host writes to the replaced master any more.
+            // From now on, no write is lost, because no host writes to the old master.
             producer.phase.fetch_add(1, Ordering::SeqCst);
         }
         pause(random, 1_000);
         self.group.reunite()?;
-        self.stage.fleet.restart(&victims)?;
+        self.hosts.fleet.restart(&victims)?;
         pause(random, 1_000);
-        self.stage.fleet.until_ready()
+        self.hosts.fleet.until_ready()
     }
 
-    /// Cuts off a master that refuses writes without its replica. If `is_silent`, the replica first becomes silent, and
-    /// the master accepts writes until it takes notice. The replica loses these writes. Otherwise, the master notices
-    /// the closed connection of the replica at once.
+    /// Splits off a master that refuses writes without its replica, and returns when the master refuses writes. If
+    /// `is_silent` is true, the replica first stops answering. The master then accepts writes until it notices the
+    /// silence, and these writes are lost. If `is_silent` is false, the master notices the closed connection of the
+    /// replica at once.
     fn cut_off_after_refusal(&self, is_silent: bool) -> Result<CutOff> {
         if !is_silent {
             let mut cut_off = self.group.cut_off()?;

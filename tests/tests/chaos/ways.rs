@@ -6,19 +6,19 @@ use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
-/// The number of partitions of each stream. `Rig::until_declared` knows the queues of four partitions.
+/// The number of partitions of each stream. `Rig::until_declared` waits for the queues of exactly four partitions.
 const PARTITIONS: u32 = 4;
 
 /// A way from the producer to the handler `tally`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Way {
-    /// The events arrive over HTTP and wait in queues of the store.
+    /// The events arrive over HTTP, and wait in the queues of the store.
     #[default]
     Http,
     /// The events arrive over HTTP, and the inbox publishes them to the exchange of the stream.
     Inbox,
-    /// The events arrive over HTTP at a stream whose messages feed a second stream. If `is_numbered` is true, the sink
-    /// between the two streams numbers the messages.
+    /// The events arrive over HTTP at a first stream. The messages of this stream's handler are the events of a second
+    /// stream. If `is_numbered` is true, the sink between the two streams numbers the messages.
     Chain { is_numbered: bool },
     /// `ordain publish` publishes the lines of a file into the queue of the stream.
     File,
@@ -29,7 +29,7 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    /// Draws a way.
+    /// Draws a way at random.
     pub(crate) fn draw(random: &mut ChaCha8Rng) -> Self {
         match random.random_range(0..6) {
             0 => Self::Http,
@@ -51,7 +51,8 @@ impl Way {
         matches!(self, Self::File | Self::FileToExchange)
     }
 
-    /// Returns a prefetch with which many events wait. With a lower prefetch, these events would take effect too late.
+    /// Returns a prefetch that makes many events wait. With a lower prefetch, the waiting events would take effect too
+    /// late for the round.
     pub(crate) fn low_prefetch(self) -> u32 {
         match self {
             Self::Http | Self::File => 4,
@@ -60,7 +61,8 @@ impl Way {
         }
     }
 
-    /// Returns the line of an event. The producer numbers the events of each key, except in a file.
+    /// Returns an event as a line of JSON. The line contains `number` as the event's sequence, except in a file: there,
+    /// the store numbers the events.
     pub(crate) fn event(self, key: &str, number: u64) -> Result<String> {
         let event = log::line(key, number, &self.data(number));
         if self.is_file() { Ok(log::unnumbered(&[event])?.concat()) } else { Ok(event) }
@@ -73,7 +75,7 @@ impl Way {
         }
     }
 
-    /// Returns the event as the handler `tally` receives it, without its sequence.
+    /// Returns the event as the handler `tally` receives it. The sequence is left at 0, and the caller sets it.
     pub(crate) fn received(self, key: &str, number: u64) -> Line {
         let (kind, data) = match self {
             Self::Chain { .. } => (number.to_string(), String::new()),
@@ -82,7 +84,7 @@ impl Way {
         Line { key: key.to_owned(), sequence: 0, kind, data, end: false }
     }
 
-    /// Returns the sections of the listener, the broker and the streams.
+    /// Returns the sections of the configuration for the streams, the sink between them, and the listener for HTTP.
     pub(crate) fn config(self, ordering: &str, stream: &str, prefetch: u32, port: u16) -> String {
         let size = format!("partitions = {PARTITIONS}, prefetch = {prefetch}");
         let (handler, source) = match self {

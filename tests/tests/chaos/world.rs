@@ -1,4 +1,4 @@
-//! The broker, the store, the hosts, and their disturbances.
+//! The broker, the store and the hosts of a round, and the code that disturbs them.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -19,25 +19,29 @@ use rand_chacha::ChaCha8Rng;
 use super::host::{Host, Trouble};
 use super::plan::Plan;
 
-/// How long the broker may take to return and accept messages.
+/// How long the broker may take after a kill until it accepts messages again.
 const PATIENCE: Duration = Duration::from_mins(3);
-/// How long a host without heartbeats keeps its partitions.
+/// The setting `runtime.lease`: a host without heartbeats keeps its partitions for this time.
 const LEASE: Duration = Duration::from_secs(2);
-/// The number of hosts if several can share a store, and the largest number at one time.
+/// The number of hosts at the start and the smallest number of hosts, if the store is in Redis. With an embedded store,
+/// one host runs.
 const HOSTS: usize = 3;
+/// The largest number of hosts at one time, if the store is in Redis.
 const MOST: usize = 5;
-/// How many of 1,000 requests to the archive of dropped events fail. The number of replay rounds is large enough to
-/// find each event nevertheless.
+/// How many of 1,000 requests to the archive of dropped events fail. With `ROUNDS` replay rounds, a host still finds
+/// each event.
 const FAILING: u32 = 333;
+/// The setting `gap.attempts`: the largest number of replay rounds for a gap.
 const ROUNDS: u32 = 20;
 
 pub(crate) struct World {
     redis: Option<Redis>,
     /// Holds the events that the producer drops.
     archive: Archive,
-    /// The home of the rig has the configuration for commands.
+    /// The broker and its client. The rig's home contains the configuration with which the test runs commands.
     rig: Rig,
-    /// Settings of hosts: `[runtime]`, of the stream, of its source.
+    /// Three parts of a host's configuration: the section `[runtime]`, the settings of the stream, and the settings of
+    /// its source.
     settings: [String; 3],
     hosts: Vec<Host>,
     partitions: usize,
@@ -99,7 +103,7 @@ impl World {
         Ok(())
     }
 
-    /// Sends the planned events, and disturbs the system as long as the producer sends, and a while longer.
+    /// Sends the planned events. Disturbs the system while the producer sends, and up to two more times afterwards.
     pub(crate) fn play(&mut self, plan: &Plan, random: &mut ChaCha8Rng) -> Result<()> {
         self.told.clear();
         self.archive.keep(&plan.dropped)?;
@@ -146,9 +150,9 @@ impl World {
             sleep(Duration::from_millis(random.random_range(0..500)));
             self.rig.rabbit.kill()
         };
-        // A host that keeps up is rarely interrupted between a commit and its publication. So the test pauses a host
-        // until the broker is dead: events accumulate, and the host then commits them without being able to publish
-        // their messages.
+        // A kill of the broker rarely falls between a commit and the publication of its messages if the host keeps up
+        // with the events. So the test pauses a host until the broker is dead. Meanwhile events accumulate in the
+        // host's connection; the host then commits them, but cannot publish their messages.
         match self.hosts.iter().find(|host| host.is_well()) {
             Some(host) => host.while_paused(kill)?,
             None => kill()?,
@@ -188,8 +192,8 @@ impl World {
         Ok(())
     }
 
-    /// Puts a new version of the handler into the folder of a host, or removes the newest one from it. The other hosts
-    /// get the version at the end of the round.
+    /// Puts a new version of the handler into the folder of one host, or removes the newest version from this folder.
+    /// At the end of the round, every host gets the newest version.
     fn swap(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         let at = random.random_range(0..self.hosts.len());
         if random.random_bool(0.3) {
@@ -201,7 +205,7 @@ impl World {
         self.hosts[at].put(self.version)
     }
 
-    /// Disturbs a host, from a moment to longer than its lease.
+    /// Disturbs a host for a random time, which may be longer than the lease.
     fn trouble_host(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         let at = random.random_range(0..self.hosts.len());
         let longest = if random.random_bool(0.3) { 2 * LEASE } else { LEASE / 4 };
@@ -236,7 +240,7 @@ impl World {
         self.hosts.iter_mut().try_for_each(|host| host.look_after(whenever))
     }
 
-    /// Ends the disturbances whose time is over, and restarts hosts that ended because a server was unavailable for too
+    /// Ends the disturbances whose time has passed. Restarts hosts that ended because a server was unavailable for too
     /// long.
     pub(crate) fn look_after_hosts(&mut self) -> Result<()> {
         let now = Instant::now();
@@ -251,7 +255,7 @@ impl World {
         Ok(())
     }
 
-    /// Waits until the running hosts share all partitions evenly.
+    /// Waits until the hosts own all partitions, and each host owns an even share.
     pub(crate) fn until_shared(&self) -> Result<()> {
         if self.redis.is_none() {
             return Ok(());
@@ -283,14 +287,14 @@ impl World {
         self.hosts.iter_mut().try_for_each(Host::start_again)
     }
 
-    /// Receives the messages of the queue that the sink feeds, until none arrives for a while.
+    /// Receives messages from the queue that the sink feeds, until no message arrives for a while.
     pub(crate) fn take(&mut self) -> Result<Vec<Delivery>> {
         // A kill of the broker has closed the client's connection.
         self.rig.reconnect()?;
         self.rig.client.take_all("out")
     }
 
-    /// Returns the home in which commands use the store.
+    /// Returns a home whose commands use the store of this world: with an embedded store, the home of the only host.
     pub(crate) fn home(&self) -> &Home {
         match &self.hosts[..] {
             [host] if self.redis.is_none() => host.home(),

@@ -1,5 +1,5 @@
-//! Tests of a running host's admin listener: who may send requests, the responses, and that callers do not delay the
-//! host.
+//! Tests of the HTTP listener for operators (the admin listener): access to it, its responses, and clients that must
+//! not delay the host.
 
 mod abuse;
 mod listen;

@@ -1,10 +1,11 @@
-//! `ordain check` reports what a start would reject, and `ordain plugins list` lists the handlers that would not run.
+//! Tests of `ordain check`, which reports errors for which a start would fail, and of `ordain plugins list`, which
+//! lists unusable handlers.
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::tally;
 
-/// Returns the standard error of `check` and of `run`, which must both exit with 78.
+/// Runs `ordain check` and `ordain run`, which must both exit with 78. Returns the standard error of each.
 fn refusals(home: &Home) -> Result<[String; 2]> {
     let told = |args: &[&str]| -> Result<String> {
         let output = home.output(args)?;
@@ -81,14 +82,14 @@ fn invalid_handler_files_are_listed_as_broken() -> Result<()> {
     let text = String::from_utf8(home.output(&["plugins", "list"])?.stdout)?;
     ensure!(text.contains("plugins/empty.wasm: is empty"), "{text}");
     home.write("events.ndjson", "")?;
-    // A start skips a damaged highest version; `check` reports it beforehand.
+    // If the highest version is damaged, a start skips it. `check` reports the damage before the start.
     let output = home.output(&["check"])?;
     let told = String::from_utf8_lossy(&output.stderr);
     ensure!(
         output.status.code() == Some(78) && told.contains("tally@2.0.0.wasm: is damaged"),
         "{told}"
     );
-    // `plugins check` reports a fault before the files are in the folder that a process reads.
+    // `plugins check` reports a faulty file that is not in the plugins folder yet.
     std::fs::create_dir(home.path("staged"))?;
     home.write("staged/tally@3.0.0.wasm", &whole)?;
     home.write("staged/tally@three.wasm", &whole)?;

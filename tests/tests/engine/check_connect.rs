@@ -1,4 +1,4 @@
-//! `ordain check --connect` reports the state of the store's servers, and changes nothing in them.
+//! Tests of `ordain check --connect`, which reports the state of the Redis servers, and changes nothing in them.
 
 use std::process::Output;
 
@@ -8,9 +8,9 @@ use ordain_tests::host::Home;
 use ordain_tests::tally;
 use serde_json::Value;
 
-/// Makes a home with a store at a URL.
+/// Creates a home whose store is the Redis server at `url`.
 fn home(url: &str) -> Result<Home> {
-    // A file sink needs the embedded store.
+    // A sink that writes to a file needs the embedded store, so the sink writes to standard output here.
     let stream = tally::CONFIG.replace("path = \"out.ndjson\"", "path = \"-\"");
     let home =
         Home::new(&["tally"], &format!("[store]\nkind = \"redis\"\nurl = \"{url}\"\n{stream}"))?;
@@ -18,7 +18,7 @@ fn home(url: &str) -> Result<Home> {
     Ok(home)
 }
 
-/// Runs `ordain check --connect`, which must exit with the code. Returns its standard output and standard error.
+/// Runs `ordain check --connect`, which must exit with `code`. Returns its standard output and standard error.
 fn check(home: &Home, code: i32) -> Result<[String; 2]> {
     checked(home.output(&["check", "--connect"])?, code)
 }
@@ -29,7 +29,8 @@ fn checked(output: Output, code: i32) -> Result<[String; 2]> {
     Ok(told)
 }
 
-/// Returns the severities and texts of the findings about the store, as JSON reports them.
+/// Returns the severity and the text of each finding about the store. Reads them from the output of the check with
+/// `--json`.
 fn findings(home: &Home) -> Result<Vec<(String, String)>> {
     let output = home.output(&["check", "--connect", "--json"])?;
     let report: Value = serde_json::from_slice(&output.stdout)?;
@@ -41,7 +42,8 @@ fn findings(home: &Home) -> Result<Vec<(String, String)>> {
     rows.map(|row| text(row, "severity").zip(text(row, "text")).context("two texts")).collect()
 }
 
-/// A server with the recommended settings causes no warning. Neither a new nor an old store changes.
+/// A server with the recommended settings causes no warning. The check changes nothing, neither on an empty server nor
+/// in an existing store.
 #[test]
 fn healthy_server_is_described_and_unchanged() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -71,7 +73,8 @@ fn healthy_server_is_described_and_unchanged() -> Result<()> {
     Ok(())
 }
 
-/// Each setting that can lose events has its own severity and exit code.
+/// The check reports each setting of the server that can lose events. The severity and the exit code depend on the
+/// setting.
 #[test]
 fn risky_servers_are_reported() -> Result<()> {
     let redis = Redis::with(&Options::new().without_persistence())?;
@@ -88,7 +91,7 @@ fn risky_servers_are_reported() -> Result<()> {
         rows.iter().any(|(severity, text)| severity == "error" && text.contains("allkeys-lru"))
     );
 
-    // A server without free memory answers reads, but refuses writes until memory is free.
+    // A server without free memory answers reads, but refuses writes. Exit code 75 shows that this may be temporary.
     redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"])?;
     redis.command(&["CONFIG", "SET", "maxmemory", "1"])?;
     let [_, errors] = check(&home, 75)?;
@@ -123,7 +126,7 @@ fn refused_logins_are_errors_without_the_password() -> Result<()> {
     Ok(())
 }
 
-/// The check waits for no server that has ended, and only for its time limit for a server that does not answer.
+/// If the server has ended, the check fails at once. If the server does not answer, the check fails after a time limit.
 #[test]
 fn silent_or_stopped_server_is_unavailable() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -139,7 +142,8 @@ fn silent_or_stopped_server_is_unavailable() -> Result<()> {
     Ok(())
 }
 
-/// A replica has its own settings, and these apply when it becomes master.
+/// A replica has its own settings, which apply when it becomes master. So the check also reports a replica that evicts
+/// keys.
 #[test]
 fn evicting_replica_is_reported() -> Result<()> {
     let master = Redis::start(&[])?;
@@ -181,7 +185,7 @@ fn cluster_and_sentinel_are_named() -> Result<()> {
     Ok(())
 }
 
-/// An embedded store has no server. The check does not create its folder.
+/// An embedded store has no server to check. The check must not create the folder of the store.
 #[test]
 fn embedded_store_is_not_opened() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
@@ -192,7 +196,7 @@ fn embedded_store_is_not_opened() -> Result<()> {
     Ok(())
 }
 
-/// The same warning is in the output of the check and in the log of a start.
+/// The output of the check and the log of a start must contain the same warning.
 #[test]
 fn risky_settings_are_reported_by_check_and_start() -> Result<()> {
     let gap = tally::CONFIG

@@ -1,5 +1,5 @@
-//! The checkpoint of a file when the store is Redis. It must never cover another owner's commits, nor commits that the
-//! server has lost.
+//! Tests of the checkpoint of a file when the store is Redis. The checkpoint must never cover events whose commits the
+//! server has lost, and an owner that has lost the partition must not write it.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -9,11 +9,11 @@ use anyhow::{Result, ensure};
 use ordain_servers::{Redis, wait_until};
 use ordain_tests::host::Home;
 
-/// The number of events: many times the number that a crash may bring again.
+/// The number of events. After a crash, the file delivers only a small part of these events again.
 const EVENTS: usize = 60_000;
 
-/// A Redis server and a host with a `fifo` stream of one key. An event that is read again after the stream has
-/// forgotten its id counts as a new event.
+/// A Redis server, and the home of a host with a `fifo` stream of one key. If the host reads an event again after the
+/// id of the event has expired, the event takes effect twice.
 struct Rig {
     redis: Redis,
     home: Home,
@@ -62,8 +62,8 @@ impl Rig {
         Ok(mark.text().unwrap_or_default().to_owned())
     }
 
-    /// Runs once more and checks that no event takes effect again. The run may print messages that an earlier run did
-    /// not confirm.
+    /// Runs the host once more and checks that no event takes effect again. The run may print messages again, if the
+    /// store has not recorded them as published.
     fn nothing_is_done_again(&self, runs: &[&str]) -> Result<()> {
         self.goes_on_to_the_end()?;
         let printed = runs.iter().map(|run| self.home.read(&format!("out-{run}")));
@@ -74,8 +74,8 @@ impl Rig {
         Ok(())
     }
 
-    /// Runs once more and checks that every event has taken effect. An event that took effect twice would have two
-    /// numbers.
+    /// Runs the host once more and checks that every event has taken effect once. If an event took effect twice, the
+    /// next number of the key would be too high.
     fn goes_on_to_the_end(&self) -> Result<()> {
         let status = self.start("last", &["--once"])?.wait()?;
         ensure!(status.success(), "{}", self.home.read("err-last"));
@@ -103,7 +103,7 @@ fn owner_that_lost_the_partition_writes_no_checkpoint() -> Result<()> {
     ensure!(mark.contains(&format!("\"line\":{EVENTS}")), "{mark}");
     signal(&first, "CONT")?;
     rig.says("first", "another process has taken the partition over")?;
-    // The first process owns the partition again by now, or soon will, and has nothing left to do.
+    // The first process owns the partition again, or will own it soon. No event is left for it.
     signal(&first, "TERM")?;
     ensure!(first.wait()?.success(), "{}", rig.home.read("err-first"));
     ensure!(rig.mark()? == mark, "{} after {mark}", rig.mark()?);
@@ -120,7 +120,8 @@ fn checkpoint_lost_by_the_server_is_written_again() -> Result<()> {
     rig.printed("first", EVENTS)?;
     wait_until("the last checkpoint", || Ok(rig.mark()?.contains(&all)))?;
     rig.redis.go_back(&early)?;
-    // The process still has the lost commits in memory. The checkpoint is valid only after they are stored again.
+    // The process still has the lost commits in memory, and repeats them. The process must not write the checkpoint
+    // before all lost commits are stored again.
     wait_until("the checkpoint again", || {
         let mark = rig.mark()?;
         let row = &rig.home.rows(&["keys", "list", "cases", "--json"])?[0];
@@ -135,8 +136,8 @@ fn checkpoint_lost_by_the_server_is_written_again() -> Result<()> {
     rig.nothing_is_done_again(&["first"])
 }
 
-/// Between two runs, the shard with the effects loses its data. The checkpoint, in another shard, still covers every
-/// event.
+/// Between two runs, the shard with the key loses its data. The checkpoint is in another shard, and still covers every
+/// event. The next run must notice this, and read the file from its beginning.
 #[test]
 fn commits_lost_between_runs_are_made_again_from_the_file() -> Result<()> {
     let rig = Rig::new()?;
@@ -158,7 +159,8 @@ fn commits_lost_between_runs_are_made_again_from_the_file() -> Result<()> {
     Ok(())
 }
 
-/// A successor that dies while it claims the partition has claimed shard 0, but not the key's shard.
+/// Imitates a successor that dies while it claims the partition: shard 0 has the successor's claim, but the shard of
+/// the key does not. The first process must claim the partition again and continue.
 #[test]
 fn owner_that_lost_one_shard_starts_again() -> Result<()> {
     let rig = Rig::new()?;
@@ -182,8 +184,8 @@ fn owner_that_lost_one_shard_starts_again() -> Result<()> {
     rig.goes_on_to_the_end()
 }
 
-/// The server is reset to a snapshot while the stream is idle, and the host sends no request to the server until the
-/// test ends the host.
+/// The server is reset to a snapshot while the stream is idle, and the test ends the host at once. At its end, the host
+/// must detect the loss and repeat the lost commits from memory.
 #[test]
 fn orderly_end_commits_again_what_the_server_lost() -> Result<()> {
     let rig = Rig::new()?;
@@ -202,7 +204,8 @@ fn orderly_end_commits_again_what_the_server_lost() -> Result<()> {
     rig.nothing_is_done_again(&["first"])
 }
 
-/// The process receives the signal while the server is down. The server then returns without its latest data.
+/// The process receives the signal to end while the server is down. The process must wait for the server. The server
+/// then returns without its latest data, and the process must repeat the lost commits.
 #[test]
 fn shutdown_waits_for_an_unavailable_server() -> Result<()> {
     let rig = Rig::new()?;
@@ -219,15 +222,16 @@ fn shutdown_waits_for_an_unavailable_server() -> Result<()> {
     rig.nothing_is_done_again(&["first"])
 }
 
-/// Replaces a Redis key by a foreign value. `PUT_BACK` restores the key. Each script is atomic, so that no reader sees
-/// the key missing.
+/// A Lua script that replaces a Redis key by a foreign value. `PUT_BACK` restores the key. Each script is atomic, so no
+/// reader finds the key missing.
 const OVERWRITE: &str =
     "if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('RENAME', KEYS[1], KEYS[2]) end
     redis.call('SET', KEYS[1], 'foreign')";
 const PUT_BACK: &str = "redis.call('DEL', KEYS[1])
     if redis.call('EXISTS', KEYS[2]) == 1 then redis.call('RENAME', KEYS[2], KEYS[1]) end";
 
-/// Another program overwrites data that all keys share and then restores it: the run waits and continues.
+/// Another program overwrites data that all keys of a shard share, and later restores it. The run must wait meanwhile,
+/// and then continue.
 #[test]
 fn overwritten_store_data_pauses_the_run() -> Result<()> {
     let rig = Rig::new()?;

@@ -1,5 +1,5 @@
-//! Dead letters are forwarded to a sink exactly once each, even if the process is killed. If the store loses letters, it
-//! gets them again under the same ids.
+//! Tests of dead letters that the host forwards to a sink. The sink gets each dead letter exactly once, even if the
+//! process is killed. If the store loses dead letters, the host writes them again under the same ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ kind = "file"
 path = "dead.ndjson"
 "#;
 
-/// The number of keys. Each has eight events and one letter of each kind.
+/// The number of keys. The input contains eight events of each key, and each key gets one dead letter of each cause.
 const KEYS: usize = 400;
 
 fn event(key: usize, sequence: u64, data: &Value) -> String {
@@ -36,8 +36,9 @@ fn event(key: usize, sequence: u64, data: &Value) -> String {
     .to_string()
 }
 
-/// Returns the lines of the input. Event 2 is rejected, 3 traps, 5 is missing, 6 arrives with two different contents,
-/// and 8 is the last one. Then follow an event after the end, an event without a sequence, and a line that is no event.
+/// Returns the lines of the input. For each key: the handler rejects event 2 and traps at event 3; event 5 is missing;
+/// event 6 arrives twice with different contents; and event 8 completes the key. Then follow three more lines for each
+/// key: event 9 of the completed key, an event without a sequence, and an invalid line.
 fn lines() -> Vec<String> {
     let mut lines = Vec::new();
     let mut add = |data: &dyn Fn(usize) -> String| lines.extend((0..KEYS).map(data));
@@ -59,7 +60,7 @@ fn lines() -> Vec<String> {
 const CAUSES: [&str; 7] =
     ["after-end", "conflict", "gap", "no-sequence", "rejected", "trap", "unreadable"];
 
-/// Returns the ids of the letters in the store, and checks that no letter is listed twice.
+/// Returns the ids of the dead letters in the store. Checks that no dead letter is listed twice.
 fn stored(home: &Home) -> Result<BTreeSet<String>> {
     let mut stored = BTreeSet::new();
     for row in home.rows(&["dead", "list", "faults", "--json", "--limit", "100000"])? {
@@ -71,7 +72,7 @@ fn stored(home: &Home) -> Result<BTreeSet<String>> {
     Ok(stored)
 }
 
-/// Returns the published letters by id, and checks that no letter was published twice.
+/// Returns the published dead letters by id. Checks that no dead letter was published twice.
 fn published(lines: &str) -> Result<BTreeMap<String, Value>> {
     let mut published = BTreeMap::new();
     for line in lines.lines() {
@@ -82,12 +83,13 @@ fn published(lines: &str) -> Result<BTreeMap<String, Value>> {
     Ok(published)
 }
 
-/// Checks that the sink has exactly the letters of the store, each once, and one letter per key for each cause.
+/// Checks that the sink has exactly the dead letters of the store, each once. Each key must have one dead letter of
+/// each cause.
 fn check(home: &Home) -> Result<()> {
     check_letters(home, &published(&home.read("dead.ndjson"))?)
 }
 
-/// Checks that the published letters are exactly those of the store, and one letter per key for each cause.
+/// Checks that `published` has exactly the dead letters of the store. Each key must have one dead letter of each cause.
 fn check_letters(home: &Home, published: &BTreeMap<String, Value>) -> Result<()> {
     let stored = stored(home)?;
     let mut causes: BTreeMap<String, usize> = BTreeMap::new();
@@ -126,7 +128,7 @@ fn each_dead_letter_is_forwarded_once() -> Result<()> {
     let report = home.run_once()?;
     assert_eq!(report["dead_total"], CAUSES.len() * KEYS);
     check(&home)?;
-    // Every event is known, so that the next run forwards nothing.
+    // The next run must forward nothing, because every event is known.
     home.run_once()?;
     check(&home)
 }
@@ -137,7 +139,7 @@ fn each_dead_letter_is_forwarded_once_despite_kills() -> Result<()> {
     home.write("events.ndjson", lines().join("\n") + "\n")?;
     let calm = Instant::now();
     home.run_once()?;
-    // This run also compiles the handler, so that it takes longer than every later one.
+    // This run also compiles the handler, so it takes longer than every later run.
     let whole = calm.elapsed();
     std::fs::remove_dir_all(home.path("ordain-data"))?;
     std::fs::remove_file(home.path("dead.ndjson"))?;
@@ -160,17 +162,17 @@ fn each_dead_letter_is_forwarded_once_despite_kills() -> Result<()> {
     check(&home)
 }
 
-/// A host with a Redis server, whose dead letters go to standard output.
+/// A host with a store in Redis. The host prints its dead letters to standard output.
 struct LossyHost {
     redis: Redis,
     home: Home,
     service: Service,
-    /// The server's data when it had about half of the letters.
+    /// The data of the server at the time when it had about half of the dead letters.
     early: Snapshot,
 }
 
 impl LossyHost {
-    /// Starts the host, and waits until it has published all letters.
+    /// Starts the host, and waits until it has published all dead letters.
     fn start() -> Result<Self> {
         let redis = Redis::start(&[])?;
         let config = CONFIG
@@ -180,7 +182,8 @@ impl LossyHost {
         let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
         let home = Home::new(&["faulty"], &format!("[runtime]\nlease = \"2s\"\n{store}{config}"))?;
         let lines = lines();
-        // The first lines contain events 1 to 4 and the event after the gap: three letters per key.
+        // The first lines contain events 1 to 4 and event 6, which comes after the gap. These events result in three
+        // dead letters per key.
         let (first, rest) = lines.split_at(5 * KEYS);
         home.write("events.ndjson", first.join("\n") + "\n")?;
         let mut service = Service::start(&home, &["--log", "warn", "run"])?;
@@ -197,15 +200,15 @@ impl LossyHost {
         published(&self.service.stdout())
     }
 
-    /// Runs the host again until the end of the file. Returns the letters that this run publishes.
+    /// Runs the host again until the end of the file. Returns the dead letters that this run publishes.
     fn published_by_the_next_run(&self) -> Result<BTreeMap<String, Value>> {
         self.home.run_once_to("next")?;
         published(&self.home.read("next"))
     }
 }
 
-/// The server loses commits with letters of all kinds while the host is idle. The host repeats these commits. The store
-/// then has each letter once, under its old id, and no letter is published again.
+/// The server loses commits with dead letters of all causes while the host is idle. The host must repeat these commits.
+/// The store then has each dead letter once, under its old id, and the host publishes no dead letter again.
 #[test]
 fn lost_letters_are_written_again_and_not_published_again() -> Result<()> {
     let mut lossy = LossyHost::start()?;
@@ -220,14 +223,14 @@ fn lost_letters_are_written_again_and_not_published_again() -> Result<()> {
     check_letters(&lossy.home, &lossy.published()?)?;
     lossy.service.end()?;
     check_letters(&lossy.home, &lossy.published()?)?;
-    // The next owner may publish a letter again, but only under its old id.
+    // The next owner may publish a dead letter again, but only under its old id.
     let mut all = lossy.published()?;
     all.extend(lossy.published_by_the_next_run()?);
     check_letters(&lossy.home, &all)
 }
 
-/// The server loses commits with letters of all kinds, and the host does not live to repeat them. The next host
-/// executes the events again, and each letter gets its old id.
+/// The server loses commits with dead letters of all causes, and the host is killed before it can repeat them. The next
+/// host executes the events again, and each dead letter must get its old id.
 #[test]
 fn letters_lost_with_their_host_get_the_same_ids() -> Result<()> {
     let mut lossy = LossyHost::start()?;

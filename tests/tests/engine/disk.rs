@@ -1,4 +1,5 @@
-//! Tests of the disk below a running host: power failures, failed syncs, a folder that is moved away, and backups.
+//! Tests of a running host whose disk causes trouble: power failures, failed syncs, a folder that is moved away, and
+//! backups.
 
 mod folder;
 mod power_cut;

@@ -1,5 +1,5 @@
-//! A disk that fills up while the host runs: the process ends and reports the reason. After space is freed, the next
-//! run continues, and the output is exact.
+//! Tests of a disk that becomes full while the host runs. The process must end and report the reason. When space is
+//! free again, the next run must continue, and the output must be exact.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use ordain_tests::host::{Home, binary};
 use ordain_tests::log::{by_key, real_or_generated};
 use ordain_tests::tally;
 
-/// The greatest size of any file, in units of 512 bytes: less than all commits need.
+/// The largest size of a file, in units of 512 bytes. The size is too small for all commits.
 const LIMIT: u64 = 1_024;
-/// The time within which the process must end. After five seconds the store checks whether a pending write can still
-/// finish.
+/// How long the process may take to end. The store waits five seconds before it checks whether a pending write can
+/// still finish.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Runs the host with a limit on the size of files. The shell ignores the signal that comes with the limit, so that
-/// writes fail as on a full disk.
+/// Runs the host with a limit on the size of files. The shell makes the host ignore the signal that the system sends at
+/// the limit, so writes fail as on a full disk.
 fn run_limited(home: &Home) -> Result<(Option<i32>, String)> {
     let limited = format!("trap '' XFSZ; ulimit -f {LIMIT}; exec \"$0\" \"$@\"");
     let mut child = Command::new("sh")
@@ -45,7 +45,7 @@ fn run_limited(home: &Home) -> Result<(Option<i32>, String)> {
 fn full_disk_ends_the_process_and_loses_nothing() -> Result<()> {
     let lines = real_or_generated()?;
     let home = Home::new(&["tally"], tally::CONFIG)?;
-    // Creates the store and compiles the handler while there is space.
+    // A first run creates the store and compiles the handler, without a limit.
     home.write("events.ndjson", lines[..10].join("\n") + "\n")?;
     home.run_once()?;
     home.write("events.ndjson", lines.join("\n") + "\n")?;

@@ -1,4 +1,5 @@
-//! `keys why` reports the cause of a stopped key and a remedy. Users can run the printed commands unchanged.
+//! Tests of `ordain keys why`, which reports why a key has stopped, and a remedy. A user can run the printed commands
+//! unchanged.
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
@@ -21,7 +22,8 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// A key, the command of its first event, and the start of the remedy.
+/// The stopped keys. Each row has the key, the instruction to the handler in its first event, and the beginning of the
+/// printed remedy.
 const STUCK: [(&str, &str, &str); 6] = [
     ("trap", r#"{ "do": "trap" }"#, "fix the handler; then put another version of"),
     (

@@ -1,5 +1,5 @@
-//! The main scenario: a log of events through a handler, from file to file, undisturbed, disturbed, and killed
-//! repeatedly.
+//! Tests of the main scenario: the events of a file pass through a handler into another file. The events arrive in
+//! order or disturbed, and the process runs through or is killed repeatedly.
 
 use std::time::{Duration, Instant};
 
@@ -64,7 +64,7 @@ fn shuffled_and_repeated_lines_are_processed_exactly_once() -> Result<()> {
 fn twenty_kills_lose_and_repeat_nothing() -> Result<()> {
     let lines = real_or_generated()?;
     let disturbed = disturb(&lines, 100, 10, 2);
-    // Measures an undisturbed run whose handler is already compiled.
+    // Measures a run without kills whose handler is already compiled.
     let calm = home(&disturbed)?;
     calm.run_once()?;
     std::fs::remove_dir_all(calm.path("ordain-data"))?;

@@ -1,5 +1,5 @@
-//! The main scenario with the store in Redis. Standard output delivers messages at least once, so the test counts each
-//! message once, by its id. The tests kill runs and the server.
+//! Tests of the main scenario with the store in Redis. The tests kill runs and the server. The sink is standard output,
+//! which may get a message twice, so the tests count each message once, by its id.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -15,7 +15,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-/// A server that syncs each commit, and runs of the host that use it.
+/// A Redis server that syncs each commit, and runs of the host with this server.
 struct Job {
     redis: Redis,
     home: Home,
@@ -33,7 +33,7 @@ impl Job {
         Ok(Self { redis, home, lines, runs: 0 })
     }
 
-    /// Starts a run whose output goes to a file of its own.
+    /// Starts a run. Each run writes its output to a separate file.
     fn start(&mut self) -> Result<Child> {
         self.start_with(&["--once", "--json"])
     }
@@ -52,7 +52,8 @@ impl Job {
         Ok(())
     }
 
-    /// Returns the duration of an undisturbed run whose handler is already compiled. Removes its data afterwards.
+    /// Returns the duration of a run without kills whose handler is already compiled. Removes the data of the run
+    /// afterwards.
     fn calm(&mut self) -> Result<Duration> {
         let mut whole = Duration::ZERO;
         for _ in 0..2 {
@@ -69,8 +70,8 @@ impl Job {
         Ok(whole)
     }
 
-    /// Returns the messages that all runs printed, each once by its id in the order of its first occurrence, and the
-    /// number of repeats.
+    /// Returns the messages that all runs printed, and the number of repeats. Each message is returned once, in the
+    /// order of the first occurrences.
     fn printed(&self) -> Result<(String, usize)> {
         let mut once = String::new();
         let mut ids = HashSet::new();
@@ -90,8 +91,8 @@ impl Job {
         Ok((once, repeats))
     }
 
-    /// Checks that every key has completed with its last event and all its messages, and that there are no dead letters
-    /// and no held events.
+    /// Checks that every key has completed with its last event and has all its messages. The store must have no dead
+    /// letters and no held events.
     fn check(&self) -> Result<()> {
         let keys = by_key(&self.lines)?;
         let (printed, repeats) = self.printed()?;
@@ -107,7 +108,7 @@ impl Job {
     }
 }
 
-/// Returns a random time within a run.
+/// Returns a random time that is shorter than `whole`, the duration of a run.
 fn moment(rng: &mut ChaCha8Rng, whole: Duration) -> Duration {
     Duration::from_micros(rng.random_range(0..whole.as_micros() as u64))
 }
@@ -148,7 +149,7 @@ fn twenty_kills_lose_and_repeat_nothing() -> Result<()> {
     job.check()
 }
 
-/// The server is killed under load and restarted, while the run continues.
+/// The server is killed under load and restarted several times, while one run continues.
 #[test]
 fn repeated_server_kills_lose_and_repeat_nothing() -> Result<()> {
     let mut job = Job::new(real_or_generated()?, 100, 10, 3)?;
@@ -158,7 +159,7 @@ fn repeated_server_kills_lose_and_repeat_nothing() -> Result<()> {
     while kills < 20 {
         job.redis.command(&["FLUSHALL"])?;
         let mut run = job.start()?;
-        // Kills the server only while the run is active.
+        // Kills the server until the run has ended, and at most 20 times.
         while run.try_wait()?.is_none() && kills < 20 {
             std::thread::sleep(moment(&mut rng, whole / 4));
             job.redis.kill()?;
@@ -198,7 +199,7 @@ fn kills_of_runs_and_server_lose_and_repeat_nothing() -> Result<()> {
     job.check()
 }
 
-/// The server loses its last commits while no event arrives that needs a commit. The host commits the lost data again
+/// The server loses its last commits while no event arrives. The host must detect the loss, and repeat the lost commits
 /// from memory.
 #[test]
 fn idle_run_commits_again_what_the_server_lost() -> Result<()> {

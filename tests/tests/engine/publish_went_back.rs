@@ -1,5 +1,5 @@
-//! Publishers with a store that loses its latest data: no number is assigned to two events, and each event is stored
-//! once.
+//! Tests of publishers with a store that loses its latest data. The publishers must publish the lost events again, and
+//! the store must contain each event once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -28,7 +28,7 @@ fn home(url: &str) -> Result<Home> {
     Home::new(&["tally"], &config)
 }
 
-/// Runs the stream until each of these keys has all its events. Returns the output.
+/// Runs the stream until each of `keys` has executed all its events. Returns the output.
 fn run(home: &Home, keys: &BTreeMap<String, u64>) -> Result<String> {
     let mut service = Service::start(home, &["run"])?;
     let done = wait_until("all events", || {
@@ -45,8 +45,9 @@ fn run(home: &Home, keys: &BTreeMap<String, u64>) -> Result<String> {
     Ok(service.stdout())
 }
 
-/// One master of a Redis Cluster loses the events of a run and the checkpoints of its shards. The master of shard 0
-/// loses nothing, and keeps a newer checkpoint.
+/// One master of a Redis Cluster loses the events of a run of `ordain publish`, and the newest checkpoints in its
+/// shards. The master of shard 0 loses nothing, and keeps a newer checkpoint. The next run must publish the lost events
+/// again.
 #[test]
 fn next_run_publishes_events_lost_by_a_shard() -> Result<()> {
     const KEYS: usize = 40;
@@ -82,8 +83,8 @@ fn next_run_publishes_events_lost_by_a_shard() -> Result<()> {
     tally::check(&all, &run(&home, &keys)?)
 }
 
-/// A Redis goes back while no process runs, and then assigns the numbers of lost events to other events. The messages of
-/// the other events have ids that no earlier message had.
+/// Redis goes back in time while no process runs, and then assigns the numbers of lost events to other events. The
+/// messages of these other events must have ids that no earlier message had.
 #[test]
 fn other_events_with_numbers_of_lost_events_have_new_message_ids() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -110,8 +111,8 @@ fn other_events_with_numbers_of_lost_events_have_new_message_ids() -> Result<()>
     Ok(())
 }
 
-/// One master loses the last events of a run that is not over. The run notices, and publishes the file again from the
-/// oldest checkpoint that a shard has.
+/// One master loses the last events of a run that still publishes. The run must detect the loss, and publish the file
+/// again from the oldest checkpoint of all shards.
 #[test]
 fn running_publisher_publishes_events_lost_by_a_shard() -> Result<()> {
     const KEYS: usize = 40;
@@ -151,8 +152,8 @@ fn running_publisher_publishes_events_lost_by_a_shard() -> Result<()> {
     tally::check(&all, &run(&home, &keys)?)
 }
 
-/// The queue is full when the publisher writes its lost events again, so the call fails. The publisher must not forget
-/// the lost events: its next call writes them before the event of that call.
+/// A publisher must write its lost events again, but the queue is full, so the call fails. The publisher must keep the
+/// lost events: its next call must write them, and then the event of this next call.
 #[tokio::test]
 async fn failed_repeat_of_lost_events_is_repeated() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -188,7 +189,7 @@ async fn failed_repeat_of_lost_events_is_repeated() -> Result<()> {
     run(&home, &BTreeMap::from([("a".to_owned(), 51)])).map(drop)
 }
 
-/// A publisher that keeps running publishes the lost events again before any new one.
+/// If a publisher runs on after a loss, it publishes the lost events again before new events.
 #[tokio::test]
 async fn publisher_publishes_its_lost_events_again() -> Result<()> {
     const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -211,7 +212,7 @@ async fn publisher_publishes_its_lost_events_again() -> Result<()> {
             _ => {}
         }
     }
-    // The server loses this event after the last call. `close` publishes it again.
+    // The server loses the event of the last call. `close` must publish it again.
     let snapshot = redis.snapshot()?;
     publisher.publish(&[event("a", 21)?]).await?;
     redis.go_back(&snapshot)?;
@@ -221,9 +222,9 @@ async fn publisher_publishes_its_lost_events_again() -> Result<()> {
     Ok(())
 }
 
-/// In a `fifo` stream, the store gives no numbers. An event of a publisher is lost, an event of another publisher gets
-/// its place in the queue, and the stream reads and removes that event. The first publisher notices its loss
-/// nevertheless, and publishes its event again.
+/// For a `fifo` stream, the store assigns no numbers to events. The store loses an event of one publisher. An event of
+/// another publisher gets its place in the queue, and the stream reads and removes this other event. The first
+/// publisher must nevertheless detect its loss, and publish its event again.
 #[tokio::test]
 async fn loss_in_fifo_stream_is_noticed_after_its_place_was_removed() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -254,9 +255,9 @@ async fn loss_in_fifo_stream_is_noticed_after_its_place_was_removed() -> Result<
     run(&home, &events(5)).map(drop)
 }
 
-/// A publisher of standard input publishes more events than its memory holds, and the store loses all of them. The
-/// publisher publishes the events in memory again. The record states how many other events are lost, in which shard,
-/// and since when.
+/// `ordain publish` reads standard input and publishes more events than it keeps in memory, and the store loses all of
+/// them. The command publishes the events in memory again. The command's record of the loss must state how many other
+/// events are lost, in which shard, and since when.
 #[test]
 fn record_of_events_beyond_memory_states_their_number() -> Result<()> {
     const LOST: u64 = 60;
@@ -276,7 +277,7 @@ fn record_of_events_beyond_memory_states_their_number() -> Result<()> {
         let reply = redis.command(&["HGET", &log, "w"])?;
         Ok(reply.text().map_or(Ok(0), str::parse)?)
     };
-    // Another publisher creates the store.
+    // Another run of the command creates the store, so the store is older than the snapshot.
     home.write("first.ndjson", line(1))?;
     home.rows(&["publish", "cases", "first.ndjson", "--json"])?;
     let early = redis.snapshot()?;

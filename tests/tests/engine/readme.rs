@@ -1,4 +1,5 @@
-//! The commands and files of the README's section on an own handler work as they are written there.
+//! A test of the README's section "Your own handler". The commands and files of the section must work exactly as they
+//! are printed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +11,7 @@ use ordain_tests::host::binary;
 use ordain_tests::plugins::{root, target_dir};
 use serde_json::Value;
 
-/// Returns the fenced blocks of the section on an own handler: files by name, and commands in order.
+/// Returns the fenced blocks of the section "Your own handler": the files by name, and the commands in order.
 fn blocks() -> Result<(BTreeMap<String, String>, Vec<String>)> {
     let readme = fs::read_to_string(root().join("README.md"))?;
     let (_, section) = readme.split_once("## Your own handler").context("the section")?;
@@ -24,7 +25,7 @@ fn blocks() -> Result<(BTreeMap<String, String>, Vec<String>)> {
             commands.push(block.to_owned());
             continue;
         }
-        // The paragraph before the block begins with the file's name.
+        // The paragraph before a block begins with the name of the file.
         let paragraph = pair[0].trim_end().rsplit("\n\n").next().unwrap_or_default();
         let name = paragraph.trim_start().split('`').nth(1).context("a file's name")?;
         files.insert(name.to_owned(), block.to_owned());
@@ -32,7 +33,7 @@ fn blocks() -> Result<(BTreeMap<String, String>, Vec<String>)> {
     Ok((files, commands))
 }
 
-/// Runs the commands with the built host. Returns their standard output.
+/// Runs shell commands with the built `ordain` in the path. Returns their standard output.
 fn shell(folder: &Path, commands: &str) -> Result<String> {
     let host = binary()?;
     let host = host.parent().context("the host's folder")?.display();
@@ -58,13 +59,13 @@ fn own_handler_of_the_readme_works() -> Result<()> {
         let sdk = root().join("sdk/rust").display().to_string();
         fs::write(home.path().join(name), text.replace("../ordain/sdk/rust", &sdk))?;
     }
-    // Uses this repository's locked versions, and the build output of earlier runs of this test.
+    // The build uses the locked versions of this repository, and the build output of earlier runs of this test.
     fs::copy(root().join("Cargo.lock"), home.path().join("Cargo.lock"))?;
     let cache = target_dir()?.join("readme");
     fs::create_dir_all(&cache)?;
     std::os::unix::fs::symlink(&cache, home.path().join("target"))?;
 
-    // The target is already installed: no test with a handler could run without it.
+    // Leaves this command out, because the target is already installed: all tests with handlers need it.
     let build = build.replace("rustup target add wasm32-wasip2\n", "");
     let tested = shell(home.path(), &build)?;
     ensure!(tested.contains("test a_visit_is_counted ... ok"), "{tested}");

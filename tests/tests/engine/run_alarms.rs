@@ -1,5 +1,5 @@
-//! Warnings of a running process about parked keys and dead letters, and the summary at its end. Their number is
-//! bounded for any number of failures.
+//! Tests of a process's warnings about parked keys and dead letters, and of the summary at its end. The number of
+//! warnings is limited, even if very many events fail.
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;

@@ -1,5 +1,5 @@
-//! A configuration that changed while the store has data. The host rejects changes by which events would take effect
-//! twice, or messages would never be published.
+//! Tests of a configuration that changes while the store has data. The host must reject a change if events could take
+//! effect twice, or if messages would never be published.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ fn home(events: &[String]) -> Result<Home> {
     Ok(home)
 }
 
-/// Checks that a start is refused with the exit code, and that the log has all the words.
+/// Checks that a start with `config` fails with the exit code `code`, and that the log contains all of `words`.
 fn refused(home: &Home, config: &str, code: i32, words: &[&str]) -> Result<()> {
     home.write("ordain.toml", config)?;
     let output = home.output(&["--log", "warn", "run", "--once"])?;
@@ -48,7 +48,7 @@ fn changed_numbering_is_refused() -> Result<()> {
     let home = home(&in_turn(3, 3))?;
     let zero = CONFIG.replace("first = 1", "first = 0");
     let fifo = CONFIG.replace("sequenced", "fifo").replace("first = 1\n", "");
-    // The store has no events yet that a new setting could misread.
+    // The store has no events yet, so every change is allowed.
     home.write("events.ndjson", "")?;
     for config in [&zero, &fifo, CONFIG] {
         home.write("ordain.toml", config)?;
@@ -63,7 +63,7 @@ fn changed_numbering_is_refused() -> Result<()> {
         ["ordain.toml:8: streams.cases.ordering:", "written with ordering = \"sequenced\";", back];
     refused(&home, &fifo, 78, &ordering)?;
     assert_eq!(home.lines("out.ndjson"), 9);
-    // Another stream has its own numbering.
+    // A stream with another name has its own numbers, so its settings may differ.
     home.write("ordain.toml", fifo.replace("streams.cases", "streams.others"))?;
     assert_eq!(home.run_once()?["settled"], 9);
     home.write("ordain.toml", CONFIG)?;
@@ -71,7 +71,8 @@ fn changed_numbering_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Returns a home whose events are committed, and whose sink file is at the size limit, so that it accepts no message.
+/// Returns a home whose events are committed but not published: the file of the sink has reached the size limit, so it
+/// accepts no message.
 fn unpublished(events: &[String]) -> Result<Home> {
     let home = home(events)?;
     File::create(home.path("out.ndjson"))?.set_len(FILE_LIMIT)?;
@@ -83,7 +84,7 @@ fn unpublished(events: &[String]) -> Result<Home> {
     Ok(home)
 }
 
-/// Waits until the sink has failed.
+/// Waits until the host reports that it cannot write to the sink.
 fn fails(home: &Home, service: &mut Service) -> Result<()> {
     let told = "sink not writable";
     service.until(told, || home.read("stderr").contains(told))
@@ -127,9 +128,9 @@ fn removed_stream_with_messages_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Checks that everything is published once there is space.
+/// Checks that all messages are published when there is space again.
 fn published(home: &Home, events: &[String]) -> Result<()> {
-    // The file was as long as the limit until now.
+    // Removes the file, because it is as long as the limit.
     std::fs::remove_file(home.path("out.ndjson"))?;
     home.run_once()?;
     tally::check(&by_key(events)?, &home.read("out.ndjson"))

@@ -1,4 +1,4 @@
-//! A spilled event that cannot be read stops its key, and no other key.
+//! Tests of a spilled event that cannot be read. Such an event must stop its key, and no other key.
 
 use anyhow::{Result, ensure};
 use ordain_servers::Redis;
@@ -19,7 +19,8 @@ kind = "file"
 path = "-"
 "#;
 
-/// Moves event 2 of `a` aside in the spill area, and puts a truncated copy there instead.
+/// A Lua script that replaces the spilled event 2 of key `a` by a truncated copy, and keeps the original under another
+/// name.
 const DAMAGE: &str = r"
 local field = 'ea\0\0\0\0\0\0\0\2'
 for _, name in ipairs(redis.call('KEYS', '*:data:cases')) do
@@ -32,7 +33,7 @@ for _, name in ipairs(redis.call('KEYS', '*:data:cases')) do
 end
 return 'the event is missing'";
 
-/// Restores the event.
+/// A Lua script that restores the event that [`DAMAGE`] replaced.
 const MEND: &str = r"
 local aside = redis.call('HMGET', 'aside', 'name', 'event')
 redis.call('HSET', aside[1], 'ea\0\0\0\0\0\0\0\2', aside[2])
@@ -54,7 +55,7 @@ fn letters(home: &Home) -> Result<Vec<Value>> {
     home.rows(&["dead", "list", "cases", "--json"])
 }
 
-/// Runs `run --once`, which must end. Returns its output and its log.
+/// Runs `ordain run --once`, which must end successfully. Returns its output and its log.
 fn once(home: &Home) -> Result<(String, String)> {
     let mut run = Service::start(home, &["--log", "warn", "run", "--once"])?;
     let status = run.wait()?;
@@ -72,7 +73,7 @@ fn unreadable_spilled_event_stops_only_its_key() -> Result<()> {
     let mut out = once(&home)?.0;
     eval(&redis, DAMAGE)?;
 
-    // The first run that reads the damaged event still comes to its end, and reports the key, the event and the fault.
+    // A run that reads the damaged event must still end successfully, and must report the key, the event and the fault.
     let more = [event("a", 1), event("b", 2)];
     home.append("events.ndjson", text(&more))?;
     let (messages, log) = once(&home)?;
@@ -83,7 +84,7 @@ fn unreadable_spilled_event_stops_only_its_key() -> Result<()> {
     out += &messages;
     assert_eq!(letters(&home)?, [] as [Value; 0]);
 
-    // Further events of the key become dead letters, and other keys continue.
+    // Later events of the key become dead letters. Other keys continue.
     let mut service = Service::start(&home, &["--log", "warn", "run"])?;
     let log = home.path("stderr");
     let told = || std::fs::read_to_string(&log).unwrap_or_default().matches(UNREADABLE).count();

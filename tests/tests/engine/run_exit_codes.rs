@@ -1,5 +1,5 @@
-//! The exit codes of `ordain` for shells and service managers, and its errors for users: what is wrong, where, and what
-//! would be right.
+//! Tests of the exit codes of `ordain` for shells and service managers, and of its errors for users. An error must
+//! state the fault, its place, and the right value.
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::guests::{EMPTY, guest};
@@ -15,7 +15,8 @@ const USAGE: i32 = 2;
 const UNAVAILABLE: i32 = 75;
 const CONFIG: i32 = 78;
 
-/// Runs a command, which must exit with the code, print each of the words once, and print no internals.
+/// Runs a command, which must exit with `code` and print each of `words` once. The output must not contain internals of
+/// the program.
 fn check(home: &Home, args: &[&str], code: i32, words: &[&str]) -> Result<()> {
     let output = home.output(args)?;
     let told = String::from_utf8_lossy(&output.stderr);
@@ -117,7 +118,7 @@ fn file_that_is_no_handler_is_refused() -> Result<()> {
     make_pipe(&home, "plugins/tally.wasm")?;
     check(&home, ONCE, CONFIG, &["plugins/tally.wasm: is no regular file"])?;
     std::fs::remove_file(home.path("plugins/tally.wasm"))?;
-    // The host has created nothing while the handlers were invalid.
+    // With invalid handlers, the host must not have created a store or an output file.
     ensure!(!home.path("ordain-data").exists() && !home.path("out.ndjson").exists(), "a store");
     home.write("plugins/tally.wasm", guest("puppet")?)?;
     check(&home, ONCE, DONE, &[])?;
@@ -205,7 +206,8 @@ fn unusable_files_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// A supervisor starts a service again after 75. A missing file may be mounted by then.
+/// If the file of the source or the folder of the sink is missing, the host ends with exit code 75. A supervisor then
+/// starts the service again, and the missing file may be mounted by then.
 #[test]
 fn missing_files_of_a_service_are_unavailable() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
@@ -247,7 +249,7 @@ fn one_file_under_two_names_is_refused() -> Result<()> {
     std::fs::remove_file(home.path("out.ndjson"))?;
     assert_eq!(home.read("events.ndjson"), events);
 
-    // Neither file exists before the host creates the first sink.
+    // The link and its target are one file, but neither exists before the host creates the first sink.
     std::os::unix::fs::symlink("other.ndjson", home.path("out.ndjson"))?;
     let words = ["sinks.tally.path: out.ndjson", "as sinks.other.path: each sink needs its own"];
     check(&home, ONCE, CONFIG, &words)

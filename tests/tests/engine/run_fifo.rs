@@ -1,4 +1,5 @@
-//! A stream without numbers: the order is the order of arrival, and an event is identified by its id.
+//! Tests of a stream without sequences. The host must execute its events in the order of arrival, and recognise
+//! repeated events by their ids.
 
 use std::time::Duration;
 
@@ -21,17 +22,17 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// The distance between two repeated lines, in lines.
+/// Every line whose index is a multiple of this number is repeated later.
 const EVERY: usize = 7;
-/// The distance of a repeat from its original, in lines.
+/// The distance between a line and its repeat, in lines.
 const LATER: usize = 200;
 
-/// Returns numbered lines, for the check of the output.
+/// Returns lines with sequences. The test compares the output with them.
 fn numbered() -> Vec<String> {
     in_turn(120, 60)
 }
 
-/// Returns the same lines without numbers, with some of them repeated.
+/// Returns the lines of `numbered` without their sequences. Some lines are repeated.
 fn disturbed(numbered: &[String]) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     for (index, line) in numbered.iter().enumerate() {
@@ -42,7 +43,7 @@ fn disturbed(numbered: &[String]) -> Result<Vec<String>> {
     let repeats: Vec<_> =
         lines.iter().step_by(EVERY).map(|(index, line)| (index + LATER, line.clone())).collect();
     lines.extend(repeats);
-    // The sort is stable: a repeat follows the line with the same index.
+    // The sort is stable, so a repeat comes directly after the line with the same index.
     lines.sort_by_key(|(index, _)| *index);
     Ok(lines.into_iter().map(|(_, line)| line).collect())
 }
@@ -59,10 +60,11 @@ fn repeats_are_recognized_by_id_across_runs() -> Result<()> {
     let out = home.read("out.ndjson");
     tally::check(&by_key(&numbered)?, &out)?;
 
-    // A copy with the same content: the checkpoint still applies.
+    // Replaces the file by a copy with the same content. The checkpoint still applies to the copy.
     home.replace("events.ndjson", &text)?;
     assert_eq!(home.run_once()?["delivered"], 0);
-    // Another file with the same events: the checkpoint does not apply, but the ids are known.
+    // Replaces the file by another file with the same events. The checkpoint does not apply, but the ids of the events
+    // are known.
     home.replace("events.ndjson", format!("\n{text}"))?;
     let report = home.run_once()?;
     assert_eq!(report["settled"], 0);

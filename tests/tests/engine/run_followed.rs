@@ -1,5 +1,5 @@
-//! A file that grows in pieces while the process that follows it is killed repeatedly. Lines are cut anywhere, and no
-//! line is lost, repeated or joined to another.
+//! A test of a file that grows in pieces while the process that reads it is killed repeatedly. A piece may end within a
+//! line. No line may be lost, repeated or joined to another line.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use ordain_tests::tally;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The longest piece, in bytes: several lines, or a part of one.
+/// The maximum length of a piece, in bytes. A piece contains several lines, or only a part of a line.
 const PIECE: usize = 2_000;
 /// The number of kills before the file is complete.
 const KILLS: usize = 8;

@@ -1,4 +1,5 @@
-//! A stopped key whose spill area is full, with `overflow = "pause"`: the run reports it and ends.
+//! A test of `overflow = "pause"` with a stopped key that has reached its limit of spilled events. The run must report
+//! the key and end.
 
 use anyhow::Result;
 use ordain_tests::host::Home;
@@ -28,7 +29,7 @@ path = "out.ndjson"
 fn full_key_ends_the_run() -> Result<()> {
     for on_exhausted in ["park", "wait"] {
         let home = Home::new(&["tally"], &config(on_exhausted, 2))?;
-        // Event 1 of `a` follows more events than the key can hold.
+        // Event 1 of `a` arrives after more events than the store may hold for the key.
         let order = (2..=9).map(|sequence| ("a", sequence)).chain([("b", 1), ("a", 1)]);
         let lines: Vec<String> = order.map(|(key, n)| line(key, n, &json!({ "n": n }))).collect();
         home.write("events.ndjson", lines.join("\n") + "\n")?;

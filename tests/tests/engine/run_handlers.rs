@@ -1,5 +1,5 @@
-//! Handlers that fail in every way. The key stops or continues as configured, and other keys are unaffected. `keys why`
-//! reports the failure and the setting that applies.
+//! Tests of all ways in which a handler can fail. The key stops or continues as configured, and other keys continue.
+//! `ordain keys why` reports the failure and the setting that applies.
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
@@ -25,7 +25,8 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// Returns for each key the command of its first event, and the words that `keys why` must print.
+/// Returns the keys. Each key has the instruction to the handler in its first event, and the words that `ordain keys
+/// why` must print.
 fn parking() -> Vec<(&'static str, Value, &'static [&'static str])> {
     vec![
         ("trap", json!({ "do": "trap" }), &["(trap)", "unreachable", "faulty::handle"]),
@@ -52,7 +53,7 @@ fn parking() -> Vec<(&'static str, Value, &'static [&'static str])> {
     ]
 }
 
-/// Returns the given first event of each key, and two more that succeed.
+/// Returns three events of each key: the given first event, and two events that succeed.
 fn events(keys: &[(&str, Value)]) -> String {
     let mut lines: Vec<String> = keys.iter().map(|(key, data)| line(key, 1, data)).collect();
     for sequence in 2..=3 {
@@ -67,7 +68,7 @@ fn why(home: &Home, key: &str) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Returns the number of a key's messages in the file.
+/// Returns how many messages of a key the sink's file has.
 fn messages(home: &Home, key: &str) -> usize {
     home.read("out.ndjson").matches(&format!(r#""id":"cases/{key}/"#)).count()
 }
@@ -148,7 +149,8 @@ fn failing_key_does_not_block_others() -> Result<()> {
         service.until("the message", || messages(&home, "fine") == round as usize)?;
     }
     service.end()?;
-    // The signal may arrive at any attempt. After the next run, the key is parked.
+    // The signal may have interrupted any attempt of the handler. The next run completes the attempts and parks the
+    // key.
     home.run_once()?;
     ensure!(
         why(&home, "loop")?.starts_with("key loop: parked at event 1"),

@@ -1,5 +1,5 @@
-//! Lines that are no events: each becomes one dead letter that names its line and the fault, and all other lines are
-//! processed.
+//! Tests of lines that are not valid events. Each becomes one dead letter that names the line and the fault. The host
+//! processes all other lines.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn config() -> String {
     format!("{LIMITS}{}", tally::CONFIG)
 }
 
-/// A line, the cause of its dead letter, and words of the error.
+/// Invalid lines. Each row has the line, the cause of its dead letter, and a part of the error.
 const BAD: &[(&[u8], &str, &str)] = &[
     (b"no JSON", "unreadable", "not a CloudEvent in JSON"),
     (b"{\"specversion\":\"1.0\"", "unreadable", "EOF while parsing"),
@@ -57,7 +57,8 @@ const BAD: &[(&[u8], &str, &str)] = &[
     (&[b'x'; 5_000], "unreadable", "5000 bytes, more than 4096 (runtime.event_size)"),
 ];
 
-/// Returns the text of a file with good and bad lines, and, by line number, the index in `BAD` of each bad line.
+/// Returns the text of a file with valid and invalid lines. Also returns a map from the line number of each invalid
+/// line to its index in [`BAD`].
 fn mixed(good: &[String], every: usize) -> (Vec<u8>, BTreeMap<usize, usize>) {
     // A byte order mark before the first line belongs to no event.
     let mut text = b"\xef\xbb\xbf".to_vec();
@@ -65,7 +66,7 @@ fn mixed(good: &[String], every: usize) -> (Vec<u8>, BTreeMap<usize, usize>) {
     let mut bad = BTreeMap::new();
     for (number, event) in good.iter().enumerate() {
         text.extend(event.as_bytes());
-        // Both line endings are valid, and so is an empty line.
+        // Lines may end in `\n` or `\r\n`, and lines may be empty.
         text.extend(if number % 2 == 0 { &b"\n"[..] } else { b"\r\n\n" });
         line += 1 + number % 2;
         if number % every == 0 {
@@ -88,8 +89,8 @@ fn home(good: &[String], every: usize) -> Result<(Home, BTreeMap<usize, usize>)>
     Ok((home, bad))
 }
 
-/// Checks that each bad line has one letter with its line number, its cause and its error, and that there are no
-/// others.
+/// Checks that each invalid line has one dead letter, with its line number, its cause and its error. The store must
+/// have no other dead letters.
 fn check_letters(home: &Home, bad: &BTreeMap<usize, usize>) -> Result<()> {
     let letters = home.rows(&["dead", "list", "cases", "--json", "--limit", "100000"])?;
     ensure!(letters.len() == bad.len(), "{} letters of {} bad lines", letters.len(), bad.len());
@@ -122,7 +123,8 @@ fn each_bad_line_is_one_dead_letter() -> Result<()> {
 
     let again = home.run_once()?;
     assert_eq!((again["delivered"].as_u64(), again["dead_total"].as_u64()), (Some(0), Some(0)));
-    // The file without its byte order mark: every line is read again, and every event is known.
+    // Replaces the file by a copy without the byte order mark. The host reads every line again, and recognises every
+    // event.
     let text = std::fs::read(home.path("events.ndjson"))?;
     home.replace("events.ndjson", text.strip_prefix(b"\xef\xbb\xbf").context("the mark")?)?;
     let again = home.run_once()?;

@@ -1,4 +1,5 @@
-//! A million keys: the number of lanes stays within its limit, and memory does not grow with the number of keys.
+//! Tests with a million keys. The number of lanes must stay within its limit, and the memory must not grow with the
+//! number of keys.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -11,8 +12,8 @@ use serde_json::Value;
 
 const LANES: u64 = 10_000;
 
-/// The settings of these tests. The store's cache is so small that a quarter of the keys fills it. A larger cache alone
-/// would make a run with all keys use more memory.
+/// The settings of these tests. The store's cache is so small that a quarter of the keys fills it. With a larger cache,
+/// a run with all keys would use more memory only because of the cache.
 const LIMITS: &str = r#"
 [runtime]
 max_active_keys = 10_000
@@ -27,11 +28,11 @@ fn config() -> String {
     format!("{LIMITS}{}", tally::CONFIG)
 }
 
-/// The memory that the store's tables and journal use when they are full, in KiB. A quarter of the keys does not fill
-/// them, so a run with all keys may use this much more.
+/// The memory of the store's in-memory tables and journal when they are full, in KiB. A quarter of the keys does not
+/// fill them, so a run with all keys may use this much more memory.
 const TABLES_KIB: u64 = 48 << 10;
 
-/// Processes one event of each key. Returns the peak memory of the process, in KiB.
+/// Runs a process with one event of each key. Returns the peak memory of the process, in KiB.
 fn peak(keys: u64) -> Result<u64> {
     let home = Home::new(&["tally"], &config())?;
     let mut events = BufWriter::new(File::create(home.path("events.ndjson"))?);

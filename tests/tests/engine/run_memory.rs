@@ -1,4 +1,5 @@
-//! `memory_budget` bounds the memory of large events, states and outcomes, whatever their number.
+//! Tests of `memory_budget`, which limits the memory for large events, states and handler results, regardless of their
+//! number.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,15 +11,17 @@ use ordain_tests::host::Home;
 use ordain_tests::service::Service;
 use serde_json::Value;
 
-/// The budget, in MiB.
+/// The setting `memory_budget`, in MiB.
 const BUDGET: u64 = 32;
-/// The size of an event and of a state, in bytes: close to the limit.
+/// The size of an event or a state, in bytes. The size is close to the limit.
 const SIZE: usize = 1_000_000;
-/// The memory of the process outside of the budget, in MiB. Some of it is work in progress when the budget is full.
-/// Most of it is the store's engine, with data that it has not yet written to its files.
+/// The memory that the process may use in addition to the budget, in MiB. Most of it belongs to the storage engine, for
+/// data that the engine has not yet written to its files. The rest is for events that are in progress when the budget
+/// is full.
 const ELSE: u64 = 352;
-/// The memory of the process outside of the budget if outcomes have 4 MiB, in MiB. Several copies of each exist at a
-/// time: in the guest's memory, as messages, as a record, in the journal, and as text for the sink.
+/// The memory that the process may use in addition to the budget, in MiB, if each event emits messages of 4 MiB.
+/// Several copies of the messages exist at one time: in the handler's memory, as messages, as a record, in the journal,
+/// and as text for the sink.
 const ELSE_OF_OUTCOMES: u64 = 608;
 
 const CONFIG: &str = r#"
@@ -39,10 +42,10 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// The type, the sequence and the data of an event.
+/// An event: its type, its sequence and its data.
 type Line = (&'static str, u64, String);
 
-/// Returns a home with a handler and rounds of events for it. Each round has one event of each key.
+/// Returns a home with a handler and events for it. For each row of `rounds`, each key gets one such event.
 fn home_with(handler: &str, keys: u64, rounds: &[Line]) -> Result<Home> {
     let home = Home::new(&[handler], &CONFIG.replace("HANDLER", handler))?;
     let mut events = BufWriter::new(File::create(home.path("events.ndjson"))?);
@@ -58,7 +61,7 @@ fn home_with(handler: &str, keys: u64, rounds: &[Line]) -> Result<Home> {
     Ok(home)
 }
 
-/// Runs a handler over rounds of events, and checks the peak memory.
+/// Runs a handler over rounds of events. Checks that the peak memory is at most the budget and `besides`, in MiB.
 fn within_budget(handler: &str, keys: u64, rounds: &[Line], besides: u64) -> Result<()> {
     let home = home_with(handler, keys, rounds)?;
     let run = ["--log", "warn", "run", "--once", "--json"];
@@ -72,10 +75,10 @@ fn within_budget(handler: &str, keys: u64, rounds: &[Line], besides: u64) -> Res
     Ok(())
 }
 
-/// Each key has a large event in memory that waits for its predecessor.
+/// For each key, a large event waits in memory for a missing event.
 #[test]
 fn large_events_stay_within_the_budget() -> Result<()> {
-    // Random text, which the store cannot compress.
+    // Random text, because the store compresses other text.
     let mut random = 1_u64;
     let mut digit = || {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -90,21 +93,22 @@ fn large_events_stay_within_the_budget() -> Result<()> {
     )
 }
 
-/// Each key has a large state, and the handler is called again with it.
+/// Each key has a large state. A second event of each key makes the host load the state again.
 #[test]
 fn large_states_stay_within_the_budget() -> Result<()> {
     let put = format!(r#"{{"do":"put","bytes":{SIZE}}}"#);
     within_budget("faulty", 1_000, &[("t", 1, put), ("t", 2, r#"{"do":"state"}"#.into())], ELSE)
 }
 
-/// Each event emits many messages at once, 4 MiB in total.
+/// Each event emits many messages, 4 MiB in total.
 #[test]
 fn large_outcomes_stay_within_the_budget() -> Result<()> {
     let emit = r#"{"do":"emit","messages":900,"bytes":4500}"#;
     within_budget("faulty", 512, &[("t", 1, emit.into())], ELSE_OF_OUTCOMES)
 }
 
-/// Lanes evict, reload and write states while turns and loads wait. A crash at any moment loses and repeats nothing.
+/// Memory is full, so lanes evict, reload and write states while turns and loads wait. A kill at any moment must lose
+/// and repeat nothing.
 #[test]
 fn kills_with_full_memory_lose_and_repeat_nothing() -> Result<()> {
     const ROUND: u64 = 300;

@@ -1,4 +1,4 @@
-//! A host with a Redis server that requires a password.
+//! A test of a host whose Redis server requires a password.
 
 use anyhow::{Result, ensure};
 use ordain_servers::{Options, Redis};
@@ -7,7 +7,7 @@ use ordain_tests::log::{by_key, in_turn, text};
 use ordain_tests::tally;
 
 const SECRET: &str = "s/cr@t-of-redis";
-/// The password as it is encoded in a URL.
+/// The password in percent-encoded form, as in a URL.
 const WRITTEN: &str = "s%2Fcr%40t-of-redis";
 
 #[test]

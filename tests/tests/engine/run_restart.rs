@@ -1,4 +1,5 @@
-//! A run resumes after the last acknowledged event, in a file that grows, is replaced, or is read by several streams.
+//! Tests of runs that resume after the last acknowledged event of a file. Between the runs, the file grows or is
+//! replaced, and several streams may read it.
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
@@ -22,7 +23,7 @@ fn growing_file_is_followed() -> Result<()> {
     service.until("the first 100 messages", || home.lines("out.ndjson") == 100)?;
     home.append("events.ndjson", text(&lines[100..200]))?;
     service.until("the appended events", || home.lines("out.ndjson") == 200)?;
-    // A line counts as an event once its line ending is written.
+    // While the host follows a file, a line counts as an event only when its line ending is written.
     let (start, rest) = lines[200].split_at(40);
     home.append("events.ndjson", start)?;
     std::thread::sleep(std::time::Duration::from_millis(300));
@@ -45,19 +46,19 @@ fn another_file_is_read_from_its_beginning() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", text(&lines[..200]))?;
     assert_eq!(home.run_once()?["delivered"], 200);
-    // A longer file that begins with other bytes.
+    // Replaces the file by a longer file that begins with other bytes. The host reads it from its beginning.
     home.replace("events.ndjson", "\n".to_owned() + &text(&lines[..220]))?;
     let report = home.run_once()?;
     assert_eq!((report["settled"].as_u64(), report["duplicates"].as_u64()), (Some(20), Some(200)));
-    // A file with the same beginning: a copy with appended lines.
+    // Replaces the file by a copy with appended lines. The host reads only the new lines.
     home.replace("events.ndjson", "\n".to_owned() + &text(&lines[..250]))?;
     let report = home.run_once()?;
     assert_eq!((report["settled"].as_u64(), report["duplicates"].as_u64()), (Some(30), Some(0)));
-    // A shorter file that continues the log.
+    // Replaces the file by a shorter file with the last ten events and ten new events.
     home.replace("events.ndjson", text(&lines[240..260]))?;
     let report = home.run_once()?;
     assert_eq!((report["settled"].as_u64(), report["duplicates"].as_u64()), (Some(10), Some(10)));
-    // The same file with another beginning.
+    // Overwrites the file with new events only.
     home.write("events.ndjson", text(&lines[260..]))?;
     let report = home.run_once()?;
     assert_eq!((report["settled"].as_u64(), report["duplicates"].as_u64()), (Some(40), Some(0)));
@@ -71,7 +72,8 @@ fn killed_run_resumes_near_its_end() -> Result<()> {
     home.write("events.ndjson", text(&lines[..29_000]))?;
     let mut service = Service::start(&home, &["run"])?;
     service.until("all messages", || home.lines("out.ndjson") == 29_000)?;
-    // The host writes a checkpoint after a bounded number of acknowledgements, however little time has passed.
+    // The kill comes soon, but the host writes a checkpoint after a limited number of acknowledged events, even if
+    // little time has passed.
     service.kill()?;
     home.append("events.ndjson", text(&lines[29_000..]))?;
     let report = home.run_once()?;
@@ -111,8 +113,8 @@ source = { kind = "file", path = "events.ndjson" }
     Ok(())
 }
 
-/// The host writes checkpoints while it accepts events. After a crash at any moment, at most the events of the prefetch
-/// window and those between two checkpoints are delivered again.
+/// The host writes checkpoints while it reads events. After a crash at any moment, the number of events that the file
+/// delivers again is limited: the prefetch, and the events between two checkpoints.
 #[test]
 fn crash_repeats_few_events() -> Result<()> {
     const REPEATS: u64 = 4_000 + 1_024;

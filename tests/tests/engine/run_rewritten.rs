@@ -1,4 +1,5 @@
-//! A file of events that does not only grow: no event is lost or mixed with another, and the error names the remedy.
+//! Tests of a file of events that is truncated, changed or replaced while the host reads it. No event may be lost or
+//! mixed with another event, and the error must name the remedy.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -11,11 +12,11 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::json;
 
-/// A time longer than the source's polling interval.
+/// A time in which the source certainly reads the file again. This time is longer than the source's polling interval.
 const LOOKED: Duration = Duration::from_millis(500);
 
-/// Follows a file with the lines `before` and applies `change` to it. The service must end and report the change, and
-/// the next start must process the new lines.
+/// Runs the host with a file that contains the lines `before`, and applies `change` to the file. The host must end and
+/// report the change in the words `told`. The next run must process the new lines `after`.
 fn followed(
     before: &[String],
     told: &str,
@@ -58,7 +59,7 @@ fn file_rewritten_longer_is_reported() -> Result<()> {
 
 #[test]
 fn file_truncated_and_longer_at_the_next_poll_is_reported() -> Result<()> {
-    // All lines have the same length, so that only the content of the first line shows the change.
+    // All lines have the same length. So the host can detect the change only by the content of the first line.
     let lines: Vec<String> = (10..60).map(|n| line(&format!("k{n}"), 1, &json!(n))).collect();
     followed(&lines[..1], "was changed within", &lines[1..], |home| {
         let mut file = File::options().write(true).open(home.path("events.ndjson"))?;
@@ -80,8 +81,8 @@ fn removed_half_line_is_reported() -> Result<()> {
     })
 }
 
-/// The file is replaced as in a log rotation. The host still reads lines that are appended to the old file during the
-/// rotation.
+/// The file is replaced as in a log rotation: it is renamed, and a new file gets its name. The host must still read
+/// lines that are appended to the renamed file during the rotation.
 #[test]
 fn replaced_file_is_reported() -> Result<()> {
     let lines = in_turn(5, 10);
@@ -96,8 +97,8 @@ fn replaced_file_is_reported() -> Result<()> {
     })
 }
 
-/// Before the host ends, it stores the events that the failing source has delivered, because the file no longer has
-/// them.
+/// The file is truncated, so it no longer has the events that the host has read. The host must store these events
+/// before it ends.
 #[test]
 fn waiting_events_of_a_truncated_file_are_kept() -> Result<()> {
     let lines = in_turn(1, 10);
@@ -137,8 +138,8 @@ fn incomplete_last_line_is_left_for_the_next_run() -> Result<()> {
     ensure!(output.status.success() && log.contains("the next run reads it again"), "{log}");
     assert_eq!(home.lines("out.ndjson"), 1);
 
-    // A complete line is processed with or without a line ending, and a later line ending does not make it another
-    // event.
+    // At the end of the file, the host processes a complete line even without a line ending. A line ending that is
+    // appended later must not make it a second event.
     home.append("events.ndjson", format!("{rest}\n{}", lines[2]))?;
     let report = home.run_once()?;
     assert_eq!((&report["settled"], &report["dead_total"]), (&2.into(), &0.into()));

@@ -1,5 +1,5 @@
-//! Signals: the first one ends a run cleanly, the second one ends it immediately, and neither loses or repeats
-//! anything.
+//! Tests of signals. The first signal ends a run cleanly, and the second signal ends it immediately. In both cases, no
+//! event is lost or takes effect twice.
 
 use std::os::unix::process::ExitStatusExt;
 
@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 /// A source that needs a broker.
 const QUEUE: &str = "kind = \"amqp\", exchange = \"cases\", queue = \"cases\"";
 
-/// Returns a configuration for a handler that never returns, with its timeout and the grace period.
+/// Returns a configuration for a handler that never returns. `timeout` is the timeout of the handler, and `grace` is
+/// the time that a shutdown waits for it.
 fn stuck(timeout: &str, grace: &str) -> String {
     format!(
         r#"
@@ -40,8 +41,8 @@ fn interrupted_run_ends_in_order_and_resumes() -> Result<()> {
     let lines = in_turn(100, 600);
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", lines.join("\n") + "\n")?;
-    // If an event was settled before an earlier event had started, the next run receives the settled event again and
-    // recognises it as a repeat. So the test counts the events that take effect, not the deliveries.
+    // The test counts the events that take effect, not the deliveries. A run may settle an event before an earlier
+    // event of the file has started. The next run then receives the settled event again, and recognises it as a repeat.
     let mut rounds = 0;
     let mut settled = 0;
     for signal in ["TERM", "INT"].into_iter().cycle() {
@@ -67,7 +68,8 @@ fn interrupted_run_ends_in_order_and_resumes() -> Result<()> {
     Ok(())
 }
 
-/// Starts a service with one key whose handler hangs, and another key that is done when the output has two lines.
+/// Starts a service with two keys. The handler hangs on the first event of one key, and executes the two events of the
+/// other key. Waits until these two have taken effect.
 fn hanging(home: &Home) -> Result<Service> {
     let lines = [
         line("stuck", 1, &json!({ "do": "loop" })),
@@ -81,7 +83,7 @@ fn hanging(home: &Home) -> Result<Service> {
     Ok(service)
 }
 
-/// Checks that the next start has every event. The timeout now stops the handler that hangs.
+/// Checks that the next run still has every event. In this run, a short timeout stops the handler that hangs.
 fn goes_on(home: &Home) -> Result<()> {
     home.write("ordain.toml", stuck("100ms", "30s"))?;
     home.run_once()?;
@@ -140,7 +142,8 @@ fn signal_does_not_wait_for_a_broker() -> Result<()> {
     let home = Home::new(&["tally"], &format!("[broker]\nurl = \"amqp://127.0.0.1:1\"\n{config}"))?;
     let mut service = Service::start(&home, &["run"])?;
     service.until_says("broker unavailable")?;
-    // The start would fail after its wait for the broker.
+    // The signal must end the starting process cleanly. Without the signal, the start would fail when its wait for the
+    // broker runs out.
     service.end()
 }
 
@@ -156,7 +159,7 @@ fn signal_does_not_wait_for_the_compiler() -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the handlers are compiled and the process handles signals.
+/// Returns whether the process has opened the store. By then, it has compiled the handlers and handles signals.
 fn service_is_up(home: &Home) -> bool {
     home.read("stderr").contains("embedded store:")
 }

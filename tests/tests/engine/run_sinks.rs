@@ -1,5 +1,5 @@
-//! Two streams that write to a shared sink and to another one, killed at random moments: each message is in its file
-//! once, and in order.
+//! A test of two streams that both write to one shared sink and to another sink. The process is killed at random
+//! moments. Each message must be in its file once, and in order.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
-/// Tiny commits, so that most kills leave some of them unpublished.
+/// The commits are very small, so after most kills some of them are not published yet.
 const CONFIG: &str = r#"
 [runtime]
 batch = 3
@@ -40,7 +40,7 @@ const KEYS: u64 = 7;
 const EVENTS: u64 = 300;
 const KILLS: u32 = 40;
 
-/// Returns the sink of an event's message; every fifth event has none.
+/// Returns the sink of an event's message. Every fifth event has no message.
 fn sink(sequence: u64) -> Option<&'static str> {
     match sequence % 5 {
         0 => None,
@@ -63,7 +63,8 @@ fn events() -> Result<String> {
     Ok(text)
 }
 
-/// Sequences and indices of messages by stream and key, in the order of the file.
+/// The messages of a file, by stream and key. Each message is described by its sequence and its index, in the order of
+/// the file.
 type Content = BTreeMap<(String, String), Vec<(u64, u64)>>;
 
 fn content(text: &str) -> Result<Content> {
@@ -107,7 +108,7 @@ fn kills_between_commit_and_publication_lose_and_repeat_nothing() -> Result<()> 
     let mut left_over = 0;
     for kill in 1..=KILLS {
         let mut service = Service::start(&home, &["run"])?;
-        // The targets are spread so that the last kill is close to the end.
+        // The kills are spread evenly over the output, so the last kill comes close to its end.
         let some = all * kill as usize / (KILLS as usize + 1);
         service.until("messages", || home.lines("both.ndjson") >= some)?;
         std::thread::sleep(Duration::from_micros(rng.random_range(0..2_000)));

@@ -1,4 +1,4 @@
-//! A standard error that cannot be written: log lines are lost, and the host continues.
+//! Tests of a standard error to which the host cannot write. Log lines are lost, and the host must continue.
 
 use std::fs::File;
 use std::process::Stdio;
@@ -18,7 +18,8 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// Returns a home with a key that only logs, a key that emits and a key that is parked.
+/// Returns a home with three keys: the handler only logs for the first, emits messages for the second, and the third
+/// becomes parked.
 fn home() -> Result<Home> {
     let home = Home::new(&["faulty"], CONFIG)?;
     let mut events = Vec::new();

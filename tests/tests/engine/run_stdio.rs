@@ -1,5 +1,5 @@
-//! Standard input as a source, standard output as a sink, and a log for machines: no other text is mixed into any of
-//! them.
+//! Tests of standard input as a source, standard output as a sink, and a log in JSON. No other text may be mixed into
+//! the output or the log.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
@@ -30,7 +30,7 @@ kind = "file"
 path = "-"
 "#;
 
-/// Parses the lines, each of which must be a JSON object.
+/// Parses lines. Each line must be a JSON object.
 fn objects(text: &[u8]) -> Result<Vec<Value>> {
     let lines = std::str::from_utf8(text)?.lines();
     lines
@@ -63,7 +63,8 @@ fn host_works_as_a_filter_in_a_pipe() -> Result<()> {
             tally::check(&by_key(&lines)?, messages)?;
             ensure!(log.contains("settled with effect          2000"), "{log}");
         } else {
-            // Standard input cannot resume: every event is delivered again, and is known.
+            // Standard input cannot resume at a position, so it delivers every event again. The host recognises all of
+            // them.
             ensure!(messages.is_empty(), "{messages}");
             ensure!(log.contains(r#""duplicates":2000"#), "{log}");
         }
@@ -86,8 +87,8 @@ fn closed_stdout_ends_the_run_and_loses_nothing() -> Result<()> {
     let told = "standard output, to which the sink tally writes, has no reader any more";
     ensure!(log.matches(told).count() == 1 && log.contains("at the next start"), "{log}");
 
-    // The next run repeats the messages that were written after the reader had closed: standard output delivers at
-    // least once.
+    // The next run prints again the messages that were written after the reader had closed the pipe, because standard
+    // output delivers messages at least once.
     let output = home.output(&["--log", "error", "run", "--once"])?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let rest = objects(&output.stdout)?.len();

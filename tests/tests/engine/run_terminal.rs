@@ -1,4 +1,4 @@
-//! The output of a run on a terminal: a live status line, and the log above it.
+//! A test of a run on a terminal. The terminal must show a live status line, and the log above it.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ fn live_line_shows_progress() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     let lines = in_turn(7, 6);
     home.write("events.ndjson", text(&lines) + &lines[0] + "\nno event\n")?;
-    // A terminal of its own, from a tool that every Linux system has.
+    // The tool `script` of every Linux system provides a pseudo-terminal.
     let run = format!("stty cols 160; exec {} run", binary()?.display());
     let mut terminal = Command::new("script")
         .args(["--quiet", "--flush", "--command", &run, "seen"])
@@ -29,7 +29,8 @@ fn live_line_shows_progress() -> Result<()> {
         let seen = home.read("seen");
         Ok(seen.split('\r').any(|line| wanted.iter().all(|words| line.contains(words))))
     });
-    // Ctrl-C. Closing the terminal would not end a process that ignores the hangup signal, as under `nohup`.
+    // Sends Ctrl-C. If the test only closed the terminal, a process that ignores the hangup signal, as under `nohup`,
+    // would not end.
     terminal.stdin.take().context("an input")?.write_all(b"\x03")?;
     wait_until("the end of the process", || Ok(terminal.try_wait()?.is_some()))?;
     shown.with_context(|| home.read("seen"))

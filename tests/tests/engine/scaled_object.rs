@@ -1,4 +1,5 @@
-//! The example for KEDA is valid YAML, and has the fields that the `metrics-api` scaler and the admin listener need.
+//! A test of the example for KEDA. The example must be valid YAML, and must have the fields that the `metrics-api`
+//! scaler and the admin listener need.
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::plugins::root;
@@ -24,7 +25,7 @@ fn keda_example_has_the_fields_that_keda_reads() -> Result<()> {
     let [trigger] = &triggers[..] else { anyhow::bail!("{triggers:?}") };
     ensure!(trigger["type"].as_str() == Some("metrics-api"), "{trigger:?}");
     let metadata = &trigger["metadata"];
-    // KEDA expects every value as text.
+    // KEDA expects every value as a string.
     let texts = metadata.as_hash().context("metadata")?;
     ensure!(texts.iter().all(|(_, value)| value.as_str().is_some()), "{texts:?}");
     let url = metadata["url"].as_str().context("a url")?;

@@ -1,4 +1,4 @@
-//! Tests of the sequencer with times and gaps that are too long and too wide for the simulation.
+//! Tests of the sequencer with times that are too long for the simulation, and with gaps that are too wide for it.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ use ordain_core::{
     TurnResult,
 };
 
-/// A sequencer with a configuration, and a store that has only what a test puts into it.
+/// A sequencer, and the data that a store would return. Only the test puts data there.
 struct Rig {
     sequencer: Sequencer,
     delivery: u64,
@@ -21,14 +21,14 @@ struct Rig {
     batches: Vec<Arc<Batch>>,
     acked: u64,
     loads: usize,
-    /// The time and the ranges of each replay request.
+    /// The replay requests: the time of each request, and the requested ranges of sequences.
     asked: Vec<(u64, Vec<RangeInclusive<u64>>)>,
-    /// The events of the replay source. `page` is the greatest number of events in one answer.
+    /// The sequences of the events in the replay source. `page` is the maximum number of events in one answer.
     kept: BTreeSet<u64>,
     page: usize,
-    /// The number of further requests that the replay source has no time to answer.
+    /// The number of further requests that the replay source is too busy to answer.
     busy: usize,
-    /// The entries of the next read of the due index.
+    /// The entries that the next read of the due index returns.
     due: Vec<(u64, ordain_core::Key)>,
 }
 
@@ -129,7 +129,7 @@ impl Rig {
         }
     }
 
-    /// Stores the last committed record, so that later loads return it.
+    /// Puts the last committed record into the store, so that later loads return it.
     fn remember(&mut self) -> Result<()> {
         let batch = self.batches.last().context("a commit")?;
         let mut job = batch.writes[0].record.clone();
@@ -176,8 +176,7 @@ fn key_in_memory_is_forgotten_when_the_store_forgets_it() -> Result<()> {
     rig.deliver(0, 1);
     rig.deliver(0, 2);
     assert_eq!((rig.acked, rig.sequencer.stats().settled), (2, 2));
-    // Delivers a repeat while the store remembers the key, and the first event again after the store has forgotten the
-    // key.
+    // Delivers event 1 again twice: while the store still has the key record, and after the record has expired.
     rig.deliver(59_000, 1);
     assert_eq!((rig.acked, rig.sequencer.stats().duplicates), (3, 1));
     rig.deliver(61_000, 1);
@@ -255,7 +254,8 @@ fn late_arrivals_cause_no_extra_replay_round() -> Result<()> {
     assert_eq!(rig.asked.len(), 1, "{:?}", rig.asked);
     rig.pass(1_041, 3_100);
     assert_eq!(rig.asked[1..], [(3_040, vec![41..=49])], "backoff later");
-    // The gap history separates arrived from missing numbers until all have arrived.
+    // Until all events of the gap have arrived, the gap history lists arrived and missing sequences in separate
+    // entries.
     let listed = |rig: &Rig| -> Result<Vec<_>> {
         let job = &rig.batches.last().context("a commit")?.writes[0].record;
         Ok(job.gaps.iter().map(|gap| (gap.first, gap.last, gap.rounds, gap.end)).collect())
@@ -273,8 +273,8 @@ fn late_arrivals_cause_no_extra_replay_round() -> Result<()> {
 const SKIPPING: &str = "gap = { timeout = \"1s\", attempts = 2, backoff = \"1s..1s\", \
                         on_exhausted = \"skip\" }\nspill_after = \"10m\"\n";
 
-/// A replay request names a limited number of sequences. The sequences after them are not requested yet, and must not
-/// be skipped.
+/// A replay request contains a limited number of sequences of a gap. The later sequences of the gap are not requested
+/// yet, so the sequencer must not skip them.
 #[test]
 fn wide_gap_is_skipped_only_as_far_as_requested() -> Result<()> {
     let mut rig = Rig::new(SKIPPING)?;
@@ -289,8 +289,8 @@ fn wide_gap_is_skipped_only_as_far_as_requested() -> Result<()> {
     Ok(())
 }
 
-/// An answer has a limited number of bytes. The source has not searched for sequences after the last one of a full
-/// answer.
+/// An answer of a replay source has a limited size. After a full answer, the source may have more events with later
+/// sequences, so the sequencer must not skip these sequences.
 #[test]
 fn events_cut_from_a_full_answer_are_not_skipped() -> Result<()> {
     let mut rig = Rig::new(SKIPPING)?;
@@ -309,7 +309,8 @@ fn events_cut_from_a_full_answer_are_not_skipped() -> Result<()> {
     Ok(())
 }
 
-/// In any order of arrival, the gap history has every number of a gap whose timeout has elapsed.
+/// The missing events arrive after the timeout of their gap, in any order. The gap history must then contain all their
+/// sequences.
 #[test]
 fn gap_history_has_all_parts_of_a_gap() -> Result<()> {
     let gap = "gap = { timeout = \"1s\", attempts = 1, on_exhausted = \"wait\" }\nspill_after = \"10m\"\n";
@@ -329,7 +330,8 @@ fn gap_history_has_all_parts_of_a_gap() -> Result<()> {
     Ok(())
 }
 
-/// While the source is unavailable, the sequencer skips nothing, because the source may have the missing events.
+/// While the stream's source is unavailable, the sequencer skips nothing, because the source may still deliver the
+/// missing events.
 #[test]
 fn nothing_is_skipped_while_the_source_is_unavailable() -> Result<()> {
     let mut rig = Rig::new(SKIPPING)?;
@@ -344,7 +346,7 @@ fn nothing_is_skipped_while_the_source_is_unavailable() -> Result<()> {
         rig.deliver(60_500, sequence);
     }
     assert_eq!((rig.sequencer.stats().settled, rig.acked), (4, 3));
-    // If an event is still missing when the source has returned, the gap starts with its full timeout.
+    // If an event is still missing when the source is available again, the gap's timeout starts again in full.
     rig.input(61_000, Input::SourceUnavailable(true));
     rig.input(61_000, Input::ArrivedEarly(event(6)));
     rig.pass(61_000, 70_000);
@@ -356,7 +358,7 @@ fn nothing_is_skipped_while_the_source_is_unavailable() -> Result<()> {
     Ok(())
 }
 
-/// A round in which the source has no time to search does not count.
+/// A replay round in which the replay source is too busy to search does not count towards `gap.attempts`.
 #[test]
 fn round_with_a_busy_source_does_not_count() -> Result<()> {
     let mut rig = Rig::new(SKIPPING)?;
@@ -371,7 +373,7 @@ fn round_with_a_busy_source_does_not_count() -> Result<()> {
     Ok(())
 }
 
-/// If event 0 is missing, a round in which the source has no time to search does not count either.
+/// A replay round with a busy replay source does not count either if the missing event has the sequence 0.
 #[test]
 fn round_with_a_busy_source_does_not_count_for_event_zero() -> Result<()> {
     let mut rig = Rig::new(&format!("first = 0\n{SKIPPING}"))?;
@@ -384,8 +386,8 @@ fn round_with_a_busy_source_does_not_count_for_event_zero() -> Result<()> {
     Ok(())
 }
 
-/// The sequencer loads a due key again although its lane waits for no timeout: a previous owner may have written the
-/// due entry.
+/// If the due index lists a key whose lane waits for no timeout, the sequencer loads the key again, because a previous
+/// owner may have written the entry.
 #[test]
 fn due_key_without_a_pending_timeout_is_loaded_again() -> Result<()> {
     let mut rig = Rig::new("gap = { timeout = \"10m\" }\nspill_after = \"10m\"")?;
@@ -396,7 +398,7 @@ fn due_key_without_a_pending_timeout_is_loaded_again() -> Result<()> {
     rig.due = vec![(5, "a".into())];
     rig.pass(0, 10_000);
     assert_eq!(rig.loads, loads + 1);
-    // A lane that waits for its own gap handles its own timeout, without a load.
+    // If the lane waits for a gap, the lane handles the timeout itself. The sequencer does not load the key.
     rig.deliver(20_000, 3);
     rig.due = vec![(5, "a".into())];
     let loads = rig.loads;
@@ -420,7 +422,8 @@ fn event_between_spilled_events_is_accepted() -> Result<()> {
     Ok(())
 }
 
-/// A record of a `fifo` key that leaves no free number is damaged: no key uses that many numbers.
+/// If the record of a `fifo` key leaves no free number, the record must be damaged, because no key can use all
+/// numbers.
 #[test]
 fn fifo_key_without_free_numbers_is_damaged() -> Result<()> {
     for (next, last) in [(2, u64::MAX - 2), (u64::MAX - 1, 0), (u64::MAX, 0)] {

@@ -1,4 +1,5 @@
-//! Tests of the expiry of ids of a `fifo` key. The simulation has shorter times and fewer events.
+//! Tests of how the ids of a `fifo` key's events expire. These tests need longer times and more events than the
+//! simulation has.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,9 +14,10 @@ use ordain_core::{
 };
 
 const MINUTE: u64 = 60_000;
-/// The store's clock at time 0 of the sequencer.
+/// The time of the store's clock at the sequencer's time 0, in milliseconds.
 const STORE_EPOCH: u64 = 1_700_000_000_000;
-/// The number of newest ids that never expire: the default prefetch of a file, plus the events since its checkpoint.
+/// The number of newest ids that never expire: the default prefetch of a file, and the maximum number of events since
+/// its last checkpoint.
 const FLOOR: u64 = 4_000 + CHECKPOINT_INTERVAL_EVENTS as u64;
 
 /// A sequencer with one key, and the stored record of the key.
@@ -60,13 +62,13 @@ impl Rig {
         })
     }
 
-    /// Starts another process, whose clock differs.
+    /// Starts a new sequencer, as after a restart of the process. The new sequencer's clock starts at another time.
     fn restart(&mut self) {
         self.sequencer = Sequencer::new(self.settings.clone(), &[self.commits], 0);
         self.delivery = 0;
     }
 
-    /// Delivers events with these numbers as ids. Returns the number of new events.
+    /// Delivers events whose ids are the given numbers. Returns how many of the events are new.
     fn deliver(
         &mut self,
         now: u64,
@@ -85,7 +87,7 @@ impl Rig {
         self.sequencer.stats().settled - before
     }
 
-    /// Applies a batch to the record. Returns the reply.
+    /// Applies a batch to the stored record. Returns the store's reply.
     fn commit(&mut self, batch: &Batch, store_time: u64) -> Input {
         for write in &batch.writes {
             let mut job = write.record.clone();
@@ -100,7 +102,8 @@ impl Rig {
         Input::Committed { shard: batch.shard, number: batch.number, reply }
     }
 
-    /// Applies the withheld commits at this time.
+    /// Ends the silence of the store: applies the unanswered commits at the store's time `store_time`, and delivers the
+    /// replies at the sequencer's time `now`.
     fn answer(&mut self, now: u64, store_time: u64) {
         self.is_silent = false;
         for batch in std::mem::take(&mut self.unanswered) {

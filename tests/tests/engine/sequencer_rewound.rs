@@ -1,4 +1,4 @@
-//! Tests of a store that loses its last commits while the owner still has them in memory.
+//! Tests of a store that loses its last commits, while the sequencer of the owner may still have them in memory.
 
 mod rig;
 
@@ -23,8 +23,8 @@ fn lost_commits_are_made_again_from_memory() {
     // The store loses every commit, including the one that created the record.
     rig.stored.clear();
     rig.deliver(6);
-    // The commit in flight may depend on records that the owner read after the loss. It is void, and its event is
-    // committed again.
+    // Commit 6 was in flight, and may depend on records that the owner read after the loss. So commit 6 becomes empty,
+    // and its event is committed again in commit 7.
     assert_eq!(rig.numbers(), [1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!((rig.next(), rig.acked, &rig.stopped), (Some(7), 6, &None));
     assert_eq!(rig.sequencer.stats().recommitted, 5);
@@ -63,7 +63,7 @@ fn lost_commits_outside_of_memory_end_ownership() {
         panic!("{:?}", rig.stopped)
     };
     assert!(detail.contains("commits 3 to 20 are lost"), "{detail}");
-    // The sequencer keeps the time of the first commit, although that commit is no longer in memory.
+    // The sequencer reports the time of commit 1, although this commit is no longer in memory.
     assert_eq!((last, stored, since), (20, Some(2), Some(rig.stored[0].1.time)));
     assert_eq!((rig.stored.len(), rig.acked), (2, 20), "nothing more is written");
 }
@@ -103,7 +103,7 @@ fn commits_in_recovery_stay_in_memory() {
         .find(|key| shard_of(key, 2) != shard_of("a", 2));
     let other = other.expect("a key of the other shard");
     let mut tried = 0;
-    // For some of these sizes, memory has room for the three commits and not for one more.
+    // With some of these sizes, memory has room for exactly the three commits.
     for keep_bytes in (500..5_000).step_by(20) {
         let mut rig = Rig::with(SequencerSettings { shards: 2, ..settings(keep_bytes) });
         (1..=3).for_each(|sequence| rig.deliver(sequence));
@@ -126,8 +126,8 @@ fn commits_in_recovery_stay_in_memory() {
     assert!(tried > 10, "{tried}");
 }
 
-/// Returns a rig in which commit 2 has a letter and its first request is delayed. The second request finds that the
-/// store has lost commit 1, which the owner then repeats.
+/// Returns a rig in which commit 2 contains a dead letter. The first request for commit 2 gets no answer. The second
+/// request finds that the store has lost commit 1, and the owner repeats commit 1.
 fn rig_with_a_late_letter() -> Rig {
     let mut rig = Rig::with(SequencerSettings { forward_letters: true, ..settings(1 << 20) });
     rig.deliver(1);
@@ -189,7 +189,7 @@ fn rig_with_a_spilled_event(still: bool) -> Rig {
 fn records_read_before_the_loss_was_noticed_are_discarded() {
     let mut rig = rig_with_a_spilled_event(false);
     rig.stored.truncate(1);
-    // A replay round for the gap loads the record again, which has no spilled events now.
+    // A replay round for the gap loads the record again. After the loss, the record has no spilled events.
     rig.wait();
     rig.deliver(2);
     assert_eq!(rig.stopped, None);
@@ -280,7 +280,7 @@ fn spilled_event_is_not_acknowledged_before_its_commit() {
     assert_eq!(rig.acked, 3, "the store has event 4, but has not confirmed it");
     rig.stored.truncate(2);
     rig.unheard = false;
-    // The delay between two attempts to send an unanswered batch grows.
+    // Waits several times, because the delay between two attempts to send an unanswered batch increases.
     (0..10).for_each(|_| rig.wait());
     assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(5), 4, None));
 }
@@ -294,7 +294,7 @@ fn letter_based_on_an_old_read_is_decided_again() {
         rig.deliver(sequence);
     }
     rig.stored.truncate(1);
-    // Another key displaces this key from memory. The sequencer then loads this key from the old record.
+    // Key `b` displaces key `a` from memory. For event 7, the sequencer then loads `a` from the old record.
     rig.tell(Input::Reload("b".into()));
     rig.deliver(7);
     let letter = &rig.sent[5].letters[0];
@@ -307,8 +307,9 @@ fn letter_based_on_an_old_read_is_decided_again() {
     assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(8), 7, None));
 }
 
-/// Memory is always full, so that the lane evicts its state after each commit. While the store compares repeats of
-/// spilled events, the record counts them as new events; after that, it must subtract them.
+/// Memory is always full, so the lane evicts its state after each commit. When a spilled event arrives again, the
+/// record counts it as a new event until the store has compared it with the spilled event. Then the record must
+/// subtract it.
 #[test]
 fn repeats_of_spilled_events_do_not_stay_counted() {
     let settings = settings(0);

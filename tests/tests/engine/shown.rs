@@ -1,4 +1,5 @@
-//! Text from events, handlers, configurations and file names cannot control the user's terminal or hide itself.
+//! Tests of text from events, handlers, configurations and file names. Such text must not control the user's terminal
+//! or become invisible.
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
@@ -15,8 +16,8 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// One character of each kind: a control character, two that some terminals obey, one without width, and two that
-/// change the direction of text.
+/// Characters that the output must escape: a control character, two characters that some terminals obey, a character
+/// without width, and two characters that change the direction of text.
 const UNSEEN: &str = "\x1b\u{7f}\u{9b}\u{200b}\u{202e}\u{2066}";
 const ESCAPED: &str = r"\u001b\u007f\u009b\u200b\u202e\u2066";
 

@@ -1,4 +1,4 @@
-//! Every limit of a handler, and the failure that is reported when a handler exceeds it.
+//! Tests of the limits of a handler, and of the failures that the host reports when a handler exceeds a limit.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use ordain_tests::workers::{Workers, assert_failure, settings, turn};
 
 const MIB: u32 = 1 << 20;
 
-/// The environment variable of a process that runs a single test.
+/// The environment variable that marks a child process that runs only one test.
 const ALONE: &str = "ORDAIN_TEST_ALONE";
 
 #[test]
@@ -21,7 +21,7 @@ fn state_has_a_limit() -> Result<()> {
     assert!(matches!(&done.state, StateUpdate::Put(state) if state.len() == 1 << 20), "{done:?}");
     let failure = workers.failure(r#"{"do":"put","bytes":1048577}"#);
     assert_failure(&failure, Limit, &["1048577 bytes", "`plugins.state_size`", "1 MiB"]);
-    // The state is too large to be copied out of the guest.
+    // This state is so large that the host does not copy it out of the handler's memory.
     let failure = workers.failure(r#"{"do":"put","bytes":20000000}"#);
     assert_failure(&failure, Limit, &["`plugins.state_size` (1 MiB)"]);
     Ok(())
@@ -51,7 +51,7 @@ fn messages_have_limits() -> Result<()> {
             r#"{"do":"emit","messages":20,"bytes":1000000}"#,
             &["at once", "`plugins.messages_size` (4 MiB)"],
         ),
-        // As an event the data is base64, a third longer.
+        // In an event, the data is encoded in base64, which makes it a third longer.
         (r#"{"do":"emit","bytes":921600}"#, &["as an event", "`runtime.event_size` allows 1 MiB"]),
         (
             r#"{"do":"emit","headers":129}"#,
@@ -81,7 +81,7 @@ fn memory_has_a_limit() -> Result<()> {
         let failure = workers.failure(format!(r#"{{"do":"allocate","mib":{mib}}}"#));
         assert_failure(&failure, Limit, &["`plugins.memory` allows 64 MiB"]);
     }
-    // The memory grows step by step over several events.
+    // The handler keeps the memory of each event, so the memory exceeds the limit after several events.
     let hoard = workers.run(turn("key", &[r#"{"do":"hoard","mib":20}"#; 4]));
     assert!(hoard.outcomes.len() < 4);
     assert_failure(&hoard.failure.expect("it fails"), Limit, &["`plugins.memory` allows 64 MiB"]);
@@ -95,7 +95,7 @@ fn all_memories_and_tables_count_together() -> Result<()> {
     const THIRD: u32 = 2;
     const TABLE: u32 = 3;
     let workers = Workers::guest("memories")?;
-    // Memories grow in pages of 64 KiB; an element of a table has 8 bytes.
+    // A page of a memory has 64 KiB, and an element of a table has 8 bytes.
     for (what, by) in [(MEMORY, 600), (THIRD, 600), (TABLE, 10_000_000)] {
         let grow = Pairs::new().pair(SECOND, 600).pair(what, by);
         let failure = workers.failure(grow.bytes());
@@ -111,7 +111,7 @@ fn time_has_a_limit() -> Result<()> {
     let workers = Workers::faulty()?;
     let words = ["ran longer than 300ms", "`plugins.timeout`"];
     assert_failure(&workers.failure(r#"{"do":"loop"}"#), Timeout, &words);
-    // The limit applies to each event, not to the turn.
+    // The time limit applies to each event, not to the whole turn.
     let done = workers.run(turn("key", &[r#"{"do":"sleep","ms":200}"#; 5]));
     assert_eq!((done.outcomes.len(), done.failure), (5, None));
     Ok(())
@@ -205,9 +205,9 @@ fn overlapping_elements_are_not_copied() -> Result<()> {
     });
     let cases = [
         aliased,
-        // The greatest number of empty messages that fit.
+        // The largest number of empty messages that fit into the memory.
         messages(58 * MIB / message::SIZE),
-        // One message with the greatest number of empty headers that fit.
+        // One message with the largest number of empty headers that fit into the memory.
         messages(1).list(1024 + message::HEADERS, 4096, 58 * MIB / 16),
         // A state that spans the whole memory.
         Pairs::new().pair(outcome::STATE, 1).list(outcome::STATE_DATA, 0, 60 * MIB),
@@ -231,7 +231,7 @@ fn malformed_outcome_is_a_trap() -> Result<()> {
         message(1025),
         Pairs::new().pair(outcome::STATE, 7),
         message(1024).list(1024 + message::DATA, 60 * MIB, u32::MAX),
-        // Text that is not UTF-8.
+        // A text that is not valid UTF-8.
         message(1024).pair(64, u32::MAX).list(1024 + message::SINK, 64, 4),
     ];
     let workers = Workers::guest("puppet")?;
@@ -245,7 +245,7 @@ fn malformed_outcome_is_a_trap() -> Result<()> {
 
 #[test]
 fn strings_in_utf16_are_accepted() -> Result<()> {
-    // One message to the sink `tally`, of the type `tally`, in UTF-16.
+    // One message with the sink `tally` and the type `tally`, both in UTF-16.
     let units: Vec<u32> = "tally\0".encode_utf16().map(u32::from).collect();
     let name = (64..).step_by(4).zip(units.chunks(2));
     let pairs = Pairs::new().list(outcome::MESSAGES, 1024, 1);
@@ -260,7 +260,7 @@ fn strings_in_utf16_are_accepted() -> Result<()> {
     Ok(())
 }
 
-/// Runs a test in its own process, because other tests of this process also use memory.
+/// Runs a test alone in a child process, because other tests in the same process would change its memory usage.
 fn run_alone(test: &str) -> Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
     let output = command.args(["--exact", test]).env(ALONE, "1").output()?;

@@ -1,4 +1,4 @@
-//! Tests of loading: files that are accepted as handlers, and the errors of those that are not.
+//! Tests of files that are loaded as handlers, and of the errors for files that are no usable handlers.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use ordain_tests::plugins::plugin;
 use ordain_tests::workers::{load, settings};
 use ordain_wasm::{HandlerEngine, HandlerFile, HandlerSettings};
 
-/// Returns the error of loading a file with these bytes.
+/// Returns the error when a file with the content `bytes` is loaded.
 fn refusal(bytes: &[u8], settings: HandlerSettings) -> Result<String> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("bad@1.0.0.wasm");
@@ -116,7 +116,7 @@ fn unknown_import_is_refused() -> Result<()> {
         let refusal = refusal(&guests::importing(import), settings())?;
         assert_words(&refusal, &[&format!("imports `{import}`"), given, "logging@0.1.0"]);
     }
-    // This import is provided, so that the missing export is reported instead.
+    // The host provides this import, so it reports the missing export instead.
     let refusal = refusal(&guests::importing("wasi:cli/environment@0.2.99"), settings())?;
     assert_words(&refusal, &["does not export"]);
     Ok(())

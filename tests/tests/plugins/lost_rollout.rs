@@ -1,4 +1,5 @@
-//! Redis loses the rollout of a stream, and an instance gives its number to another version.
+//! A test in which Redis loses the rollout of a stream, and an instance then assigns the number of this rollout to
+//! another version.
 
 use std::fs;
 
@@ -10,7 +11,7 @@ use ordain_tests::plugins::noted;
 use ordain_tests::service::Service;
 use serde_json::Value;
 
-/// Makes a home with one version of `tally`, and a stream that receives its events over HTTP.
+/// Creates a home with one version of `tally`, and with a stream whose events arrive over HTTP.
 fn home(redis: &Redis, version: &str) -> Result<Home> {
     let home = Home::new(
         &[],
@@ -29,13 +30,13 @@ fn add(home: &Home, version: &str) -> Result<()> {
     Ok(fs::write(home.path(&format!("plugins/tally@{version}.wasm")), noted("tally", version)?)?)
 }
 
-/// Returns the stream as a host reports it.
+/// Returns the report of a host about its stream.
 fn stream(service: &mut Service) -> Result<Value> {
     let streams = http::get(http::admin(service)?, "/v1/streams")?.json()?;
     Ok(streams["streams"].get(0).cloned().unwrap_or_default())
 }
 
-/// Waits until a host executes a version, and returns the number of its rollout.
+/// Waits until a host reports that it executes events with `version`. Returns the number of the rollout.
 fn until_runs(service: &mut Service, version: &str) -> Result<u64> {
     let mut number = None;
     wait_until(&format!("{version} runs"), || {
@@ -46,15 +47,16 @@ fn until_runs(service: &mut Service, version: &str) -> Result<u64> {
     Ok(number.unwrap_or_default())
 }
 
-/// While an instance is paused, the store loses its rollout, and another instance gives the number to another version.
-/// Afterwards both instances run the version that the store has, under the same number.
+/// While one instance is paused, the store loses the rollout that this instance knows, and another instance assigns the
+/// number of this rollout to another version. Afterwards, both instances must execute events with the version in the
+/// store, under the same rollout number.
 #[test]
 fn instances_agree_after_a_number_was_assigned_twice() -> Result<()> {
     let redis = Redis::start(&[])?;
     let homes = [home(&redis, "1.0.0")?, home(&redis, "2.0.0")?];
     let mut first = Service::start(&homes[0], &["run"])?;
     ensure!(until_runs(&mut first, "tally@1.0.0")? == 1);
-    // The claims must be older than the snapshot: an instance whose claim is lost ends.
+    // The instance must have its claims before the snapshot, because an instance ends if the store loses its claim.
     http::ready(&mut first)?;
     let early = redis.snapshot()?;
     add(&homes[0], "1.5.0")?;

@@ -1,4 +1,4 @@
-//! Keys that were parked for failures of a handler resume under another version of the handler.
+//! Tests of keys that were parked because their handler failed. Another version of the handler must retry them.
 
 use std::fs;
 
@@ -18,13 +18,13 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// The number of keys: more than one search of the store returns.
+/// The number of keys. One search of the store returns fewer keys.
 const KEYS: usize = 700;
 const EVENTS: usize = 4;
-/// The log line of a search of the store, at the level `debug`.
+/// A part of the log line that a search of the store writes at the level `debug`.
 const SEARCH: &str = "looking for keys that another version has parked";
 
-/// Returns the events. Event 2 of every key makes the handler trap.
+/// Returns the events of all keys. Event 2 of every key makes the handler trap.
 fn lines() -> String {
     let mut lines = String::new();
     for sequence in 1..=EVENTS {
@@ -41,12 +41,12 @@ fn lines() -> String {
     lines
 }
 
-/// Runs to the end. Returns the report, and whether the run searched the store.
+/// Runs the host until the end of the file. Returns the report, and whether the run searched the store for parked keys.
 fn run(home: &Home) -> Result<(serde_json::Value, bool)> {
     let output = home.output(&["--log", "ordain=debug", "run", "--once", "--json"])?;
     let log = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{log}");
-    // The sink of a Redis store writes its messages to standard output. The report is then at the end of the log.
+    // With a store in Redis, the sink writes the messages to standard output. The report is then at the end of the log.
     let writes_to_output = home.read("ordain.toml").contains("path = \"-\"");
     let report = if writes_to_output {
         let start = log.rfind("\n{").context("a report")?;
@@ -68,7 +68,7 @@ fn parked_keys_are_retried_under_another_version() -> Result<()> {
     assert_eq!(report["held"]["parked_keys"], KEYS, "{report}");
     assert!(!searched, "the version is the same");
 
-    // A handler that accepts every event.
+    // The new version is a handler that accepts every event.
     fs::copy(plugin("tally")?, home.path("plugins/faulty@2.0.0.wasm"))?;
     let (report, searched) = run(&home)?;
     assert!(searched);
@@ -85,8 +85,8 @@ fn parked_keys_are_retried_under_another_version() -> Result<()> {
     Ok(())
 }
 
-/// Redis loses the rollout, and the next start gives its number to another version. The keys that the old version
-/// parked are retried under a rollout with a higher number.
+/// Redis loses the rollout of the old version, and the next start assigns the number of this rollout to another
+/// version. The keys that the old version parked must be retried under a rollout with a higher number.
 #[test]
 fn parked_keys_are_retried_under_a_number_that_was_assigned_twice() -> Result<()> {
     let redis = Redis::start(&[])?;

@@ -1,4 +1,4 @@
-//! Tests of turns, instances and workers.
+//! Tests of the workers that execute turns, and of the WebAssembly instances that they use.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -17,7 +17,7 @@ const OK: &str = r#"{"do":"ok"}"#;
 const STATE: &str = r#"{"do":"state"}"#;
 const CALLS: &str = r#"{"do":"calls"}"#;
 
-/// Returns the texts of all messages of a turn.
+/// Returns the texts of all messages that a turn emitted.
 fn texts(done: &TurnResult) -> Vec<String> {
     let messages = done.outcomes.iter().flat_map(|verdict| match verdict {
         HandlerOutcome::Effect { messages, .. } => messages.as_slice(),
@@ -77,7 +77,7 @@ fn instances_are_reused_and_replaced() -> Result<()> {
     };
     assert_eq!(calls(&workers, turn("a", &[CALLS; 2])), "1 2");
     assert_eq!(calls(&workers, turn("b", &[CALLS; 5])), "3 4 5 1 2");
-    // A retry gets a fresh instance. Both instances may be used again.
+    // A retry runs in a fresh instance. Later turns may use both instances.
     assert_eq!(calls(&workers, Turn { fresh: true, ..turn("b", &[CALLS; 2]) }), "1 2");
     assert_eq!(calls(&workers, turn("b", &[CALLS])), "3");
     for failing in ["trap", "retry", "panic"] {
@@ -172,7 +172,8 @@ fn untaken_results_pause_their_queue() -> Result<()> {
     turns.submit((0..40).map(|lane| token(lane, turn("large", &[emit]))).collect());
     let mut untaken = vec![results.recv_timeout(Duration::from_secs(30))?];
     for _ in 0..10 {
-        // The worker has no other work left before each of these events ends.
+        // While this event of another stream is executed, the worker could start more of the 40 turns. The worker must
+        // start no more of them, because nothing takes their results.
         workers.command(OK);
     }
     untaken.extend(results.try_iter());
@@ -248,7 +249,7 @@ fn handler_is_replaced_between_turns() -> Result<()> {
     let newer = dir.path().join("tally@2.0.0.wasm");
     std::fs::copy(plugin("tally")?, &newer)?;
     let tally = load(&workers.engine, &newer)?;
-    // Without a handler, turns that no worker has started are returned without verdicts.
+    // If no handler replaces the old one, the pool returns the turns that no worker has started, without results.
     workers.turns.pause(true);
     workers.turns.submit(vec![turn("waits", &[OK])]);
     let undone = workers.turns.switch_version(None);
@@ -275,7 +276,7 @@ fn dropping_the_pool_does_not_wait_for_handlers() -> Result<()> {
             drop(pool);
         } else {
             drop(pool);
-            // The pool no longer exists, and the turn is discarded.
+            // The pool has been dropped, so this turn is discarded.
             turns.submit(vec![turn("late", &[OK])]);
         }
     }

@@ -1,5 +1,5 @@
-//! A new version of a handler in the folder: from the next start, it handles all events, and keys that were parked for
-//! failures of the old version are retried automatically.
+//! Tests of a new version of a handler in the plugins folder. From the next start on, the new version executes all
+//! events. The host then automatically retries keys that were parked because the old version failed.
 
 use std::fs;
 
@@ -30,8 +30,8 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// Commands that park their key. A version can repair each of these, unlike `gap` and `reject`: a gap does not depend
-/// on the handler, and a rejection is final.
+/// Instructions that make the handler fail and park the key. A new version can repair all these failures. A new version
+/// could not repair `gap`, which does not depend on the handler, or `reject`, because a rejection is final.
 const FAILING: [(&str, &str); 5] = [
     ("trap", r#"{ "do": "trap" }"#),
     ("panic", r#"{ "do": "panic" }"#),
@@ -65,7 +65,7 @@ fn keys_parked_for_failures_are_retried() -> Result<()> {
     assert_eq!(parked(&home)?, ["gap", "loop", "many", "panic", "retry", "trap"]);
     assert_eq!(home.lines("old.ndjson"), FAILING.len());
 
-    // A version that accepts every event, under the same name.
+    // Adds a new version under the same name. The new version accepts every event.
     fs::copy(plugin("tally")?, home.path("plugins/faulty@1.2.3.wasm"))?;
     let mut service = Service::start(&home, &["run"])?;
     let expected = 2 * FAILING.len();

@@ -1,4 +1,4 @@
-//! Tests of the sandbox: what a handler can read of its environment, and what it writes to the log.
+//! Tests of the sandbox: the data of its environment that a handler can read, and its lines in the log.
 
 use anyhow::Result;
 use ordain_core::{HandlerOutcome, Turn};
@@ -38,7 +38,7 @@ fn clock_and_random_numbers_depend_on_the_event() -> Result<()> {
     assert_eq!(first["time_ms"], 1_000_000_000_123_u64);
     assert!(first["monotonic_ns"].as_u64().is_some_and(|ns| (1..1_000_000).contains(&ns)));
 
-    // Retries on a used and on a fresh instance.
+    // Executes the event again in a used instance, and in a fresh instance.
     let again = senses(&workers, turn("a", &[COMMAND]))?;
     let fresh = senses(&workers, Turn { fresh: true, ..turn("a", &[COMMAND]) })?;
     assert_eq!(first["random"], again["random"]);

@@ -1,4 +1,5 @@
-//! Tests of the binary form of stored records: every record round-trips, and no bytes cause a panic.
+//! Tests of the binary encoding of stored records. Each decoded record must equal the encoded record, and no bytes may
+//! make a decoder panic.
 
 use std::sync::Arc;
 
@@ -81,7 +82,7 @@ prop_compose! {
         ids in vec(any::<(u64, u64)>(), 0..=IdTimes::LIMIT),
         is_settling in any::<bool>(),
     ) -> KeyRecord {
-        // Only the newest time may be 0, which means the time of the commit.
+        // A time of 0 stands for the time of the commit. Only the newest time may be 0.
         let mut ids: Vec<_> = ids.into_iter().map(|(from, since)| (from, since.max(1))).collect();
         if let Some(newest) = ids.last_mut().filter(|_| is_settling) {
             newest.1 = 0;
@@ -180,7 +181,7 @@ fn impossible_bounds_are_rejected() {
     }
 }
 
-/// Decodes the bytes as every kind of record. No decoder may panic.
+/// Decodes the bytes as each kind of record, one after the other. No decoder may panic.
 fn decode_all(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
     if let Ok(view) = KeyRecordView::parse(&bytes) {
@@ -226,7 +227,7 @@ prop_compose! {
     }
 }
 
-/// Generates a retained event and its sequence.
+/// Generates an event that the store keeps for replay, and its sequence.
 fn retained() -> impl Strategy<Value = (Event, Option<u64>)> {
     (".{0,10}", ".{0,10}", vec(any::<u8>(), 0..30), option::of(0..SEQUENCE_END)).prop_map(
         |(key, id, data, sequence)| {
@@ -242,7 +243,7 @@ fn retained() -> impl Strategy<Value = (Event, Option<u64>)> {
     )
 }
 
-/// Encodes a message as retained, with its expiry time first.
+/// Encodes an event as the store keeps it for replay: its expiry time, and then the event.
 fn kept(event: &Event, sequence: Option<u64>) -> Vec<u8> {
     [&7_u64.to_le_bytes()[..], &encode_retained(event, sequence)].concat()
 }

@@ -1,4 +1,4 @@
-//! Tests of the embedded store: the conformance suite, and the cases of this store alone.
+//! Tests of the embedded store: the conformance suite, and tests for this kind of store only.
 
 mod damage;
 mod full;

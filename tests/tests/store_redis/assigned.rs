@@ -1,4 +1,5 @@
-//! Writes of a producer in several calls, while the server loses some of them.
+//! Tests of a producer that writes the events of one request in several calls, while the server loses some of these
+//! calls.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use ordain_tests::conformance::Owner;
 use super::own::Own;
 use super::support::options;
 
-/// The number of events of the request. The request takes many calls.
+/// The number of events in the request. Writing them takes many calls.
 const EVENTS: usize = 100 * ASSIGN_LIMIT;
 
 /// Returns the partition of all events.
@@ -27,7 +28,8 @@ fn partition() -> Partition {
     Partition { stream: "s".into(), number: 0 }
 }
 
-/// Returns the writer of a stream's events. The store numbers the events if `numbering` has the rules for that.
+/// Returns an assigner that writes events into the queues of a stream. If `numbering` is present, the store numbers the
+/// events by these rules.
 fn assigner(store: &Arc<RedisStore>, numbering: Option<NumberingSettings>) -> EventAssigner {
     EventAssigner {
         writer: Arc::new(QueueWriter::new(store.shards())),
@@ -41,7 +43,8 @@ fn assigner(store: &Arc<RedisStore>, numbering: Option<NumberingSettings>) -> Ev
     }
 }
 
-/// Returns the ids of all waiting events of a shard, in order, each once: the store may have an event twice.
+/// Returns the ids of all waiting events of a shard, in order. An event may be in the store twice, but its id is
+/// returned once.
 async fn ids(store: &RedisStore, partition: &Partition, shard: u32) -> Vec<u32> {
     let mut known = HashSet::new();
     let mut ids = Vec::new();
@@ -59,9 +62,8 @@ async fn ids(store: &RedisStore, partition: &Partition, shard: u32) -> Vec<u32> 
     }
 }
 
-/// The server loses some of the calls of one request after it has answered them. The later calls must not write their
-/// events before the lost ones are written again: a stream without sequences takes its events in the order of its
-/// queue.
+/// The server loses some calls of a request after it has answered them. The later calls of the request must wait until
+/// the lost events are written again, because a stream without sequences executes its events in the order of the queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_of_many_calls_keeps_its_order_over_a_loss() {
     let own = Own::start().await;
@@ -97,12 +99,12 @@ async fn request_of_many_calls_keeps_its_order_over_a_loss() {
     assert!(ids.is_sorted(), "{:?}", ids.windows(2).find(|pair| pair[0] > pair[1]));
 }
 
-/// A writer whose store is under a Sentinel, with the master behind a proxy.
+/// A store whose master is watched by a Sentinel and is behind a proxy, for tests of a network split during a call.
 struct SplitWriter {
     group: Sentinel,
     store: Arc<RedisStore>,
     prefix: String,
-    /// A key of each shard.
+    /// One key of each shard.
     keys: Vec<String>,
 }
 
@@ -113,7 +115,7 @@ impl SplitWriter {
         let prefix = options.prefix.clone();
         let store = Arc::new(RedisStore::open(options).await.expect("the store"));
         let key = |shard| {
-            // No key contains another one, because the test holds back a request by its key.
+            // No key may be a part of another key, because the proxy holds back the request that contains a given key.
             let mut names = (0..).map(|number| format!("key-{number}."));
             names.find(|key| shard_of(key, store.shards()) == shard).expect("a key of the shard")
         };
@@ -121,13 +123,13 @@ impl SplitWriter {
         Self { group, store, prefix, keys }
     }
 
-    /// Opens the store once more, as another process would.
+    /// Opens the store once more, like another process.
     async fn open_again(&self) -> Arc<RedisStore> {
         let options = RedisOptions { prefix: self.prefix.clone(), ..options(&self.group.url()) };
         Arc::new(RedisStore::open(options).await.expect("the store again"))
     }
 
-    /// Returns an event of each key, with the given id.
+    /// Returns one event of each key. All these events have the given id.
     fn items(&self, assigner: &EventAssigner, id: u32) -> Vec<AssignItem> {
         let id = id.to_string();
         let event = |key: &String| {
@@ -137,9 +139,9 @@ impl SplitWriter {
         self.keys.iter().map(event).collect()
     }
 
-    /// Writes the events of one call. The master gets the events of all shards but the last one. Then the master is cut
-    /// off and replaced, `meanwhile` runs, and the split ends. At the end, the new master must have the event of each
-    /// shard, although it had none of them when the old master was replaced.
+    /// Writes one event for each shard while a network split replaces the master. The old master gets the events of all
+    /// shards except the last. Then the Sentinel makes the replica master, `meanwhile` runs, and the split ends. Checks
+    /// that the new master then has the event of each shard, although it had none of them when it became master.
     async fn split_during_call(
         &self,
         numbering: Option<NumberingSettings>,
@@ -169,7 +171,8 @@ impl SplitWriter {
                 Ok(last == "1" && others.iter().all(|count| count == "2"))
             })
             .expect("a part of the request in the old master");
-            // Without waiting for the Sentinel's patience, so that the held request does not time out.
+            // A command starts the failover at once. If the Sentinel waited until it considers the master down, the
+            // request that the proxy holds back would time out.
             let failover = ["SENTINEL", "FAILOVER", self.group.name()];
             self.group.sentinel().command(&failover).expect("a failover");
             self.group.until_replaced().expect("another master");
@@ -187,23 +190,23 @@ impl SplitWriter {
     }
 }
 
-/// A call has events for all shards. The old master gets a part of them, and is replaced before it gets the others. When
-/// the call ends without an error, as before an answer 202, the new master has all of them.
+/// A call has events for all shards. The old master gets some of them, and is replaced before it gets the others. When
+/// the call ends without an error, which a host would answer with 202, the new master must have all events.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_during_a_split_loses_no_part() {
     SplitWriter::start().await.split_during_call(None, async || {}).await;
 }
 
-/// The same with events that the store numbers.
+/// The test [`call_during_a_split_loses_no_part`] with events that the store numbers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_with_numbers_during_a_split_loses_no_part() {
     let numbering = Some(NumberingSettings::default());
     SplitWriter::start().await.split_during_call(numbering, async || {}).await;
 }
 
-/// In the new master, events of another process get the queue numbers of the lost events, and leave the queue before the
-/// call looks for its events. The store no longer has the histories of these numbers. The call must not take the other
-/// events for its own.
+/// In the new master, events of another process get the queue numbers of the lost events. These other events leave the
+/// queue before the call checks for its own events, so the store no longer has the histories of these numbers. The call
+/// must not conclude that its own events had these numbers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_during_a_split_does_not_trust_removed_numbers() {
     let watched = SplitWriter::start().await;

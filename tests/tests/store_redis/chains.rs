@@ -1,5 +1,5 @@
-//! Tests of sequenced publishing in Redis: the stored data of an owner does not grow, and the store names
-//! damaged data.
+//! Tests of numbered messages between streams in Redis. The data that the store keeps for an outbox must not grow
+//! without limit, and the store must name damaged data.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use ordain_store::{
 use super::damaged::garbage;
 use super::own::Own;
 
-/// Creates a request that assigns one message, of one commit, to a stream.
+/// Creates a request that assigns one message of the commit `commit` to a stream.
 fn assign(commit: u64, done: u64) -> Arc<AssignRequest> {
     let partition = Partition { stream: "first".into(), number: 0 };
     let origin = OriginOutbox {
@@ -52,7 +52,7 @@ async fn assigned_numbers_are_removed_with_outbox() {
         let fields = fields.parts().iter().filter_map(|field| field.text().map(str::to_owned));
         fields.filter(|field| field.starts_with('p')).count()
     };
-    // Nothing is published yet.
+    // No message counts as published yet.
     for commit in 1..=40 {
         own.store.assign(assign(commit, 0)).await.expect("an answer");
     }
@@ -79,12 +79,13 @@ async fn damaged_records_are_named() {
             }
             own.put_field(&log, field.as_bytes(), &bytes);
             let before = own.digest();
-            // The request repeats the first commit, so that the store reads blocks as well.
+            // The request repeats the first commit, so the store must also read blocks.
             let found = store.assign(assign(1, 0)).await;
             match found {
                 Ok(AssignReply::Groups(..) | AssignReply::Full) => {}
                 Err(StoreError::Corrupt(words)) => {
-                    // The store detects a record that names other blocks by the absence of these blocks.
+                    // If the damaged record names other blocks, the store detects the damage because these blocks do
+                    // not exist.
                     let place = format!(" of {log} is no ");
                     assert!(words.contains("field ") && words.contains(&place), "{field}: {words}");
                     assert_eq!(own.digest(), before, "{field}: {bytes:?}");

@@ -1,5 +1,4 @@
-//! Tests of damaged key records and fences: every reader reports the damage, and continues with the other
-//! data.
+//! Tests of damaged key records and fences. Every reader must report the damage, and must still read the other data.
 
 use ordain_core::{Batch, CommitReply, WriteRefusal};
 use ordain_store::{DueIndex, KeyFilter, KeyListing, RecordStore, SpillArea, StoreError};
@@ -9,11 +8,11 @@ use rand_chacha::ChaCha8Rng;
 
 use super::own::{Own, numbers, step};
 
-/// The size of the shortest record in bytes.
+/// The size of the shortest valid key record, in bytes.
 const SHORTEST: usize = 74;
 
-/// Returns three kinds of bytes: every beginning of the right bytes; the right bytes with each single bit changed; and
-/// bytes of many lengths, some of which begin correctly.
+/// Returns damaged forms of `right`, of three kinds: `right` truncated at each length; `right` with one changed bit,
+/// for each bit; and random bytes of many lengths, some with a valid beginning.
 pub(super) fn garbage(right: &[u8]) -> Vec<Vec<u8>> {
     let seed = rand::random();
     println!("garbage of seed {seed}");
@@ -64,7 +63,7 @@ async fn damaged_record_is_reported() {
         assert_eq!(said.unwrap_or(false), loaded[0].is_err(), "{bytes:?}");
         let filter = KeyFilter { limit: 10, ..KeyFilter::default() };
         let rows = store.keys("s", &filter).await.expect("keys").rows;
-        // A record that claims to be expired is absent for its owner, but listed.
+        // A record whose damaged bytes make it look expired is absent for its owner, but is still listed.
         let is_shown = rows.iter().any(|row| row.record.is_err());
         assert!(is_shown || loaded[0].is_ok(), "{bytes:?}");
         assert!(!is_shown || !matches!(loaded[0], Ok(Some(_))), "{bytes:?}");
@@ -107,7 +106,7 @@ async fn damaged_fence_is_reported() {
     }
     for bytes in garbage(&right) {
         own.lua("redis.call('HSET', name, 'f0', bytes)", &name, &bytes);
-        // Some damaged bytes are still a valid fence. The store must accept no other damaged bytes.
+        // Some of the damaged bytes happen to be a valid fence. The store must report all others as damaged.
         let reply = owner.send(store, &batch).await;
         match claim(store, &owner.partition).await {
             Ok(_) => {}

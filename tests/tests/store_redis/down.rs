@@ -1,4 +1,4 @@
-//! Tests of a Cluster with a master that does not reply, during commits.
+//! Tests of commits in a Cluster while one master does not reply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use ordain_store_redis::RedisStore;
 use super::support::options;
 use super::work::Work;
 
-/// The maximum delay of the shards of other masters, on a busy machine.
+/// The maximum delay of a commit in a shard of another master, on a busy machine.
 const OTHERS: Duration = Duration::from_secs(2);
 
-/// Returns options of nodes that serve requests while other nodes are down.
+/// Returns options with which the nodes of a Cluster serve requests while other nodes are down.
 fn serving() -> Options {
     Options::new().line("cluster-require-full-coverage no")
 }
 
-/// Returns the node of each shard's slot.
+/// Returns for each shard the node that owns the slot of the shard.
 fn owners(cluster: &Cluster) -> Vec<usize> {
     let owner = |shard: u32| {
         let slot = cluster.slot(&format!("{{{shard}}}")).expect("a slot");
@@ -33,8 +33,8 @@ fn sleep(ms: u64) {
 /// Starts or ends a failure of a node.
 type Fault = fn(&Cluster, usize);
 
-/// Checks that the shards of a node that does not reply wait, and that all other shards continue. The
-/// failure lasts `lasts` milliseconds.
+/// Makes a node fail for `lasts` milliseconds. Checks that only the shards of this node wait, and that all other shards
+/// continue.
 async fn only_its_shards_wait(cluster: Cluster, fault: Fault, lasts: u64, end: Fault) {
     let store = RedisStore::open(options(&cluster.urls()[0])).await.expect("the store");
     let store = Arc::new(store);

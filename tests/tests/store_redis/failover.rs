@@ -1,4 +1,4 @@
-//! Tests of a master under Sentinel that is replaced during commits.
+//! Tests of commits while a Sentinel replaces the master.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,13 +22,13 @@ async fn open(group: &Sentinel, replicas: u32) -> Arc<RedisStore> {
 /// Waits until the replica has all earlier writes.
 fn until_replicated(group: &Sentinel) {
     let mut master = group.master().connect().expect("a connection");
-    // `WAIT` waits only for writes of its own connection, so this connection writes something.
+    // `WAIT` waits only for writes of its own connection. So this connection makes a write after all earlier writes.
     master.command(&["SET", "last", "1"]).expect("a write");
     let replicas = master.command(&["WAIT", "1", "5000"]).expect("an answer");
     assert_eq!(replicas.int(), Some(1));
 }
 
-/// If the store answers a commit only when a replica has it, a failover loses no answered commit.
+/// If the store answers a commit only after a replica has it, a failover must lose no answered commit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicated_commits_survive_failover() {
     let rules = rules(&[RIGHTS, UNDER_SENTINEL, WITH_REPLICAS]);
@@ -42,7 +42,7 @@ async fn replicated_commits_survive_failover() {
     work.until_more(100);
     for _ in 0..2 {
         group.failover().expect("another master");
-        // Without a replica of its own the new master answers no commit.
+        // The store answers a commit only after a replica has it, so the new master needs a replica.
         group.rejoin().expect("a replica");
         work.until_more(100);
     }
@@ -50,7 +50,8 @@ async fn replicated_commits_survive_failover() {
     assert_eq!(denied(group.master()), [], "the server denied a request");
 }
 
-/// A master that becomes a replica in a planned failover still replies: with refusals.
+/// In a planned failover, the old master becomes a replica. The old master still replies, but refuses writes. The store
+/// must switch to the new master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn demoted_master_is_left() {
     let group = Sentinel::start().expect("a group");
@@ -64,7 +65,7 @@ async fn demoted_master_is_left() {
     work.finish(&*store).await;
 }
 
-/// During a failover no server is the master, and a start waits.
+/// During a failover, no server is the master. A start must wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn start_waits_for_master() {
     let group = Sentinel::start().expect("a group");
@@ -80,8 +81,8 @@ async fn start_waits_for_master() {
     owner.write(&store, step("a", 1)).await;
 }
 
-/// If commits do not wait for replicas, a failover loses the commits that the replica lacks, and the next commit
-/// reports the loss.
+/// If commits do not wait for replicas, a failover loses the commits that the replica lacks. The next commit must
+/// report the loss.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_tail_is_detected() {
     let group = Sentinel::start().expect("a group");
@@ -89,7 +90,7 @@ async fn lost_tail_is_detected() {
     let mut owner = Owner::claim(&*store, "s", 0).await;
     owner.write(&*store, step("a", 1)).await;
     until_replicated(&group);
-    // With this password, the replica cannot reconnect to its master, which expects none.
+    // With this password, the replica cannot reconnect to its master, because the master expects no password.
     group.replica().command(&["CONFIG", "SET", "masterauth", "wrong"]).expect("a setting");
     group.replica().command(&["CLIENT", "KILL", "TYPE", "master"]).expect("a cut");
     wait_until("a disconnected replica", || {
@@ -113,7 +114,7 @@ async fn lost_tail_is_detected() {
     owner.write(&*store, step(&other, 1)).await;
 }
 
-/// Sentinel replaces a master that does not reply. The store sends the pending requests to the new master.
+/// The Sentinel replaces a master that does not reply. The store must send the pending requests to the new master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_master_is_left() {
     let group = Sentinel::behind_proxies(&ordain_servers::Options::new()).expect("a group");

@@ -1,5 +1,5 @@
-//! Tests of values of a wrong Redis type that another program has written under names of the store. Such a value stops
-//! the shard, the store names the value, and no commit is lost or repeated.
+//! Tests of values of a wrong Redis type that another program has written into Redis keys of the store. Such a value
+//! may stop the shard. The store must name the Redis key, and no commit may be lost or repeated.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use ordain_tests::conformance::{Owner, event};
 
 use super::own::{Own, letter, next_of, numbers, step, until_applied};
 
-/// Returns a write that touches all data of a shard.
+/// Returns a write that changes all kinds of data in a shard.
 fn everything(key: &str, sequence: u64) -> KeyWrite {
     let mut write = step(key, sequence);
     write.spill = vec![(sequence + 5, event(key, sequence + 5, "held"))];
@@ -34,7 +34,8 @@ async fn foreign_value_stops_shard_until_removed() {
         ["data:s", "due:0:s", "expiry:s", "letters:s", "letters-age:s", "spilled:s", "ids:s"];
     let names = names.map(|rest| own.name(shard, rest));
     let mut sequence = 0;
-    // The test puts a foreign value first where the store has no value, and then in place of a value of the store.
+    // In the first round, the store has no values yet. In all later rounds, the foreign value replaces a value of the
+    // store.
     for name in names[1..].iter().chain(&names) {
         sequence += 1;
         let is_there = own.command(&["EXISTS", name]).int() == Some(1);
@@ -51,7 +52,7 @@ async fn foreign_value_stops_shard_until_removed() {
         };
         let batch = Arc::new(batch);
         assert_eq!(owner.send(store, &batch).await, CommitReply::Unknown, "{name}");
-        // The cleanup comes after the commit, so the commit is already made.
+        // If only the cleanup after the commit finds the foreign value, the commit itself is already made.
         let is_made = owner.send(store, &batch).await != CommitReply::Unknown;
         assert_eq!(
             own.command(&["TYPE", name]).text(),
@@ -81,7 +82,8 @@ async fn foreign_value_stops_shard_until_removed() {
     assert_eq!(loaded.ids.len() as u64, sequence);
 }
 
-/// The cleanup comes after the commit, so the commit is already made.
+/// The store removes old data after it has made a commit. A foreign value that stops this cleanup must not hide the
+/// reply to the commit.
 #[tokio::test]
 async fn foreign_value_in_cleanup_loses_no_reply() {
     let own = Own::start().await;
@@ -100,7 +102,7 @@ async fn foreign_value_in_cleanup_loses_no_reply() {
     assert_eq!(numbers(store, &owner, "a").await, [1, 2]);
 }
 
-/// Each read names the value that it cannot use.
+/// Each read must name the Redis key whose value it cannot use.
 #[tokio::test]
 async fn foreign_value_is_named() {
     let own = Own::start().await;
@@ -128,7 +130,8 @@ async fn foreign_value_is_named() {
     }
 }
 
-/// The due index of the previous partition of a key may be a foreign value: the new partition does not need it.
+/// A key has moved to another partition. The new partition does not need the due index of the previous partition, so a
+/// foreign value there must not matter.
 #[tokio::test]
 async fn foreign_value_of_previous_partition_is_ignored() {
     let own = Own::start().await;

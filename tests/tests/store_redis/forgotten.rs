@@ -1,4 +1,4 @@
-//! Tests of a server that loses its scripts, as after `SCRIPT FLUSH` and each start.
+//! Tests of a server that loses its cached Lua scripts, as after `SCRIPT FLUSH` or a restart.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Tests of a server without free memory: it rejects commits, and serves requests that need no memory.
+//! Tests of a server without free memory, which rejects commits but serves requests that need no memory.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn limit(own: &Own, bytes: u64) {
     own.command(&["CONFIG", "SET", "maxmemory", &bytes.to_string()]);
 }
 
-/// Returns whether a request still retries after 200 ms.
+/// Returns whether a request still has no answer after 200 ms, because the store retries it.
 async fn waits(asked: impl Future) -> bool {
     tokio::time::timeout(Duration::from_millis(200), asked).await.is_err()
 }
@@ -69,7 +69,7 @@ async fn full_server_writes_no_part_of_commit_and_serves_reads() {
     assert_eq!(numbers(store, &owner, &keys[0]).await, [2, 3]);
 }
 
-/// The server reaches its limit while values grow: each commit is complete, or absent.
+/// The server reaches its memory limit while values grow. Each commit must then be complete or absent.
 #[tokio::test]
 async fn commit_that_reaches_memory_limit_is_whole() {
     let own = Own::start().await;
@@ -120,7 +120,8 @@ async fn evicting_server_is_refused() {
     assert!(RedisStore::open(own.options.clone()).await.is_ok());
 }
 
-/// A load of key records of another partition takes them over, which needs a write.
+/// If an owner loads key records of another partition, the store moves them to the owner's partition, which needs a
+/// write.
 #[tokio::test]
 async fn load_that_takes_over_waits_for_memory() {
     let own = Own::start().await;

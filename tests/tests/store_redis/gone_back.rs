@@ -1,5 +1,5 @@
-//! Tests of a server that lost answered commits: after the restore of a backup, or because of a disk that
-//! reported a write too early.
+//! Tests of a server that has lost answered commits, for example after the restore of a backup, or because a disk
+//! confirmed a write too early.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use ordain_tests::conformance::{Owner, number_of};
 
 use super::own::{Own, next_of, step, until_answered, until_applied};
 
-/// Returns the reply to a commit when the store does not have the state that the owner of the shard left.
+/// Sends a commit to a store that has gone back in time. Returns the two fields of the reply
+/// [`CommitReply::RolledBack`]. Checks that the store has written nothing.
 async fn rewound(own: &Own, owner: &mut Owner, sequence: u64) -> (String, Option<u64>) {
     let before = own.digest();
     let batch = owner.batch(vec![step("a", sequence)]);
@@ -38,7 +39,7 @@ async fn lost_commits_are_detected_by_next_commit() {
     own.server.go_back(&snapshot).expect("an earlier time");
     let said = rewound(&own, &mut owner, 5).await;
     assert_eq!(said, ("the store's last commit is number 1".to_owned(), Some(1)));
-    // Another shard, which lost nothing, continues.
+    // Commits in another shard, which lost nothing, must continue.
     let other = (0..).map(|number| format!("other-{number}"));
     let other = other.into_iter().find(|key| owner.shard(key) != owner.shard("a"));
     let other = other.expect("a key of another shard");
@@ -46,7 +47,7 @@ async fn lost_commits_are_detected_by_next_commit() {
     assert_eq!(next_of(&own.store, "a").await, 2);
 }
 
-/// Only the last commit is lost, and the owner sends this commit again, which repairs the store.
+/// The server loses only the last commit. The owner sends the same commit again, and the store must apply it.
 #[tokio::test]
 async fn lost_last_commit_is_applied_again() {
     let own = Own::start().await;
@@ -68,12 +69,12 @@ async fn lost_claim_is_detected() {
     first.write(&own.store, step("a", 1)).await;
     let claimed = own.server.snapshot().expect("a snapshot");
 
-    // The server goes back to a time before any claim.
+    // The server goes back to a time before the first claim.
     own.server.go_back(&empty).expect("an earlier time");
     let said = rewound(&own, &mut first, 2).await;
     assert_eq!(said, ("the shard has no claim".to_owned(), None));
 
-    // The store has an older claim than this owner.
+    // The server goes back to a time at which it had the claim of an earlier owner.
     own.server.go_back(&claimed).expect("another time");
     let reopened = RedisStore::open(own.options.clone()).await.expect("the store");
     let mut second = Owner::claim(&reopened, "s", 0).await;
@@ -83,7 +84,7 @@ async fn lost_claim_is_detected() {
     let said = rewound(&own, &mut second, 3).await;
     assert_eq!(said, ("the claim has epoch 1, but the commit has epoch 2".to_owned(), None));
 
-    // Another owner claims with the same epoch in the other history.
+    // After the server has gone back, another owner gets the same epoch as the second owner.
     let reopened = RedisStore::open(own.options.clone()).await.expect("the store");
     let third = Owner::claim(&reopened, "s", 0).await;
     assert_eq!(third.claim.epoch, second.claim.epoch);
@@ -94,8 +95,8 @@ async fn lost_claim_is_detected() {
     assert_eq!(found.0.record.map(|job| job.next), Ok(2));
 }
 
-/// After a connection breaks and another one replaces it, the store writes no checkpoint until the caller knows of the
-/// break.
+/// A connection breaks, and the store replaces it. Until the caller knows of the break, the store must write no
+/// checkpoint of the caller, because the server may have lost data.
 #[tokio::test]
 async fn checkpoint_waits_until_owner_knows_of_reconnect() {
     let own = Own::start().await;
@@ -109,15 +110,15 @@ async fn checkpoint_waits_until_owner_knows_of_reconnect() {
     let before = store.disconnects();
     assert_eq!(put(before, "1").await, (true, Some("1".into())));
     own.server.restart().expect("a server");
-    // The first call finds the broken connection, and the read of the mark opens another.
+    // The first call finds the broken connection. The read of the mark opens a new connection.
     for value in ["2", "3"] {
         assert_eq!(put(before, value).await, (false, Some("1".into())));
     }
     assert_eq!(put(store.disconnects(), "4").await, (true, Some("4".into())));
 }
 
-/// Lets the store number an event of key `a`. Returns the shard, and the witness (the event with its number, which
-/// shows that the shard still has it).
+/// Publishes an event of key `a`, which the store numbers. Returns the shard and the witness: the event with its
+/// number. A later call names the witness, and a shard that lacks the witness has gone back in time.
 async fn publish(own: &Own, to: &Destination, id: &str) -> (u32, Witness) {
     let event = Arc::new(Event::new(&EventParts { key: "a", id, ..EventParts::default() }));
     let shard = shard_of("a", own.store.shards());
@@ -144,8 +145,8 @@ async fn publish(own: &Own, to: &Destination, id: &str) -> (u32, Witness) {
     (shard, Witness::StoreNumbered { key: "a".into(), id, sequence })
 }
 
-/// Writes a mark into all shards, and returns whether all shards accepted it. `before` are the marks that the writer
-/// knows.
+/// Writes a mark into all shards. Returns whether all shards accepted the mark. `before` holds the marks that the
+/// writer last read or wrote, one for each shard.
 async fn put(
     own: &Own,
     value: &'static [u8],
@@ -159,7 +160,7 @@ async fn put(
     own.store.put_mark_in_shards(&mark, &conditions).await.expect("an answer")
 }
 
-/// A shard that lost the events of a publisher, or the previous mark, accepts no later mark.
+/// A shard that has lost events of a publisher, or the publisher's previous mark, must not accept a new mark.
 #[tokio::test]
 async fn shard_that_went_back_takes_no_mark() {
     let own = Own::start().await;
@@ -181,7 +182,8 @@ async fn shard_that_went_back_takes_no_mark() {
     assert_eq!(publish(&own, &to, "2").await, second, "the event gets its number again");
     assert!(put(&own, b"2", &to, &left, &second).await);
 
-    // The store loses that mark, but has the event that the publisher knows.
+    // The store loses the mark with the value 2, but still has the event `first`, which the publisher names as its
+    // witness.
     let after_second = marks().await;
     own.server.go_back(&snapshot).expect("an earlier time");
     assert!(!put(&own, b"3", &to, &after_second, &first).await, "the mark before is lost");

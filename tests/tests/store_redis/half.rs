@@ -1,7 +1,8 @@
-//! Tests of commits of which a server has kept only a beginning: a script ended half-way, or a log was truncated and
-//! read back in part. Redis executes such a beginning after the second restart. For each beginning, a repeat of the
-//! same commit has the effect of one commit, and a commit of another owner has the same effect as if the first commit
-//! had never been sent.
+//! Tests of incomplete commits: the server has executed only the first commands of a commit. This happens if a script
+//! ends half-way, or if the log of the server was truncated. With a truncated log, Redis executes these first commands
+//! after the second restart. The tests try each possible number of first commands. If the same owner sends the commit
+//! again, the result must be that of one commit. If the commit was not made and another owner commits, the result must
+//! be as if the first commit had never been sent.
 
 use std::fs;
 use std::path::PathBuf;
@@ -29,8 +30,8 @@ fn take_id(write: &mut KeyWrite, from: u64, sequence: u64) {
     write.ids.push(AcceptedId { sequence, id: 100 + sequence, content: 7 });
 }
 
-/// Returns the writes before the last commit: a key with all kinds of data, an expired key with all kinds of
-/// data, and a plain key.
+/// Returns the writes of the commit before the incomplete one. These writes create a key with all kinds of data, an
+/// expired key with all kinds of data, and a key with little data.
 fn before(keys: &[Key]) -> Vec<KeyWrite> {
     let [mut full, mut expired, mut plain] = [0, 1, 2].map(|at| step(&keys[at], 1));
     for write in [&mut full, &mut expired] {
@@ -46,7 +47,8 @@ fn before(keys: &[Key]) -> Vec<KeyWrite> {
     vec![full, expired, plain]
 }
 
-/// Returns the last commit, which changes all of these keys. The server keeps only its beginning.
+/// Returns the writes and the dead letters of the commit that becomes incomplete. The commit changes all keys of
+/// [`before`], and creates another key.
 fn last(keys: &[Key]) -> (Vec<KeyWrite>, Vec<DeadLetter>) {
     let [mut full, mut again, mut plain] =
         [step(&keys[0], 2), step(&keys[1], 1), step(&keys[2], 2)];
@@ -66,7 +68,7 @@ fn last(keys: &[Key]) -> (Vec<KeyWrite>, Vec<DeadLetter>) {
     (vec![full, again, plain, new], vec![letter("", 0, 9)])
 }
 
-/// Returns the commit of another owner with the same number.
+/// Returns the writes of another owner's commit. The other owner's commit has the same number as the incomplete commit.
 fn other(keys: &[Key]) -> Vec<KeyWrite> {
     let [mut full, mut again, mut plain] =
         [step(&keys[0], 2), step(&keys[1], 1), step(&keys[2], 2)];
@@ -80,7 +82,7 @@ fn other(keys: &[Key]) -> Vec<KeyWrite> {
     vec![full, again, plain, new]
 }
 
-/// Returns all visible data of a shard, without times.
+/// Returns all data that an owner can read in a shard, without times.
 async fn seen(store: &RedisStore, owner: &Owner, keys: &[Key]) -> String {
     let mut seen = Vec::new();
     let loaded = store.load(&owner.partition, keys, usize::MAX).await.expect("a load");
@@ -89,7 +91,7 @@ async fn seen(store: &RedisStore, owner: &Owner, keys: &[Key]) -> String {
             assert_eq!(owner.spilled(store, key, 0).await, [] as [u64; 0]);
             continue;
         };
-        // Reads the spilled events from `next` on, as the owner does.
+        // Reads the spilled events from the next sequence on, as the owner does.
         let spilled = owner.spilled(store, key, loaded.record.next).await;
         seen.push(format!("{key}: spilled {spilled:?}"));
         loaded.record.incarnation = 0;
@@ -117,7 +119,7 @@ async fn seen(store: &RedisStore, owner: &Owner, keys: &[Key]) -> String {
     seen.join("\n")
 }
 
-/// Returns the path of the append-only log of the server.
+/// Returns the path of the server's append-only file.
 fn log(own: &Own) -> PathBuf {
     let files = fs::read_dir(own.server.data().join("appendonlydir")).expect("a folder");
     let mut paths = files.map(|file| file.expect("a file").path());
@@ -148,19 +150,19 @@ fn commands(log: &[u8]) -> Vec<(usize, String)> {
     all
 }
 
-/// A server with a commit whose end can be removed from the log.
+/// A server, and a commit in its log. A test removes the end of the commit from the log.
 struct Rig {
     own: Own,
     owner: Owner,
     keys: Vec<Key>,
     batch: Arc<Batch>,
-    /// The data before that commit.
+    /// The data of the server before the commit.
     first: Snapshot,
     log: PathBuf,
     whole: Vec<u8>,
-    /// The position in the log and the name of each command of the commit.
+    /// The commands of the commit: the position of each command in the log, and its name.
     parts: Vec<(usize, String)>,
-    /// The indexes of the command that makes the commit, and of the command that ends it.
+    /// `main` is the index of the command that makes the commit, and `end` is the index of the commit's last command.
     main: usize,
     end: usize,
 }
@@ -192,7 +194,7 @@ impl Rig {
         Self { own, owner, keys, batch, first, log, whole, parts, main, end }
     }
 
-    /// Restarts the server with this log.
+    /// Kills the server, replaces its log, and starts it again.
     fn start_with(&self, log: &[u8]) {
         self.own.server.kill().expect("an end");
         fs::write(&self.log, log).expect("a log");
@@ -203,7 +205,7 @@ impl Rig {
         seen(&self.own.store, owner, &self.keys).await
     }
 
-    /// Returns the due time of a key in the index, and in its record.
+    /// Returns the due time of a key in the due index, and the due time in its record.
     fn due_of(&self, key: usize) -> (u64, u64) {
         let [data, due] = ["data:s", "due:0:s"]
             .map(|kind| self.own.name(self.owner.shard(&self.keys[key]), kind));
@@ -214,14 +216,14 @@ impl Rig {
         (score, u64::from_le_bytes(record[2..10].try_into().expect("eight bytes")))
     }
 
-    /// Returns the writes after the commit.
+    /// Returns the writes of the commit after the incomplete one.
     fn more(&self) -> Vec<KeyWrite> {
         let mut full = step(&self.keys[0], 4);
         spill(&mut full, &[9], &[5, 6, 8, 9]);
         vec![full]
     }
 
-    /// Claims the shard for another owner, which commits. Returns the visible data.
+    /// Claims the shard for another owner, which commits `writes`. Returns all data that this owner can then read.
     async fn another(&self, writes: Vec<KeyWrite>) -> String {
         let mut next = Owner::claim(&self.own.store, "s", 0).await;
         let applied = next.commit(&self.own.store, writes).await;
@@ -234,7 +236,7 @@ impl Rig {
 async fn partial_commit_is_completed_or_replaced() {
     let rig = Rig::start().await;
     let Rig { own, owner, batch, whole, parts, .. } = &rig;
-    // The results without a failure.
+    // The expected results, from commits without a failure.
     let done = rig.seen(owner).await;
     let after_done = rig.another(rig.more()).await;
     own.server.go_back(&rig.first).expect("an earlier time");
@@ -254,7 +256,7 @@ async fn partial_commit_is_completed_or_replaced() {
         }
         let again = until_applied(&own.store, owner, batch).await;
         assert_eq!(again.refused, [], "{what}");
-        // Data that the commit removes last may still be stored, but is not visible.
+        // Data that the commit removes last may still be stored, but no reader sees it.
         assert_eq!(rig.seen(owner).await, done, "{what}");
 
         rig.start_with(&log);
@@ -264,9 +266,9 @@ async fn partial_commit_is_completed_or_replaced() {
     }
 }
 
-/// The server is killed twice, the first time while it writes a commit to its log. Redis 7.0 leaves the
-/// beginning of the commit in the log, and executes this beginning together with the following commands at
-/// the next start.
+/// The server is killed twice. The first kill comes while the server writes a commit to its log. Redis 7.0 leaves the
+/// beginning of the commit in the log. At the start after the second kill, it executes this beginning together with the
+/// commands after it.
 #[tokio::test]
 async fn log_cut_within_commit_is_recovered() {
     let rig = Rig::start().await;
@@ -297,7 +299,8 @@ async fn log_cut_within_commit_is_recovered() {
     }
 }
 
-/// If the data of a commit does not fit into the one write that makes it, only new letters may precede this write.
+/// A commit may be too large for the one command that makes it. Then only its new dead letters may be written before
+/// this command, because no reader sees them until the commit is made.
 #[tokio::test]
 async fn commit_too_large_for_one_call_is_atomic() {
     let own = Own::start().await;

@@ -1,5 +1,5 @@
-//! Tests of values of the right type that another program has written, and of clocks that jump. The store
-//! names or skips such values, and they keep no server busy.
+//! Tests of clocks that jump, and of wrong values with the right Redis type that another program has written. The store
+//! must name or skip such values, and they must not keep the server busy.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +14,8 @@ use tokio::time::timeout;
 
 use super::own::{Own, letter, numbers, step};
 
-/// The time limit of a request: much shorter than the time for which such a value could keep a server busy.
+/// The time limit of a request. The limit is much shorter than the time for which a wrong value could keep the server
+/// busy.
 const SOON: Duration = Duration::from_secs(3);
 
 fn spilling(key: &str, sequence: u64, held: u64) -> KeyWrite {
@@ -49,15 +50,15 @@ async fn wrong_outbox_number_is_named() {
     own.command(&["HDEL", &data, "q0"]);
     assert_eq!(numbers(store, &owner, "a").await, [1, 2, 3]);
     assert!(matches!(owner.send(store, &batch).await, CommitReply::Applied(_)));
-    // The documented repair of an unreadable fence.
+    // Removes the unreadable fence, which is the documented repair.
     own.command(&["HDEL", &data, "f0"]);
     let mut next = Owner::claim(store, "s", 0).await;
     next.write(store, step("a", 5)).await;
     assert_eq!(numbers(store, &next, "a").await, [1, 2, 3, 4, 5]);
 }
 
-/// Numbers and times that no shard reaches. A search up to such a number would take years, and no later
-/// commit could follow such a time.
+/// The fence contains numbers and times that no shard can reach. A search up to such a number would take years, and no
+/// commit could have a later time. So the store must report the fence as damaged.
 #[tokio::test]
 async fn impossible_fence_is_named() {
     let own = Own::start().await;
@@ -86,7 +87,7 @@ async fn impossible_fence_is_named() {
     assert!(matches!(owner.send(store, &batch).await, CommitReply::Applied(_)));
 }
 
-/// The removal of entries that were published long ago takes several calls, each of them short.
+/// The store must remove outbox entries that were published long ago in several short calls.
 #[tokio::test]
 async fn outbox_with_large_holes_is_removed_in_short_calls() {
     let own = Own::start().await;
@@ -95,7 +96,7 @@ async fn outbox_with_large_holes_is_removed_in_short_calls() {
     owner.write(store, step("a", 1)).await;
     let shard = owner.shard("a");
     let data = own.name(shard, "data:s");
-    // The state after a million commits that published nothing.
+    // Changes the fence to the state after a million commits without messages.
     let fence = own.bytes_of_field(&data, b"f0");
     let skipped = 1_000_001_u64;
     let fence = [&fence[..17], &skipped.to_le_bytes(), &fence[25..]].concat();
@@ -144,7 +145,7 @@ async fn unordered_index_is_named() {
     }
 }
 
-/// A wrong entry of one key stops or changes that key alone.
+/// A wrong entry of one key may stop or change this key, but no other key.
 #[tokio::test]
 async fn wrong_entries_of_one_key_affect_no_other() {
     let own = Own::start().await;
@@ -157,21 +158,21 @@ async fn wrong_entries_of_one_key_affect_no_other() {
     let [data, spilled, due, age] =
         ["data:s", "spilled:s", "due:0:s", "letters-age:s"].map(|rest| own.name(shard, rest));
 
-    // An entry with the other key's event, before this key has an event of its own.
+    // Adds an index entry of key `a` that leads to an event of the other key. Key `a` has no spilled event yet.
     let rest = [&other.as_bytes()[1..], &3_u64.to_be_bytes()].concat();
     own.lua("redis.call('ZADD', name, 0, bytes)", &spilled, &[b"\0\x01a", &rest[..]].concat());
     owner.write(store, spilling("a", 1, 3)).await;
     assert_eq!(owner.spilled(store, other, 0).await, [3]);
     assert_eq!(owner.spilled(store, "a", 0).await, [3]);
 
-    // Another key's event instead of this key's event.
+    // Replaces the spilled event of key `a` by the event of the other key.
     let field = |key: &str| [b"e", key.as_bytes(), &3_u64.to_be_bytes()].concat();
     let theirs = own.bytes_of_field(&data, &field(other));
     own.put_field(&data, &field("a"), &theirs);
     let read = store.read_spill(&owner.partition, &"a".into(), 0, 10, 1 << 20).await;
     assert!(matches!(&read, Ok(Err(words)) if words.contains(other)), "{read:?}");
 
-    // A due time that is not a time, and entries that are not keys.
+    // Writes a due time that is not a valid time, and index entries that are not valid keys.
     let mut write = step("a", 2);
     write.due_in = Some(0);
     owner.write(store, write).await;
@@ -187,7 +188,7 @@ async fn wrong_entries_of_one_key_affect_no_other() {
     }
     assert_eq!(owner.due(store, 10).await.0, [other.as_str()]);
 
-    // A wrong age of the letter.
+    // Gives the dead letter a wrong age in the index.
     let mut write = step(other, 3);
     write.letters = vec![letter(other, 2, 0)];
     owner.write(store, write).await;
@@ -196,7 +197,7 @@ async fn wrong_entries_of_one_key_affect_no_other() {
     assert_eq!(store.letters("s", None, None, 10).await.expect("letters").rows.len(), 1);
 }
 
-/// A record that looks right, but contains numbers of enormous length.
+/// A record looks valid, but states enormous lengths. The store must reject it quickly.
 #[tokio::test]
 async fn endless_record_is_rejected_quickly() {
     let own = Own::start().await;
@@ -217,7 +218,8 @@ async fn endless_record_is_rejected_quickly() {
     assert!(seconds < 1.0, "the read took {seconds} seconds in the server");
 }
 
-/// Returns the processor time of the server in seconds, which does not depend on other load of the machine.
+/// Returns the processor time that the server has used, in seconds. Other load of the machine does not change this
+/// time.
 fn processor_seconds(own: &Own) -> f64 {
     let info = own.command(&["INFO", "cpu"]);
     let info = info.text().expect("a text");
@@ -242,7 +244,7 @@ async fn wrong_epoch_is_named() {
         assert!(words.contains(&name) && words.contains("field 0:s"), "{words}");
         let found = own.command(&["HGET", &name, "0:s"]);
         assert_eq!(found.text(), Some(&**wrong), "the store must not change the value");
-        // The other leases remain visible.
+        // The table must omit only the damaged lease.
         assert!(!store.table().await.expect("a table").leases.contains_key(&owner.partition));
     }
     own.command(&["DEL", &name]);
@@ -269,7 +271,7 @@ async fn wrong_epoch_is_named() {
     }
 }
 
-/// Values that another program wrote about instances stop no heartbeat.
+/// Wrong values that another program wrote into the data of instances must not stop a heartbeat.
 #[tokio::test]
 async fn wrong_instance_values_stop_no_heartbeat() {
     let own = Own::start().await;
@@ -307,7 +309,8 @@ async fn wrong_instance_values_stop_no_heartbeat() {
     assert!(matches!(store.lease(&partition, id).await, Ok(LeaseReply::Granted(_))));
 }
 
-/// The lives of a key have different incarnations; otherwise their messages would have the same ids.
+/// A key may expire and be created again. Each time, it must get a higher incarnation, even if the clock was ahead
+/// before. Otherwise messages of different incarnations could have the same ids.
 #[tokio::test]
 async fn incarnations_increase_after_clock_was_ahead() {
     let own = Own::start().await;
@@ -333,7 +336,8 @@ async fn incarnations_increase_after_clock_was_ahead() {
     assert!(lives.is_sorted_by(|a, b| a < b), "{lives:?}");
 }
 
-/// Creates a store with a due key `a` after 50,000 entries, which is more than one call reads.
+/// Creates a store whose due index has 50,000 other entries before the due key `a`. One call reads fewer
+/// entries.
 async fn due_behind(entries: &str, job: &str) -> (Own, Owner, String) {
     let own = Own::start().await;
     let mut owner = Owner::claim(&own.store, "s", 0).await;
@@ -346,7 +350,7 @@ async fn due_behind(entries: &str, job: &str) -> (Own, Owner, String) {
     (own, owner, due)
 }
 
-/// The store removes due entries that disagree with their records.
+/// The store must remove entries of the due index that contradict the key records.
 #[tokio::test]
 async fn outdated_due_entries_are_removed() {
     let (own, owner, due) = due_behind("'gone-' .. i", "").await;
@@ -354,7 +358,7 @@ async fn outdated_due_entries_are_removed() {
     assert_eq!(own.command(&["ZCARD", &due]).int(), Some(1));
 }
 
-/// Damaged key records that are due keep their entries, and hide no other key.
+/// If a due key has a damaged record, its entry must stay in the due index, and must not hide other keys.
 #[tokio::test]
 async fn damaged_due_jobs_hide_no_other() {
     let damage = "redis.call('HSET', name, 'jbad-' .. i, 'x')";
@@ -363,7 +367,8 @@ async fn damaged_due_jobs_hide_no_other() {
     assert_eq!(own.command(&["ZCARD", &due]).int(), Some(50_001));
 }
 
-/// An entry that is not text is not a key: the store names it instead of reading it again and again.
+/// An entry of the due index that is not valid text cannot be a key. The store must report it, instead of reading it
+/// again and again.
 #[tokio::test]
 async fn due_entry_that_is_not_text_is_named() {
     let own = Own::start().await;

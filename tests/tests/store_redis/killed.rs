@@ -1,5 +1,5 @@
-//! Tests of a server that is killed at any moment and started again. With `appendfsync always` no answered
-//! commit is lost.
+//! Tests of a server that is killed at random moments and started again. With `appendfsync always`, no answered commit
+//! may be lost.
 
 use std::sync::Arc;
 
@@ -27,11 +27,11 @@ async fn answered_commits_survive_killed_server() {
         server.restart().expect("a server that comes back");
     }
     work.until_more(20);
-    // The next commit of each worker would also have reported a lost commit.
+    // A lost commit would also have made the next commit of its worker fail.
     work.finish(&*store).await;
 }
 
-/// A server without persistence is empty after a restart, and the store reports it.
+/// A server without persistence is empty after a restart. The store must report this.
 #[tokio::test]
 async fn server_without_persistence_is_detected() {
     let options = ordain_servers::Options::new().without_persistence();

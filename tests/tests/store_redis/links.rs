@@ -1,4 +1,4 @@
-//! Connections that the store leaves and opens again elsewhere.
+//! Tests of connections that the store must replace, some of them by connections to other addresses.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,8 +16,9 @@ async fn put(store: &RedisStore, value: &str) -> bool {
     store.put_marks(&[mark]).await.is_ok()
 }
 
-/// A server that closes idle connections without notice causes no false alarm: the store regularly probes the rarely
-/// used connections of commits that wait for replicas.
+/// A server closes connections that have been idle for its `timeout`. This must not look like a broken connection. So
+/// the store regularly sends requests on the connections of commits that wait for replicas, which may be idle for a
+/// long time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_connections_survive_the_timeout_of_the_server() {
     let server = Server::start(&["timeout 4"]).expect("a server");
@@ -27,7 +28,7 @@ async fn idle_connections_survive_the_timeout_of_the_server() {
     let store = RedisStore::open(options).await.expect("the store");
     let mut owner = Owner::claim(&store, "s", 0).await;
     let started = Instant::now();
-    // The writes of marks do not use the connections of commits.
+    // Writes of marks use another connection than commits, so the connections of commits are idle meanwhile.
     while started.elapsed() < Duration::from_secs(10) {
         assert!(put(&store, "1").await);
         sleep(Duration::from_millis(500)).await;
@@ -35,13 +36,14 @@ async fn idle_connections_survive_the_timeout_of_the_server() {
     for shard in 0..store.shards() {
         let mut names = (0..).map(|number| format!("key-{number}"));
         let key = names.find(|key| owner.shard(key) == shard).expect("a key of the shard");
-        // Panics if the store does not know whether the commit was applied, as after a broken connection.
+        // This call panics if the store does not know whether the commit was applied, as after a broken connection.
         owner.write(&store, absent(&key)).await;
     }
     assert_eq!(store.disconnects(), 0);
 }
 
-/// If all nodes move at once, the store finds them again at the configured address.
+/// All nodes of a Cluster move to other addresses at once. The store must find them again through the configured
+/// address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn moved_cluster_is_found_again() {
     let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
@@ -59,8 +61,8 @@ async fn moved_cluster_is_found_again() {
     assert_eq!(store.mark("m").await.expect("a mark"), Some("after".into()));
 }
 
-/// During a search for slots, the library queries only the nodes that it remembers. If the nodes leave all these
-/// addresses meanwhile, the store finds them at the configured address.
+/// The client library searches for the owners of slots only at the nodes that it knows. If all nodes leave these
+/// addresses during a search, the store must find them through the configured address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_that_moves_during_a_search_for_slots_is_found_again() {
     let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
@@ -70,7 +72,8 @@ async fn cluster_that_moves_during_a_search_for_slots_is_found_again() {
     for proxy in cluster.proxies() {
         proxy.lose_requests(u64::MAX, "SLOTS");
     }
-    // The next call for a mark is redirected, and the library searches for the slots.
+    // The slot of the mark moves, so the next call for the mark is redirected, and the library searches for the owners
+    // of the slots.
     let slot = cluster.slot("{0}").expect("a slot");
     let from = cluster.owner(slot).expect("an owner");
     cluster.migrate(slot, (from + 1) % 3).expect("a migration").finish().expect("an end");
@@ -88,13 +91,14 @@ async fn cluster_that_moves_during_a_search_for_slots_is_found_again() {
             sleep(Duration::from_millis(200)).await;
         }
     };
-    // Without the store's own search, no call would ever end.
+    // If the store did not search for the nodes itself, this call would never end.
     timeout(Duration::from_mins(1), comes_back).await.expect("the store reconnects");
     println!("the store reconnected after {:?}", started.elapsed());
     assert_eq!(store.mark("m").await.expect("a mark"), Some("after".into()));
 }
 
-/// The store leaves a master that the Sentinel does not reach and has replaced, even if this process still reaches it.
+/// The Sentinel does not reach the master and has replaced it. The store must switch to the new master, even if it
+/// still reaches the old one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replaced_master_is_left_although_it_replies() {
     let group = Sentinel::start().expect("a group");

@@ -1,4 +1,4 @@
-//! Tests of lost requests and replies: every repeated request takes effect once.
+//! Tests of lost requests and lost replies. A repeated request must take effect only once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use rand_chacha::ChaCha8Rng;
 use super::own::{Own, next_of, numbers, step, until_applied};
 use super::work::{Work, pause};
 
-/// The number of losses in the loop.
+/// How many requests or replies the network loses in a test with random losses.
 const LOSSES: u64 = 300;
 
 /// A store behind a proxy, and a direct connection to the same store.
@@ -38,7 +38,8 @@ impl Lossy {
         Self { direct, proxy, store }
     }
 
-    /// Returns the bytes before the first key of a script call, and that key.
+    /// Returns the part of a script call that contains the number of its Redis keys and the first of them. The proxy
+    /// recognises the call by these bytes.
     fn first_key(&self, count: u32, shard: u32, rest: &str) -> String {
         let name = self.direct.name(shard, rest);
         format!("\r\n${}\r\n{count}\r\n${}\r\n{name}\r\n", count.to_string().len(), name.len())
@@ -77,7 +78,7 @@ async fn commit_is_applied_once() {
     assert_eq!((counts.replies_lost, counts.requests_lost), (2, 1));
 }
 
-/// A claim takes several requests. Any of them may be lost.
+/// A claim takes several requests, and each of them may be lost. The next claim must nevertheless get a higher epoch.
 #[tokio::test]
 async fn claim_is_higher_after_any_loss() {
     let rig = Lossy::start().await;
@@ -173,7 +174,7 @@ async fn removed_outbox_entries_and_marks_persist() {
     assert_eq!((counts.replies_lost, counts.requests_lost), (2, 2));
 }
 
-/// All shards commit through a network that constantly loses messages and closes connections.
+/// All shards commit through a network that continually loses requests and replies, and closes connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commits_continue_through_bad_network() {
     let rig = Lossy::start().await;

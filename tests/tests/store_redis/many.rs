@@ -1,4 +1,4 @@
-//! Tests of amounts of data that one call must not read completely.
+//! Tests of large amounts of data, which one call must not read completely.
 
 use ordain_core::{Cause, DeadLetter, LetterContent, WriteCondition};
 use ordain_store::{LetterListing, SpillArea};
@@ -6,10 +6,11 @@ use ordain_tests::conformance::{DEAD_TTL, Owner, event, fresh, job};
 
 use super::own::{Own, letter, step};
 
-/// More entries than one call reads.
+/// A number of entries that is larger than the number that one call reads.
 const MANY: usize = 50_000;
 
-/// Letters of other causes, and expired letters, hide no event that arrived too far ahead.
+/// The store must find the dead letter of an event that arrived too far ahead, even behind many expired dead letters
+/// and dead letters of other causes.
 #[tokio::test]
 async fn far_ahead_event_is_found_behind_large_letters() {
     let own = Own::start().await;
@@ -37,7 +38,7 @@ async fn far_ahead_event_is_found_behind_large_letters() {
     assert_eq!((found[0].0, found[0].1.data()), (21, &b"wanted"[..]));
 }
 
-/// Foreign entries do no harm, however many of them precede an event.
+/// The store must find an event behind any number of entries that another program has written.
 #[tokio::test]
 async fn event_is_found_behind_foreign_entries() {
     let own = Own::start().await;
@@ -48,7 +49,7 @@ async fn event_is_found_behind_foreign_entries() {
     write.record.spilled.add(40);
     owner.write(store, write).await;
     let name = own.name(owner.shard("a"), "spilled:s");
-    // As many entries as one call reads. The last of them has the length of a valid entry.
+    // Adds as many entries as one call reads. Only the last of them has the length of a valid entry.
     let put = "for i = 1, 1263 do \
                redis.call('ZADD', name, 0, '\\0\\1a' .. struct.pack('>I8I4', 16, i)) end \
                redis.call('ZADD', name, 0, '\\0\\1a' .. struct.pack('>I8', 17))";
@@ -56,7 +57,8 @@ async fn event_is_found_behind_foreign_entries() {
     assert_eq!(owner.spilled(store, "a", 0).await, [40]);
 }
 
-/// The store reads index entries without values in parts, and finds the entry after them.
+/// Many entries of an index lead to no value. The store must read them in several short calls, and find the valid entry
+/// after them.
 #[tokio::test]
 async fn entry_is_found_behind_orphan_index_entries() {
     let own = Own::start().await;
@@ -74,7 +76,8 @@ async fn entry_is_found_behind_orphan_index_entries() {
         let add = format!("for i = 1, {MANY} do redis.call('ZADD', name, 0, {member}) end");
         own.lua(&add, &name, b"");
     };
-    // Every second entry begins no block: no Ordain process wrote it.
+    // Half of the entries of `spilled` are not at the beginning of a block of events, so no process of Ordain can have
+    // written them.
     put("spilled:s", "'\\0\\1a' .. struct.pack('>I8', i * 8)");
     put("letters:s", "'a\\0\\0' .. struct.pack('>I8I8', i, 0)");
     own.command(&["SLOWLOG", "RESET"]);

@@ -1,4 +1,4 @@
-//! Tests of a Cluster whose slots move during commits.
+//! Tests of commits in a Cluster while slots move to other nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,8 @@ async fn commits_continue_while_slot_moves() {
     }
 }
 
-/// For a moment two nodes have parts of one key, which is not damage.
+/// While a slot moves, each of two nodes has a part of one key's data. The store must not report this as damage, but
+/// wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_wait_for_slot_migration() {
     let cluster = Cluster::start(3).expect("a Cluster");
@@ -90,7 +91,8 @@ async fn reads_wait_for_slot_migration() {
     assert_eq!(loaded.map(|loaded| loaded.ids.len()), Some(1));
 }
 
-/// The store sends a commit together with its wait for replicas to the new node.
+/// A commit waits for replicas, and its slot moves. The store must send both the commit and the command `WAIT` to the
+/// new node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_commit_follows_its_slot() {
     let serving = Options::new().line("cluster-require-full-coverage no");
@@ -113,7 +115,7 @@ async fn waiting_commit_follows_its_slot() {
     assert_eq!(numbers(&store, &owner, "a").await, [1, 2]);
 }
 
-/// Makes a node without keys a replica of another node, which gets its slots.
+/// Moves the slots of a node without keys to the node `master`, and makes the node without keys its replica.
 fn follow(cluster: &Cluster, spare: usize, master: usize) {
     let count = 16_384 / cluster.nodes().len();
     let [first, last] = [spare * count, (spare + 1) * count - 1].map(|slot| slot.to_string());

@@ -1,4 +1,4 @@
-//! A server of one test, in which the test causes failures, and the operations of these tests on a store.
+//! A Redis server that one test has for itself, so that the test can make it fail. Also helpers for such tests.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,15 +15,15 @@ use ordain_tests::conformance::{Owner, absent, next};
 
 use super::support::options;
 
-/// A Redis server. The alias distinguishes the server from the store.
+/// A Redis server. The alias avoids confusion with the store in Redis.
 pub(super) type Server = ordain_servers::Redis;
 
-/// The time limit of every wait. Only a failing test waits this long.
+/// The time limit of each wait in these tests. Only a failing test reaches it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// The delay between two attempts of a commit.
 const RETRY: Duration = Duration::from_millis(2);
 
-/// A server and a new store on it.
+/// A server, and a new store on this server.
 pub(super) struct Own {
     pub(super) server: Server,
     pub(super) options: RedisOptions,
@@ -31,7 +31,7 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// Starts a durable server with default options, and a new store.
+    /// Starts a durable server with default options. Creates a new store on it.
     pub(super) async fn start() -> Self {
         Self::on(Server::start(&[]).expect("a server")).await
     }
@@ -43,7 +43,7 @@ impl Own {
         Self { server, options, store }
     }
 
-    /// Returns the name of one of the keys of the store.
+    /// Returns the name of a Redis key of the store: `rest` in the shard `shard`.
     pub(super) fn name(&self, shard: u32, rest: &str) -> String {
         format!("{}:{{{shard}}}:{rest}", self.options.prefix)
     }
@@ -53,7 +53,8 @@ impl Own {
         self.server.command(command).expect("an answer")
     }
 
-    /// Runs Lua code with one key as `name` and some bytes as `bytes`.
+    /// Runs Lua code on the server. The code finds the given Redis key in the variable `name`, and the given bytes in
+    /// the variable `bytes`.
     pub(super) fn lua(&self, body: &str, name: &str, bytes: &[u8]) -> Reply {
         let script = format!(
             "local name = KEYS[1] local bytes = string.gsub(ARGV[1], '..', function(two) \
@@ -63,7 +64,7 @@ impl Own {
         self.command(&["EVAL", &script, "1", name, &hex.concat()])
     }
 
-    /// Returns the bytes of the Lua expression `value` for a key.
+    /// Returns the value of the Lua expression `value`, in which `name` is the given Redis key.
     pub(super) fn bytes(&self, value: &str, name: &str) -> Vec<u8> {
         let body = format!(
             "return (string.gsub({value}, '.', function(one) \
@@ -75,7 +76,7 @@ impl Own {
         (0..hex.len()).step_by(2).map(byte).collect()
     }
 
-    /// Puts bytes into a field of a hash.
+    /// Writes bytes into a field of the Redis hash `name`.
     pub(super) fn put_field(&self, name: &str, field: &[u8], bytes: &[u8]) {
         let count = field.len();
         let put = format!(
@@ -84,7 +85,7 @@ impl Own {
         self.lua(&put, name, &[field, bytes].concat());
     }
 
-    /// Returns the bytes of a field of a hash.
+    /// Returns the bytes in a field of the Redis hash `name`.
     pub(super) fn bytes_of_field(&self, name: &str, field: &[u8]) -> Vec<u8> {
         let escaped: Vec<String> = field.iter().map(|byte| format!("\\{byte:03}")).collect();
         self.bytes(&format!("redis.call('HGET', name, '{}')", escaped.concat()), name)
@@ -96,7 +97,8 @@ impl Own {
     }
 }
 
-/// Returns the write that settles an event of a key, with a message whose data is the sequence.
+/// Returns a write that settles one event of a key and emits one message. The data of the message is the sequence of
+/// the event.
 pub(super) fn step(key: &str, sequence: u64) -> KeyWrite {
     let mut write = if sequence == 1 { absent(key) } else { next(key, sequence) };
     let data = sequence.to_string();
@@ -121,7 +123,7 @@ pub(super) fn letter(key: &str, sequence: u64, tag: u64) -> DeadLetter {
     }
 }
 
-/// Sends a batch until it is answered.
+/// Sends a batch repeatedly, until the store answers it.
 pub(super) async fn until_answered(
     store: &dyn Store,
     owner: &Owner,
@@ -136,7 +138,7 @@ pub(super) async fn until_answered(
     }
 }
 
-/// Sends a batch until it is answered, and checks that it is applied.
+/// Sends a batch repeatedly, until the store answers it. Checks that the store has applied the batch.
 pub(super) async fn until_applied(
     store: &dyn Store,
     owner: &Owner,
@@ -148,7 +150,7 @@ pub(super) async fn until_applied(
     }
 }
 
-/// Returns the next sequence of a key; 1 if the key has no record.
+/// Returns the next sequence of a key, or 1 if the key has no record.
 pub(super) async fn next_of(store: &dyn Store, key: &str) -> u64 {
     let row = store.key("s", key).await.expect("a read");
     row.map_or(1, |(row, _)| row.record.expect("a key record that can be read").next)
@@ -159,7 +161,7 @@ pub(super) async fn outbox(store: &dyn Store, owner: &Owner, shard: u32) -> Vec<
     store.outbox(&owner.partition, shard, 0, usize::MAX).await.expect("the outbox")
 }
 
-/// Returns the numbers of the commits in the outbox of the shard of a key.
+/// Returns the numbers of the commits in the outbox of the shard that contains `key`.
 pub(super) async fn numbers(store: &dyn Store, owner: &Owner, key: &str) -> Vec<u64> {
     let entries = outbox(store, owner, owner.shard(key)).await;
     entries.iter().map(|entry| entry.number).collect()

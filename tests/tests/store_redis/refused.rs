@@ -1,5 +1,5 @@
-//! Tests of stores that are refused at once and with a reason when they are opened, and of servers that a
-//! start waits for.
+//! Tests of stores that cannot be opened, for which the error must come at once and state a reason. Also tests of
+//! servers for which a start waits.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use ordain_tests::conformance::Owner;
 use super::own::{Own, Server, step};
 use super::support::options;
 
-/// The time limit for a refusal: less than the time that a start waits for a server.
+/// The time limit for a refusal. The limit is shorter than the time for which a start waits for a server.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
-/// Returns the reason why the store is not opened.
+/// Opens a store, which must fail at once. Returns the reason.
 async fn refused(options: &RedisOptions) -> String {
     let started = Instant::now();
     let opened = RedisStore::open(options.clone()).await;
@@ -92,7 +92,8 @@ async fn stopped_server_is_waited_for() {
     Owner::claim(&store, "s", 0).await.write(&store, step("a", 1)).await;
 }
 
-/// The number of shards is lost: with another number the store would search for keys in wrong places.
+/// The description of the store, with its number of shards, is lost. With another number of shards, the store would
+/// search for keys in the wrong shards.
 #[tokio::test]
 async fn store_without_description_is_refused() {
     let own = Own::start().await;
@@ -104,7 +105,7 @@ async fn store_without_description_is_refused() {
     assert!(words.contains(&name) && words.contains("shards"), "{words}");
 }
 
-/// An open store must not begin anew after the server lost everything.
+/// If the server loses all data under an open store, this store must not start with an empty store.
 #[tokio::test]
 async fn claim_in_emptied_store_is_refused() {
     let own = Own::start().await;
@@ -118,7 +119,7 @@ async fn claim_in_emptied_store_is_refused() {
     Owner::claim(&reopened, "s", 0).await;
 }
 
-/// The URL contradicts the server.
+/// The URL of the store does not match the server.
 #[tokio::test]
 async fn url_that_does_not_match_server_is_refused() {
     let own = Own::start().await;
@@ -130,7 +131,7 @@ async fn url_that_does_not_match_server_is_refused() {
     let address = RedisAddress::parse(&url).expect("a URL");
     let words = refused(&RedisOptions { address, ..own.options.clone() }).await;
     assert!(words.contains("DB index") && words.contains("127.0.0.1"), "{words}");
-    // Another database contains another store.
+    // Another database number of the same server can contain another store.
     let url = format!("redis://127.0.0.1:{}/3", own.server.port());
     let address = RedisAddress::parse(&url).expect("a URL");
     let other = RedisStore::open(RedisOptions { address, shards: 9, ..own.options.clone() }).await;

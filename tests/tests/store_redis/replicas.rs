@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::own::{Own, Server, next_of, numbers, step, until_applied};
 use super::work::Work;
 
-/// Opens a store whose commits wait for this number of replicas.
+/// Opens a store whose commits wait for `replicas` replicas.
 async fn waiting(own: &Own, replicas: u32) -> RedisStore {
     let options = RedisOptions { replicas, ..own.options.clone() };
     RedisStore::open(options).await.expect("the store")
@@ -72,7 +72,8 @@ async fn commit_with_too_few_replicas_is_not_answered() {
     assert_eq!(numbers(&store, &owner, "a").await, [1]);
 }
 
-/// The server loses its scripts, the connection closes, and the replica pauses.
+/// The server loses its scripts, the connection closes, and the replica pauses. Commits that wait for the replica must
+/// nevertheless continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_commits_continue_after_faults() {
     let own = Own::start().await;
@@ -112,9 +113,10 @@ fn put(id: &str, shards: u32) -> Arc<AssignRequest> {
     })
 }
 
-/// A server with `min-replicas-to-write` refuses all writes while its replica is silent for longer than
-/// `min-replicas-max-lag`. Meanwhile, the store confirms no commit and no event of a producer, and its errors name the
-/// reason. When the replica is back, the same commit and the same event are written once.
+/// A server with `min-replicas-to-write` refuses all writes if its replica has been silent for longer than
+/// `min-replicas-max-lag`. During this time, the store must confirm no commit and no event of a producer, and its
+/// errors must name the reason. When the replica answers again, the repeated commit and the repeated event must be
+/// written once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn master_without_replica_refuses_writes_until_it_is_back() {
     let own = Own::start().await;

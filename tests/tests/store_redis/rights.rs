@@ -1,4 +1,5 @@
-//! Tests of the rights that a user of the server needs: these are necessary, and sufficient.
+//! Tests of the rights that a Redis user needs for the store. The rights below must be sufficient, and each of them
+//! must be necessary.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,37 +19,38 @@ use ordain_tests::conformance::{Owner, event, number_of};
 use super::own::{Server, next_of, numbers, step, until_applied};
 use super::support::options;
 
-/// The rights of every user, in addition to access to the keys with the prefix of the store.
+/// The rights that every user needs, in addition to access to the Redis keys with the prefix of the store.
 pub(super) const RIGHTS: &str = "evalsha eval info config|get time type \
     hget hmget hset hdel hexists hlen hscan hstrlen sadd smembers \
     zadd zrem zrange zrangebylex zrangebyscore zcount zrank zscore";
-/// The additional right for a store at a database number.
+/// The additional right for a store whose URL has a database number.
 pub(super) const WITH_DATABASE: &str = "select";
 /// The additional rights in a Cluster.
 pub(super) const IN_CLUSTER: &str = "cluster|slots ping asking";
-/// The right for a command that the client library sends to the nodes of a Cluster, and whose refusal it ignores.
-/// Redis knows the command from 7.2 on.
+/// The right for a command that the client library sends to the nodes of a Cluster. The library ignores a refusal of
+/// this command. Redis has the command since version 7.2.
 const SET_CLIENT_INFO: &str = "client|setinfo";
 /// The additional right under Sentinel.
 pub(super) const UNDER_SENTINEL: &str = "role";
 /// The additional right for commits that wait for replicas.
 pub(super) const WITH_REPLICAS: &str = "wait";
 
-/// Returns the rules of a user who has only these rights on the store `ordain`.
+/// Returns the ACL rules of a user who has only the given rights, and only for the store `ordain`.
 pub(super) fn rules(rights: &[&str]) -> String {
     let rights = rights.join(" ");
     let rights: Vec<&str> = rights.split_whitespace().collect();
     format!("resetchannels ~ordain:* -@all +{}", rights.join(" +"))
 }
 
-/// Grants the user `shop` the right to a command that only Redis 7.2 and later know.
+/// Grants the user `shop` the right [`SET_CLIENT_INFO`].
 pub(super) fn allow_client_info(server: &Server) {
     let allow = ["ACL", "SETUSER", "shop", &format!("+{SET_CLIENT_INFO}")];
-    // An earlier server refuses the unknown command, and the library's request is no denied command then.
+    // A Redis before 7.2 refuses this, because it does not have the command. Then it also does not list the library's
+    // request as denied.
     server.attempt(&allow).expect("an answer");
 }
 
-/// Returns the requests that a server denied to users.
+/// Returns the requests that the server denied because of missing rights.
 pub(super) fn denied(server: &Server) -> Vec<Reply> {
     server.command(&["ACL", "LOG"]).expect("a log").parts().to_vec()
 }
@@ -63,7 +65,7 @@ fn start(rules: &str) -> Server {
     Server::with(&options).expect("a server")
 }
 
-/// Commits everything that a commit can write and remove.
+/// Makes commits that write and remove all kinds of data.
 async fn write_everything(store: &RedisStore, owner: &mut Owner) {
     let mut write = step("a", 1);
     write.spill = (3..40).map(|sequence| (sequence, event("a", sequence, "held"))).collect();
@@ -95,7 +97,7 @@ async fn write_everything(store: &RedisStore, owner: &mut Owner) {
     owner.write(store, step("a", 3)).await;
 }
 
-/// Ends a key, which the next commit removes.
+/// Makes a key expire. The next commit removes its data.
 async fn let_a_job_end(store: &RedisStore, owner: &mut Owner) {
     let mut ended = step("b", 1);
     ended.expire_in = Some(0);
@@ -108,7 +110,7 @@ async fn let_a_job_end(store: &RedisStore, owner: &mut Owner) {
     owner.write(store, step(&mate.expect("a key"), 1)).await;
 }
 
-/// Reads everything that the store can read, removes outbox entries and writes marks.
+/// Reads all kinds of data of the store, removes outbox entries, and writes marks.
 async fn read_everything(store: &RedisStore, owner: &mut Owner) {
     assert_eq!(owner.spilled(store, "a", 0).await, [] as [u64; 0]);
     let due = store.due(&owner.partition, Some(&(5, "x".into())), 10, true).await;
@@ -155,7 +157,7 @@ async fn read_everything(store: &RedisStore, owner: &mut Owner) {
     assert_eq!(other.load(store, "a").await.expect("a key record").record.takeovers, 1);
 }
 
-/// A user without any other rights can do everything that the store does.
+/// A user with exactly these rights can make all requests of the store.
 #[tokio::test]
 async fn user_with_least_rights_can_do_everything() {
     let server = start(&rules(&[RIGHTS, WITH_DATABASE]));
@@ -187,8 +189,8 @@ async fn user_with_least_rights_can_do_everything() {
 #[tokio::test]
 async fn missing_right_is_named_at_start() {
     let server = start(&rules(&[RIGHTS, WITH_DATABASE]));
-    // Without the first two rights no request is possible. Without the third the log reports the missing
-    // information.
+    // These three rights are tested elsewhere. Without `evalsha` or `eval`, no request is possible. Without
+    // `config|get`, the store opens, and its log reports the missing information.
     let outside = ["evalsha", "eval", "config|get"];
     for right in RIGHTS.split_whitespace().filter(|right| !outside.contains(right)) {
         server.command(&["ACL", "SETUSER", "shop", &format!("-{right}")]).expect("a rule");
@@ -198,7 +200,7 @@ async fn missing_right_is_named_at_start() {
         server.command(&["ACL", "SETUSER", "shop", &format!("+{right}")]).expect("a rule");
     }
     RedisStore::open(options_of(&server)).await.expect("the store");
-    // Rights for some configurations only.
+    // The following rights are needed for some configurations only.
     let waiting = RedisOptions { replicas: 1, ..options_of(&server) };
     let Err(StoreError::Unusable(words)) = RedisStore::open(waiting).await.map(drop) else {
         panic!("without {WITH_REPLICAS}")
@@ -210,7 +212,7 @@ async fn missing_right_is_named_at_start() {
     assert!(words.contains("select"), "{words}");
 }
 
-/// A commit that needs a revoked right is made once, after the right is granted again.
+/// A right is revoked while a commit needs it. When the right is granted again, the commit must be made once.
 #[tokio::test]
 async fn revoked_right_is_waited_for() {
     let server = start(&rules(&[RIGHTS, WITH_DATABASE]));
@@ -240,7 +242,8 @@ async fn revoked_right_is_waited_for() {
     assert_eq!(numbers(&store, &owner, "a").await.len(), taken.len());
 }
 
-/// Tests a rule that is easier to write, and the information that the store lacks under this rule.
+/// Tests an ACL rule that is easier to write: all commands except the dangerous ones. Under this rule, the store lacks
+/// some information.
 #[tokio::test]
 async fn user_without_dangerous_commands_can_do_everything() {
     let server = start("~ordain:* +@all -@dangerous +info");

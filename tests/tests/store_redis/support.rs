@@ -1,4 +1,4 @@
-//! Stores on real servers, each with its own prefix.
+//! Helpers that create stores on real Redis servers. Several stores share a server, and each store has its own prefix.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -9,7 +9,7 @@ use ordain_store::{RedisAddress, RedisOptions};
 use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{DEAD_TTL, Fixture};
 
-/// One server for all cases. Each store has its own prefix, so a case can only slow another one down.
+/// One server for all tests. Each store has its own prefix, so a test cannot change the data of another test.
 static ALONE: LazyLock<ordain_servers::Redis> =
     LazyLock::new(|| ordain_servers::Redis::start(&[]).expect("a server"));
 
@@ -61,7 +61,7 @@ impl Rig {
     }
 }
 
-/// Returns the options of a new store at a URL.
+/// Returns the options of a store with a new prefix on the server at `url`.
 pub(super) fn options(url: &str) -> RedisOptions {
     RedisOptions {
         address: RedisAddress::parse(url).expect("a URL"),

@@ -1,4 +1,4 @@
-//! Tests of TLS: the system must trust the certificate of the server.
+//! Tests of TLS. The store must refuse a server whose certificate the system does not trust.
 
 use std::process::Command;
 
@@ -9,12 +9,14 @@ use ordain_tests::conformance::Owner;
 use super::own::{Server, next_of, step};
 use super::support::options;
 
-/// The environment variable that marks the child process. Its value is the URL of the server.
+/// The environment variable that marks the child process. The variable's value is the URL of the server.
 const URL: &str = "ORDAIN_TEST_TLS_URL";
-/// The environment variable for the certificates that the child trusts instead of the certificates of the system.
+/// The environment variable that names a file of certificates. The child trusts them instead of the certificates of the
+/// system.
 const TRUSTED: &str = "SSL_CERT_FILE";
 
-/// Commits over TLS, or prints the reason of the refusal. Does nothing unless the process is the child.
+/// Commits over TLS, or prints the reason why the store does not open. Does nothing in the parent process, where the
+/// variable [`URL`] is not set.
 #[tokio::test]
 async fn child() {
     let Ok(url) = std::env::var(URL) else { return };
@@ -29,7 +31,7 @@ async fn child() {
     }
 }
 
-/// Runs the child, and returns the line that it printed.
+/// Runs the child process. Returns the line that the child printed.
 fn answer(url: &str, variables: &[(&str, &str)]) -> String {
     let output = Command::new(std::env::current_exe().expect("this test"))
         .args(["--exact", "store_redis::tls::child", "--nocapture"])

@@ -1,5 +1,5 @@
-//! Owners that commit continuously, one for each shard, while a test causes failures. At the end the
-//! answered commits are compared with the stored data.
+//! Workers that commit continuously while a test causes failures. Each worker acts as the owner of one shard. At the
+//! end, the answered commits are compared with the stored data.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use super::own::{outbox, step, until_applied};
 
 /// The number of keys of each shard.
 const KEYS: usize = 3;
-/// The distance from the settled event to a spilled event.
+/// The distance from the sequence of the settled event to the sequence of a spilled event.
 const AHEAD: u64 = 4;
-/// The delay between two commits of a shard, in which the test can cause a failure.
+/// The delay between two commits of a shard. The test can also cause a failure in this time.
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// The commits of all shards, in progress.
+/// The running workers of all shards.
 pub(super) struct Work {
     shared: Arc<Shared>,
     tasks: JoinSet<Worker>,
@@ -36,12 +36,13 @@ struct Shared {
     answered: AtomicU64,
 }
 
-/// The owner of one shard, which sends each commit until it is answered.
+/// A worker that acts as the owner of one shard. The worker sends each commit repeatedly, until the store answers the
+/// commit.
 pub(super) struct Worker {
     owner: Owner,
     pub(super) shard: u32,
     keys: Vec<(Key, Progress)>,
-    /// The longest time from a first attempt to its answer.
+    /// The longest time from the first attempt of a commit to its answer.
     pub(super) longest: Duration,
     random: ChaCha8Rng,
 }
@@ -54,7 +55,7 @@ struct Progress {
 }
 
 impl Work {
-    /// Starts the owners. The seed is printed with a failure.
+    /// Starts the workers. Prints the seed of their random choices, so that a failure can be reproduced.
     pub(super) async fn start(store: &Arc<RedisStore>) -> Self {
         let seed: u64 = rand::random();
         println!("seed {seed}");
@@ -79,7 +80,8 @@ impl Work {
         wait_until("more commits", || Ok(self.answered() >= wanted)).expect("more commits");
     }
 
-    /// Stops after all commits in progress are answered, and compares them with the stored data.
+    /// Waits until all commits in progress are answered, and stops the workers. Compares the answered commits with the
+    /// stored data.
     pub(super) async fn finish(self, store: &dyn Store) -> Vec<Worker> {
         self.shared.ends.store(true, Ordering::Relaxed);
         let workers = self.tasks.join_all().await;
@@ -115,7 +117,7 @@ impl Worker {
         self
     }
 
-    /// Commits an event of some keys, at least one.
+    /// Commits one event each of at least one key.
     async fn commit(&mut self, store: &dyn Store) {
         let which = self.random.random_range(1..1_u32 << KEYS);
         let mut writes = Vec::new();
@@ -142,7 +144,7 @@ impl Worker {
         assert_eq!(applied.refused, [], "commit {} of shard {}", batch.number, self.shard);
     }
 
-    /// Checks that the store has every answered commit, complete and once.
+    /// Checks that the store has every answered commit completely and exactly once.
     async fn check(&self, store: &dyn Store) {
         let entries = outbox(store, &self.owner, self.shard).await;
         let numbers: Vec<u64> = entries.iter().map(|entry| entry.number).collect();
@@ -167,7 +169,7 @@ impl Worker {
     }
 }
 
-/// Waits for a random time in this range of milliseconds.
+/// Waits for a random time, in milliseconds, from the range `ms`.
 pub(super) fn pause(random: &mut impl Rng, ms: Range<u64>) {
     std::thread::sleep(Duration::from_millis(random.random_range(ms)));
 }

@@ -1,5 +1,5 @@
-//! Tests of the records of writers in Redis: a record has exactly the calls that the store has processed, it has a
-//! limited size, and it expires.
+//! Tests of the records of writers in Redis. A record must contain exactly the calls that the store has processed, must
+//! have a limited size, and must expire.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use super::own::Own;
 
 /// The shard of all calls.
 const SHARD: u32 = 0;
-/// The hash of the stream.
+/// The Redis hash with the queues of the stream and the records of the writers.
 const LOG: &str = "log:stream/s";
-/// A writer, and the field of its record.
+/// The id of a writer. [`FIELD`] is the field that contains the record of this writer.
 const WRITER: u64 = 7;
 const FIELD: &str = "r0000000000000007";
-/// The writer whose calls remove expired records.
+/// The id of another writer. The calls of this writer remove expired records.
 const OTHER_WRITER: u64 = 8;
 const MINUTE: u64 = 60_000;
-/// The time between two calls of the other writer. A longer step would count as a jump of the clock.
+/// The time between two calls of the other writer. The store would treat a longer step as a jump of the clock.
 const STEP_MINUTES: u64 = 5;
 
-/// Adds one entry to a queue by a call of a writer. Returns false if the queue has no room.
+/// Makes a call of a writer that adds one entry to a queue. Returns false if the queue is full.
 async fn put(own: &Own, writer: u64, call: u64, queue_limit: u64) -> Result<bool, StoreError> {
     let event = Arc::new(Event::new(&EventParts { key: "a", id: "1", ..EventParts::default() }));
     let items = vec![AssignItem { event, partition: 0, number: 0 }];
@@ -56,7 +56,7 @@ async fn calls(own: &Own, writer: u64) -> Result<WriterCalls, StoreError> {
     own.store.writer_calls(&partition, SHARD, writer).await.map(|(calls, _)| calls)
 }
 
-/// Calls arrive in any order, and some arrive twice or never. The record has exactly the calls that arrived.
+/// Calls arrive in any order, and some arrive twice or never. The record must contain exactly the calls that arrived.
 #[tokio::test]
 async fn record_has_exactly_the_calls_that_arrived() {
     let own = Own::start().await;
@@ -77,8 +77,8 @@ async fn record_has_exactly_the_calls_that_arrived() {
     assert!(others.is_empty(), "writers have records of their own");
 }
 
-/// A record has at most 64 ranges of calls. Above this limit, the oldest missing calls count as present, so that the
-/// store never reports a loss that did not happen.
+/// A record has at most 64 ranges of calls. Above this limit, the oldest missing calls count as processed. So the store
+/// never reports a loss that did not happen.
 #[tokio::test]
 async fn oldest_missing_calls_are_forgotten_beyond_the_limit() {
     let own = Own::start().await;
@@ -93,9 +93,10 @@ async fn oldest_missing_calls_are_forgotten_beyond_the_limit() {
     assert!((100..200).step_by(2).all(|call| !stored.contains(call)));
 }
 
-/// A call that finds a full queue is not in the record, because its writer uses its number again. Otherwise, the store
-/// would still know the number after it has lost the entries of the later call. A call that is repeated because its
-/// answer was lost is never refused: its number is in the record already.
+/// A refused call, for which the queue is full, must not be in the record, because the writer uses the number of this
+/// call again. If the number were in the record, the store could lose the later call with this number and not notice
+/// the loss. A call that is repeated because its answer was lost must not be refused, because its number is already in
+/// the record.
 #[tokio::test]
 async fn refused_calls_are_not_in_the_record() {
     let own = Own::start().await;
@@ -108,7 +109,7 @@ async fn refused_calls_are_not_in_the_record() {
     assert!(put(&own, WRITER, 1, 1).await.expect("an answer"), "the repeated call is refused");
 }
 
-/// Lets time pass, in which another writer makes calls. Returns the number of its next call.
+/// Advances the clock by `minutes`. Meanwhile, the other writer makes calls. Returns the number of its next call.
 async fn pass(own: &Own, minutes: u64, first_call: u64) -> u64 {
     let mut call = first_call;
     for _ in 0..minutes / STEP_MINUTES {
@@ -119,8 +120,8 @@ async fn pass(own: &Own, minutes: u64, first_call: u64) -> u64 {
     call
 }
 
-/// A record stays for at least half an hour after the last call of its writer. Later, a call of another writer removes
-/// it.
+/// A record must stay for at least half an hour after the last call of its writer. Later, a call of another writer
+/// removes the record.
 #[tokio::test]
 async fn record_of_silent_writer_expires() {
     let own = Own::start().await;
@@ -134,15 +135,16 @@ async fn record_of_silent_writer_expires() {
     assert!(calls(&own, WRITER).await.expect("no record").is_empty());
     let stored = calls(&own, OTHER_WRITER).await.expect("a record");
     assert!((1..next).all(|call| stored.contains(call)));
-    // The list of expiring records does not grow: it has at most the last two renewals of the other writer.
+    // The list of records that will expire must not grow. The list may only have the last two renewals of the other
+    // writer's record.
     let fields = own.command(&["HKEYS", &own.name(SHARD, LOG)]);
     let blocks = fields.parts().iter().filter_map(|field| field.text());
     let blocks: Vec<&str> = blocks.filter(|field| field.starts_with('d')).collect();
     assert!((1..=2).contains(&blocks.len()), "{blocks:?}");
 }
 
-/// The clock of the server jumps forward and back by hours, and another writer makes the first call after each jump. The
-/// store keeps the record of the silent writer.
+/// The clock of the server jumps forward and back by hours, and the other writer makes the first call after each jump.
+/// The store must keep the record of the silent writer.
 #[tokio::test]
 async fn record_survives_jumps_of_the_clock() {
     let own = Own::start().await;
@@ -159,8 +161,8 @@ async fn record_survives_jumps_of_the_clock() {
     }
 }
 
-/// If another program damages a record, calls of the writer fail with an error that names the record, and write
-/// nothing.
+/// If another program damages a record, calls of its writer must fail with an error that names the record, and must
+/// write nothing.
 #[tokio::test]
 async fn damaged_record_is_named() {
     let own = Own::start().await;

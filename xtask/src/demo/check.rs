@@ -1,5 +1,5 @@
-//! Replays every order from the input with a naive implementation, and compares the expected output with the
-//! actual output. This module must not share code with the host.
+//! Executes every order of the input with a naive implementation, and compares the result with the output of the host.
+//! This module must not share code with the host.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
@@ -101,7 +101,7 @@ pub(crate) fn check(events: &Path, receipts: &Path, letters: &[Value]) -> Result
     Ok(verdict)
 }
 
-/// Replays an order from its first event to its last.
+/// Executes the events of an order from the first to the last, and adds each difference to the verdict.
 fn replay(key: &str, order: &Order, refused: &mut BTreeSet<(String, u64)>, verdict: &mut Verdict) {
     let mut status = None;
     let mut amount = 0;

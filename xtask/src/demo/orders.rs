@@ -7,13 +7,13 @@ pub(crate) fn step(kind: &str) -> &str {
 
 /// The effect of a step on an order.
 pub(crate) enum Done {
-    /// The step is valid. `receipt` is true if the handler writes a receipt, `ended` if the order ends.
+    /// The step is valid. `receipt` is true if the handler emits a receipt. `ended` is true if the order ends.
     Went { receipt: bool, ended: bool },
-    /// The step is impossible.
+    /// The step is impossible, so the handler rejects the event.
     Refused,
 }
 
-/// Applies a step, by the table in the documentation of `plugins/orders`.
+/// Applies a step to an order with the status `from`, by the table in the documentation of `plugins/orders`.
 pub(crate) fn apply(from: Option<&str>, to: &str) -> Done {
     let possible = matches!(
         (from, to),

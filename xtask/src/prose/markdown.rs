@@ -13,7 +13,8 @@ pub(super) fn passages(text: &str) -> Vec<Passage> {
     let mut line = 1;
     let mut counted = 0;
     for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
-        // The parser reports events in order, except that a container ends after its parts.
+        // The parser reports events in the order of their starts. Only the end of a container has an earlier start than
+        // the events before it, because its range is the whole container.
         if range.start > counted {
             line += text[counted..range.start].matches('\n').count();
             counted = range.start;

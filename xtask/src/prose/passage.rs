@@ -1,6 +1,6 @@
-//! A passage of prose as words, each with its line.
+//! A passage of prose, split into words with their lines.
 
-/// A paragraph, a heading, a cell of a table, a comment or a message. Code within it counts as one word of backticks.
+/// A paragraph, a heading, a cell of a table, a comment or a message. Code between backticks counts as one word.
 pub(super) struct Passage {
     text: String,
     /// For each piece of the text, its offset in `text` and its line in the file.
@@ -15,7 +15,7 @@ pub(super) struct Word {
     pub(super) text: String,
     pub(super) line: usize,
     pub(super) starts_sentence: bool,
-    /// True if punctuation follows the word, so that no phrase continues after it.
+    /// True if punctuation follows the word. A phrase never continues after such a word.
     pub(super) ends_clause: bool,
     /// The range of the word in the passage.
     start: usize,
@@ -67,13 +67,13 @@ impl Passage {
         let mut words: Vec<Word> = Vec::new();
         let mut starts_sentence = true;
         for (start, raw) in split_at_spaces(&text) {
-            // The part is a placeholder, whose braces contain punctuation.
+            // A placeholder such as `{name:?}` is one word, although its braces contain punctuation.
             let core = match (raw.find('{'), raw.rfind('}')) {
                 (Some(first), Some(last)) if first < last => &raw[first..=last],
                 _ => raw.trim_matches(|letter: char| !letter.is_alphanumeric() && letter != '`'),
             };
             if core.is_empty() {
-                // The part is only a dash, a list's mark or a bracket.
+                // The part has no word: it is only a dash, a list's mark or a bracket.
                 if let Some(last) = words.last_mut() {
                     last.ends_clause = true;
                 }
@@ -99,7 +99,7 @@ impl Passage {
         self.pieces.get(after.saturating_sub(1)).map_or(0, |(_, line)| *line)
     }
 
-    /// Returns the text of the words from `first` to `last` as it is in the file, with some words on each side.
+    /// Returns the original text of the words from `first` to `last`, with some words on each side.
     pub(super) fn excerpt(&self, words: &[Word], first: usize, last: usize) -> String {
         let from = words[first.saturating_sub(CONTEXT_WORDS)].start;
         let to = words[(last + CONTEXT_WORDS).min(words.len() - 1)].end;

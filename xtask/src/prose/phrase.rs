@@ -53,7 +53,7 @@ pub(super) fn find(passage: &Passage) -> Vec<(&'static Family, usize, String)> {
     let words = passage.words();
     let mut found = Vec::new();
     for family in &FAMILIES {
-        // A heading or the head of a table is a label, which may start with any word.
+        // A heading or the head cell of a table is a label, not a sentence, and may start with any word.
         let is_exempt = passage.is_heading && family.name == "sentence-start";
         if is_exempt {
             continue;
@@ -114,7 +114,7 @@ fn is_one_of(word: &Word, alternatives: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Returns the families whose rules a text breaks.
+    /// Returns the names of the families whose rules a text breaks.
     fn offended(text: &str) -> Vec<&'static str> {
         let mut passage = Passage::new(false);
         passage.push(1, text);

@@ -11,7 +11,7 @@ pub(super) struct Source {
 
 /// Marks of comments in Rust and WIT, the longest ones first.
 const MARKS: [&str; 3] = ["//!", "///", "//"];
-/// Attributes of items that only tests have.
+/// Attributes of items that exist only in tests.
 const TEST_ATTRIBUTES: [&str; 3] = ["#[cfg(test)]", "#[cfg(all(test", "#[test]"];
 
 /// Reads a file of Rust. WIT has comments of the same form.
@@ -105,7 +105,7 @@ struct Lexer<'a> {
     lines: usize,
     /// The number of open brackets of all kinds.
     depth: usize,
-    /// The bracket depth of the test item that is being read.
+    /// The bracket depth at which the current test item began; `None` outside of test items.
     test: Option<usize>,
     comments: Comments,
     literals: Vec<Passage>,
@@ -136,7 +136,7 @@ impl<'a> Lexer<'a> {
         }
         if TEST_ATTRIBUTES.iter().any(|attribute| rest.starts_with(attribute)) {
             self.test.get_or_insert(self.depth);
-            // The next steps count the brackets of the attribute.
+            // Skips only one byte: the next steps must count the brackets of the attribute.
             return self.advance(1);
         }
         match rest.as_bytes()[0] {

@@ -16,11 +16,11 @@ type Version = [u32; 3];
 /// A program that the tests or the lints start.
 struct Server {
     program: &'static str,
-    /// Returns the program's output with its version; `None` if the program is missing.
+    /// Returns the output in which the program prints its version; `None` if the program is missing.
     version: fn() -> Result<Option<String>>,
     /// The oldest supported version.
     least: Version,
-    /// Name of its package in Debian and Ubuntu, and in Homebrew.
+    /// Name of its package in Debian and Ubuntu. The next field is the name in Homebrew.
     apt: &'static str,
     brew: &'static str,
     /// The service that the package would start on its default port.
@@ -50,7 +50,8 @@ const LUACHECK: Server = Server {
 /// The programs that tests start.
 const SERVERS: [Server; 3] = [
     REDIS,
-    // The scripts of RabbitMQ may require another user, even to print the version.
+    // In Debian, only root can make RabbitMQ print its version. `rabbit_version` finds the version in the name of a
+    // folder.
     Server {
         program: "rabbitmq-server",
         version: || Ok(ordain_servers::rabbit_version()),
@@ -59,7 +60,7 @@ const SERVERS: [Server; 3] = [
         brew: "rabbitmq",
         service: Some("rabbitmq-server"),
     },
-    // Creates the certificates of a server with TLS.
+    // The tests create the certificates of TLS servers with this program.
     Server {
         program: "openssl",
         version: || printed("openssl", "version"),

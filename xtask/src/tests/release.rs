@@ -1,5 +1,6 @@
-//! Tests against the servers of another release of Debian. As root on Linux, the release is installed in a folder of its
-//! own. The tests are built here and run inside that folder. Otherwise they run here, with the servers in the PATH.
+//! Tests against the servers of another release of Debian. As root on Linux, the command installs the release in a
+//! folder of its own. It builds the tests outside of the folder, and runs them with the folder as their root.
+//! Otherwise, it runs the tests with the servers in the `PATH`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -52,7 +53,7 @@ impl ServerRelease {
         }
     }
 
-    /// Returns the programs of the tests, each with the part of the tests' names that the release runs.
+    /// Returns the test programs to run, each with a filter: only tests whose names contain the filter run.
     fn programs(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Debian13Valkey => &[("store_redis", "")],
@@ -61,7 +62,7 @@ impl ServerRelease {
     }
 }
 
-/// Runs the tests of a release, or those of them whose names contain `filter`.
+/// Runs the tests of a release. With `filter`, runs only the tests whose names contain the filter.
 pub(super) fn test(release: ServerRelease, filter: Option<&str>) -> Result<()> {
     let folder = if is_root()? { Some(install(release)?) } else { None };
     if folder.is_none() {
@@ -88,7 +89,7 @@ fn is_root() -> Result<bool> {
     Ok(cfg!(target_os = "linux") && id.stdout.trim_ascii() == b"0")
 }
 
-/// Installs a release into a folder, unless an earlier call has done so. Returns the folder.
+/// Installs a release into a folder, if no earlier call has installed it. Returns the folder.
 fn install(release: ServerRelease) -> Result<PathBuf> {
     let folder = target_dir().join("servers").join(release.name());
     let complete = folder.join("ordain-complete");
@@ -129,7 +130,7 @@ fn install(release: ServerRelease) -> Result<PathBuf> {
 fn build(program: &str) -> Result<PathBuf> {
     say(&format!("building {program}"));
     let mut build = cargo("test");
-    // The selection of the other tests, so that all share one build.
+    // These are the arguments of the other test commands, so that all of them share one build.
     build.args(["--release", "--workspace", "--exclude", "ordain-sim", "--no-run"]);
     build.arg("--message-format=json-render-diagnostics");
     let output = build.stderr(Stdio::inherit()).output()?;
@@ -161,7 +162,7 @@ fn inside(folder: &Path, program: &Path) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
     command.arg(folder).arg(root().join("tests")).arg(program);
-    // The folder for temporary files that is shared.
+    // `/tmp` is the folder for temporary files that both root folders share.
     command.env("TMPDIR", "/tmp");
     command
 }

@@ -14,13 +14,13 @@ use ordain_util::text::escape_invisible;
 /// The arguments of a queue.
 pub(crate) type QueueArguments = BTreeMap<ShortString, AMQPValue>;
 
-/// Maximum number of declarations. RabbitMQ has fewer arguments of queues.
+/// Maximum number of declarations. RabbitMQ knows fewer queue arguments, so the limit only ends an endless comparison.
 const ATTEMPTS_LIMIT: usize = 32;
 
 /// The value of `DELIVERY_LIMIT_ARGUMENT` that excludes a limit.
 pub(super) const NO_DELIVERY_LIMIT: &str = "-1";
 
-/// The arguments with which a queue loses events, and the actions of the broker.
+/// The arguments with which a queue loses events, each with the broker's action.
 const LOSSY_ARGUMENTS: [(&str, &str); 5] = [
     ("x-message-ttl", "drops messages that wait for longer"),
     ("x-expires", "removes the queue with its messages if no consumer uses it for this time"),
@@ -43,7 +43,7 @@ pub(crate) struct QueueForm {
     pub(crate) is_complete: bool,
 }
 
-/// A difference between the expected form of a queue and the queue.
+/// A difference between the expected form and the actual form of a queue.
 #[derive(Debug)]
 pub(crate) struct FormDifference {
     /// The argument, or another property such as `durable`; empty if the broker named none.
@@ -53,12 +53,13 @@ pub(crate) struct FormDifference {
 }
 
 impl QueueForm {
-    /// Returns whether the queue is of type stream. If the name of the queue is long, the broker's words are cut off
-    /// before the value of an argument, but they still name the argument.
+    /// Returns whether the queue is of type stream. If the name of the queue is long, the broker's text is cut off
+    /// before the value of an argument. The text still names the argument, so an argument that only streams have is
+    /// sufficient.
     pub(crate) fn is_stream(&self) -> bool {
-        let is_of_streams =
+        let is_stream_argument =
             |difference: &FormDifference| STREAM_ARGUMENTS.contains(&difference.argument.as_str());
-        self.differences.iter().any(is_of_streams)
+        self.differences.iter().any(is_stream_argument)
             || self.is_complete
                 && self.arguments.get(QUEUE_TYPE_ARGUMENT).is_some_and(|kind| kind == "stream")
     }
@@ -79,9 +80,9 @@ impl QueueForm {
         lossy.collect()
     }
 
-    /// Compares a queue with the expected arguments of a durable queue. The queue must exist: then a declaration changes
-    /// nothing. Each refused declaration names one difference. The next declaration takes the queue's own value of this
-    /// argument, until the broker accepts a declaration or names no further argument.
+    /// Compares a queue with the expected arguments of a durable queue. The queue must exist, so that a declaration
+    /// changes nothing. Each refused declaration names one difference. The next declaration takes the queue's own value
+    /// of this argument, until the broker accepts a declaration or names no further argument.
     pub(crate) async fn read(
         broker: &BrokerEndpoint,
         connection: &Connection,
@@ -112,7 +113,7 @@ impl QueueForm {
             let is_repeated = form.differences.iter().any(|known| known.argument == argument);
             form.differences.push(FormDifference { argument: argument.to_owned(), reason });
             let Some(Difference { current: Some(current), .. }) = difference else { break };
-            // No broker names such a long argument.
+            // RabbitMQ has no argument with such a long name.
             let Ok(name) = ShortString::try_new(argument) else { break };
             if is_repeated {
                 break;
@@ -169,7 +170,7 @@ fn parse_current(text: &str) -> Option<CurrentValue> {
         return Some(CurrentValue::Missing);
     }
     let Some(rest) = text.strip_prefix("the value '") else {
-        // The type of a queue is written without its own type.
+        // RabbitMQ writes the value of `x-queue-type` without the type of the value.
         let value = text.strip_prefix('\'')?.trim_end().strip_suffix('\'')?;
         return Some(CurrentValue::Value(long_string(value)));
     };
@@ -192,8 +193,8 @@ mod tests {
         parse_difference(text).map(|difference| (difference.argument, difference.current))
     }
 
-    /// The broker does not name all arguments of a queue with a long name. The arguments in the form may then be those of
-    /// the comparison.
+    /// The broker does not name all arguments of a queue with a long name. The form may then contain expected arguments
+    /// that the queue does not have.
     #[test]
     fn incomplete_form_is_a_stream_only_by_arguments_of_streams() {
         for (argument, is_stream) in [
@@ -214,7 +215,7 @@ mod tests {
         }
     }
 
-    /// The texts are those of RabbitMQ 3.10.8.
+    /// The texts come from RabbitMQ 3.10.8.
     #[test]
     fn refusals_name_the_value_of_the_queue() {
         let start = "PRECONDITION_FAILED - inequivalent arg";

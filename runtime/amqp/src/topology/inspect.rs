@@ -1,5 +1,6 @@
-//! Inspects the queues and exchanges of a stream for `ordain check --connect`. This module must not declare or bind
-//! anything: it repeats a declaration only if the queue or exchange exists, so that the broker only compares.
+//! Inspects the queues and exchanges of a stream for `ordain check --connect`. This module must not create or bind
+//! anything. The module sends a declaration only for a queue or exchange that exists: the broker then only compares the
+//! arguments.
 
 use std::collections::BTreeMap;
 
@@ -147,7 +148,7 @@ impl Topology {
         let Some(exchange) = &self.exchange else { return Ok(()) };
         let mut is_type_known = true;
         if self.declare && self.partitions > 1 {
-            // A refused type closes the connection of an older broker.
+            // An older broker closes the connection when it refuses the type, so this test has its own connection.
             let connection = broker.connect("ordain check").await?;
             match self.declare_known_exchange(broker, &connection, KNOWN_EXCHANGE).await {
                 Err(error @ BrokerError::Refused { cause: RefusalCause::Unsupported, .. }) => {

@@ -10,15 +10,15 @@ use super::{Topology, check_exchange};
 use crate::connect::{BrokerEndpoint, BrokerError};
 
 impl Topology {
-    /// Returns the name of the exchange's marker. The queue's name makes the marker unique to the stream, and lies within
-    /// the rights that the stream needs. The digest of the exchange's name makes another marker for another exchange. It
-    /// is short, because AMQP limits the whole name to 255 bytes.
+    /// Returns the name of the exchange's marker. The name begins with the name of the queue, so it is unique to the
+    /// stream, and the user of the stream has the right to declare it. The digest distinguishes the markers of
+    /// exchanges with different names. The digest is short, because AMQP limits the whole name to 255 bytes.
     fn exchange_marker(&self, exchange: &str) -> String {
         format!("{}.x{:06x}.marker", self.queue, digest(exchange.as_bytes()) & 0xff_ffff)
     }
 
-    /// Returns whether the exchange was removed since a marker of it was declared. Returns `false` if the exchange is
-    /// missing now. See [`Self::declare_exchange_marker`].
+    /// Returns whether the exchange was removed and declared again after its marker was declared. Returns `false` if
+    /// the exchange is missing now. See [`Self::declare_exchange_marker`].
     pub(crate) async fn is_exchange_replaced(
         &self,
         broker: &BrokerEndpoint,
@@ -83,7 +83,8 @@ impl Topology {
 
     /// Declares the marker of a partition's queue: an exchange that the broker deletes when its last binding is
     /// deleted. Only the queue is bound to the marker. The marker therefore disappears together with the queue, and
-    /// shows later whether the queue of this name is still the same queue. AMQP has no other identity of a queue.
+    /// shows later whether the queue of this name is still the same queue. AMQP offers no other way to identify a
+    /// queue.
     pub(crate) async fn declare_marker(
         &self,
         broker: &BrokerEndpoint,

@@ -86,7 +86,7 @@ fn status_text(row: &KeyRow) -> String {
             let times = pluralized(u64::from(*attempts), "time");
             format!("event {next} failed {times} and will be retried")
         }
-        // The stream's setting `retry.attempts` limits the attempts of such failures.
+        // The stream's setting `retry.attempts` limits the attempts only for the causes `Retry` and `Timeout`.
         Some(KeyStatus::Parked) if matches!(cause(row), Some(Cause::Retry | Cause::Timeout)) => {
             format!(
                 "parked at event {next} after attempt {attempts}, the last that `retry.attempts` allows"
@@ -104,7 +104,8 @@ fn reason_text(trouble: &TroubleRow) -> String {
     format!("reason: {error} ({cause}), since {since}{}\n", version.unwrap_or_default())
 }
 
-/// Returns the missing events for which the key waits: from event `next` to the last event before the held events.
+/// Returns a text that names the missing events for which the key waits: from event `next` to the last event before the
+/// held events.
 fn missing_events(row: &KeyRow) -> String {
     events(row.next, row.held.first.saturating_sub(1))
 }
@@ -124,7 +125,8 @@ fn held_text(row: &KeyRow) -> String {
     }
 }
 
-/// Returns a text about the requests for the events of an open gap, by source. The text is empty if no gap is open.
+/// Returns a text about the requests to each replay source for the missing events of an open gap. The text is empty if
+/// no gap is open.
 fn requests_text(row: &KeyRow) -> String {
     let gap = row.gaps.as_ref().and_then(|gaps| gaps.last());
     let Some(gap) = gap.filter(|gap| gap.end().is_some_and(GapEnd::is_open)) else {

@@ -13,7 +13,7 @@ use super::super::HEADERS_LIMIT;
 use super::super::envelope::EventEnvelope;
 use super::{DecodeError, DecodeResult, EventDecoder, EventRejection, unreadable};
 
-/// Prefix of the headers that are attributes.
+/// Prefix of the HTTP headers that contain attributes of an event.
 const ATTRIBUTE_PREFIX: &str = "ce-";
 /// The header that every event in binary mode has.
 const SPECVERSION_HEADER: &str = "ce-specversion";
@@ -21,13 +21,13 @@ const SPECVERSION_HEADER: &str = "ce-specversion";
 /// The form in which a body holds events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentMode {
-    /// One event whose data is the body.
+    /// The body is the data of one event, and HTTP headers contain the attributes of the event.
     Binary,
-    /// One event in JSON.
+    /// The body is one event in JSON.
     Structured,
-    /// A JSON array of events.
+    /// The body is a JSON array of events.
     Batch,
-    /// One event per line.
+    /// The body has one event in JSON per line.
     Lines,
 }
 

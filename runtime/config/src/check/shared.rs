@@ -8,8 +8,9 @@ use crate::text::ResourceName;
 use crate::{AmqpSourceConfig, Config, ExchangeBinding, SinkConfig, SourceConfig};
 
 impl ConfigChecker<'_> {
-    /// Checks that each stream of the broker has its own queues, and that a partitioned exchange serves one stream. A
-    /// partitioned exchange divides its messages among all queues and exchanges that are bound to it.
+    /// Checks that each stream that reads from the broker has its own queues, and that a partitioned exchange serves
+    /// only one stream. A partitioned exchange divides its messages among all bound queues and exchanges, so a second
+    /// stream would take messages from the first.
     pub(super) fn shared_queues(&mut self) {
         let sources: Vec<_> = amqp_sources(self.config).collect();
         for (index, (name, source)) in sources.iter().enumerate() {
@@ -88,8 +89,8 @@ impl ConfigChecker<'_> {
         while let Some(from) = open.pop() {
             for (name, source) in amqp_sources(self.config) {
                 let Some(own) = &source.exchange else { continue };
-                // If Ordain does not declare the queue of a stream, the queue's bindings are unknown, so the stream
-                // does not count.
+                // If Ordain does not declare the queue of a stream, Ordain does not know the bindings of the queue. The
+                // result does not contain such a stream.
                 if own.0 == from && source.declare {
                     readers.push(name);
                 }
@@ -121,8 +122,9 @@ fn queues(source: &AmqpSourceConfig) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns the first queue that two sources have in common. If both sources have `declare`, their queues for dropped
-/// messages count too. Otherwise a stream may read the queue for the other stream's dropped messages on purpose.
+/// Returns the first queue that two sources have in common. If Ordain declares the queues of both sources, the
+/// comparison includes their queues `{queue}.dropped`. Otherwise one stream may read the other stream's
+/// `{queue}.dropped` on purpose.
 fn shared_queue(source: &AmqpSourceConfig, other: &AmqpSourceConfig) -> Option<String> {
     let both_declare = source.declare && other.declare;
     let dropped = |source: &AmqpSourceConfig| {

@@ -1,4 +1,4 @@
-//! Decides about arriving events.
+//! Decides what happens to arriving events.
 
 use std::sync::Arc;
 
@@ -44,8 +44,8 @@ impl Sequencer {
     }
 
     /// Accepts an event without a delivery. Drops the event if `overflow` is `dead-letter` and the blocked key already
-    /// has `spill_limit` waiting events. In a `fifo` stream, never drops the event, because the next offered event of
-    /// the key would overtake it. Offered events cannot fill the memory, because the source limits their number.
+    /// has `spill_limit` waiting events. In a `fifo` stream, never drops the event, because the key would then execute
+    /// its next offered event first. Offered events cannot fill the memory, because the source limits their number.
     fn accept_undelivered(&mut self, index: u32, event: Arc<Event>) {
         if self.settings.ordering == OrderingMode::Fifo || !self.overflows(index) {
             self.accept(index, 0, event);
@@ -111,7 +111,7 @@ impl Sequencer {
         index
     }
 
-    /// Decides about an event of a lane, or keeps the event until the lane's key record is loaded.
+    /// Decides what happens to an event of a lane, or keeps the event until the lane's key record is loaded.
     pub(super) fn accept(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         match &lane.mode {
@@ -143,13 +143,13 @@ impl Sequencer {
         }
     }
 
-    /// Keeps an event until its lane can decide about it.
+    /// Keeps an event until its lane can decide what happens to the event.
     pub(super) fn defer(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
         self.memory += event.memory();
         self.lanes[index].deferred.push(DeferredEvent::new(delivery, event));
     }
 
-    /// Decides about the events that the lane kept.
+    /// Decides what happens to the events that the lane kept.
     pub(super) fn accept_deferred(&mut self, index: u32) {
         for DeferredEvent { delivery, event, replayed } in
             std::mem::take(&mut self.lanes[index].deferred)
@@ -227,7 +227,7 @@ impl Sequencer {
         self.hold(index, sequence, delivery, event);
     }
 
-    /// Holds a new event of the lane. Its sequence is `done` or higher.
+    /// Holds a new event of the lane. The sequence of the event is `done` or higher.
     fn hold(&mut self, index: u32, sequence: u64, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         if sequence != lane.done {
@@ -250,8 +250,8 @@ impl Sequencer {
                 self.queue_orphan_letter(letter, delivery);
                 return;
             }
-            // An event without a delivery (offered, or found by replay) runs at once if no earlier event is missing. It
-            // needs no room in the spill area.
+            // An event without a delivery (offered, or found by replay) runs at once if no earlier event is missing.
+            // Such an event needs no room in the spill area.
             let runs = delivery == 0 && sequence == lane.front;
             if sequenced && !runs && self.overflows(index) {
                 self.dead_letter_overflow(index, sequence, delivery, &event);

@@ -1,4 +1,4 @@
-//! Results of executed events of a lane. They wait for the commit that contains them.
+//! The results of the executed events of a lane, until a commit contains them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use crate::letter::{DeadLetter, LetterId};
 use crate::settings::SequencerSettings;
 use crate::version::Rollout;
 
-/// Results that one handler version produced and that are committed together.
+/// The results of consecutive events of one key. One handler version executed these events, and one commit contains all
+/// their results.
 #[derive(Debug)]
 pub(super) struct ResultChunk {
     /// The sequence after the last event of these results.

@@ -1,6 +1,6 @@
 //! The cold state of a lane: fields that most lanes do not need. If `gap.tail` is set, which is not the default, every
-//! lane needs them. The fields are stored apart from the lane, because with a hundred thousand lanes the time per event
-//! depends mainly on how much memory the event touches.
+//! lane needs these fields. The fields are stored apart from the lane, because with a hundred thousand lanes the time
+//! per event depends mainly on how much memory the event touches.
 
 use std::ops::{Deref, RangeInclusive};
 
@@ -9,7 +9,8 @@ use super::lane::{SpillCheck, StoredRevision};
 use crate::event::DeliveryNumber;
 use crate::key_record::SpillExtent;
 
-/// The optional cold state. Reading an absent state returns empty values.
+/// The cold state of a lane, which is allocated only if the lane needs it. Reading an absent state returns empty
+/// values.
 #[derive(Debug, Default)]
 pub(super) struct ColdState(Option<Box<ColdFields>>);
 
@@ -22,8 +23,8 @@ pub(super) struct ColdFields {
     pub(super) checks: Vec<SpillCheck>,
     /// The extent of the events that are only in the store's spill area, not in memory.
     pub(super) stored_only: SpillExtent,
-    /// The fields by which the lane recognizes another owner's write. They have the values that the store will have
-    /// after the commit in flight.
+    /// The fields by which the lane recognizes another owner's write. The fields have the values that the store will
+    /// have after the commit in flight.
     pub(super) revision: StoredRevision,
     /// The serial of the read of spilled events, while that read is in progress.
     pub(super) page: Option<u64>,
@@ -37,8 +38,8 @@ pub(super) struct ColdFields {
     /// the handler.
     pub(super) trapped: Option<(u64, u64)>,
     pub(super) retry_at: Option<u64>,
-    /// The rollout number that the key needs ([`crate::KeyRecord::missing_rollout`]), if this process does not know it
-    /// yet.
+    /// The rollout number that the key needs ([`crate::KeyRecord::missing_rollout`]), if this process does not know
+    /// that rollout yet.
     pub(super) newer_rollout: Option<u64>,
     /// The time to load the key record again, because another partition had the key or may have it now.
     pub(super) reload_at: Option<u64>,
@@ -48,7 +49,7 @@ pub(super) struct ColdFields {
     pub(super) gap: Option<LaneGap>,
     /// The missing sequences that every round of the gap has requested so far.
     pub(super) requested: Vec<RangeInclusive<u64>>,
-    /// The time of the next round of replay, as the store recorded it, for a gap that the lane finds after a load.
+    /// The time of the next replay round according to the stored record, for a gap that the lane finds after a load.
     pub(super) gap_due: Option<u64>,
     /// The time of the earliest entry of the lane in the timers.
     pub(super) timer_at: Option<u64>,
@@ -115,7 +116,7 @@ impl ColdState {
 }
 
 impl ColdFields {
-    /// Removes the gap.
+    /// Removes the gap of the lane.
     pub(super) fn forget_gap(&mut self) {
         (self.gap, self.requested) = (None, Vec::new());
     }
@@ -135,7 +136,7 @@ impl ColdFields {
             reload_at,
             tail_at,
             gap,
-            // `requested` means nothing without a gap.
+            // Without a gap, `requested` has no meaning.
             requested: _,
             gap_due,
             timer_at: timer,

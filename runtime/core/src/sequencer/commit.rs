@@ -27,7 +27,7 @@ const RESEND_BACKOFF: BackoffBounds = BackoffBounds { min: 50, max: 5_000 };
 pub(super) struct ShardState {
     /// The time of the store's server minus the time of the sequencer, at the last reply, as a wrapping difference.
     pub(super) store_clock_offset: u64,
-    /// The number of the last batch formed.
+    /// The number of the last batch that was formed.
     number: u64,
     /// The batches to send to the store, in order. The first batch is being sent.
     sending: VecDeque<Arc<Batch>>,
@@ -35,8 +35,8 @@ pub(super) struct ShardState {
     pub(super) resend_at: Option<u64>,
     /// The number of times that the first batch got no reply.
     tries: u32,
-    /// The last batch that was formed, until its reply arrives. It is also the last batch of `sending`, except during a
-    /// recovery: then `sending` ends with a void batch, whose writes never apply.
+    /// The last batch that was formed, until its reply arrives. This batch is also the last batch of `sending`, except
+    /// during a recovery: then `sending` ends with a void batch, whose writes never apply.
     in_flight: Option<InFlightBatch>,
     /// The lanes that have something to write.
     pub(super) dirty: VecDeque<u32>,
@@ -58,8 +58,8 @@ struct InFlightBatch {
     batch: Arc<Batch>,
     /// The data that each write of the batch needs when the reply arrives.
     lanes: Vec<InFlightWrite>,
-    /// The deliveries of the events whose orphan dead letters are in the batch. Such a letter belongs to no key record.
-    /// The delivery of an event ends when the letter is durable.
+    /// The deliveries of the events whose orphan dead letters are in the batch. An orphan dead letter belongs to no key
+    /// record. The delivery of an event ends when the letter is durable.
     letters: Vec<DeliveryNumber>,
     /// The bytes of the messages and letters of the batch.
     bytes: usize,
@@ -124,8 +124,8 @@ impl Sequencer {
         let mut events = 0;
         let mut bytes = 0;
         let full = |events: usize, bytes: usize| events >= max_events || bytes >= max_bytes;
-        // Orphan letters come first. The write that removes the spilled events of an ended key must not precede the
-        // letters of these events.
+        // Orphan letters go into the batch first, because the write that removes the spilled events of an ended key
+        // must not precede the letters of these events.
         while !full(events, bytes)
             && let Some(free) = self.shards[shard].letters.pop_front()
         {
@@ -210,7 +210,7 @@ impl Sequencer {
         }
     }
 
-    /// Removes the first batch of a shard, because it is stored, and sends the next.
+    /// Removes the first batch of a shard, because the store has applied the batch, and sends the next batch.
     fn batch_stored(&mut self, shard: u32, applied: AppliedCommit) {
         let state = &mut self.shards[shard as usize];
         state.tries = 0;

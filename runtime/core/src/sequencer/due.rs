@@ -5,12 +5,12 @@ use super::Sequencer;
 use crate::effect::Effect;
 use crate::event::{Key, shard_of};
 
-/// The delay until the next read of the due index, in ms, in three cases: no lane was free for a due key, a lane with
-/// pending work left memory during the last pass over the index, or the store has not searched the whole index. Without
-/// the delay, the sequencer would read the index in a busy loop.
+/// The delay until the next read of the due index, in ms, in three cases: no lane was free for a due key, a lane whose
+/// key must be processed again left memory during the last pass over the index, or the store has not searched the whole
+/// index. Without the delay, the sequencer would read the index in a busy loop.
 const SCAN_RETRY_DELAY_MS: u64 = 1_000;
-/// The delay in the same three cases, in ms, when the source has ended. It is shorter, because the caller then waits
-/// until all events are settled.
+/// The delay in the same three cases, in ms, when the source has ended. This delay is shorter, because after the end of
+/// the source the caller waits until all events are settled.
 const SCAN_RETRY_DELAY_AT_END_MS: u64 = 20;
 /// The maximum number of entries in one read of the due index.
 const SCAN_PAGE_LIMIT: usize = 256;
@@ -24,8 +24,8 @@ pub(super) struct DueScan {
     after: Option<(u64, Key)>,
     reading: bool,
     in_pass: bool,
-    /// `true` if, since the last pass began, no lane with pending work has left memory, and no read has left a part of
-    /// the index unsearched.
+    /// `true` if the last pass was complete: since it began, every read has searched its whole part of the index, and
+    /// no lane whose key must be processed again has left memory.
     clean: bool,
 }
 

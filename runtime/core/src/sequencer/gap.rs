@@ -17,7 +17,7 @@ pub(super) struct LaneGap {
     pub(super) round: u32,
     /// `true` if a source may find more events later.
     may_find_more: bool,
-    /// `true` if a source could not be queried in this round. The round then does not count.
+    /// `true` if a source could not be queried in this round. The round then does not count towards `gap.attempts`.
     source_unreachable: bool,
     /// `true` if no later event has arrived. The sequencer then requests the next event only because the key is silent
     /// and `gap.tail` is set.
@@ -34,7 +34,8 @@ enum GapState {
     Reloading,
     /// The round queries the replay source with this number.
     Querying(usize),
-    /// All rounds are over. The sequencer applies `gap.on_exhausted` when everything before the gap has been executed.
+    /// All rounds are over, and the event is still missing. The sequencer applies `gap.on_exhausted` when everything
+    /// before the gap has been executed.
     Exhausted,
     /// The lane waits for the event without a time limit.
     Waiting,
@@ -131,8 +132,8 @@ impl Sequencer {
             };
             let cold = lane.cold.get_or_init();
             let until = match cold.gap_due.take() {
-                // The clock does not expire before `gap.timeout` after the claim. In this time, the source delivers the
-                // events again that the previous owner did not acknowledge.
+                // The clock runs for at least `gap.timeout` after this owner claimed the partition. In this time, the
+                // source delivers again the events that the previous owner did not acknowledge.
                 Some(due) if !ended => due.max(self.claimed_at.saturating_add(timeout)),
                 Some(due) => due,
                 None => since.saturating_add(timeout),
@@ -178,8 +179,8 @@ impl Sequencer {
         }
     }
 
-    /// Returns the time at which to request the next event of a key that receives no event from now until that time.
-    /// Returns `None` if `gap.tail` is not set.
+    /// Returns the time at which the sequencer requests the next event of a key, if the key receives no event until
+    /// then. Returns `None` if `gap.tail` is not set.
     pub(super) fn tail_from_now(&self) -> Option<u64> {
         let wait = |tail| if self.source_has_ended { 0 } else { tail };
         self.settings.gap.tail.map(|tail| self.now.saturating_add(wait(tail)))
@@ -230,7 +231,8 @@ impl Sequencer {
         }
     }
 
-    /// Returns whether no lane has a gap or a scheduled load that will change the lane even if no event arrives.
+    /// Returns whether every lane stays unchanged until an event arrives: no lane has a scheduled load, or a gap that
+    /// waits with a time limit.
     pub(super) fn all_wait_forever(&self) -> bool {
         self.changing_lanes == 0
     }

@@ -1,4 +1,4 @@
-//! Records the gaps of a lane in the key record, from the time when their clock expires.
+//! Records the gaps of a lane in the key record, as soon as their clocks expire.
 
 use std::sync::Arc;
 
@@ -31,8 +31,8 @@ impl Lane {
         self.record.gaps.push(GapEntry { rounds: 1, known_since: since, ..new });
     }
 
-    /// Records a source's answer: the events of the gap that it returned, or the reason of its
-    /// failure.
+    /// Records the answer of a source: the number of events of the gap that the source returned, and the reason if the
+    /// source failed.
     pub(super) fn record_answer(
         &mut self,
         source: &Arc<str>,
@@ -65,7 +65,8 @@ impl Lane {
         held.is_some_and(|held| held.replayed)
     }
 
-    /// Records how a gap ended after its last replay round. Extends the recorded gap to `last` if it ends earlier.
+    /// Records how a gap ended after its last replay round. Extends the recorded gap to `last` if the recorded gap ends
+    /// earlier.
     pub(super) fn give_up_gap(&mut self, end: GapEnd, last: u64) {
         if let Some(listed) = self.record.gaps.open_mut() {
             (listed.last, listed.end, listed.until) = (listed.last.max(last), end, 0);

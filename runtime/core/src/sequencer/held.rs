@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::event::{DeliveryNumber, Event};
 
-/// An event in memory.
+/// An event that a lane holds in memory.
 #[derive(Debug)]
 pub(super) struct HeldEvent {
     pub(super) sequence: u64,
@@ -31,13 +31,13 @@ pub(super) enum SpillCopy {
     Stored,
 }
 
-/// The initial capacity for a key's events.
+/// The initial capacity of a queue, in events.
 const INITIAL_CAPACITY: usize = 4;
 
 /// The held events of one key: first the executed events that are not yet durable, then the events to execute.
 #[derive(Debug, Default)]
 pub(super) struct HeldQueue {
-    /// Ascending by sequence.
+    /// The held events, in ascending order of their sequences.
     queue: VecDeque<HeldEvent>,
     /// The number of executed events at the front.
     executed: u32,
@@ -158,7 +158,7 @@ impl HeldQueue {
 
     /// Selects the events from `next` on that have no copy in the spill area. Passes each of them to `write`, in order,
     /// and marks its copy as being written. Stops when `write` returns `false`, because the write is full. Returns
-    /// whether all events fitted.
+    /// whether all events fitted into the write.
     pub(super) fn write_copies(
         &mut self,
         next: u64,
@@ -183,7 +183,8 @@ impl HeldQueue {
         self.executed = self.executed.saturating_sub(1);
         self.uncount(&held);
         if self.queue.is_empty() {
-            // Most keys hold no events most of the time, so the new empty queue gives their memory to other keys.
+            // A new queue replaces the empty queue to free its memory, because most keys hold no events most of the
+            // time.
             self.queue = VecDeque::new();
         }
         Some(held)

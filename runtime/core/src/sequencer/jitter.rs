@@ -1,4 +1,5 @@
-//! Computes the delays between tries. They grow exponentially, and contain jitter (a random part) from a seed.
+//! Computes the delays between tries. The delays grow exponentially, and contain jitter: a random part, computed from a
+//! seed.
 
 use crate::settings::BackoffBounds;
 

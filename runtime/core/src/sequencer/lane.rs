@@ -6,7 +6,7 @@
 //! durably   | yet durable   |  (or running)  |
 //! ```
 //!
-//! `held` contains all events in memory from `record.next` on, durable or not. It also keeps the events that are
+//! `held` contains all events in memory from `record.next` on, durable or not. `held` also keeps the events that are
 //! executed but not yet durable, because the sequencer executes them again if the store refuses their commit.
 //! `cold.stored_only` is the extent of the events that are only in the spill area: the part of the store that holds
 //! events before they can run.
@@ -33,7 +33,7 @@ const _: () = assert!(size_of::<Lane>() <= 400);
 /// key.
 const ROLLOUT_PROPAGATION_DELAY_MS: u64 = 1_000;
 
-/// An event that waits until its lane can decide about it.
+/// An event that waits until its lane can decide what happens to the event.
 #[derive(Debug)]
 pub(super) struct DeferredEvent {
     /// The number of the delivery; 0 if the source has not delivered the event.
@@ -65,12 +65,12 @@ pub(super) struct Lane {
     /// `true` if the sequencer only assumes that the store has no record, and no commit has confirmed that yet. Before
     /// a commit confirms it, no event may become a dead letter because of this assumption.
     pub(super) absence_assumed: bool,
-    /// The state after all events below `done`.
+    /// The handler's state after all events below `done`.
     pub(super) state: Option<Bytes>,
     pub(super) done: u64,
     pub(super) front: u64,
     pub(super) held: HeldQueue,
-    /// The events that wait until the lane can decide about them, in order of arrival.
+    /// The events that wait until the lane can decide what happens to them, in order of arrival.
     pub(super) deferred: Vec<DeferredEvent>,
     /// The results of executed or settled events that are not yet in a commit.
     pub(super) pending: SmallVec<[Box<ResultChunk>; 2]>,
@@ -151,8 +151,8 @@ pub(super) struct SpillCheck {
 pub(super) struct RunningTurn {
     pub(super) serial: u64,
     pub(super) events: u32,
-    /// `true` if the lane has restarted since the turn began. The sequencer drops the result when it arrives. Until
-    /// then, the sequencer starts no other turn of the lane.
+    /// `true` if the lane has restarted since the turn began. The sequencer drops the result of this turn when the
+    /// result arrives. Until then, the sequencer starts no other turn of the lane.
     pub(super) stale: bool,
 }
 
@@ -198,7 +198,8 @@ impl Lane {
         self.mode == LaneMode::Live
     }
 
-    /// Returns whether a late original is settled but not yet durable. Until it is durable, its repeats must wait.
+    /// Returns whether a late original is settled but not yet durable. Until the late original is durable, its repeats
+    /// must wait.
     pub(super) fn has_unwritten_late(&self) -> bool {
         self.writing_late || self.pending.iter().any(|chunk| !chunk.late_originals.is_empty())
     }
@@ -241,7 +242,7 @@ impl Lane {
         held.max(rest)
     }
 
-    /// Removes and returns the deliveries that repeat an event. They end when the event ends.
+    /// Removes and returns the deliveries that repeat an event. These deliveries end when the event ends.
     pub(super) fn take_repeats(&mut self, sequence: u64) -> Vec<DeliveryNumber> {
         let Some(cold) = self.cold.get_mut() else { return Vec::new() };
         let same = cold.repeats.extract_if(.., |repeat| repeat.0 == sequence);
@@ -331,7 +332,7 @@ impl Lane {
     }
 
     /// Returns whether the lane has events to spill, and `spill_limit` leaves room for them. The event at which a key
-    /// stopped needs no room, because the other events wait for that event.
+    /// stopped is spilled even without room, because the other events wait for that event.
     pub(super) fn can_spill(&self, settings: &SequencerSettings) -> bool {
         let head = || {
             let head = self.held.head();

@@ -1,5 +1,5 @@
-//! The table of all lanes (in-memory queues of the active keys) of a partition. It finds lanes by index and by key, and
-//! keeps two lists of lanes, least recently used first.
+//! The table of all lanes (in-memory queues of the active keys) of a partition. The table finds lanes by index and by
+//! key, and keeps two lists of lanes, each with the least recently used lane first.
 
 use std::ops::{Index, IndexMut};
 
@@ -13,8 +13,8 @@ use super::lane::Lane;
 #[derive(Debug)]
 pub(super) struct LaneTable {
     slab: Slab<Lane>,
-    /// The list links of each lane, by index. They are separate from the lanes, because a list operation also touches
-    /// the links of the neighbours and would otherwise load whole lanes into the cache of the processor.
+    /// The list links of each lane, by index. The links are separate from the lanes, because a list operation also
+    /// touches the links of the neighbours and would otherwise load whole lanes into the cache of the processor.
     links: Vec<ListLink>,
     by_key: HashTable<u32>,
     hasher: FixedState,
@@ -24,7 +24,7 @@ pub(super) struct LaneTable {
 /// The list that contains a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LaneList {
-    /// Lanes whose content is durable. They may leave memory.
+    /// Lanes whose content is durable. These lanes may leave memory.
     Evictable = 0,
     /// Lanes that hold events which cannot run now. Such a lane may leave memory after its events are spilled (moved
     /// into the store).

@@ -9,8 +9,8 @@ use crate::letter::{Cause, DeadLetter, LetterContent, LetterId};
 use crate::settings::OrderingMode;
 use crate::version::VersionName;
 
-/// An orphan dead letter, and the delivery that the sequencer acknowledges once the letter is durable. Such a letter
-/// belongs to no key record.
+/// An orphan dead letter, and the delivery that the sequencer acknowledges once the letter is durable. An orphan dead
+/// letter belongs to no key record.
 #[derive(Debug)]
 pub(super) struct OrphanLetter {
     pub(super) letter: DeadLetter,
@@ -74,7 +74,7 @@ pub(super) fn far_ahead_id(key: &Key, sequence: u64, event: &Event) -> LetterId 
 }
 
 impl Sequencer {
-    /// Handles a delivery that is not an event. The decoder created its letter.
+    /// Handles a delivery that is not an event. The decoder has already created the dead letter of the delivery.
     pub(super) fn unreadable(&mut self, delivery: DeliveryNumber, letter: DeadLetter) {
         self.stats.delivered += 1;
         self.window.open(delivery, NO_LANE, self.now);

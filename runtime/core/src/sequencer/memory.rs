@@ -34,8 +34,8 @@ impl Sequencer {
         self.memory + (self.turns + 1) * self.outcome_bytes <= self.settings.memory_budget
     }
 
-    /// Returns whether other actions must wait for the end of the last turn that started beyond the budget. They wait
-    /// only during the first 50 ms of that turn.
+    /// Returns whether other actions must wait for the end of the last turn that started beyond the budget. Other
+    /// actions wait only during the first 50 ms of that turn.
     pub(super) fn over_budget_turn_runs(&self) -> bool {
         self.over_budget_turn
             .is_some_and(|(_, at)| self.now < at.saturating_add(SLOW_TURN_TIMEOUT_MS))
@@ -50,12 +50,13 @@ impl Sequencer {
             .map(|(_, at)| at.saturating_add(SLOW_TURN_TIMEOUT_MS))
     }
 
-    /// Returns whether memory reaches the budget.
+    /// Returns whether the used memory has reached the budget.
     pub(super) fn is_full(&self) -> bool {
         self.memory >= self.settings.memory_budget
     }
 
-    /// Returns whether memory reaches three quarters of the budget. The sequencer then accepts no further deliveries.
+    /// Returns whether the used memory has reached three quarters of the budget. The sequencer then accepts no further
+    /// deliveries.
     pub(super) fn is_nearly_full(&self) -> bool {
         self.memory >= self.settings.memory_budget / 4 * 3
     }

@@ -1,6 +1,6 @@
 //! Restarts a lane. Usually the sequencer loads the key record again. If another partition has the key, the lane waits
-//! instead. If the key record is unreadable, the sequencer marks the lane as broken. In each case, the sequencer treats
-//! the lane's events that are not durable as if they had just arrived.
+//! instead of loading the record. If the key record is unreadable, the sequencer marks the lane as broken. In each
+//! case, the sequencer treats the lane's events that are not durable as if they had just arrived.
 
 use super::Sequencer;
 use super::arrive::is_next;
@@ -43,7 +43,7 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Turns the events that are not durable back into arrivals.
+    /// Resets the lane, and turns its events that are not durable into arrivals again.
     fn unwind(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         debug_assert!(!lane.writing, "a lane restarts only while no write of it is in flight");
@@ -71,7 +71,7 @@ impl Sequencer {
                 lane.deferred.push(DeferredEvent::new(delivery, event));
             }
         }
-        // The memory of the checks stays counted, because each check becomes an arrival.
+        // Each check (a delivery that may repeat a spilled event) becomes an arrival, so its memory stays counted.
         let checks = lane.cold.take_checks();
         lane.deferred.extend(
             checks.into_iter().map(|check| DeferredEvent::new(check.delivery, check.event)),

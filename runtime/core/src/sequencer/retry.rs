@@ -135,9 +135,10 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         lane.cold.get_or_init().retry_at = None;
         if lane.held.to_run() == 0 && lane.cold.stored_only.count == 0 {
-            // The event is not available, so it must arrive again. Usually the source delivers it again. But if the
-            // event was the lost last event of the key and replay found it, the next request for `gap.tail` finds it
-            // again. Until one of these happens, nothing of the key is due.
+            // The event is neither in memory nor in the store, so the event must arrive again. Usually the source
+            // delivers the event again. But if the event was the lost last event of the key, and replay found the
+            // event, then the next request for `gap.tail` finds the event again. Until the event arrives, nothing of
+            // the key is due.
             lane.cold.get_or_init().tail_at = tail;
             lane.must_write = true;
         }
@@ -151,7 +152,7 @@ impl Sequencer {
             self.retry_under_new_version(index);
             self.reschedule(index);
         }
-        // The sequencer does not read the due index while no version is available.
+        // The sequencer did not read the due index while no version was available, so it reads the index now.
         self.due.schedule(self.now);
     }
 

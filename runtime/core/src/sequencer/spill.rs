@@ -77,7 +77,8 @@ impl Sequencer {
                 return;
             }
         };
-        // Events of the page that are also in memory were spilled during the read. `stored_only` does not count them.
+        // Events of the page that are also in memory were spilled during the read. `stored_only` does not count these
+        // events.
         let read = events.iter().filter(|(sequence, _)| lane.held.find(*sequence).is_err()).count();
         let remaining = lane.cold.stored_only.count.saturating_sub(read as u64);
         match events.last() {
@@ -95,8 +96,8 @@ impl Sequencer {
                 self.unspill(index, sequence, event);
             }
         }
-        // Memory now contains the spilled events that were read, so the lane decides again about the checks (deliveries
-        // that may repeat spilled events).
+        // Memory now contains the spilled events that were read, so the lane can compare the checks (deliveries that
+        // may repeat spilled events) with these events.
         self.lanes[index].front = self.lanes[index].done;
         for check in self.lanes[index].cold.take_checks() {
             self.memory -= check.event.memory();
@@ -104,7 +105,7 @@ impl Sequencer {
         }
         let lane = &mut self.lanes[index];
         if lane.cold.stored_only.count == 0 && (lane.ended || lane.held.is_empty()) {
-            // The record may count more spilled events than the store holds, so it is written again.
+            // The key record may count more spilled events than the store holds, so the lane writes the record again.
             lane.must_write |= lane.record.spilled.count > 0;
         }
         self.reschedule(index);
@@ -160,7 +161,7 @@ impl Sequencer {
         self.queue_orphan_letter(letter, 0);
     }
 
-    /// Removes from memory the held events that the store has and that cannot run soon.
+    /// Removes from memory the held events that have a copy in the store and cannot run soon.
     pub(super) fn evict_stored(&mut self, index: u32) {
         let slow = self.is_nearly_full() && self.lanes[index].turn.is_some();
         let lane = &mut self.lanes[index];
@@ -266,8 +267,8 @@ impl Sequencer {
             return;
         }
         // Events from replay or offers have no delivery that blocks other deliveries, and the lane can get these events
-        // again, so it drops them. Events of a `fifo` key stay, because they would get other numbers if they arrived
-        // again later.
+        // again. The lane therefore drops these events. Events of a `fifo` key stay, because they would get other
+        // numbers if they arrived again later.
         let is_numbered_here = lane.ids.is_some();
         let is_dropped = |held: &HeldEvent| {
             held.delivery == 0 && held.copy == SpillCopy::None && !is_numbered_here
@@ -282,7 +283,8 @@ impl Sequencer {
         }
     }
 
-    /// Returns whether the sequencer accepts no deliveries and no work in progress will change that.
+    /// Returns whether the sequencer has reached its limit of unacknowledged deliveries, and no turn, load, commit or
+    /// ready lane can change that.
     pub(super) fn stalled(&self) -> bool {
         self.window.len() >= self.prefetch
             && self.turns == 0

@@ -17,14 +17,14 @@ use ordain_util::text::{escape_invisible, shell_quoted, truncated};
 const LINE_LIMIT: u32 = 20;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Maximum size of an error in a line, in bytes. The store has the whole error.
+/// Maximum size of an error in a log line, in bytes. The store keeps the whole error.
 const ERROR_BYTES: usize = 512;
 
 /// The throttle of the whole process, because all partitions write to the same log.
 static THROTTLE: Mutex<LogThrottle> =
     Mutex::new(LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL));
 
-/// Returns the batch if it contains an incident, which must be logged after the commit. Returns `None` otherwise.
+/// Returns the batch if it contains an incident, and `None` otherwise. The driver logs the incident after the commit.
 pub(super) fn if_alarming(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
     let has_alarm = |write: &KeyWrite| {
         !write.letters.is_empty()
@@ -56,7 +56,7 @@ pub(super) fn log_alarms(stream: &str, batch: &Batch, applied: &AppliedCommit) {
 }
 
 /// Returns the reason if a write parks its key. Returns `None` if the write does not park the key, or if an earlier
-/// write has parked the key. The record contains a time (`since`) only after such an earlier write.
+/// write has parked the key. The record contains a time (`since`) only if an earlier write has parked the key.
 fn newly_parked(record: &KeyRecord) -> Option<&FailureInfo> {
     let parks = record.status == KeyStatus::Parked;
     record.failure.as_deref().filter(|failure| parks && failure.since == 0)

@@ -23,7 +23,7 @@ pub struct DriverConfig {
     pub claimed: ClaimedPartition,
     /// The settings of the sequencer.
     pub settings: SequencerSettings,
-    /// The store of all state.
+    /// The store, which keeps all state of the partition.
     pub store: Arc<dyn Store>,
     /// The handler version that executes events, with notifications when it changes.
     pub version: VersionWatcher,
@@ -36,7 +36,7 @@ pub struct DriverConfig {
     /// Reports about messages that an earlier owner of the partition left in the outbox. The publisher has sent these
     /// messages to the sinks, and the store has not marked them as published yet.
     pub backlog: Vec<Input>,
-    /// The channel from the workers and the publisher.
+    /// The channel on which the workers and the publisher send completions to the driver.
     pub completions: mpsc::Receiver<Completion>,
     /// The source of events.
     pub source: SourceHandle,
@@ -48,9 +48,9 @@ pub struct DriverConfig {
     pub checkpoint_name: Option<String>,
     /// `true` if the driver ends when the source has ended and every event is settled or held in the store.
     pub once: bool,
-    /// The permission to end; used only if `once` is `true`. The value is `false` while other partitions may still
-    /// send events to this partition.
+    /// The permission for the driver to end; used only if `once` is `true`. The value is `false` while other partitions
+    /// may still send events to this partition.
     pub may_end: watch::Receiver<bool>,
-    /// The figures that the driver updates.
+    /// The metrics that the driver updates.
     pub metrics: Arc<PartitionMetrics>,
 }

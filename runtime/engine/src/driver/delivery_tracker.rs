@@ -39,7 +39,7 @@ pub(super) struct DeliveryTracker {
     saving: Option<usize>,
     /// `true` if the store may have lost the last checkpoint.
     is_checkpoint_lost: bool,
-    /// Maximum number of deliveries that a crash may repeat.
+    /// Maximum number of deliveries that the source may repeat after a crash.
     limit: usize,
     saved_at: Instant,
 }

@@ -1,4 +1,4 @@
-//! The figures of a running partition, for metrics and status reports.
+//! The metrics of a partition, for `GET /metrics` and status reports.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,17 +13,17 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::SourceHealth;
 
 /// Maximum age of a producer's time that [`CommitHistograms::publish_to_commit`] includes. Older times belong to old
-/// events that are read again, or are not times at all. A single delay since such a time could outweigh a million other
-/// delays in their sum.
+/// events that are read again, or are wrong. One such delay could outweigh a million other delays in the sum of all
+/// delays.
 const EVENT_AGE_LIMIT: Duration = Duration::from_hours(30 * 24);
-/// [`CommitHistograms::publish_to_commit`] also leaves out times that are further in the future than this limit. A time
-/// in the future within the limit counts as now, because the producer's clock may be ahead.
+/// How far in the future a producer's time may be so that [`CommitHistograms::publish_to_commit`] includes the time. A
+/// time in the future within the limit counts as now, because the producer's clock may be ahead.
 const CLOCK_SKEW_LIMIT: Duration = Duration::from_mins(1);
 
 /// Time between two warnings about keys that have moved to this partition from another partition.
 const MOVED_WARN_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Figures that a driver writes, and that metrics and status reports read.
+/// The metrics of a partition. The drivers of the partition write them; `GET /metrics` and status reports read them.
 #[derive(Debug)]
 pub struct PartitionMetrics {
     partition: Partition,
@@ -53,7 +53,7 @@ pub struct PartitionMetrics {
     is_idle: AtomicBool,
 }
 
-/// The figures of the current driver, and the sum over all earlier drivers.
+/// The statistics of the current driver, and the sum over all earlier drivers.
 #[derive(Debug, Default)]
 struct AccumulatedStats {
     current: Stats,
@@ -91,7 +91,7 @@ impl CommitHistograms {
 }
 
 impl PartitionMetrics {
-    /// Creates the figures of a partition.
+    /// Creates the metrics of a partition.
     pub fn new(partition: Partition) -> Self {
         Self {
             partition,
@@ -124,7 +124,8 @@ impl PartitionMetrics {
         Arc::clone(&self.health.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Begins the state of another driver's source, and returns it. The source is inactive until it sets its state.
+    /// Replaces the state of the source by a new state for the next driver's source, and returns the new state. The new
+    /// state is inactive until the source changes it.
     pub fn renew_health(&self) -> Arc<SourceHealth> {
         let renewed = Arc::<SourceHealth>::default();
         let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,7 +147,7 @@ impl PartitionMetrics {
         self.is_idle.store(false, Ordering::SeqCst);
     }
 
-    /// Returns the latest figures, summed over all drivers of the partition.
+    /// Returns the latest statistics, summed over all drivers of the partition.
     pub fn stats(&self) -> Stats {
         let stats = self.lock_stats();
         stats.current.plus(&stats.earlier)

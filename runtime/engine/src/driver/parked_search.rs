@@ -25,9 +25,9 @@ const KEY_RECORDS_PER_STEP: usize = 1_000;
 const PAUSE_FACTOR: u32 = 3;
 /// The permit that limits the search steps of this process to one at a time.
 static SEARCH_PERMIT: Semaphore = Semaphore::const_new(1);
-/// Maximum number of keys that wait for room in the sequencer.
+/// Maximum number of found keys that wait for room in the sequencer.
 pub(super) const WAITING_KEY_LIMIT: usize = KEY_PAGE_LIMIT;
-/// Delays between passes over the keys. A delay is long enough for the commits of the keys that the previous pass
+/// Delays between passes over the keys. A delay gives the sequencer time to commit the keys that the previous pass
 /// found. The delay doubles after each pass, because a pass reads all keys of the stream.
 const PASS_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), MAX_PASS_DELAY);
 /// The longest delay between two passes, and between two steps of a pass.

@@ -1,5 +1,5 @@
 //! Performs the effects that the sequencer requests: calls to the store, the workers and the publisher. This module
-//! must never decide what becomes of an event.
+//! must never decide how an event is settled.
 //!
 //! The driver itself waits for the store's answers, because a separate task for each request would have to wake the
 //! driver on another thread. This module retries a failed read until it succeeds, because the sequencer cannot continue
@@ -86,8 +86,8 @@ impl Driver {
         self.take_failure()
     }
 
-    /// As long as the store may have gone back in time, makes another checkpoint due. When the sequencer knows that the
-    /// store has all commits, answers the waiting store checks and logs the repeated commits.
+    /// Makes another checkpoint due while the store may have gone back in time. When the sequencer knows that the store
+    /// has all commits, answers the waiting store checks and logs the repeated commits.
     fn track_recovery(&mut self) {
         if self.sequencer.in_doubt() {
             self.delivery_tracker.invalidate_checkpoint();
@@ -153,8 +153,8 @@ impl Driver {
     }
 
     /// Marks messages of a shard (slice of the store) again as published, after lost commits of the shard were
-    /// repeated. The repeated commits put their messages into the outbox again. Without the repeated mark, the next
-    /// owner would publish these messages a second time.
+    /// repeated. The repeated commits put their messages into the outbox again. If these messages stayed unmarked, the
+    /// next owner would publish them a second time.
     fn repeat_outbox_mark(&mut self, shard: u32) {
         let Some(through) = self.handle.watermarks[shard as usize].mark_to_repeat() else { return };
         let store = Arc::clone(&self.store);
@@ -321,8 +321,8 @@ impl Driver {
 
     fn request(&mut self, future: impl Future<Output = StoreReply> + Send + 'static) {
         let mut request: StoreFuture = Box::pin(future);
-        // This first poll sends the request at once. Otherwise, the request would wait until the driver next waits for
-        // answers.
+        // This first poll sends the request at once. Without this poll, the request would not be sent before the driver
+        // next waits for answers.
         if let Poll::Ready(reply) = request.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             request = Box::pin(ready(reply));
         }

@@ -56,7 +56,8 @@ impl Membership {
         });
     }
 
-    /// Triggers a heartbeat now, after this process changed the membership table. The reply contains the new table.
+    /// Triggers a heartbeat now. Call this method after a change of the membership table, because the reply to the
+    /// heartbeat contains the new table.
     pub(crate) fn trigger(&self) {
         self.trigger.notify_one();
     }
@@ -151,7 +152,7 @@ impl Heartbeat {
         self.id
     }
 
-    /// Returns the access for another part of this process.
+    /// Returns access to the membership for another part of this process.
     pub(crate) fn membership(&self) -> Membership {
         Membership {
             id: self.id,
@@ -192,18 +193,19 @@ impl Heartbeat {
         self.info.send_modify(|info| info.broker = health);
     }
 
-    /// Publishes a report of this instance's work.
+    /// Publishes a report of this instance's pending work.
     pub(crate) fn report(&self, report: String) {
         self.report.send_if_modified(|before| before.replace(report.clone()) != Some(report));
     }
 
-    /// Triggers a heartbeat now, after this process changed the membership table. The reply contains the new table.
+    /// Triggers a heartbeat now. Call this method after a change of the membership table, because the reply to the
+    /// heartbeat contains the new table.
     pub(crate) fn trigger(&self) {
         self.trigger.notify_one();
     }
 
     /// Returns a new ownership. When this instance receives a membership table in which another instance has the lease,
-    /// the ownership ends first. Only then does this instance use the table for anything else.
+    /// this instance ends the ownership before it uses the table in any other way.
     pub(crate) fn new_ownership(&self) -> Arc<Ownership> {
         let ownership = Arc::new(Ownership::new(self.lease_until.clone()));
         lock(&self.ownerships).push(Arc::downgrade(&ownership));
@@ -238,8 +240,8 @@ impl HeartbeatTask {
                 tokio::select! {
                     () = sleep(HEARTBEAT_INTERVAL) => {}
                     () = self.trigger.notified() => {
-                        // A table that went back in time may have the known version although it is another table, so
-                        // the reply must contain the table.
+                        // After the store went back in time, another table may have the version of the table that this
+                        // task already has. With version 0, the reply contains the table in any case.
                         self.membership_version = 0;
                     }
                     Ok(()) = self.info.changed() => {}

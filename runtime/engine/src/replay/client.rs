@@ -37,7 +37,7 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 pub(super) struct ReplayHost {
     /// Permits for requests to this host.
     permits: Arc<Semaphore>,
-    /// The time of the host's last answer. Answers that count as `FetchError::Unavailable` are left out.
+    /// The time of the host's last answer. Answers that count as `FetchError::Unavailable` do not change this time.
     last_answer_at: Mutex<Option<Instant>>,
 }
 
@@ -107,7 +107,8 @@ impl ReplayClient {
     }
 
     /// Returns the answer of a query that reached its time limit without a result. If the host has answered any request
-    /// since `started_at`, no sequence counts as searched. Otherwise, the query counts as failed for all sequences.
+    /// since `started_at`, no sequence counts as searched. If the host has not answered, the query counts as failed for
+    /// all sequences.
     fn timed_out_answer(
         &self,
         started_at: Instant,
@@ -171,7 +172,7 @@ impl ReplayClient {
                     let other = self.request(key.clone(), last_missing(missing));
                     let _ = timeout_at(deadline, other).await;
                 }
-                // A server without any answer is unavailable for the whole query.
+                // A server that has sent no answer counts as unavailable for all sequences of the query.
                 collected.until =
                     if self.has_answered_since(started_at) { next_sequence } else { u64::MAX };
                 break;

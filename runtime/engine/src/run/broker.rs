@@ -66,8 +66,8 @@ pub(super) async fn prepare(
     Ok(())
 }
 
-/// Inspects the broker of a configuration, at most for the time `limit`, and changes nothing in it. Returns `None` if the
-/// configuration has no broker.
+/// Inspects the broker of a configuration, at most for the time `limit`, and changes nothing in the broker. Returns
+/// `None` if the configuration has no broker.
 pub async fn inspect(
     loaded: &LoadedConfig,
     limit: Duration,
@@ -80,7 +80,7 @@ pub async fn inspect(
     Ok(Some(inspected.await))
 }
 
-/// Logs what the preparation of a stream's topology has found.
+/// Logs the findings of the preparation of a stream's topology.
 fn report_prepared(loaded: &LoadedConfig, stream: &str, prepared: &PreparedTopology) {
     let PreparedTopology { limited_queues, former_bindings, is_exchange_replaced, refusal } =
         prepared;
@@ -120,8 +120,8 @@ fn report_prepared(loaded: &LoadedConfig, stream: &str, prepared: &PreparedTopol
     }
 }
 
-/// Retries an action as long as its error may pass. The retries end at the time `until`, or have no time limit if
-/// `until` is `None`. Returns any other error at once.
+/// Retries an action while its error may be temporary. The retries end at the time `until`, or have no time limit if
+/// `until` is `None`. Returns a permanent error at once.
 async fn retry_until_available<T>(
     until: Option<Instant>,
     work: impl AsyncFn() -> Result<T, BrokerError>,
@@ -164,8 +164,8 @@ pub(super) fn has_queue(loaded: &LoadedConfig, stream: &str) -> bool {
     configured.is_some_and(|stream| matches!(stream.source, SourceConfig::Amqp(_)))
 }
 
-/// Moves the bindings that a stream does not need any more to the former bindings of its record. Keeps the bindings that
-/// the present configuration needs out of the former bindings.
+/// Updates the former bindings in a stream's record. If the stream has no source in the broker any more, all its
+/// bindings become former bindings. A binding that a configured stream needs is no former binding.
 pub(super) fn update_record(loaded: &LoadedConfig, stream: &str, record: &mut TopologyRecord) {
     if !has_queue(loaded, stream) {
         record.replace_bindings(BTreeSet::new());
@@ -186,10 +186,10 @@ fn is_shared(loaded: &LoadedConfig, stream: &str, binding: &Binding) -> bool {
     })
 }
 
-/// Removes the bindings of a stream that earlier configurations made. Removes all its bindings if the stream has no
-/// source in the broker any more. Keeps the bindings that another stream may need. Returns the removed bindings. Must be
-/// called when all processes have the new configuration: a process with an earlier configuration declares its bindings
-/// again.
+/// Removes the bindings of a stream that only earlier configurations needed. Removes all bindings of the stream if it
+/// has no source in the broker any more. Keeps the bindings that another stream may need. Returns the removed bindings.
+/// The operator must first give all processes the new configuration, because a process with an earlier configuration
+/// declares its bindings again.
 pub async fn unbind_former(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,

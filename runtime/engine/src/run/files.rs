@@ -26,7 +26,7 @@ type FileIdentity = (u64, u64);
 #[derive(Debug)]
 pub(super) struct FileError {
     error: ConfigError,
-    /// `true` if the same access may succeed later, for example when the disk is mounted.
+    /// `true` if a later attempt may succeed, for example when the disk is mounted.
     may_pass: bool,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct OpenFiles {
 
 impl OpenFiles {
     /// Opens the files. Before this method creates or truncates the file of any sink, it makes all checks that do not
-    /// need a newly created file. Reports to `status` the messages in files that the store lacks.
+    /// need a newly created file. Counts in `status` the messages that are in sink files and that the store lacks.
     pub(super) async fn open(
         loaded: &LoadedConfig,
         store: &dyn Store,
@@ -114,7 +114,7 @@ fn report_lost_messages(sink: &str, path: &Path, stream: &str, messages: u64) {
     );
 }
 
-/// Rejects the files that a start would reject. Creates no file.
+/// Makes the checks of files that a start makes, and returns the error of the first unusable file. Creates no file.
 pub fn check_files(loaded: &LoadedConfig) -> Result<(), RunError> {
     check_all(loaded).map(drop).map_err(|error| error.into_run_error(true))
 }

@@ -29,12 +29,12 @@ use ordain_util::wait;
 
 /// Delay before this instance requests a refused lease again. A lease is the right of an instance to a partition.
 const LEASE_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Interval between two reports of this instance's work.
+/// Interval between two reports of this instance's pending work.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval between two checks whether all partitions are idle.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// How long `run --once` waits for a partition beyond the time at which the lease of the partition's holder expires. If
-/// the holder died, the partition becomes free only at that time.
+/// Time for which `run --once` still waits for a partition after the lease of the partition's holder should have
+/// expired. If the holder died, the partition becomes free only when that lease expires.
 const HOLDER_GRACE_PERIOD: Duration = Duration::from_secs(2);
 
 /// A running operation on a partition, such as its start or its release.
@@ -166,7 +166,7 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Returns whether all partitions are idle and no event is on its way between them. The function checks the
+    /// Returns whether all partitions are idle and the queues between them are empty. The function checks the
     /// partitions one after the other. If no event was added to a queue during these checks, every partition was still
     /// idle when the last check ran.
     fn all_idle(&self, all: &BTreeSet<Partition>) -> bool {
@@ -197,8 +197,8 @@ impl<'a> PartitionManager<'a> {
             self.status.set_broker_connected(status.error.is_none());
         }
         let mut health = status.health;
-        // The broker may refuse only the connection of the health check, for example because of a connection limit. In
-        // this case, the process keeps the partitions whose queues it consumes.
+        // The broker may refuse only the connection of the health check, for example because of a connection limit. If
+        // the process still consumes queues, it keeps the partitions of these queues.
         if health == BrokerHealth::Down && self.consumes_queue() {
             health = BrokerHealth::Suspect;
         }
@@ -297,9 +297,9 @@ impl<'a> PartitionManager<'a> {
         Ok(())
     }
 
-    /// Handles a partition of this instance's share that another instance still owns. With `once`, plans the next check
-    /// whether the partition is free, or returns an error after a time limit. Without `once`, does nothing, because the
-    /// next membership table triggers the next check.
+    /// Handles a partition of this instance's share that another instance still owns. With `once`, schedules the next
+    /// check whether the partition is free, or returns an error after a time limit. Without `once`, does nothing,
+    /// because the next membership table triggers the next check.
     fn wait_for_holder(
         &mut self,
         partition: &Partition,

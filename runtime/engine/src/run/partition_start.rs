@@ -32,11 +32,11 @@ use ordain_wasm::StreamContext;
 
 /// Maximum number of commits whose messages are read and published together.
 const OUTBOX_PAGE_COMMITS: usize = 64;
-/// Time between two warnings that a partition waits.
+/// Time between two warnings that a partition waits because too many messages are unpublished.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Returns the maximum number of batches that can wait for the publisher. The sequencers of all partitions together
-/// allow no more unpublished batches than this number.
+/// Returns the capacity of the channel to the publisher, in batches. The channel never fills, because the sequencers of
+/// all partitions together allow no more unpublished batches than this number.
 pub(super) fn unpublished_batch_limit(config: &Config) -> usize {
     let settings = config.streams.values().map(|stream| {
         let settings = config.sequencer_settings(stream, &partition_share(config, stream, 0, None));
@@ -125,8 +125,8 @@ pub(super) fn backlog_bytes_limit(config: &Config) -> usize {
 }
 
 impl PartitionFactory<'_> {
-    /// Claims a partition under the epoch of the lease, publishes the messages that an earlier owner left in the outbox
-    /// of the partition (committed messages that are not published yet), and builds the parts of the driver. Returns
+    /// Claims a partition under the epoch of the lease. Publishes the messages that an earlier owner left in the outbox
+    /// of the partition (committed messages that are not published yet). Then builds the parts of the driver. Returns
     /// `None` if another process has claimed the partition under a later lease, if the publisher has ended, or if the
     /// stream is not configured here.
     pub(super) async fn start_partition(

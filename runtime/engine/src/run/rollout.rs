@@ -44,7 +44,7 @@ const DEBOUNCE_DELAY: Duration = Duration::from_millis(50);
 /// Time between two warnings that the folder cannot be read, or that no rollout can be written.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The future result of a load.
+/// The pending result of loading a handler file.
 type PendingLoad = oneshot::Receiver<Result<Arc<Handler>, LoadError>>;
 
 pub(super) struct RolloutController<'a> {
@@ -87,8 +87,8 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Follows the folder and the store until the future is dropped. With `once`, returns an error if a version stays
-    /// missing.
+    /// Applies the changes of the folder and of the rollouts in the store, until the future is dropped. With `once`,
+    /// returns an error if a version is missing for longer than the lease duration.
     pub(super) async fn run(mut self, once: bool) -> RunError {
         let (notify_change, mut changes) = mpsc::channel(1);
         let _watcher = self.watch_folder(notify_change);
@@ -230,7 +230,7 @@ impl<'a> RolloutController<'a> {
         let engine = Arc::clone(&self.handlers.engine);
         let file = file.clone();
         let load = move || {
-            // The receiver may be gone.
+            // If the receiver is dropped, the result is not needed.
             let _ = sender.send(engine.load_in_child(&file, CompilePriority::Low));
         };
         // If the thread cannot start, the sender is dropped, and this instance loads the file again later.

@@ -33,8 +33,7 @@ const CHECKPOINT_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// A running source.
 pub(super) struct StartedSource {
     pub(super) source: SourceHandle,
-    /// The events received over HTTP that are not in the source's queue yet. `None` if the stream does not receive such
-    /// events.
+    /// The inbox: events received over HTTP that are not in the broker's queue yet. `None` if the stream has no inbox.
     pub(super) inbox: Option<Inbox>,
     /// The name of the checkpoint from which the source resumes; `None` if the source cannot resume.
     pub(super) checkpoint_name: Option<String>,
@@ -133,7 +132,7 @@ impl PartitionFactory<'_> {
             let unrouted = unrouted_queue(&handle.partition.stream, config.partitions);
             unrouted_options = match self.store.claim(&unrouted, handle.claim.epoch).await {
                 Ok(claimed) => Some(options(&unrouted, claimed.claim, of_none)),
-                // Another process has claimed the partition, and this process is about to learn that.
+                // Another process has claimed the partition. This process will soon detect that it has lost the lease.
                 Err(StoreError::InUse(_)) => None,
                 Err(error) => return Err(error.into()),
             };
@@ -142,7 +141,7 @@ impl PartitionFactory<'_> {
         let key = &config.key;
         let producer = || ExchangeProducer::new(broker, &exchange.0, key, in_order, Duration::ZERO);
         // The stream recognises the broker's copy of an offered event if the id of the event is among the last `window`
-        // ids. Offer at most half as many events, because other events arrive before the copies of the offered events.
+        // ids. Offer at most `window / 2` events, because other events arrive before the copies of the offered events.
         // Also leave room for the ids of all events that the broker may redeliver.
         let repeats = stream.source.redelivery_limit(self.loaded.config.ingress.is_some());
         let window = stream.id_window.max(repeats);
@@ -208,7 +207,8 @@ impl PartitionFactory<'_> {
         let file = if let Some(file) = opened {
             file
         } else {
-            // An earlier start of this source took the file, and the file was closed when that source ended.
+            // An earlier start of this source took the opened file, and the file was closed when that source ended.
+            // Open the file again.
             let opened = files::open_source(self.loaded, name, path);
             opened.map_err(|error| error.into_run_error(self.once))?.0
         };
@@ -256,8 +256,8 @@ impl PartitionFactory<'_> {
             (None, None) => {}
         }
         if !lost_in.is_empty() {
-            // Later commits get the numbers of the lost commits. These later commits must not make the old checkpoint
-            // look valid.
+            // Replace the old checkpoint. Later commits get the numbers of the lost commits, and would make the old
+            // checkpoint look valid.
             let nothing_read = ReadFingerprint::new(b"", &TailFingerprint::new(0, b""));
             let beginning = Checkpoint::new(
                 FilePosition::default(),

@@ -59,18 +59,18 @@ impl RunStatus {
         self.lock().handlers.clone()
     }
 
-    /// Returns the store, while it is open.
+    /// Returns the store; `None` while the store is not open.
     pub fn store(&self) -> Option<Arc<dyn Store>> {
         self.lock().store.clone()
     }
 
-    /// Returns the figures of all partitions that this process drives or has driven, or for which it has accepted
+    /// Returns the metrics of all partitions that this process drives or has driven, or for which it has accepted
     /// events.
     pub fn partitions(&self) -> Vec<Arc<PartitionMetrics>> {
         self.lock().partitions.clone()
     }
 
-    /// Returns the sum of the figures of all partitions.
+    /// Returns the statistics of the run, summed over all partitions.
     pub fn total_stats(&self) -> Stats {
         let state = self.lock();
         state
@@ -113,7 +113,7 @@ impl RunStatus {
         state.phase = RunPhase::ClaimingPartitions;
     }
 
-    /// Returns the figures of a partition. All drivers of the partition share these figures.
+    /// Returns the metrics of a partition. All drivers of the partition share these metrics.
     pub(super) fn partition(&self, partition: &Partition) -> Arc<PartitionMetrics> {
         let mut state = self.lock();
         if let Some(found) =

@@ -72,7 +72,8 @@ pub enum PublisherError {
          again, at least until they are published"
     )]
     UnknownStream(Arc<str>),
-    /// The sync of a file failed. The disk may lack a part of the file, and another sync would not show that.
+    /// The sync of a file failed. The disk may lack a part of the file, and a second sync could succeed without this
+    /// part.
     #[error(
         "sink {sink}: the disk did not accept the data written to {path}: {error}. Check the disk and start \
          again: Ordain then writes the missing messages from its store"

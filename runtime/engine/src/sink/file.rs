@@ -60,10 +60,10 @@ impl FileSinkRecovery {
         self.file_length > self.sink.tail.end()
     }
 
-    /// Truncates the file to the length in the store, if every message beyond that length is in the outbox. Otherwise,
-    /// keeps all complete lines. `unpublished` has the ids of the messages in the outbox. A truncation to the length in
-    /// the store also removes lines of other programs. Returns the sink and, for each stream, the number of messages in
-    /// the file that the store lacks.
+    /// Truncates the file to the length in the store, if every message beyond that length is in the outbox. If the
+    /// outbox lacks one of these messages, keeps all complete lines. `unpublished` has the ids of the messages in the
+    /// outbox. A truncation to the length in the store also removes lines of other programs. Returns the sink and, for
+    /// each stream, the number of messages in the file that the store lacks.
     pub(crate) fn finish(
         self,
         unpublished: &HashSet<String>,
@@ -263,7 +263,7 @@ mod tests {
         FileSink::open(path, mark).expect("opened").finish(&HashSet::new()).expect("finished").0
     }
 
-    /// Writes a file with two messages, of which the store knows one, and returns the mark.
+    /// Writes a file with two messages. Returns its path, and a mark that covers only the first message.
     fn written(folder: &Path, before: &str) -> (PathBuf, Mark) {
         let path = folder.join("out");
         fs::write(&path, before).expect("written");
@@ -274,7 +274,7 @@ mod tests {
         (path, known)
     }
 
-    /// Returns the file's contents after one more message.
+    /// Opens the file with this mark, appends a message, and returns the contents of the file.
     fn after(path: &Path, mark: &[u8], message: &str) -> String {
         let mut sink = open(path, Some(mark));
         sink.append(message.as_bytes()).expect("appended");
@@ -289,7 +289,7 @@ mod tests {
         let first_form = 9_u64.to_le_bytes();
         assert_eq!(after(&path, &first_form, "two\n"), "kept\none\ntwo\n");
 
-        // A copy counts as the same file.
+        // A copy of the sink file counts as the same file.
         fs::copy(&path, folder.path().join("copy")).expect("copied");
         fs::rename(folder.path().join("copy"), &path).expect("renamed");
         assert_eq!(after(&path, &known.value, "2\n"), "kept\none\n2\n");

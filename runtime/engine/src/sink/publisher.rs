@@ -3,10 +3,10 @@
 //!
 //! The publisher is one task, because several partitions may write to one file, and the store must record the lengths
 //! of the file in the order of its contents. Exchanges have tasks of their own. If an exchange accepts nothing, only
-//! the shards (slices of the store) with messages for this exchange wait, as long as the outbox (committed messages
-//! that are not published yet) is not full. If a waiting run (messages of one shard that are published together) also
-//! has lines for a file, later runs with lines for this file wait too, because the publisher records the marks of a
-//! file in order.
+//! the shards (slices of the store) with messages for this exchange wait. A partition pauses as a whole only when its
+//! outbox (committed messages that are not published yet) is full. If a waiting run (messages of one shard that are
+//! published together) also has lines for a file, later runs with lines for this file wait too, because the publisher
+//! records the marks of a file in order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
@@ -53,7 +53,7 @@ pub struct PartitionHandle {
     pub watermarks: Box<[PublishWatermark]>,
     /// For each shard, the last commit that is known to be durable.
     pub durable_commits: Box<[AtomicU64]>,
-    /// How often the store answered a commit of the driver that it had lost earlier commits.
+    /// How often the store refused a commit of the driver because the store had lost earlier commits.
     pub rollbacks: AtomicU64,
     /// True after the driver has started.
     pub driven: AtomicBool,
@@ -195,7 +195,7 @@ impl OutboxPublisher {
                 && let Some(backlog) = self.waiting_backlogs.pop_front()
             {
                 let messages = self.publish_backlog(&backlog).await?;
-                // The sender may have given the partition up.
+                // The receiver is dropped if the start of the partition was given up.
                 let _ = backlog.accepted.send(messages);
             }
             tokio::select! {
@@ -223,7 +223,7 @@ impl OutboxPublisher {
                 let input = |SentBacklog { shard, through, messages, bytes, .. }| {
                     Input::OutboxBacklog { shard, through, messages, bytes }
                 };
-                // The requester may have given the partition up.
+                // The receiver is dropped if the start of the partition was given up.
                 let _ = reply.send(taken.map(input).collect());
             }
         }

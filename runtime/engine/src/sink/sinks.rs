@@ -132,8 +132,8 @@ impl Sinks {
         self.lines.values().any(|lines| lines.numbering.is_some())
     }
 
-    /// Announces a content that the publisher adds later. Does nothing if the messages of the content's sink have no
-    /// numbers.
+    /// Announces a content that the publisher adds later, so that the store numbers many contents in one call. Does
+    /// nothing if the messages of the content's sink have no numbers.
     pub(super) fn announce(
         &mut self,
         handle: &Arc<PartitionHandle>,

@@ -4,10 +4,10 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The commit up to which all messages are published and durably marked as published, so that no failure of the store
-/// can return them to the outbox. The store writes such a mark (the record that messages are published) lazily: the
-/// mark is durable as soon as a commit that followed the mark is durable. The publisher records marks; the sequence
-/// assigner, which numbers messages, reads the commit.
+/// The commit up to which all messages of a shard are published and durably marked as published. No failure of the
+/// store can return these messages to the outbox. The store writes a mark (the record that messages are published)
+/// lazily: a mark is durable as soon as a commit after the mark is durable. The publisher records the marks. The
+/// sequence assigner, which numbers messages, reads the watermark.
 #[derive(Debug, Default)]
 pub struct PublishWatermark {
     through: AtomicU64,
@@ -41,7 +41,7 @@ impl PublishWatermark {
         (last_mark != 0 && last_mark != HAS_FILES).then_some(last_mark)
     }
 
-    /// Records a mark that was written when the last commit was number `last`.
+    /// Records a written mark. `last` is the number of the last commit before the mark.
     pub fn record_mark(&self, through: u64, last: u64) {
         // A panic while the lock is held leaves the data consistent.
         let mut pending_marks =

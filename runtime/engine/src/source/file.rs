@@ -88,8 +88,8 @@ fn deliver_lines(
     let mut was_replaced = false;
     loop {
         let batch = read_batch(&mut lines, options)?;
-        // The data that was read earlier must still be unchanged. Otherwise, the file was truncated or rewritten, and
-        // the new data may consist of parts of other lines, or follow lines that were never read.
+        // The data that was read earlier must still be unchanged. If the data has changed, the file was truncated or
+        // rewritten, and the new data may consist of parts of other lines, or follow lines that were never read.
         if let Some((file, _)) = &options.file {
             check_unchanged(file, lines.head(), &seen, options)?;
         }

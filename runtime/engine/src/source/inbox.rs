@@ -129,16 +129,17 @@ impl IngressRelay {
     }
 
     fn set_broker_unavailable(&self, is_unavailable: bool) {
-        // No driver waits for events without a known partition.
+        // The inbox of events without a known partition never reports the state of the broker, because no driver waits
+        // for these events.
         if self.offer_limit > 0 {
             self.is_broker_unavailable.store(is_unavailable, Ordering::Relaxed);
         }
     }
 
     /// Publishes waiting and new events until publishing fails or the inbox ends. Publishing fails if the broker is
-    /// unavailable. It also fails if the broker refuses all events of an attempt, and the limit of unconfirmed events
-    /// allows no further event. Returns the number of
-    /// published events, and the reason of a failure.
+    /// unavailable. Publishing also fails if the broker refuses all events of an attempt, and the limit of unconfirmed
+    /// events leaves no room for another event. Returns the number of published events and, after a failure, its
+    /// reason.
     async fn publish(&mut self) -> (u64, Option<String>) {
         let SourceHandle { mut deliveries, failure, acknowledge, task: ended, .. } =
             read_queue(self.queue.clone());
@@ -265,7 +266,11 @@ fn into_event(delivered: DecodedDelivery) -> Event {
         Ok(event) => return event,
         Err(letter) => letter,
     };
-    tracing::error!("queue entry unreadable: {}; publishing it unchanged", letter.error);
+    tracing::error!(
+        "unreadable event in the queue of events over HTTP: {}; publishing its bytes to the broker, so that the stream \
+         makes it a dead letter",
+        letter.error
+    );
     let data = match &letter.content {
         LetterContent::Raw(bytes) => bytes.clone(),
         LetterContent::Event(_) | LetterContent::Nothing => bytes::Bytes::new(),

@@ -32,8 +32,8 @@ impl QueueNotifiers {
         Arc::clone(self.lock().entry(partition.clone()).or_insert_with(new))
     }
 
-    /// Returns the writer of the events that this process accepts for a stream. All runs of a notifier of the stream
-    /// come from this writer.
+    /// Returns the writer of the events that this process accepts for a stream. This writer added all entries whose
+    /// positions the notifiers of the stream keep.
     pub fn writer(&self, stream: &Arc<str>, shards: u32) -> Arc<QueueWriter> {
         let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || Arc::new(QueueWriter::new(shards));
@@ -61,7 +61,7 @@ impl QueueNotifiers {
         clones.collect()
     }
 
-    /// Waits until a notifier has little room for further runs.
+    /// Waits until a notifier has little room for further runs (ranges of added entries).
     pub(super) async fn wait_until_nearly_full(&self) {
         self.nearly_full.notified().await;
     }
@@ -90,8 +90,8 @@ pub struct QueueNotifier {
     nearly_full: Arc<Notify>,
 }
 
-/// Shows that a reader of this process reads the partition. Until the reader drops this value, it takes the runs of the
-/// notifier, and detects their loss.
+/// A guard that shows that a reader of this process reads the partition. Until the reader drops the guard, the reader
+/// takes the new entries from the notifier, and detects the loss of these entries.
 #[derive(Debug)]
 pub(super) struct ReadingGuard(Arc<QueueNotifier>);
 
@@ -130,7 +130,7 @@ impl QueueNotifier {
         self.entries_added.notified().await;
     }
 
-    /// Records that a reader of this process begins.
+    /// Records that a reader of this process starts to read the partition.
     pub(super) fn begin_reading(self: &Arc<Self>) -> ReadingGuard {
         self.readers.fetch_add(1, Ordering::SeqCst);
         ReadingGuard(Arc::clone(self))
@@ -142,8 +142,8 @@ impl QueueNotifier {
         new_runs.into_iter().map(|(shard, mut runs)| (shard, runs.take())).collect()
     }
 
-    /// Returns, for each shard with runs that no reader expects, the numbers of the calls that made the runs. Returns
-    /// nothing while a reader of this process reads the partition.
+    /// Returns, for each shard with entries that no reader of this process has taken, the numbers of the calls that
+    /// added the entries. The result is empty while a reader of this process reads the partition.
     pub(super) fn unread_calls(&self) -> Vec<(u32, BTreeSet<u64>)> {
         if self.readers.load(Ordering::SeqCst) > 0 {
             return Vec::new();
@@ -153,9 +153,10 @@ impl QueueNotifier {
         calls.filter(|(_, calls)| !calls.is_empty()).collect()
     }
 
-    /// Forgets the unread runs of a shard that another reader has removed, and those that the store has lost. Returns
-    /// the loss. `asked` is the result of [`Self::unread_calls`] before the store was asked for `stored` and `ends`. A
-    /// reader that has begun since then has taken the runs, and itself detects their loss.
+    /// Forgets the unread entries of a shard that a reader of another process has removed or that the store has lost.
+    /// Returns the loss. The caller gets `asked` from [`Self::unread_calls`] first, and then requests `stored` and
+    /// `ends` from the store. A reader of this process that started in between has taken the entries, and detects their
+    /// loss itself.
     pub(super) fn check_unread(
         &self,
         shard: u32,

@@ -405,7 +405,7 @@ impl QueueReader {
         self.notify_driver();
     }
 
-    /// Notifies the driver that the store may have gone back in time. An idle driver would not notice this by itself.
+    /// Notifies the driver that the store may have gone back in time. An idle driver would not detect a loss by itself.
     fn notify_driver(&self) {
         if let Some(handle) = &self.options.handle {
             handle.report_store_rollback();

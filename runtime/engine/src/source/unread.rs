@@ -1,6 +1,6 @@
-//! Finds events that this process accepted over HTTP, and that the store lost before another process read them. A store
-//! that goes back in time (loses its newest writes) loses such events. If this process reads a queue itself, its reader
-//! finds the loss.
+//! Finds events that this process accepted over HTTP, and that the store lost before another process read them. The
+//! store loses such events if it goes back in time (loses its newest writes). This module checks only the queues that
+//! this process does not read. The reader of a queue detects the loss itself.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay before a check that is due because many accepted events wait. With a longer delay, the queue notifier could
 /// reach its limit and drop events before they are checked.
 const BUSY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Time limit of the check of one queue: a shard that does not answer must not delay the checks of the others.
+/// Time limit of the check of one queue: a shard that does not answer must not delay the checks of other shards.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two renewals of the record of a writer. The store keeps a record for at least half an hour after a
 /// call.
@@ -31,7 +31,7 @@ const MAY_BE_LOST: &str = "the store went back in time, and events that this pro
     longer has them, but the process that reads the partition may have read some of them before; this process accepted \
     the first of them at `since`: the producers must send all of these events again";
 
-/// The accepted events in one shard of a queue that this process does not know to have been read.
+/// The events that this process added to one shard of a queue, and that may still be unread.
 struct UnreadQueue {
     partition: Partition,
     shard: u32,
@@ -43,8 +43,8 @@ struct UnreadQueue {
     lost_events: Arc<AtomicU64>,
 }
 
-/// Checks the accepted events that wait in queues without a reader in this process. Counts and logs those that the
-/// store has lost. `lost_events` returns the counter of a partition. This function never returns.
+/// Checks the accepted events that wait in queues without a reader in this process. Counts and logs the accepted events
+/// that the store has lost. `lost_events` returns the counter of a partition. This function never returns.
 pub(crate) async fn watch_accepted_events(
     store: &Arc<dyn Store>,
     notifiers: &QueueNotifiers,
@@ -82,8 +82,9 @@ pub(crate) async fn watch_accepted_events(
     }
 }
 
-/// Renews the records of all writers of this process. Otherwise the store could forget calls whose entries still wait,
-/// even while this process reads the queue: the next reader may be in another process.
+/// Renews the records of all writers of this process. Without renewals, the store would forget the calls of an idle
+/// writer, although the entries of these calls may still wait. The renewals include the queues that this process reads,
+/// because the next reader may be in another process.
 async fn renew_records(store: &dyn Store, notifiers: &QueueNotifiers) {
     let mut renewals = Vec::new();
     for (stream, writer) in notifiers.writers() {

@@ -27,8 +27,8 @@ pub(super) enum StreamAction {
     Unbind {},
 }
 
-/// `POST /v1/streams/{stream}/actions`. The media type must be JSON, so a web page cannot send the request through a
-/// user's browser without asking first.
+/// Handles `POST /v1/streams/{stream}/actions`. The media type must be JSON. A browser sends such a request for a web
+/// page of another origin only after a preflight request, which this listener does not allow.
 pub(super) async fn act_on_stream(
     State(app): State<Arc<AdminState>>,
     path: Result<Path<String>, PathRejection>,

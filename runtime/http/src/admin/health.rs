@@ -1,4 +1,4 @@
-//! The readiness of the process.
+//! The readiness of the process: whether the process can use its store and receives the events of its streams.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -21,10 +21,11 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit for a response of the store. A store that exceeds the limit counts as unavailable.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Time for which a source may receive no events before the process is not ready: longer than a reconnection takes.
+/// Time for which a source may be interrupted before the process reports that it is not ready: longer than a
+/// reconnection takes.
 const INTERRUPTION_LIMIT: Duration = Duration::from_secs(2);
 
-/// The reason of a stream that has stopped.
+/// The reason why a stopped stream is not ready.
 const STOPPED: &str = "stopped until an operator resumes it";
 
 /// The failure of the store; `None` while the store accepts writes.
@@ -91,8 +92,8 @@ pub(super) async fn watch(app: &AdminState) {
     }
 }
 
-/// Returns the reason why the process cannot work with its store: a part is not started yet, or the store accepts no
-/// writes.
+/// Returns the reason why the process cannot use its store: the process is starting or shutting down, or the store
+/// accepts no writes.
 fn store_problem(app: &AdminState) -> Option<String> {
     let reason = match app.figures.phase() {
         _ if *app.shutdown.borrow() => "the process is shutting down".to_owned(),
@@ -116,7 +117,7 @@ fn process_problem(app: &AdminState) -> Option<String> {
 }
 
 /// Returns the streams whose events this process does not execute now, each with the reason. The reasons contain no
-/// texts of the broker.
+/// texts of the broker, because callers without a token can read the reasons.
 fn stream_problems(app: &AdminState) -> BTreeMap<Arc<str>, &'static str> {
     let mut problems = BTreeMap::new();
     for partition in app.figures.partitions() {
@@ -128,7 +129,7 @@ fn stream_problems(app: &AdminState) -> BTreeMap<Arc<str>, &'static str> {
         let stream = Arc::clone(&partition.partition().stream);
         let known = problems.entry(stream).or_insert(reason);
         if reason == STOPPED {
-            // This reason needs an operator, so it comes before the reason of another partition.
+            // A stopped stream needs an operator, so this reason replaces the reason of another partition.
             *known = reason;
         }
     }
@@ -140,8 +141,9 @@ fn stream_problems(app: &AdminState) -> BTreeMap<Arc<str>, &'static str> {
     problems
 }
 
-/// `GET /readyz`. The caller needs no token, so the response names the part that is not ready and contains no text of
-/// the store, the broker or the system, which may include addresses and files.
+/// Handles `GET /readyz`. The caller needs no token. The response therefore only names the part that is not ready. The
+/// response contains no text of the store, the broker or the system, because such a text may include addresses and file
+/// names.
 pub(super) async fn ready(
     State(app): State<Arc<AdminState>>,
 ) -> Result<&'static str, ProblemDetails> {
@@ -170,8 +172,8 @@ pub(super) async fn ready(
     }
 }
 
-/// `GET /readyz/ingress`: whether the process accepts events over HTTP and keeps them durably. The process needs only
-/// its store for this, so the answer can be yes while a stream's broker is unavailable.
+/// Handles `GET /readyz/ingress`: returns whether the process accepts events over HTTP and stores them durably. The
+/// process needs only its store to accept events, so the answer can be yes while a stream's broker is unavailable.
 pub(super) async fn ingress_ready(
     State(app): State<Arc<AdminState>>,
 ) -> Result<&'static str, ProblemDetails> {

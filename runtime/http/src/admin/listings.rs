@@ -118,7 +118,7 @@ async fn require_stream(
     )))
 }
 
-/// `GET /v1/streams`.
+/// Handles `GET /v1/streams`: returns all streams.
 pub(super) async fn streams(State(app): State<Arc<AdminState>>) -> PageResult {
     let asking = Arc::clone(&app);
     let fetch = async move |store: Arc<dyn Store>| {
@@ -146,7 +146,7 @@ pub(super) async fn streams(State(app): State<Arc<AdminState>>) -> PageResult {
     .await
 }
 
-/// `GET /v1/streams/{stream}/keys`.
+/// Handles `GET /v1/streams/{stream}/keys`: returns a page of the stream's keys.
 pub(super) async fn keys(
     State(app): State<Arc<AdminState>>,
     path: Result<Path<String>, PathRejection>,
@@ -172,7 +172,7 @@ pub(super) async fn keys(
     .await
 }
 
-/// `GET /v1/streams/{stream}/keys/{key}`.
+/// Handles `GET /v1/streams/{stream}/keys/{key}`: returns a key with its gaps and its state.
 pub(super) async fn key(
     State(app): State<Arc<AdminState>>,
     path: Result<Path<(String, String)>, PathRejection>,
@@ -187,7 +187,7 @@ pub(super) async fn key(
     app.respond(fetch, |(row, state)| view::to_json(&KeyRow::with_state(row, state.as_ref()))).await
 }
 
-/// `GET /v1/dead`.
+/// Handles `GET /v1/dead`: returns a page of dead letters, or one dead letter.
 pub(super) async fn dead(
     State(app): State<Arc<AdminState>>,
     query: Result<Query<DeadQuery>, QueryRejection>,
@@ -215,7 +215,7 @@ pub(super) async fn dead(
     .await
 }
 
-/// `GET /v1/instances`.
+/// Handles `GET /v1/instances`: returns the instances with their partitions.
 pub(super) async fn instances(State(app): State<Arc<AdminState>>) -> PageResult {
     let showing = Arc::clone(&app);
     let fetch = async move |store: Arc<dyn Store>| Ok(store.table().await?);
@@ -226,7 +226,7 @@ pub(super) async fn instances(State(app): State<Arc<AdminState>>) -> PageResult 
     .await
 }
 
-/// `GET /v1/scale/{stream}`.
+/// Handles `GET /v1/scale/{stream}`: returns the pending work of a stream and the number of wanted instances.
 pub(super) async fn scale(
     State(app): State<Arc<AdminState>>,
     path: Result<Path<String>, PathRejection>,
@@ -244,7 +244,7 @@ pub(super) async fn scale(
     app.respond(fetch, view::to_json).await
 }
 
-/// `GET /v1/plugins`.
+/// Handles `GET /v1/plugins`: returns the handlers in the folder and the versions that run.
 pub(super) async fn plugins(State(app): State<Arc<AdminState>>) -> PageResult {
     let not_yet = || ProblemDetails::unavailable("the handlers are not loaded: see /readyz");
     let handlers = app.figures.handlers().ok_or_else(not_yet)?;

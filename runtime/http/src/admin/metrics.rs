@@ -47,7 +47,7 @@ struct MetricsSnapshot {
     is_broker_connected: Option<bool>,
 }
 
-/// `GET /metrics`.
+/// Handles `GET /metrics`.
 pub(super) async fn metrics(
     State(app): State<Arc<AdminState>>,
     headers: HeaderMap,

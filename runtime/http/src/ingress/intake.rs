@@ -17,7 +17,8 @@ use ordain_engine::source::{QueueNotifiers, unrouted_queue};
 use ordain_publish::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use ordain_store::{AssignItem, AssignItemReply, Partition, QueueEnds, Store, StoreError};
 
-/// For this time after a queue was full, the intake checks each queue for room before it writes a request.
+/// For this time after a queue was full, the intake checks each queue for room before it writes the events of a
+/// request.
 const ROOM_CHECK_PERIOD: Duration = Duration::from_mins(1);
 
 /// Maximum number of queue entries that the intake reads at once, to find keys with waiting events.
@@ -25,7 +26,7 @@ const PAGE_ENTRIES: usize = 1_024;
 /// Approximate maximum size, in bytes, of the queue entries that the intake reads at once.
 const PAGE_BYTES: usize = 4 << 20;
 
-/// The intake of a stream's events.
+/// The part of the process that accepts events over HTTP for one stream.
 pub(super) struct Intake {
     pub(super) decoder: EventDecoder,
     /// The name of the source's setting that limits the queue: `inbox` or `queue`.
@@ -34,8 +35,7 @@ pub(super) struct Intake {
     first: u64,
     /// True if the key of an event must be a valid routing key.
     is_routed: bool,
-    /// Retains events for replay and detects conflicts. `None` if the assigner of the queue does both, or if the stream
-    /// needs neither.
+    /// Retains events for replay and detects conflicts. `None` if `queue` does both, or if the stream needs neither.
     replay_log: Option<EventAssigner>,
     queue: EventAssigner,
     /// True if the broker chooses the partitions of keys, so that only the record of a key shows its partition.
@@ -47,13 +47,13 @@ pub(super) struct Intake {
     full_at: Mutex<Option<Instant>>,
 }
 
-/// The keys with waiting events in a shard. The intake collects the keys from the entries of the shard's queue. It
-/// reads each entry once, and keeps the keys for later requests.
+/// The keys with waiting events in a shard. The intake collects the keys from the entries of the shard's queue. The
+/// intake reads each entry once, and keeps the keys for later requests.
 #[derive(Default)]
 struct WaitingKeys {
     /// For each key, the number of its newest entry.
     keys: BTreeMap<String, u64>,
-    /// The number of the first entry that may still wait.
+    /// The number of the first entry that may still be in the queue.
     start: u64,
     /// The queue position of the last entry that was read.
     through: QueuePosition,
@@ -108,7 +108,8 @@ impl Intake {
         let stream_writer = feeds.writer(&name.shared(), store.shards());
         let log = match exchange {
             Some((exchange, _)) if is_numbered => {
-                // An exchange has no queue, so the log adds no queue entries.
+                // The destination is an exchange, which has no queue in the store, so this assigner adds no queue
+                // entries.
                 let policy = NumberingPolicy::for_producers(loaded, &exchange.0)?;
                 Some(assigner(policy, Arc::clone(&stream_writer)))
             }
@@ -137,7 +138,7 @@ impl Intake {
     }
 
     /// Returns the reason why an event would become a dead letter although the decoder accepts it. Returns `None` if
-    /// there is no such reason.
+    /// the event has no such fault.
     pub(super) fn fault(&self, event: &Event) -> Option<String> {
         if self.is_routed
             && let Some(words) = RoutingKeyTemplate::length_error(event.key())
@@ -195,8 +196,8 @@ impl Intake {
         failed.map_or_else(|| Ok(kept.unwrap_or(queued)), Err)
     }
 
-    /// Sets the partition of each event whose key has a partition from the broker. Other events wait until their
-    /// partition is known.
+    /// Sets the partition of each event. The broker chooses the partition of a key, and the key's record names this
+    /// partition. An event of a key without a record goes into a queue for events whose partition is not known yet.
     async fn assign_partitions(&self, items: &mut [AssignItem]) -> Result<(), StoreError> {
         if !self.is_spread_by_broker {
             return Ok(());
@@ -226,7 +227,8 @@ impl Intake {
         Ok(())
     }
 
-    /// Returns those of the given keys that have events waiting in a partition. Usually, no key has waiting events.
+    /// Returns those of the given keys that have events in the queue of a partition. Usually, no key has waiting
+    /// events.
     async fn waiting_keys<'a>(
         &self,
         partition: &Partition,
@@ -304,10 +306,11 @@ impl Intake {
         Ok(())
     }
 
-    /// Notifies the readers of the queues in this process. The readers also get the queue positions of the events, so that
-    /// the readers detect a loss. The events of a rejected request need no such detection, because the producer sends the
-    /// request again, unless the store numbers the events: then the store recognises the events of the second request,
-    /// and does not write them again.
+    /// Notifies the readers of the queues in this process. The readers also get the queue positions of the new entries,
+    /// so that they detect a loss of these entries. If the request is rejected, and the store does not number the
+    /// events, the readers need no positions: the producer sends the request again, and the store writes all its events
+    /// again. A store that numbers the events would recognise the events of the second request, and would not write
+    /// them again, so the readers must detect their loss.
     fn notify_readers(&self, items: &[AssignItem], put: &[QueuedEntries], is_accepted: bool) {
         let of =
             |number| self.notifiers.of(&Partition { stream: Arc::clone(&self.stream), number });

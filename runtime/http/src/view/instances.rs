@@ -84,13 +84,13 @@ impl<'a> InstanceOverview<'a> {
         Self { loaded, table, infos: abouts, reports }
     }
 
-    /// Returns the work of a partition as its owner reported it; `None` if there is no owner or no report.
+    /// Returns the pending work of a partition as its owner reported it; `None` if there is no owner or no report.
     fn work(&self, partition: &Partition) -> Option<PendingWork> {
         let holder = self.table.holder(partition)?;
         self.reports.get(&holder)?.get(&partition.stream, partition.number)
     }
 
-    /// Returns the work and the number of wanted instances of a stream; `None` if the stream is not configured.
+    /// Returns the pending work and the number of wanted instances of a stream; `None` if the stream is not configured.
     pub fn scale(&self, name: &str) -> Option<ScaleReport> {
         let config = self.loaded.config.streams.get(name)?;
         let runs = |about: &&InstanceInfo| about.streams.contains_key(name) && !about.leaving;

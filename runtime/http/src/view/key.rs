@@ -52,7 +52,7 @@ pub struct KeyRow {
     pub status: RowText,
     /// The reason why the key does not proceed; `None` if it proceeds.
     pub trouble: Option<TroubleRow>,
-    /// The handler version of the last event that took effect.
+    /// The handler version that executed the key's last event with effect.
     pub version: Option<RowText>,
     /// The SHA-256 of the file of the handler version in `version`.
     pub version_digest: Option<RowText>,
@@ -100,7 +100,7 @@ impl<'de> Deserialize<'de> for KeyRow {
 }
 
 impl KeyRow {
-    /// Makes the row of a listing.
+    /// Builds the row of a key in a listing, without its gaps and its state.
     pub fn of(stored: &ordain_store::StoredKey) -> Self {
         let record = match &stored.record {
             Ok(job) => Self::of_record(job),
@@ -117,7 +117,7 @@ impl KeyRow {
         }
     }
 
-    /// Makes the row of a key with its gaps and its state.
+    /// Builds the row of a key with its gaps and its state.
     pub fn with_state(stored: &ordain_store::StoredKey, state: Option<&Bytes>) -> Self {
         let gaps = stored.record.as_ref().map(|job| job.gaps.iter().map(GapRow::of).collect());
         let state = state.map(|state| JsonData::of(state));

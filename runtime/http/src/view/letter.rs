@@ -29,8 +29,8 @@ pub struct LetterRow {
     pub cause: RowText,
     /// The reason in words.
     pub error: RowText,
-    /// The origin of the event, such as `line 17 of orders.ndjson`; `None` if no origin is known that helps to find the
-    /// event.
+    /// The origin of the event, such as `line 17 of orders.ndjson`; `None` if the origin is unknown, or does not help
+    /// to find the event.
     pub origin: Option<RowText>,
     /// The handler version that executed the event; `None` if no handler executed it.
     pub version: Option<RowText>,

@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-/// Maximum number of rows that are read: far more than a page has. The limit protects against a server that is not a
-/// process of Ordain: the shortest row in JSON has 2 bytes, but takes hundreds of bytes in memory.
+/// Maximum number of rows that are read: far more than a page has. The limit protects this process if the server is not
+/// a process of Ordain, because a row of 2 bytes in JSON takes hundreds of bytes in memory.
 const ROWS_LIMIT: usize = 100_000;
 
 /// A list of rows that were read; at most 100,000.

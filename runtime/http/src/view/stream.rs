@@ -42,7 +42,7 @@ impl From<ActivationResult> for StreamVersion {
     }
 }
 
-/// The information whether a stream receives events, with the reason if it does not.
+/// The state of a stream's intake: whether the stream receives events, and the reason if it does not.
 #[derive(Debug, Clone, Default)]
 pub struct StreamIntake {
     /// `false` if at least one partition receives no events; `None` if unknown.
@@ -139,7 +139,8 @@ pub struct UnboundPage<L = BoundedRows<BindingRow>> {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StreamRow {
-    /// `false` if a partition receives no events from the source. Absent if all receive events, or if that is unknown.
+    /// `false` if a partition receives no events from the source. Absent if all partitions receive events, or if their
+    /// state is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consuming: Option<bool>,
     /// The SHA-256 of the handler's file.
@@ -150,10 +151,10 @@ pub struct StreamRow {
     pub handler: Option<RowText>,
     /// The reason why the process lacks the handler version; `None` if the process has the version.
     pub missing: Option<RowText>,
-    /// The reason why a partition receives no events. Absent if all receive events.
+    /// The reason why a partition receives no events. Absent if all partitions receive events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<RowText>,
-    /// `true` if another version retries the keys that are parked (stopped) because of a failure.
+    /// `true` if a new handler version retries the keys that are parked (stopped) because of a failure.
     pub retry_on_new_version: Option<bool>,
     /// The kind of the source.
     pub source: Option<RowText>,

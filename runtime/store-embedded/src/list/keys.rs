@@ -15,8 +15,8 @@ use super::super::{EmbeddedStore, keys as places};
 use super::after;
 use ordain_store::{KeyFilter, KeyListing, ListPage, PAGE_ROWS_LIMIT, StoreError, StoredKey};
 
-/// The maximum number of key records examined for a page, so that one page of a search for a rare status takes only
-/// about 20 ms.
+/// The maximum number of key records that the store examines for a page. With this limit, a page takes at most about 20
+/// ms, even if the filter finds only a few keys.
 const PAGE_SCAN_LIMIT: usize = 10_000;
 
 /// The prefix of the cursors.
@@ -127,7 +127,7 @@ fn read_key(
     let state = match EmbeddedRecord::parse(&stored).map(|record| record.state) {
         Ok(StateLocation::None) => None,
         Ok(StateLocation::Inline(state)) => Some(Bytes::copy_from_slice(state)),
-        // For an unreadable key record, returns at least the state, if it has a separate entry.
+        // Return the state from its separate entry. For an unreadable key record, this may be the only readable data.
         Ok(StateLocation::Separate(_)) | Err(_) => {
             let state = snapshot.get(&tables.states, &place);
             state.map_err(|error| read_error(&error))?.map(into_owned_bytes)

@@ -91,7 +91,8 @@ fn letter(
     Ok(value.and_then(|value| kept_letter(shared, &place, value.into(), now)))
 }
 
-/// Returns a stored letter; `None` if it has expired. Returns an unreadable letter as raw bytes.
+/// Returns the letter that is stored at `place`; `None` if it has expired. The letter of an unreadable record contains
+/// the raw bytes of the record.
 fn kept_letter(shared: &SharedStore, place: &[u8], value: Bytes, now: u64) -> Option<StoredLetter> {
     match decode_letter(&value) {
         Ok(stored) => shared.is_letter_live(stored.at, now).then_some(stored),
@@ -99,12 +100,12 @@ fn kept_letter(shared: &SharedStore, place: &[u8], value: Bytes, now: u64) -> Op
     }
 }
 
-/// Writes the cursor of the page that starts after a letter.
+/// Returns the cursor of the page that starts after a letter.
 pub fn write_cursor(id: &LetterId) -> String {
     format!("{CURSOR_PREFIX}{}:{}:{}", id.sequence, id.tag, id.key)
 }
 
-/// Parses a cursor of [`write_cursor`]; returns `None` if it is not valid.
+/// Parses a cursor that [`write_cursor`] returned. Returns `None` if the cursor is not valid.
 pub fn read_cursor(cursor: &str) -> Option<LetterId> {
     let mut parts = cursor.strip_prefix(CURSOR_PREFIX)?.splitn(3, ':');
     let sequence = parts.next()?.parse().ok()?;

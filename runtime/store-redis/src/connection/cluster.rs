@@ -13,7 +13,8 @@ use super::connect::{
 };
 use ordain_store::RedisAddress;
 
-/// The number of times that one call may be redirected or refused before the caller gets the error.
+/// The maximum number of tries of one call that the Cluster redirects or refuses. After the last try, the caller gets
+/// the error.
 const TRIES_LIMIT: u32 = 6;
 /// The minimum and maximum delay between two tries of a call, in ms.
 const RETRY_DELAYS_MS: (u64, u64) = (20, 500);
@@ -50,8 +51,8 @@ pub(super) async fn connect(
     client.build()?.get_async_connection().await
 }
 
-/// Refuses a Cluster with unassigned slots. Otherwise the client library would search for the nodes of these slots
-/// without end.
+/// Returns an error if the Cluster has unassigned slots, because the client library would search for the nodes of these
+/// slots without end.
 async fn check_slots(node: &mut MultiplexedConnection) -> RedisResult<()> {
     let ranges: Value = cmd("CLUSTER").arg("SLOTS").query_async(node).await?;
     let ranges = array(ranges, "CLUSTER SLOTS").unwrap_or_default().into_iter();

@@ -12,11 +12,11 @@ use super::super::value::bytes;
 use super::sentinel;
 use ordain_store::RedisAddress;
 
-/// The timeout for establishing a connection, including TLS and login. The network repeats a few lost packets in less
-/// time.
+/// The timeout for opening a connection, including TLS and login. The timeout is long enough for TCP to repeat a few
+/// lost packets.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The timeout for an answer. If no answer arrives within this time, the connection counts as broken. A commit of some
-/// MiB takes less time, even with a slow network and a slow disk.
+/// The timeout for an answer. If no answer arrives within this time, the connection counts as broken. The timeout is
+/// longer than a commit of some MiB takes on a slow network and a slow disk.
 pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects to the first host that answers. If no host answers, returns the error of the last host.
@@ -93,11 +93,11 @@ pub(super) fn connection_info(
     } else {
         ConnectionAddr::Tcp(host, port)
     };
-    // The library would send CLIENT SETINFO. The user need not have this right, and each refused command is a line in
-    // the server's log of denied commands.
+    // By default, the library sends CLIENT SETINFO. A user without the right to this command would cause an entry in
+    // the server's ACL log at each connection.
     let mut settings = RedisConnectionInfo::default().set_skip_set_lib_name();
     if login {
-        // Only a single server has databases. In the URL of a single server, the path is the number of a database.
+        // In the URL of a single server, the path is the number of a database. Clusters have only database 0.
         settings = settings.set_db(address.path.parse().unwrap_or(0));
         if let Some(user) = &address.user {
             settings = settings.set_username(user);
@@ -106,7 +106,7 @@ pub(super) fn connection_info(
             settings = settings.set_password(password);
         }
     }
-    // Every host and port form a valid address.
+    // The conversion cannot fail, because every host with a port is a valid address.
     let info = addr.into_connection_info().expect("an address of host and port");
     info.set_redis_settings(settings)
 }
@@ -115,7 +115,7 @@ pub(super) fn config_error(words: String) -> RedisError {
     RedisError::from((ErrorKind::InvalidClientConfig, "the URL does not match the server", words))
 }
 
-/// Returns an error that another try may resolve.
+/// Returns an error for a temporary failure, so that the caller tries again.
 pub(super) fn retryable_error(words: String) -> RedisError {
     RedisError::from((ErrorKind::Io, "not yet", words))
 }

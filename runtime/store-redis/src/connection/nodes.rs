@@ -1,9 +1,9 @@
-//! The connection to a Cluster, replaced if the library's own connection stays broken.
+//! The connection to a Cluster. This module replaces the library's connection if it stays broken.
 //!
-//! The library connects to the nodes that the Cluster has announced. If their names do not resolve
-//! for some seconds, or all nodes have moved, the library never recovers. If a part of the Cluster
-//! does not answer for a while, this module therefore connects again from the configured addresses,
-//! as at the start.
+//! The library reconnects only to the nodes that the Cluster has announced. If the names of these nodes do not resolve
+//! for some seconds, or if all nodes get new addresses, the library never recovers. If a part of the Cluster does not
+//! answer for a while, this module therefore connects again from the configured addresses, as at the start. A part of
+//! the Cluster consists of the Redis keys with one hash tag: a shard of the store.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,8 +18,8 @@ use super::{cluster, connect};
 use ordain_store::RedisAddress;
 use ordain_util::wait::shortened;
 
-/// If a part of the Cluster does not answer for this time, the module reconnects. This is also the minimum time between
-/// two attempts to reconnect. A failover of the Cluster takes less time with common settings.
+/// The time after which the module reconnects if a part of the Cluster does not answer, and the minimum time between
+/// two attempts to reconnect. With common settings, a failover of the Cluster takes less time.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(15);
 /// The timeout for a new connection to all nodes.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct ClusterNodes {
     address: RedisAddress,
     current: Mutex<ClusterConnection>,
-    /// The total number of broken calls; `tag_disconnects` has the numbers by hash tag.
+    /// The total number of broken calls. `tag_disconnects` contains the number of broken calls for each hash tag.
     disconnects: AtomicU64,
     tag_disconnects: Mutex<HashMap<Vec<u8>, u64>>,
     /// The parts of the Cluster that do not answer, by hash tag, each with the time of its first unanswered call.
@@ -59,7 +59,7 @@ impl ClusterNodes {
         self.disconnects.load(Ordering::SeqCst)
     }
 
-    /// Returns the number of broken calls to the part of the Cluster with this tag.
+    /// Returns the number of broken calls to the part of the Cluster with this hash tag.
     pub(super) fn tag_disconnects(&self, tag: &[u8]) -> u64 {
         if self.disconnects() == 0 {
             return 0;
@@ -68,7 +68,7 @@ impl ClusterNodes {
         breaks.get(tag).copied().unwrap_or_default()
     }
 
-    /// Records that a call to the part of the Cluster with this tag was answered.
+    /// Records that the part of the Cluster with this hash tag has answered a call.
     pub(super) fn record_reply(&self, tag: impl FnOnce() -> Vec<u8>) {
         if !self.any_silent.load(Ordering::Relaxed) {
             return;
@@ -78,8 +78,8 @@ impl ClusterNodes {
         self.any_silent.store(!silent.is_empty(), Ordering::Relaxed);
     }
 
-    /// Records that a call to the part with this tag broke. Reconnects if calls to the part have failed for
-    /// `SILENCE_TIMEOUT`.
+    /// Records that a call to the part of the Cluster with this hash tag broke. Reconnects if the part has not answered
+    /// for `SILENCE_TIMEOUT`.
     pub(super) async fn record_disconnect(&self, tag: Vec<u8>) {
         self.count_disconnect(&tag);
         let since = *self.silent().entry(tag).or_insert_with(Instant::now);

@@ -25,13 +25,14 @@ impl fmt::Display for MasterAddress {
     }
 }
 
-/// The time to wait for the answers of the other Sentinels after the first Sentinel has answered. Some may never
-/// answer, because the machine of a Sentinel often fails together with the master.
+/// The time to wait for the other Sentinels after the first Sentinel has answered. The time is short, because some
+/// Sentinels may not answer at all: a Sentinel often runs on the machine of the failed master.
 const OTHER_SENTINELS_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Queries all Sentinels for the master with this name, and returns the address from the newest election. A Sentinel
-/// that is separated from the others does not learn of an election, and returns an older address. The result has
-/// several addresses if Sentinels spell the same address differently.
+/// Queries all Sentinels for the master with this name, and returns the address from the newest election. One Sentinel
+/// is not enough: a Sentinel that is cut off from the others does not learn of an election, and names the old master.
+/// The result has several addresses if the Sentinels spell the address differently, for example as a name and as an IP
+/// address.
 pub(super) async fn newest_masters(
     address: &RedisAddress,
     name: &str,
@@ -86,7 +87,8 @@ async fn query_sentinel(
     let unknown = || config_error(format!("the Sentinels monitor no master {name:?}"));
     match cmd("SENTINEL").arg("MASTER").arg(name).query_async(&mut sentinel).await {
         Ok(answer) => parse_master(answer).ok_or_else(unknown),
-        // The user lacks the right to this command, but may have the right to query the master's address.
+        // The user has no right to `SENTINEL MASTER`, but may have the right to the command that returns only the
+        // address.
         Err(error) if is_forbidden(&error) => {
             let mut question = cmd("SENTINEL");
             question.arg("GET-MASTER-ADDR-BY-NAME").arg(name);

@@ -1,4 +1,4 @@
-//! The connection to one server at a time, which the URL or Sentinels name.
+//! The connection to a single server: the server that the URL names, or the master that Sentinels name.
 
 use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -12,13 +12,14 @@ use ordain_store::RedisAddress;
 use ordain_util::wait::shortened;
 
 /// The interval between two queries of the Sentinels while the connection to a master works. The queries are needed
-/// because a replaced master may still accept writes, and loses them when it becomes a replica of the new master.
+/// because a replaced master may still accept writes. It loses these writes when it becomes a replica of the new
+/// master.
 const SENTINEL_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The connection to one server at a time.
+/// The connection to a single server. The server can change, if Sentinels name it.
 pub(super) struct SingleServer {
     address: RedisAddress,
-    /// The master's name, if Sentinels must be queried for its address.
+    /// The name of the master, if Sentinels name its address; `None` if the URL names the server.
     pub(super) master: Option<String>,
     current: Mutex<CurrentConnection>,
     connecting: tokio::sync::Mutex<()>,
@@ -27,7 +28,7 @@ pub(super) struct SingleServer {
 #[derive(Default)]
 struct CurrentConnection {
     connection: Option<MultiplexedConnection>,
-    /// The address of the connected server, if the Sentinels named it.
+    /// The address of the connected server, if Sentinels named it.
     master_address: Option<MasterAddress>,
     /// The number of connections that broke before this one.
     disconnects: u64,
@@ -108,7 +109,7 @@ impl SingleServer {
     }
 
     /// Drops a connection that failed or leads to a replaced master. `before` is the number of connections that broke
-    /// before this connection. Does nothing if another call has already dropped it.
+    /// before this connection. Does nothing if another call has already dropped the connection.
     pub(super) fn drop_broken(&self, before: u64) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.disconnects == before {

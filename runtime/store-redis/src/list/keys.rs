@@ -1,5 +1,5 @@
-//! Lists streams and keys. Keys are listed by shard and, within a shard, in the order of the
-//! server's table scan. A key that exists throughout the listing is listed at least once.
+//! Lists streams and keys. A listing of keys reads one shard after the other, and each shard in the order of the
+//! server's `HSCAN`. A key that exists throughout the listing is listed at least once.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use ordain_store::{
     Destination, KeyFilter, KeyListing, ListPage, PAGE_ROWS_LIMIT, StoreError, StoredKey,
 };
 
-/// The maximum number of fields examined for one page, so that a page is soon complete even if a search finds few keys.
+/// The maximum number of fields that the store examines for one page. With this limit, a page takes a short time even
+/// if the filter finds only a few keys.
 const PAGE_SCAN_LIMIT: usize = 20_000;
-/// The maximum number of fields examined in one call, which blocks the server for about a
-/// millisecond.
+/// The maximum number of fields that one call examines. Such a call blocks the server for about a millisecond.
 const CALL_SCAN_LIMIT: usize = 500;
 
 /// The prefix of the cursors.
 const CURSOR_PREFIX: &str = "k1:";
 
-/// The start of a page: the shard, the server's cursor in the shard, and the key after which to start in the result of
-/// that cursor.
+/// The start of a page: the shard, the cursor of `HSCAN` in the shard, and the key after which the page starts in the
+/// result of this cursor.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KeyCursor {
     shard: u32,
@@ -37,7 +37,7 @@ pub struct KeyCursor {
 }
 
 impl KeyCursor {
-    /// Parses a cursor of a store with this number of shards; `None` if it is not valid.
+    /// Parses a cursor for a store with this number of shards. Returns `None` if the cursor is not valid.
     pub fn parse(cursor: &str, shards: u32) -> Option<Self> {
         let mut parts = cursor.strip_prefix(CURSOR_PREFIX)?.splitn(3, ':');
         let shard = parts.next()?.parse().ok().filter(|shard| *shard < shards)?;
@@ -47,7 +47,7 @@ impl KeyCursor {
         Some(Self { shard, scan, after })
     }
 
-    /// Returns the text form for callers.
+    /// Returns the cursor as text.
     pub fn text(&self) -> String {
         let after = self.after.as_ref().map(|key| format!("={key}")).unwrap_or_default();
         format!("{CURSOR_PREFIX}{}:{}:{after}", self.shard, self.scan)
@@ -100,8 +100,8 @@ impl KeyListing for RedisStore {
                     && (filter.status.is_none() || filter.status == status)
             };
             rows.extend(found.into_iter().filter(is_wanted));
-            // The page cuts the result of a cursor only if the result is the whole table. Otherwise the server could
-            // resize its table before the next page, and the same cursor would refer to another part of the table.
+            // Truncate the result of `HSCAN` only if the result is the whole hash. Otherwise the server could resize
+            // its hash table before the next page, and the same cursor would then return other fields.
             if rows.len() > limit && at.scan == 0 && next == 0 {
                 rows.truncate(limit);
                 at.after = rows.last().map(|row| row.key.clone());
@@ -125,7 +125,8 @@ impl KeyListing for RedisStore {
         let names =
             self.stream_keys(self.shard_of(key), stream, [RedisKeyKind::Data, RedisKeyKind::Ids]);
         let mut call = self.script_call(script, &names);
-        // The limit never applies: the script reads a single key record, even a large one.
+        // The argument is the limit in bytes. It has no effect, because the script returns at least one key record,
+        // however large it is.
         call.arg(u32::MAX).arg(commit::record_field(key));
         let [now, found] = parts(self.run_script(script, call).await?, script.name)?;
         let now = number(&now).ok_or_else(|| unexpected_reply(script.name))?;
@@ -168,7 +169,7 @@ async fn holds_anything(store: &RedisStore, stream: &str) -> Result<bool, StoreE
     Ok(false)
 }
 
-/// Returns the key records of one server cursor, sorted by key, and the next cursor.
+/// Returns the key records that one call of `HSCAN` finds, sorted by key, and the next cursor.
 async fn scan(
     store: &RedisStore,
     stream: &str,
@@ -187,7 +188,7 @@ async fn scan(
     let mut rows = Vec::new();
     for row in array(found, script.name)? {
         let [key, record, size] = parts(row, script.name)?;
-        // Keys are texts. A field that is no text comes from another program.
+        // Skip a field that is not UTF-8, because another program has written it.
         let Some(key) = text(key) else { continue };
         let record = bytes(record).unwrap_or_default();
         rows.extend(key_row(&key, &record, number(&size).unwrap_or(0), now));
@@ -197,7 +198,7 @@ async fn scan(
     Ok((next, rows))
 }
 
-/// Returns the pattern that matches the fields of all key records whose keys have this prefix.
+/// Returns the pattern for `HSCAN` that matches the key records of all keys with this prefix.
 fn pattern(prefix: &str) -> String {
     let mut pattern = String::with_capacity(prefix.len() + 2);
     pattern.push('j');

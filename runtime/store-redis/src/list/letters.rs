@@ -20,7 +20,7 @@ use ordain_store::{
 /// The prefix of the cursors.
 const CURSOR_PREFIX: &str = "d1:";
 
-/// A range of letter places.
+/// A range of places of dead letters. The place of a letter is its sort key.
 pub(in super::super) struct LetterRange {
     from: Vec<u8>,
     to: Vec<u8>,
@@ -32,8 +32,8 @@ impl LetterRange {
         self.from = bound(b'(', place);
     }
 
-    /// Creates the range of a key's letters with these sequences. `key` is the common prefix of the
-    /// key's places.
+    /// Creates the range of a key's letters with these sequences. `key` is the common prefix of the places of the key's
+    /// letters.
     pub(in super::super) fn of_sequences(key: &[u8], range: &RangeInclusive<u64>) -> Self {
         let place = |sequence: u64| [key, &sequence.to_be_bytes()].concat();
         Self {
@@ -50,11 +50,11 @@ impl LetterRange {
 pub(in super::super) struct LetterFilter {
     /// The maximum number of letters.
     pub(in super::super) limit: usize,
-    /// The number of bytes after which the read ends.
+    /// The number of bytes at which the read ends: the letter that reaches this number is the last one.
     pub(in super::super) bytes: usize,
     /// The cause of the letters; `None` selects all letters.
     pub(in super::super) cause: Option<Cause>,
-    /// With a cause: the maximum age of the letters, in ms.
+    /// The maximum age of the letters, in ms, if `cause` is `Some`.
     pub(in super::super) within: u64,
 }
 
@@ -64,17 +64,17 @@ impl LetterFilter {
     }
 }
 
-/// A part of the letters of one shard.
+/// The letters of one shard that one call has read.
 pub(in super::super) struct ShardLetters {
     now: u64,
-    /// The letters with their places.
+    /// The place and the record of each letter.
     pub(in super::super) letters: Vec<(Bytes, Bytes)>,
-    /// The place after which the read continues; `None` if there are no more letters.
+    /// The place after which the next call continues; `None` if there are no more letters.
     pub(in super::super) continue_after: Option<Bytes>,
 }
 
-/// Returns letters of one shard in a range. One call examines a limited number of letters, so the result may have fewer
-/// letters than the filter selects.
+/// Reads the letters of one shard in a range. One call examines a limited number of letters, so the caller must repeat
+/// the call if `continue_after` is `Some`.
 pub(in super::super) async fn letters_of_shard(
     store: &RedisStore,
     stream: &str,
@@ -109,8 +109,9 @@ impl LetterListing for RedisStore {
         cursor: Option<&str>,
         limit: usize,
     ) -> Result<ListPage<StoredLetter>, StoreError> {
-        // Each shard returns its letters in order. The page merges these letters, but ends at the first place after
-        // which a shard has letters that it did not return.
+        // Each shard returns its letters in order, and the page merges them. If a shard has letters that it did not
+        // return, they may precede later letters of other shards. The page therefore ends at the first place where the
+        // letters of a shard are incomplete.
         let limit = limit.clamp(1, PAGE_ROWS_LIMIT);
         let mut prefix = Vec::new();
         if let Some(key) = key {
@@ -121,8 +122,8 @@ impl LetterListing for RedisStore {
             let place = read_cursor(cursor).filter(|place| place.starts_with(&prefix));
             bounds.continue_after(&place.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?);
         }
-        // A letter without a key may be in any shard, so every shard is read, up to an equal part of the bytes of one
-        // page.
+        // A dead letter whose event has no key may be in any shard, so read every shard. Each shard returns at most an
+        // equal part of the bytes of one page.
         let wanted = LetterFilter::all(limit, LETTERS_PAGE_BYTES / self.shards as usize);
         let shards =
             (0..self.shards).map(|shard| letters_of_shard(self, stream, shard, &bounds, &wanted));
@@ -172,7 +173,8 @@ impl LetterListing for RedisStore {
     }
 }
 
-/// Returns a stored letter; `None` if it has expired. Returns an unreadable letter as raw bytes.
+/// Returns the letter that is stored at `place`; `None` if it has expired. The letter of an unreadable record contains
+/// the raw bytes of the record.
 fn kept_letter(store: &RedisStore, place: &[u8], record: Bytes, now: u64) -> Option<StoredLetter> {
     match decode_letter(&record) {
         Ok(stored) => (stored.at.saturating_add(store.dead_ttl) > now).then_some(stored),
@@ -190,8 +192,8 @@ fn bound(kind: u8, place: &[u8]) -> Vec<u8> {
     [&[kind], place].concat()
 }
 
-/// Returns the bound after all places with this prefix. The last byte of a prefix belongs to a terminator, so
-/// incrementing this byte cannot overflow.
+/// Returns the upper bound of all places with this prefix. Every prefix ends with a terminator, whose last byte is
+/// below 255, so the addition cannot overflow.
 fn after_all(prefix: &[u8]) -> Vec<u8> {
     match prefix.split_last() {
         None => b"+".to_vec(),
@@ -199,14 +201,14 @@ fn after_all(prefix: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Writes a cursor: a place in hexadecimal digits. An invalid place is allowed, so that a listing can continue after
-/// it.
+/// Returns the cursor for a place, in hexadecimal digits. The place need not be valid, so that a listing can continue
+/// after an invalid place.
 pub fn write_cursor(place: &[u8]) -> String {
     let digits = place.iter().map(|byte| format!("{byte:02x}"));
     CURSOR_PREFIX.chars().map(String::from).chain(digits).collect()
 }
 
-/// Parses a cursor of [`write_cursor`]; `None` if it is not valid.
+/// Parses a cursor that [`write_cursor`] returned. Returns `None` if the cursor is not valid.
 pub fn read_cursor(cursor: &str) -> Option<Vec<u8>> {
     let digits = cursor.strip_prefix(CURSOR_PREFIX)?.as_bytes().chunks(2);
     let byte = |two: &[u8]| match two {

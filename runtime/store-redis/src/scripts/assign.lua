@@ -1,5 +1,5 @@
--- Numbers messages, retains them for replay, and puts them into the queue of their stream: all or nothing,
--- in one HSET. The script removes expired fields after that HSET.
+-- Numbers messages, retains them for replay, and puts them into the queue of their stream. One HSET writes all of this,
+-- or the script writes nothing. After that HSET, the script removes expired fields.
 --
 -- Fields of the hash:
 --
@@ -16,19 +16,21 @@
 -- A, D, E             the ends of these lists
 -- b                   the time of the last call, and the clock of the records of writers at that time
 --
--- Lua allows 200 locals in the main chunk, so a local that only one phase needs is in that phase's block.
+-- Lua allows at most 200 locals in the main chunk. A local that only one phase needs is therefore declared in the block
+-- of that phase.
 local log = KEYS[1]
 local numbered, first, retain = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
 local most, ttl, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
--- `nonce` is a random number of the call. It distinguishes the entries of this call from those that another call
--- writes under the same numbers after the store went back in time.
+-- `nonce` is a random number of the call. If the store goes back in time and another call then writes entries with the
+-- same numbers, the nonce distinguishes the entries of the two calls.
 local nonce, count, argument = ARGV[8], tonumber(ARGV[15]), 15
--- The writer of the queue entries of this call, and the number that the writer gave to the call; no number if the
--- messages come from owners.
+-- The id of the writer that makes this call, and the number that the writer gave to the call. `call_number` is nil if
+-- the messages come from owners.
 local writer, call_number = ARGV[13], tonumber(ARGV[14])
 local now = time_now()
--- The clock by which the records of writers expire. Each call sets it forward by the time since the last call, but by
--- at most five minutes, and never back. So if the server's clock jumps, no record expires at once.
+-- The clock by which the records of writers expire. Each call advances this clock by the time since the last call, but
+-- by at most five minutes, and never sets it back. If the server's clock jumps, the records therefore do not all expire
+-- at once.
 local writer_clock = now
 do
   local CLOCK_STEP_LIMIT = 5 * 60 * 1000
@@ -43,9 +45,9 @@ local function next_argument()
   return ARGV[argument]
 end
 
--- The description of a message (`about`) begins with two flags: whether the message brings its own number, and whether
--- the message is the last of its key. The description continues with a partition, a digest of the content, an id, the
--- head of the event, and the number that the message brings, at these offsets:
+-- The description of a message (`about`) begins with two flags: whether the message has its own number, and whether the
+-- message is the last of its key. After the flags follow the partition, the content digest, the digest of the id, the
+-- first bytes of the event, and the message's own number, at these offsets:
 local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN = 3, 7, 15, 23, 25
 -- A time in ms that is longer than any retention time.
 local FOR_EVER = 2 ^ 42
@@ -55,13 +57,14 @@ if not has_witness(log, ARGV[9], ARGV[10], ARGV[11], ARGV[12]) then
   return 'W'
 end
 
--- The record of the writer, with this call. The number of the call is written together with the entries of the call.
--- So if the store loses the entries, it loses the number too.
+-- The record of the writer, with the number of this call added. The script writes this number together with the entries
+-- of the call, so a store that loses the entries loses the number too.
 local writer_expires, writer_ranges
--- True if the record has this call already: its answer was lost, and its sender has repeated it.
+-- True if the record already has the number of this call: the sender has not received the reply, and has repeated the
+-- call.
 local is_repeated = false
 
--- Returns the record of the writer as the value of a field.
+-- Returns the encoded record of the writer.
 local function pack_writer(expires)
   local parts = {pack('<I8', expires)}
   for i, range in ipairs(writer_ranges) do
@@ -71,11 +74,11 @@ local function pack_writer(expires)
 end
 
 if call_number then
-  -- The calls of a record have at most this number of ranges. Above the limit, the calls between the first two ranges
-  -- count as present.
+  -- The maximum number of ranges of calls in a record. Above the limit, the first two ranges are joined: the calls
+  -- between them then count as present.
   local RANGES_LIMIT = 64
   writer_expires, writer_ranges = read_writer(log, writer)
-  -- The ranges from `at + 1` on begin after this call.
+  -- Find the last range that does not begin after this call; `at` is 0 if there is none.
   local at = #writer_ranges
   while at > 0 and writer_ranges[at].first > call_number do
     at = at - 1
@@ -113,16 +116,16 @@ local function number_of(bytes, from, field, words)
   return number
 end
 
--- The fields of the HSET, and the fields that are removed after it.
+-- `main` has the fields and values of the HSET. `gone` has the fields that the script removes after it.
 local main, gone = {}, {}
 local function put(field, value)
   main[#main + 1] = field
   main[#main + 1] = value
 end
 
--- The groups of the call: each comes from an owner, or from a producer (without an origin). Each part of a group has
--- the index (`from`) of the argument before its messages. A message has three arguments: its key, its description, and
--- the bytes of the event after the event's number.
+-- The groups of the call. A group comes from an owner, or, if its origin is empty, from a producer. `from` in a part of
+-- a group is the index of the argument before the messages of the part. A message has three arguments: its key, its
+-- description, and the bytes of the event after the event's number.
 local lots = {}
 for i = 1, count do
   local lot = {origin = next_argument(), epoch = tonumber(next_argument()), found = tonumber(next_argument()),
@@ -147,7 +150,7 @@ local function each_message(visit)
   end
 end
 
--- Queues, by the four bytes of their partition in the description of a message.
+-- The queues that get messages, by the four bytes of the partition in the description of a message.
 local queues = {}
 if limit then
   local is_full = false
@@ -159,7 +162,8 @@ if limit then
       is_full = is_full or queue.last + 1 - queue.first >= limit
     end
   end)
-  -- The writer uses the number of a refused call again, so the record must not have this number.
+  -- Return without writing the record of the writer: the writer uses the number of a refused call again, so the record
+  -- must not contain this number.
   if is_full and not is_repeated then
     return 'F'
   end
@@ -170,11 +174,11 @@ local function is_after_place(commit, part, other_commit, other_part)
 end
 
 local RECORD, BLOCK = 'record of an origin', 'block of an origin\'s messages'
--- If an origin has at least `BLOCKS_MANY` blocks, its group removes the first block if all messages of this block are
--- published. After it, the group removes up to `BLOCKS_DROPPED` further blocks, until a block has unpublished messages.
+-- If an origin has at least `BLOCKS_MANY` blocks, a group of the origin removes the oldest blocks, up to the first
+-- block with an unpublished message: the first block, and then up to `BLOCKS_DROPPED` further blocks.
 local BLOCKS_MANY, BLOCKS_DROPPED = 8, 16
 
--- Blocks that this call has shortened, by field.
+-- The new content of the blocks from which this call removes messages, by field.
 local shortened = {}
 
 local function block_field(origin, number)
@@ -218,8 +222,8 @@ local function each_block(origin, from, to, visit)
   end
 end
 
--- Read the last outbox position whose messages each owner has assigned. Refuse groups of an older epoch, and groups
--- whose preceding messages the store lacks.
+-- Read the record of each origin, which contains the last outbox position whose messages are assigned. Refuse a group
+-- of an older epoch, and a group if the store lacks messages that it has already confirmed to the owner.
 do
   local function read_record(found, field)
     if not found then
@@ -238,8 +242,8 @@ do
     return record
   end
 
-  -- Removes the messages of commits that the outbox has lost. These messages are in the last blocks if commits ascend
-  -- from block to block; otherwise they may be in any block.
+  -- Removes the messages of commits that the outbox has lost. If commits ascend from block to block, only the last
+  -- blocks contain such messages; otherwise any block may contain them.
   local function drop_lost(lot)
     local record = lot.record
     for number = record.next - 1, record.first, -1 do
@@ -247,7 +251,7 @@ do
       local kept = {}
       for _, part in ipairs(some) do
         if part.commit <= lot.found then
-          -- The outbox position and the size of a part are the 16 bytes before `part.from`.
+          -- The 16 bytes before `part.from` contain the outbox position and the size of the part.
           kept[#kept + 1] = sub(block, part.from - 16, part.from + 16 * part.size - 1)
         end
       end
@@ -265,8 +269,8 @@ do
     record.highest_commit, record.highest_part = lot.found, 2 ^ 32 - 1
   end
 
-  -- Reads the last outbox position whose messages an owner has assigned. If the group may repeat some of the assigned
-  -- messages, reads these messages too. Returns the reply to a refused group; nil if the group is accepted.
+  -- Reads the record of the origin of a group. If the group may contain messages that are already assigned, also reads
+  -- the numbers of the assigned messages. Returns the reply to a refused group; nil if the group is accepted.
   local function read_origin(lot, found, field)
     local record, epoch = read_record(found, field), lot.epoch
     lot.record, lot.given = record, {}
@@ -290,9 +294,9 @@ do
     if is_behind_all then
       return nil
     end
-    -- Usually commits ascend from block to block, and a binary search finds the first block to read. Commits do not
-    -- ascend if a changed configuration routes a further sink to this destination, so that an old commit has messages
-    -- that are new here. The script then reads all blocks.
+    -- Usually commits ascend from block to block, and a binary search finds the first block to read. But a changed
+    -- configuration can route another sink to this destination. An old commit can then have messages that are new to
+    -- the destination, and commits do not ascend any more. The script then reads all blocks.
     local is_mixed = record.mixed ~= 0
     local from, to = lot.parts[1].commit, lot.parts[#lot.parts].commit
     local low, high = record.first, record.next
@@ -316,8 +320,8 @@ do
         end
       end
     end)
-    -- If a part is not after the last assigned one, the store must know all messages of the part. Otherwise the request
-    -- is stale, and its sender no longer waits for the answer.
+    -- A part at or before the last assigned outbox position is a repetition, so all its messages must be assigned
+    -- already. If one of them is not, the request is stale, and its sender no longer waits for the reply.
     for _, part in ipairs(lot.parts) do
       if epoch == record.epoch and not is_after_place(part.commit, part.part, record.commit, record.part) then
         local commit = text(part.commit) .. ':'
@@ -335,7 +339,7 @@ do
   for _, lot in ipairs(lots) do
     local field = 'o' .. lot.origin
     if of_field[field] then
-      -- An origin may have only one group in a call: the caller must send a second group again in another call.
+      -- An origin may have only one group in a call. The caller must send the second group again in another call.
       lot.refused = 'C'
     elseif lot.origin ~= '' then
       fields[#fields + 1], of_field[field] = field, lot
@@ -380,15 +384,15 @@ if numbered then
   end
 end
 
--- Returns whether the store still keeps a message, an id or the record of a writer. An id ends with its expiry time.
--- The others begin with it.
+-- Returns whether a retained message, an id or the record of a writer has not expired. The value of an id ends with the
+-- expiry time. The value of a message or of a writer begins with the expiry time.
 local function is_kept(field, value)
   local at = byte(field, 1) == byte('i') and 17 or 1
   local time = byte(field, 1) == byte('r') and writer_clock or now
   return #value >= at + 7 and unpack8('<I8', value, at) > time
 end
 
--- Take the messages: give each new one its number, and collect the fields to write.
+-- Give each new message its number, and collect the fields to write.
 do
   -- The time when the messages and ids of this call expire.
   local until8 = pack('<I8', now + retain)
@@ -403,7 +407,7 @@ do
     list[#list + 1] = kind .. pack('<I2', #key) .. key .. bytes
   end
 
-  -- Writes a new message. With `own`, the message keeps the number that it brings. Returns the message's number as
+  -- Writes a new message. If `own` is true, the message keeps its own number. Returns the number of the message as
   -- eight bytes, the lowest first.
   local function put_message(key, about, rest, own)
     local number8 = sub(about, OWN_IN, OWN_IN + 7)
@@ -452,8 +456,8 @@ do
     return found and is_kept(field, found) and found or nil
   end
 
-  -- Writes a producer's message, unless the store retains a message with the number that this message brings or, if it
-  -- brings none, remembers its id.
+  -- Writes a producer's message, unless the store already has it. If the message has its own number, the store has it
+  -- when it retains a message with this number. Otherwise the store has it when it remembers the id.
   local function put_by_id(key, about, rest)
     if not numbered then
       return char(0) .. put_message(key, about, rest, is_own(about))
@@ -486,8 +490,8 @@ do
     end
   end
 
-  -- Removes blocks from the first one up to `last`, but ends before a block with an unpublished part. Returns whether
-  -- it removed all of these blocks.
+  -- Removes the first blocks, up to and including block `last`, but stops before a block with an unpublished part.
+  -- Returns whether it removed all blocks up to `last`.
   local function drop_blocks(lot, last)
     local record, are_done = lot.record, true
     each_block(lot.origin, record.first, last, function(some, number)
@@ -505,7 +509,7 @@ do
 
   local function take_from_owner(lot)
     local record, origin, new = lot.record, lot.origin, {}
-    -- The number of the last message of each key: a later message must not get a lower number.
+    -- The number of the last processed message of each key. Each further message of the key must get a higher number.
     local floors = {}
     for _, part in ipairs(lot.parts) do
       local commit, messages = text(part.commit) .. ':', {}
@@ -515,7 +519,8 @@ do
         local known = lot.given[commit .. id]
         local number8 = known
         if not known then
-          -- A message that the store had lost brings its number. Another message may have that number now.
+          -- If the store had lost a message, the message has its own number: the earlier one. The message keeps this
+          -- number unless another message has it now.
           local own = is_own(about) and unpack8('<I8', about, OWN_IN) > (floors[key] or 0)
             and not kept_at('m' .. key .. string.reverse(sub(about, OWN_IN, OWN_IN + 7)))
           number8 = put_message(key, about, ARGV[from + 2], own)
@@ -549,8 +554,7 @@ do
       record.mixed = 1
     end
     if #new > 0 then
-      -- This call may have marked the same field for removal, because the field contained a lost block. The field must
-      -- stay.
+      -- The field may also be in `gone`, because it contained a lost block. `fresh` prevents its removal.
       local field = block_field(origin, record.next)
       put(field, table.concat(new))
       fresh[field] = true
@@ -582,8 +586,8 @@ for partition8, queue in pairs(queues) do
 end
 local expiring_writers = {}
 if call_number then
-  -- The life of the record after the call that set its expiry time, in ms. A call sets the time anew if less than half
-  -- of the life is left, so that few calls add a block to the list of expiring records.
+  -- The life of the record of a writer, in ms. A call sets a new expiry time only if less than half of this life is
+  -- left, so that few calls add a block to the list of expiring records.
   local WRITER_LIFE = 3600 * 1000
   if not writer_expires or writer_expires < writer_clock + WRITER_LIFE / 2 then
     writer_expires = writer_clock + WRITER_LIFE
@@ -599,12 +603,13 @@ end
 
 -- Collect the expired fields.
 do
-  -- Adds a block to a list of fields that expire by the clock `time`, and removes expired blocks from the list. A call
-  -- adds at most one block and removes up to four, so that the removals keep up with the additions.
+  -- Adds a block to a list of expiring fields, and removes expired blocks from the list. `time` is the present time of
+  -- the clock by which the fields expire. A call adds at most one block and removes up to four, so that the removals
+  -- keep up with the additions.
   local due = {}
   local function age(list, head, blocks, until_when, time)
     local ends = redis.call('HGET', log, head) or '1 0 0'
-    -- The numbers of the first and the last block, and the time of the first one.
+    -- The number of the first block, the number of the last block, and the expiry time of the first block.
     local from, to, at_first = string.match(ends, '^(%d+) (%d+) (%d+)$')
     from, to, at_first = tonumber(from), tonumber(to), tonumber(at_first)
     if not from or to >= EXACT or from > to + 1 then
@@ -621,7 +626,7 @@ do
     local values = #old > 0 and redis.call('HMGET', log, unpack(old)) or {}
     for i = 1, #values do
       local block = values[i]
-      -- A damaged block is removed. Its only content was a list of fields to remove.
+      -- Remove a damaged block. Only the names of expiring fields are lost with it.
       local is_whole = block and #block >= 8 and unpack8('<I8', block, 1) < time + FOR_EVER
       at_first = is_whole and unpack8('<I8', block, 1) or 0
       if at_first > time then
@@ -638,8 +643,8 @@ do
           local found = not is_new and redis.call('HGET', log, field)
           local stored = found and #found == 17 and unpack8('<I8', found, 10)
           local end_time = stored or is_new and counter.ends or 0
-          -- If the key has ended again after this block was written, its counter expires later, and a later block
-          -- contains it too.
+          -- If the key has ended again after this block was written, its counter expires later, and a later block also
+          -- contains the counter.
           if end_time ~= 0 and end_time <= time then
             gone[#gone + 1] = field
           end
@@ -663,7 +668,7 @@ do
   if call_number then
     age('d', 'D', expiring_writers, writer_expires, writer_clock)
   end
-  -- A later call may have written a due field again. That field has not expired.
+  -- If a later call has written a due field again, the field has a later expiry time, and stays.
   for from = 1, #due, CHUNK do
     local some = redis.call('HMGET', log, unpack(due, from, math.min(from + CHUNK - 1, #due)))
     for i = 1, #some do
@@ -674,14 +679,14 @@ do
   end
 end
 
--- The first write is for the server's log: with it, each call is a transaction in the log (docs/internals/storage.md).
+-- This write makes each call a transaction in the server's append-only file (see docs/internals/storage.md).
 redis.call('HSET', log, 'b', text(now) .. ' ' .. text(writer_clock))
 if #main > 0 then
   redis.call('HSET', log, unpack(main))
 end
 local left = {}
 for _, field in ipairs(gone) do
-  -- A field that this call has written stays.
+  -- Do not remove a field that this call has written.
   if not fresh[field] then
     left[#left + 1] = field
   end

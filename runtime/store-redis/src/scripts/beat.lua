@@ -1,9 +1,9 @@
--- Writes the heartbeat of an instance, and removes instances whose heartbeat has expired. Returns how long the
--- heartbeat is valid, in ms, and the generation of the table of members, leases and rollouts.
+-- Writes the heartbeat of an instance, and removes instances whose heartbeat has expired. Returns the time in ms until
+-- the new heartbeat expires, and the generation of the table of members, leases and rollouts.
 local instances, about = KEYS[1], KEYS[2]
 local id, words, report = ARGV[2], ARGV[3], ARGV[4]
 local lease, nonce = tonumber(ARGV[5]), ARGV[6]
--- Every living instance writes its heartbeat again within this time, in ms.
+-- A time, in ms, within which every running instance writes its heartbeat again.
 local MOMENT = 3000
 -- The longest lease that a configuration allows, in ms.
 local LONGEST_LEASE = 600000
@@ -11,17 +11,18 @@ local now = time_now()
 local till = tonumber(redis.call('ZSCORE', instances, id) or '0')
 local found = redis.call('HMGET', about, 'generation', id)
 local generation = generation_of(found[1])
--- If true, the table that other instances have read may lack this instance, or may be out of date.
+-- True if the table must get a new generation, because the table that other instances have read may lack this instance,
+-- or may be out of date.
 local changed = found[2] ~= words or generation == '0' or till <= now
 
--- If all heartbeats are old, the server was unreachable, or its clock has jumped. The living
--- instances then get time to write their heartbeats again.
+-- If all heartbeats are old, the server was unreachable, or its clock has jumped. The running instances then get
+-- additional time, so that they can write their heartbeats again.
 local newest = redis.call('ZRANGE', instances, -1, -1, 'WITHSCORES')
 local all_silent = newest[1] and tonumber(newest[2]) < now + lease / 2
 local moment = now + math.min(lease, MOMENT)
 local to = all_silent and moment or now
--- An instance does not get this time if its heartbeat expires at least half a lease before the newest heartbeat
--- expires.
+-- An instance gets no additional time if its heartbeat expires at least half a lease before the newest heartbeat: it
+-- has probably ended earlier.
 local living = all_silent and tonumber(newest[2]) - lease / 2 or now
 local silent = redis.call('ZRANGEBYSCORE', instances, '-inf', text(to), 'WITHSCORES', 'LIMIT', 0, CHUNK)
 for i = 1, #silent, 2 do
@@ -35,7 +36,8 @@ for i = 1, #silent, 2 do
     changed = true
   end
 end
--- A heartbeat that expires later than its lease allows was written before the clock went back.
+-- If a heartbeat expires later than its lease allows, the clock has gone back since it was written. Correct the expiry
+-- time.
 local latest = '(' .. text(now + 2 * lease)
 local beyond = redis.call('ZRANGEBYSCORE', instances, latest, '+inf', 'WITHSCORES', 'LIMIT', 0, CHUNK)
 for i = 1, #beyond, 2 do

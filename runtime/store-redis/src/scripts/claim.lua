@@ -1,8 +1,8 @@
--- Writes a claim into a fence, unless the fence has a newer claim, or another claim of the same epoch. Returns the
--- resulting fence in each case.
+-- Writes a claim into a fence, unless the fence has a claim with a higher epoch, or another claim with the same epoch.
+-- Returns the fence after the call, even if the script did not change it.
 local data, partition, claim = KEYS[1], ARGV[2], ARGV[3]
 
--- Returns whether epoch `a` is older than `b`. An epoch has eight bytes, the lowest first.
+-- Returns whether epoch `a` is lower than epoch `b`. An epoch has eight bytes, the lowest first.
 local function is_older(a, b)
   local a2, a1 = unpack8('<I4I4', a)
   local b2, b1 = unpack8('<I4I4', b)
@@ -15,11 +15,12 @@ if fence and theirs ~= ours and not is_older(theirs, ours) then
   return fence
 end
 if theirs == ours and claim_of(fence) ~= claim then
-  -- Another process got the same epoch, because the server's data went back in time.
+  -- Another process has the same epoch, because the server went back in time and granted the epoch twice.
   return fence
 end
 if not fence then
-  -- The fence may have been removed although the outbox still has messages of older commits.
+  -- If another program has removed the fence, the outbox may still have messages of earlier commits. Continue with
+  -- their numbers.
   local begun = redis.call('HGET', data, 'b' .. partition) or '0'
   local number = string.find(begun, '^%d+$') and tonumber(begun)
   if not number or number >= EXACT then
@@ -28,7 +29,7 @@ if not fence then
   fence = string.rep('\0', layout.FENCE_NUMBER - 1) .. pack('<I8', number) .. NO_ANSWER
 end
 fence = char(layout.FENCE_FORMAT) .. claim .. sub(fence, layout.FENCE_NUMBER)
--- The script makes two writes, as a commit does; commit.lua gives the reason.
+-- The script writes the field `b` first, for the reason that commit.lua gives at its first write.
 redis.call('HSET', data, 'b' .. partition, text(unpack8('<I8', fence, layout.FENCE_NUMBER)))
 redis.call('HSET', data, 'f' .. partition, fence)
 return fence

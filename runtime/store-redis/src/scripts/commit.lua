@@ -1,16 +1,17 @@
 -- Commits a batch: all its writes, except those whose condition does not hold.
 --
 -- Key records with their states, spilled events, letters, messages and the fence are fields of one hash, and one HSET
--- makes the commit. The script writes entries of indexes and blocks of ids before that HSET: no record refers to them
--- yet, and if this attempt fails, the next one overwrites them. The script removes fields and entries after the HSET,
--- when no record refers to them any more. The script may end half-way, or a server may read its log back only to a
--- point within the script. Neither leaves wrong data, and Ordain may send the same commit again.
+-- writes all of them. This HSET makes the commit. The script writes index entries and blocks of ids before the HSET. No
+-- record refers to them yet, and if this attempt fails, the next attempt overwrites them. The script removes fields and
+-- index entries after the HSET, when no record refers to them any more. The data is therefore correct even if the
+-- script ends half-way, or if a restarted server reads its append-only file only up to a point within the script.
+-- Ordain can then send the same commit again.
 --
--- Lua allows 200 locals in the main chunk, so a local that only one phase needs is declared in that
--- phase's block.
+-- Lua allows at most 200 locals in the main chunk. A local that only one phase needs is therefore declared in the block
+-- of that phase.
 
--- The maximum number of arguments of the one HSET: nearly the capacity of Lua's stack. Ordain's constant
--- `REDIS_BATCH_LIMIT` depends on this number.
+-- The maximum number of arguments of the HSET that makes the commit: nearly the capacity of Lua's stack. The Rust
+-- constant `REDIS_BATCH_LIMIT` depends on this number.
 local MOST = 7900
 
 local data, due, expiry, letters_index, letters_age, spilled, ids = unpack(KEYS)
@@ -24,7 +25,7 @@ local function next_argument()
   return ARGV[rest]
 end
 
--- The fence.
+-- Compare the commit with the fence.
 local fence, _, first_in_outbox = read_fence(data, partition)
 do
   local claim, before8 = ARGV[3], ARGV[5]
@@ -36,8 +37,8 @@ do
   end
   local last8 = sub(fence, layout.FENCE_NUMBER, layout.FENCE_ANSWER - 1)
   if last8 == number8 then
-    -- The fence already has this commit. The script writes the fence again, because a caller that waits for replicas
-    -- needs a write to wait for.
+    -- The shard already has this commit. Write the fence again without a change: a caller that waits for replicas can
+    -- then wait until they have this write, and with it the commit.
     redis.call('HSET', data, 'f' .. partition, fence)
     return 'A' .. sub(fence, layout.FENCE_ANSWER)
   end
@@ -46,13 +47,13 @@ do
   end
 end
 
--- Durations count from the server's clock (`wall`). The time of the commit (`now8`) is later than the time of the
--- previous commit, even if the clock has gone back. New records get this time as their incarnation, which distinguishes
--- a record from an earlier record of the same key.
+-- The script adds durations to the server's clock (`wall`). The time of the commit (`now8`) is always later than the
+-- time of the previous commit, even if the clock has gone back. New key records get `now8` as their incarnation, which
+-- distinguishes a record from an earlier record of the same key.
 local wall = time_now()
 local now8 = pack('<I8', math.max(wall, unpack8('<I8', fence, layout.FENCE_ANSWER) + 1))
 
--- The key records that the writes change; false if a key has none.
+-- The stored key record of each write; false if the key has no record.
 local olds = {}
 for from = 1, count, CHUNK do
   local to = math.min(from + CHUNK - 1, count)
@@ -62,13 +63,14 @@ for from = 1, count, CHUNK do
   end
 end
 
--- Check each write. These tables contain, by the number of a write: whether the write is refused, the old record if
--- that record has expired, the data of the write besides its record, and its state if the state is large.
+-- Check each write. Each of these tables has one entry for a write, by its number. `refused`: whether the write is
+-- refused. `expired`: the old record, if it has expired. `extras`: the data of the write besides its record. `beside`:
+-- the new state, if it is large.
 local refused, expired, extras, beside = {}, {}, {}, {}
 -- Parts of the reply: refused writes with their reasons, and spilled events that were stored
 -- already.
 local refusals, present = {}, {}
--- The forwarded letters, as pieces of an outbox entry.
+-- The encoded letters that the commit puts into its outbox entry.
 local pieces = {}
 do
   local function read_extra(flags)
@@ -94,7 +96,7 @@ do
     return extra
   end
 
-  -- Returns whether the write belongs to an older rollout than the key record.
+  -- Returns whether the new record belongs to an older rollout than the stored record.
   local function is_older(old, new)
     local at = layout.GENERATION
     return sub(old, at, at + 7) ~= sub(new, at, at + 7) and unpack8('<I8', old, at) > unpack8('<I8', new, at)
@@ -110,7 +112,7 @@ do
     if is == expected and not has(flags, layout.ABSENT) then
       return is_older(old, new) and char(layout.REFUSED_VERSION) or nil
     end
-    -- A write that expects no key record has no number of take-overs to compare.
+    -- If the write expects no key record, its condition has no number of takeovers, so compare only the partition.
     local owner = (has(flags, layout.ABSENT) and layout.TAKEOVERS or layout.NEXT) - layout.PARTITION
     local same_owner = sub(is, 1, owner) == sub(expected, 1, owner)
     return char(same_owner and layout.REFUSED_NEXT or layout.REFUSED_PARTITION)
@@ -121,12 +123,12 @@ do
     return char(layout.REFUSED_CORRUPT) .. pack('<I4', #words) .. words
   end
 
-  -- If the store already has some spilled events of a write, removes these events from the write. The reply names them,
-  -- each with a flag: whether the stored event has the same content.
+  -- Removes from a write the spilled events that the store already has. The reply names these events, each with a flag:
+  -- whether the stored event has the same content.
   local function find_present(i, key, extra, old)
     local new, last = {}, spilled_and_first(old)
     for _, event in ipairs(extra.spill) do
-      -- Usually the sequence is above all stored sequences, and no read is necessary.
+      -- Usually the sequence is higher than all stored sequences, and the script need not read the event.
       local may_be = last >= EXACT or unpack8('>I8', event[1]) <= last
       local there = may_be and redis.call('HGET', data, 'e' .. key .. event[1])
       if there then
@@ -168,7 +170,7 @@ do
       refusals[#refusals + 1] = pack('<I4', i - 1) .. why
     elseif extra then
       if extra.spill and old and has(byte(old, 2), layout.SPILLED) then
-        mend_spilled(data, spilled, sub(ARGV[field_at + i], 2), old)
+        restore_spilled_index(data, spilled, sub(ARGV[field_at + i], 2), old)
         find_present(i, sub(ARGV[field_at + i], 2), extra, old)
       end
       for _, letter in ipairs(extra.letters or {}) do
@@ -178,7 +180,7 @@ do
   end
 end
 
--- Drop the messages of refused writes.
+-- Remove the messages of refused writes.
 if #refusals > 0 then
   local lengths, chunks, from = ARGV[10], {}, 1
   for i = 1, count do
@@ -191,8 +193,8 @@ if #refusals > 0 then
   messages = table.concat(chunks)
 end
 
--- Read the letters of the batch that belong to no write. The store may already have some of these letters; if letters
--- are forwarded, the outbox gets only the others.
+-- Read the letters of the batch that belong to no write. If letters are forwarded, the outbox gets only those letters
+-- that the store does not have yet.
 local free_letters, known = {}, {}
 do
   local free, forward, seen = tonumber(ARGV[12]), ARGV[13] == '1', {}
@@ -223,11 +225,11 @@ if table.concat(pieces) ~= '' then
   messages = messages .. char(layout.OUTBOX_LETTERS) .. table.concat(pieces)
 end
 
--- From here on the script writes. The first write is for the server's log (docs/internals/storage.md): with it, each
--- commit is a transaction in the log. It also ends a transaction that an earlier crash may have left open.
+-- From here on the script writes. This first write makes each commit a transaction in the server's append-only file,
+-- and ends a transaction that an earlier crash may have left open (see docs/internals/storage.md).
 redis.call('HSET', data, 'b' .. partition, number)
 
--- The fields of the commit.
+-- The fields and values of the HSET that makes the commit.
 local main = {}
 
 local function put_field(field, value)
@@ -235,8 +237,8 @@ local function put_field(field, value)
   main[#main + 1] = value
 end
 
--- Arguments of the commands before and after the commit. `add` creates a list with its first argument, because nearly
--- all commits need few of the lists.
+-- The arguments of the commands before and after that HSET, as one list for each command. `add` creates a list when it
+-- gets the first argument, because most commits need only a few of the lists.
 local lists = {}
 
 local function add(name, first, second)
@@ -257,9 +259,9 @@ local function run(command, key, name)
   end
 end
 
--- Removes a key's spilled events before a sequence; without a sequence, removes all of them.
+-- Removes the spilled events of a key before a sequence; without a sequence, removes all spilled events of the key.
 local function drop_spilled(key, before)
-  -- The number of blocks of spilled events that are removed together.
+  -- The number of blocks that one round of the loop removes.
   local blocks = 64
   local by_key = spilled_by(key)
   local behind = before and by_key .. spill_block(before)
@@ -273,7 +275,7 @@ local function drop_spilled(key, before)
           fields[#fields + 1] = 'e' .. key .. sequence
         end
       end
-      -- The block that contains `before` may also have events that stay.
+      -- Keep the block that contains `before`, because it may also have later events.
       if member ~= behind then
         done[#done + 1] = member
       end
@@ -283,8 +285,8 @@ local function drop_spilled(key, before)
   until #members < blocks
 end
 
--- Appends to a list the blocks of ids to which no record refers after this commit. The commit replaces `old` by
--- `record`; without `record`, it removes `old`.
+-- Appends to a list the blocks of ids that the key does not need after this commit. The commit replaces the record
+-- `old` by `record`, or removes `old` if there is no `record`.
 local function old_ids(key, old, record, list)
   local from, behind = ids_range(old)
   local to = behind + layout.BLOCK - 1
@@ -315,8 +317,8 @@ do
   local consumed = {}
   local wall8 = pack('<I8', wall)
 
-  -- If the batch has more fields than fit into one call, the script writes new letters before the commit. This is safe,
-  -- because no key's state depends on the content of a letter.
+  -- If the batch has more fields than fit into one HSET, the script writes the new letters earlier, in separate calls.
+  -- This is safe, because no key record depends on a letter.
   local function put_letters(letters)
     for _, letter in ipairs(letters) do
       local place, record, at = letter[1], letter[2], layout.LETTER_TIME
@@ -327,7 +329,7 @@ do
     end
   end
 
-  -- Puts ids at their positions in blocks. Drops the ids after the last of these positions: a failed attempt at a
+  -- Writes ids into their places in the blocks. Removes all later ids of the last block, because a failed attempt at a
   -- commit may have left them.
   local function put_ids(key, taken)
     local block, value
@@ -352,7 +354,7 @@ do
     local has_old = old and has(byte(old, 2), layout.SPILLED)
     local has_new = has(byte(record, 2), layout.SPILLED)
     if has_new and not has_old then
-      -- A crash may have left spilled events of this key.
+      -- The key had no spilled events until now. Remove the spilled events that a crash may have left.
       drop_spilled(key)
     end
     if has_new or has_old then
@@ -370,8 +372,8 @@ do
     end
   end
 
-  -- Writes all data besides the record, for a key that has, or had, more than a record and a small state. Returns the
-  -- record with its times and the state that it keeps.
+  -- Handles a key that has, or had, more data than a record with a small state: collects the writes of this other data.
+  -- Returns the record with its times, and with the old state if the write does not change the state.
   local function write_rare(i, op, key, record, old)
     local flags = byte(record, 2)
     if expired[i] then
@@ -388,15 +390,15 @@ do
     if has(flags, layout.DUE) then
       due_at = wall + unpack8('<I8', record, layout.DUE_AT)
       local is_later = old and has(old_flags, layout.DUE) and unpack8('<I8', old, layout.DUE_AT) < due_at
-      -- The time of an entry must never be later than the time in the record. An entry that moves to a later time is
-      -- therefore written after the commit.
+      -- The time of an index entry must never be later than the time in the record. If an entry moves to a later time,
+      -- the script therefore writes it after the commit.
       add(is_later and 'due_later' or 'due_put', due_at, key)
     elseif has(old_flags, layout.DUE) then
       add('due_gone', key)
     end
     if has(flags, layout.EXPIRES) then
       expire_at = wall + unpack8('<I8', record, layout.END)
-      -- An entry with an earlier time stays: the sweep moves it.
+      -- If the existing entry has an earlier time, it stays, and the sweep moves it later.
       if entry == 0 or entry > expire_at then
         add('expiry_put', expire_at, key)
         entry = expire_at
@@ -450,7 +452,8 @@ do
       if has(flags, layout.NEW_GAPS) then
         record = sub(record, 1, layout.GAPS_TIME - 1) .. now8 .. sub(record, layout.GAPS_TIME + 8)
       end
-      -- Nearly all keys have a small state before and after the commit, and no other data.
+      -- Most keys have a small state before and after the commit, and no other data. Only the remaining keys need
+      -- `write_rare`.
       if byte(record, 2) ~= layout.STATE or extras[i] or expired[i]
         or (old and byte(old, 2) ~= layout.STATE) then
         record = write_rare(i, op, sub(field, 2), record, old)
@@ -474,7 +477,7 @@ do
     .. pack('<I4', #known) .. table.concat(known) .. table.concat(present)
   put_field('f' .. partition, sub(fence, 1, layout.FENCE_NUMBER - 1) .. number8 .. reply)
 
-  -- Commit: the indexes first, then all fields at once.
+  -- Write the indexes first. The HSET at the end then writes all fields at once, and makes the commit.
   run('ZADD', due, 'due_put')
   run('ZADD', expiry, 'expiry_put')
   run('ZADD', letters_index, 'letters_put')
@@ -492,7 +495,7 @@ do
   redis.call('HSET', data, unpack(main))
 end
 
--- The batch is committed. From here on the script only removes.
+-- The batch is committed. From here on the script only removes old data, and moves entries of the due index.
 run('HDEL', data, 'gone')
 run('ZADD', due, 'due_later')
 run('ZREM', due, 'due_gone')
@@ -511,8 +514,8 @@ for _, done in ipairs(lists.spilled_done or {}) do
   drop_spilled(done[1], done[2])
 end
 
--- Sweep: remove a limited amount of expired data. The limit is above the amount that one commit can add. Readers ignore
--- the expired data that is left.
+-- Sweep: remove a limited amount of expired data. The limit exceeds the amount that one commit can add, so that the
+-- sweep keeps up. Readers ignore expired data that still exists.
 do
   local sweep, removed = 16 + 2 * count, 0
 
@@ -521,7 +524,7 @@ do
     local record = redis.call('HGET', data, 'j' .. key)
     local expires = record and is_sound(record) and has(byte(record, 2), layout.EXPIRES)
     if expires and not has_expired(record, wall) then
-      -- The entry is earlier than the expiry time in the record.
+      -- The record expires later than its entry. Move the entry to the expiry time in the record.
       local at = sub(record, layout.END, layout.END + 7)
       redis.call('ZADD', expiry, unpack8('<I8', at), key)
       redis.call('HSET', data, 'j' .. key, sub(record, 1, layout.ENTRY - 1) .. at .. sub(record, layout.LENGTH))
@@ -529,7 +532,8 @@ do
     end
     local blocks = {}
     if expires then
-      -- The record is removed last: while it exists, a reader finds its other data.
+      -- Remove the record last. As long as the record exists, another sweep can find the other data of the key, even if
+      -- this one ends half-way.
       drop_spilled(key)
       if has(byte(record, 2), layout.IDS) then
         old_ids(key, record, nil, blocks)
@@ -538,7 +542,7 @@ do
       redis.call('HDEL', data, 'j' .. key, 's' .. key)
       redis.call('ZREM', due, key)
     end
-    -- An unreadable record stays, so that an operator can examine it.
+    -- Remove the entry. If the record is unreadable, the record stays, so that an operator can examine it.
     redis.call('ZREM', expiry, key)
     return #blocks
   end
@@ -546,7 +550,7 @@ do
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', wall, 'LIMIT', 0, sweep)) do
     removed = removed + sweep_job(key)
     if removed >= MANY then
-      -- The next commit removes the remaining keys.
+      -- The sweep of the next commit removes the remaining keys.
       break
     end
   end

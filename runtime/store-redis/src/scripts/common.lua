@@ -1,31 +1,34 @@
--- Every script begins with this text. The first argument of each script is a number of ms that the script adds to the
--- server's time (0 except in tests).
+-- Ordain puts this text at the beginning of every script. The first argument of each script is a number of ms that the
+-- script adds to the server's time. The number is 0 except in tests.
 --
--- The expression `layout`, a dot and a name denotes a constant of Ordain (layout of records, flags, limits). Before
--- Ordain sends a script, it replaces each such expression by the constant's number, so that a constant needs no local
--- and no lookup.
+-- The word `layout`, followed by a dot and a name, stands for a constant of Ordain (layout of records, flags, limits).
+-- Before Ordain sends a script, it replaces each of these expressions by the constant's number, so that a constant
+-- needs no local and no lookup.
 --
--- A sequence that may be large stays in its bytes, because Lua's numbers are exact only up to 2^53. No script compares
--- texts with `<`, because Lua compares texts by the server's locale. The numbers of commits and of the events of a
--- `fifo` stream start at 1, and Lua's numbers are exact enough for both.
+-- A sequence that may be large is handled as eight bytes, because Lua's numbers are exact only up to 2^53. No script
+-- compares texts with `<`, because Lua compares texts by the server's locale. Commit numbers, and sequences in a `fifo`
+-- stream, start at 1 and never reach 2^53, so Lua's numbers are exact for them.
 --
--- Every script has these locals, even those that it does not use. `cargo xtask lua` checks that each script stays below
--- Lua's limits of 200 locals and 60 upvalues.
+-- Every script has the locals of this text, even those that it does not use. `cargo xtask lua` checks that each script
+-- stays below Lua's limits of 200 locals and 60 upvalues.
 local byte, sub, char = string.byte, string.sub, string.char
 local pack, unpack8 = struct.pack, struct.unpack
 
--- The maximum number of arguments of one call, well below the capacity of Lua's stack; an even
--- number, so that pairs stay together.
+-- The maximum number of arguments of one call, well below the capacity of Lua's stack. The number is even, so that a
+-- pair of arguments is never split.
 local CHUNK = 1000
--- The maximum number of fields or entries that one call of a script reads or removes, which takes some tens of ms.
+-- The maximum number of fields or entries that one call of a script reads or removes. Reading or removing this number
+-- takes some tens of ms, and blocks the server for this time.
 local MANY = 20 * CHUNK
--- The exclusive limit of the numbers with which scripts count: half of 2^53, so that sums stay exact too.
+-- The exclusive limit of the numbers with which scripts calculate: half of 2^53, so that the sum of two numbers is
+-- exact too.
 local EXACT = 2 ^ 52
--- The greatest length of an outbox that scripts accept, in commits: a thousand commits per second for fifty days. A
--- search through a longer outbox would take hours. Queues and the blocks of an origin have the same limit.
+-- The maximum length of an outbox that scripts accept, in commits: a thousand commits per second for fifty days. A
+-- longer outbox is damaged data, and a search through it would take hours. Queues and the blocks of an origin have the
+-- same limit.
 local LONGEST = 2 ^ 32
 
--- Eight zero bytes stand for no number, or for an unknown history.
+-- Eight zero bytes, which stand for no number, or for an unknown history.
 local NO_NUMBER = string.rep('\0', 8)
 
 local function has(flags, flag)
@@ -41,7 +44,7 @@ local function time_now()
   return time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[1])
 end
 
--- Runs a command with a list of members, fields or pairs, in several calls if the list is long.
+-- Runs a command with a list of arguments (members, fields or pairs), in several calls if the list is long.
 local function with_all(command, key, list)
   for from = 1, #list, CHUNK do
     redis.call(command, key, unpack(list, from, math.min(from + CHUNK - 1, #list)))
@@ -62,7 +65,7 @@ local function state_at(record)
   return layout.JOB + unpack8('<I4', record, layout.LENGTH)
 end
 
--- The reply in a fence without a commit: time, number of refused writes and number of known letters are all 0.
+-- The reply in a fence without a commit: the time, the number of refused writes and the number of known letters are 0.
 local NO_ANSWER = string.rep('\0', 8 + 4 + 4)
 
 local function is_fence(fence)
@@ -77,24 +80,23 @@ local function corrupt_field(field, key, words)
   error({err = 'CORRUPT field ' .. field .. ' of ' .. key .. ' is no ' .. words})
 end
 
--- The text of a lease has an epoch, a holder and a time. `NOBODY` is the holder of a released lease.
+-- `LEASE` is the pattern of a lease: epoch, holder and time. `NOBODY` stands for the holder in a released lease.
 local LEASE, NOBODY = '^(%d+) ([%x-]+) (%d+)$', '-'
 
 -- Returns the generation of the table of members, leases and rollouts: a number that a script replaces when members,
--- leases or rollouts change. If the field does not contain such a number, returns 0, which no table has, so that the
--- next heartbeat corrects the field.
+-- leases or rollouts change. Returns 0 if the field does not contain a valid number. No table has generation 0, so the
+-- next heartbeat then writes a new generation.
 local function generation_of(found)
   return found and #found < 20 and string.find(found, '^%d+$') and found or '0'
 end
 
--- Fails if the key is not a hash. A script calls this function before its first write, so that a failed script has
--- written nothing.
+-- Fails if the Redis key is not a hash. A script calls this function before its first write, so that it fails before it
+-- has written anything.
 local function must_be_hash(key)
   redis.call('HEXISTS', key, 'generation')
 end
 
--- Returns the epoch and the holder of the last lease of a partition; 0 and `NOBODY` if there was
--- none.
+-- Returns the epoch and the holder of the last lease of a partition; 0 and `NOBODY` if the partition was never leased.
 local function read_lease(leases, field)
   local row = redis.call('HGET', leases, field)
   if not row then
@@ -116,7 +118,7 @@ local function read_fence(data, partition)
     return nil
   end
   local last = is_fence(fence) and unpack8('<I8', fence, layout.FENCE_NUMBER)
-  -- The time of the last commit has the same limit, because the next commit gets a later time.
+  -- The time of the last commit has the same limit as its number, because the script adds 1 to both.
   if not last or last >= EXACT or unpack8('<I8', fence, layout.FENCE_ANSWER) >= EXACT then
     corrupt_field('f' .. partition, data, 'fence that this version reads')
   end
@@ -132,8 +134,9 @@ local function read_fence(data, partition)
   return fence, last, number
 end
 
--- Returns the queue of a partition: its first and last number, the history up to the last entry, the history before the
--- first entry, the field that contains these four, and the prefix of its entries' fields. A history has eight bytes.
+-- Returns the queue of a partition as a table: the numbers of its first and last entry (`first`, `last`), the history
+-- up to the last entry (`history`), the history before the first entry (`before`), the field with these four values
+-- (`field`), and the prefix of the fields of its entries (`prefix`). A history has eight bytes.
 local function read_queue(log, partition)
   local queue = {first = 1, last = 0, history = NO_NUMBER, before = NO_NUMBER, field = 'q' .. partition,
     prefix = 'n' .. partition .. ':'}
@@ -154,7 +157,7 @@ local function pack_queue(queue)
   return pack('<I8I8', queue.first, queue.last) .. queue.history .. queue.before
 end
 
--- Returns the history of a queue up to the entry that has this number and this stored value.
+-- Returns the history of entry `number` of a queue. `value` is the stored value of the entry.
 local function history_at(queue, number, value)
   if number == queue.last then
     return queue.history
@@ -162,9 +165,9 @@ local function history_at(queue, number, value)
   return value and #value >= 8 and sub(value, 1, 8) or NO_NUMBER
 end
 
--- Returns whether a queue position is in the history of the queue. If so, the queue also has the same earlier entries
--- as when the caller read the position. The history of a damaged entry is unknown, and counts as equal to every other
--- history.
+-- Returns whether the queue has, or had, an entry with the number and history of this queue position. If so, all
+-- earlier entries of the queue are also the same as when the caller got the queue position. The history of a damaged
+-- entry is unknown, and counts as equal to every history.
 local function has_place(log, queue, number, history)
   local found
   if number > queue.last then
@@ -174,15 +177,15 @@ local function has_place(log, queue, number, history)
   elseif number > 0 and number == queue.first - 1 then
     found = queue.before
   else
-    -- The queue keeps no history of entries before the last removed one, so this function accepts their queue
-    -- positions.
+    -- The queue does not keep the histories of entries before the last removed entry. This function accepts the queue
+    -- positions of these entries.
     return true
   end
   return found == history or found == NO_NUMBER or history == NO_NUMBER
 end
 
--- Returns the record of a writer of queue entries: the time when it expires (nil if the shard has no record), and the
--- numbers of the writer's calls that the shard has, as ascending ranges.
+-- Returns the record of a writer of queue entries: its expiry time (nil if the shard has no record), and the numbers of
+-- the writer's calls that the shard has, as ascending ranges.
 local function read_writer(log, writer)
   local field, ranges = 'r' .. writer, {}
   local found = redis.call('HGET', log, field)
@@ -203,8 +206,8 @@ local function read_writer(log, writer)
   return expires, ranges
 end
 
--- Returns whether a destination has a producer's witness: the newest message that the producer knows to be in this
--- shard, or its newest call. A shard that lacks the witness has gone back in time.
+-- Returns whether a destination has the witness of a producer: the newest message or the newest call that this shard
+-- has confirmed to the producer. A shard that lacks the witness has gone back in time.
 local function has_witness(log, kind, of, place, expected)
   if kind == 'i' or kind == 'm' then
     local found = redis.call('HGET', log, kind .. of .. place)
@@ -223,7 +226,7 @@ local function has_witness(log, kind, of, place, expected)
   return true
 end
 
--- Returns whether `a` is after `b` in byte order: `<` would use the server's locale.
+-- Returns whether `a` is after `b` in byte order. The operator `<` would use the server's locale instead.
 local function is_after(a, b)
   for i = 1, math.min(#a, #b) do
     if byte(a, i) ~= byte(b, i) then
@@ -233,7 +236,7 @@ local function is_after(a, b)
   return #a > #b
 end
 
--- Returns members of an index between two bounds. Redis orders them, unless another program has
+-- Returns the members of an index between two bounds, in order. The members are not in order if another program has
 -- added members with other scores.
 local function members_of(index, from, to, limit)
   local members = redis.call('ZRANGEBYLEX', index, from, to, 'LIMIT', 0, limit)
@@ -247,9 +250,9 @@ local function members_of(index, from, to, limit)
   return members
 end
 
--- Returns the prefix of a key's entries in the index of spilled events; no other key's entries have this prefix. An
--- entry represents a block of sequences and contains the first of them. The reason for blocks: a key usually spills
--- consecutive events, and one entry for each event would need as much memory as the event.
+-- Returns the prefix of a key's entries in the index of spilled events. Entries of other keys do not have this prefix.
+-- An entry stands for a block of consecutive sequences, and contains the first sequence of the block. Blocks save
+-- memory: a key usually spills consecutive events, and one entry for each event would need as much memory as the event.
 local function spilled_by(key)
   return pack('>I2', #key) .. key
 end
@@ -261,8 +264,8 @@ local function spill_block(sequence)
   return sub(sequence, 1, 7) .. char(last - last % SPILL_BLOCK)
 end
 
--- Returns the sequences of an entry of this key. Returns none if another program has written the entry, because such an
--- entry could name another key's event.
+-- Returns the sequences for which an entry of this key stands. Returns no sequences for an invalid entry, which another
+-- program has written: it could name an event of another key.
 local function sequences_of(member, by_key)
   local sequences, begin = {}, byte(member, #by_key + 8)
   if #member == #by_key + 8 and begin % SPILL_BLOCK == 0 then
@@ -273,7 +276,7 @@ local function sequences_of(member, by_key)
   return sequences
 end
 
--- Reads a number of variable width. Returns the number, and its width in bytes.
+-- Decodes a number with variable width. Returns the number, and its width in bytes.
 local function varint(bytes, from)
   local number, scale, at = 0, 1, from
   repeat
@@ -283,8 +286,8 @@ local function varint(bytes, from)
   return number, at - from
 end
 
--- Returns three sequences of a key record: the last one that the key may have spilled, the first one whose id the store
--- keeps, and the first one that the key may have spilled.
+-- Returns three sequences from a key record: the last sequence that may be spilled, the first sequence whose id the
+-- store keeps, and the first sequence that may be spilled.
 local function spilled_and_first(record)
   local at, numbers = layout.NUMBERS, {}
   for i = 1, 7 do
@@ -297,7 +300,7 @@ end
 -- Writes the entries of a key in the index of spilled events again if the index has none of them: another program has
 -- removed the index. The record of the key must have spilled events. One call writes as many entries as one call may
 -- read.
-local function mend_spilled(data, spilled, key, record)
+local function restore_spilled_index(data, spilled, key, record)
   local by_key = spilled_by(key)
   if #members_of(spilled, '[' .. by_key, '[' .. by_key .. string.rep(char(255), 9), 1) > 0 then
     return
@@ -322,11 +325,12 @@ local function mend_spilled(data, spilled, key, record)
 end
 
 -- Returns the range of sequences for which the store keeps the ids of accepted events: the first sequence, and the
--- sequence after the last.
+-- sequence after the last one.
 local function ids_range(record)
   local last_spilled, first = spilled_and_first(record)
   local behind = math.max(unpack8('<I8', record, layout.NEXT), last_spilled + 1)
-  -- Only a damaged record has such a sequence. A loop over its range would keep the server busy.
+  -- Only a damaged record has a sequence above the limit. A loop over the range would block the server, so return an
+  -- empty range.
   if first > EXACT then
     return 0, 0
   end

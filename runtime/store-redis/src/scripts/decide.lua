@@ -1,6 +1,6 @@
--- Starts a rollout: sets the version that executes the events of a stream, unless the rollout has changed since the
--- caller read it. Returns 1 if the stream now has the requested rollout, even if an earlier try of the same call set
--- it; otherwise 0.
+-- Starts a rollout, which names the handler version that executes the events of a stream. Changes nothing if the
+-- rollout has changed since the caller read it. Returns 1 if the stream now has the requested rollout, even if an
+-- earlier try of this call has set it; otherwise 0.
 local versions, about = KEYS[1], KEYS[2]
 local stream, before, row, nonce = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 must_be_hash(about)

@@ -1,7 +1,7 @@
--- Removes the queued entries of a partition up to a queue position. Returns 1 if some of these entries are left to
--- remove, and 0 if none are left, or if the fence has another claim. If the store went back in time, the script removes
--- nothing. Then it returns 2 if the queue position is not in the history of the queue, and 3 if the shard lacks the
--- commit that the owner names.
+-- Removes the entries of a partition's queue up to a queue position. Returns 0 if all these entries are removed, or if
+-- the fence has another claim. Returns 1 if the caller must repeat the call, because one call removes a limited number
+-- of entries. If the store went back in time, removes nothing, and returns 2 if the queue position is not in the
+-- history of the queue, or 3 if the shard lacks the commit that the owner names.
 local data, log, partition, claim, commit = KEYS[1], KEYS[2], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local through, history = tonumber(ARGV[5]), ARGV[6]
 local fence, last_commit = read_fence(data, partition)
@@ -22,7 +22,7 @@ local to = math.min(through, first + MANY - 1)
 local last_value = to < queue.last and redis.call('HGET', log, queue.prefix .. text(to))
 queue.before, queue.first = history_at(queue, to, last_value), to + 1
 local waits = tonumber(redis.call('HGET', log, 'w') or '0') or 0
--- The queue's ends are written first: no reader looks for the entries that are removed afterwards.
+-- Write the ends of the queue first. From then on, no reader looks for the entries that the script removes next.
 redis.call('HSET', log, queue.field, pack_queue(queue), 'w', text(math.max(waits - (to + 1 - first), 0)))
 for from = first, to, CHUNK do
   local gone = {}

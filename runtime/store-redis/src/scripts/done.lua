@@ -1,6 +1,6 @@
--- Removes all entries from the outbox up to a commit. If the fence has another claim, removes nothing and returns an
--- empty table. Otherwise returns whether entries are left to remove, and the number of the last commit. One call
--- removes a limited number of entries, because it must not block the server for long.
+-- Removes the entries of the outbox up to and including a commit. If the fence has another claim, removes nothing and
+-- returns an empty table. Otherwise returns whether entries are left to remove, and the number of the last commit of
+-- the shard. One call removes a limited number of entries, so that it does not block the server for long.
 local data, partition, claim, through = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local fence, last, first = read_fence(data, partition)
 if not fence or claim_of(fence) ~= claim then
@@ -15,7 +15,7 @@ for from = first, left - 1, CHUNK do
   end
   redis.call('HDEL', data, unpack(gone))
 end
--- Skips commits without messages, so that a read of the outbox need not examine them again.
+-- Skip the following commits without messages, so that a read of the outbox need not examine them again.
 local over = 0
 while left > through and left <= last and over < CHUNK
   and redis.call('HEXISTS', data, 'o' .. partition .. ':' .. text(left)) == 0 do

@@ -1,6 +1,6 @@
--- Reads the due index after an entry, and corrects entries that differ from their key record. The key record is
--- authoritative. Returns the time, the due entries (with `all`, also entries that are not due yet), and the first entry
--- after those.
+-- Reads the due index after an entry. Corrects entries that differ from their key record, because the key record is
+-- authoritative. Returns the time, the due entries (if `all` is true, also entries that are not due yet), and the first
+-- entry after the returned entries.
 local data, due, partition4 = KEYS[1], KEYS[2], ARGV[2]
 local limit, all, after_at, after_key = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5], ARGV[6]
 local now = time_now()
@@ -13,7 +13,8 @@ local function first_rank()
   if there and tonumber(there) == tonumber(after_at) then
     return redis.call('ZRANK', due, after_key) + 1
   end
-  -- Entries of the same time are in the order of their keys.
+  -- The entry does not exist any more. Find the rank after it by binary search: entries with the same time are in the
+  -- order of their keys.
   local rank = redis.call('ZCOUNT', due, '-inf', '(' .. after_at)
   local behind = redis.call('ZCOUNT', due, '-inf', after_at)
   while rank < behind do
@@ -31,7 +32,7 @@ end
 local gone, moved = {}, {}
 local function is_due(key, at, record)
   if record and (not is_sound(record) or unpack8('<I8', record, layout.DUE_AT) > EXACT) then
-    -- The entry stays, because an operator may repair the record.
+    -- Keep the entry, because an operator may repair the damaged record.
     return false
   end
   if not record or not has(byte(record, 2), layout.DUE)
@@ -41,7 +42,8 @@ local function is_due(key, at, record)
   end
   local due_at = unpack8('<I8', record, layout.DUE_AT)
   if due_at ~= at then
-    -- The entry is returned anyway: a key that is processed too early does no harm.
+    -- Correct the time of the entry after the read. The entry is returned under its old time, which is safe: an owner
+    -- may process a key too early.
     moved[#moved + 1] = text(due_at)
     moved[#moved + 1] = key
   end
@@ -72,7 +74,7 @@ local function read()
     end
     rank, looked = rank + 64, looked + 64
     if looked >= MANY then
-      -- One call examines a limited number of entries; the next call begins here.
+      -- End the call, because one call examines a limited number of entries. The next call begins at this entry.
       return entries, {text(math.max(0, math.min(tonumber(part[128]), EXACT))), part[127]}
     end
   end
@@ -82,7 +84,7 @@ local entries, next_entry = read()
 with_all('ZREM', due, gone)
 with_all('ZADD', due, moved)
 for i = 1, #moved, 2 do
-  -- A moved entry may be the next entry.
+  -- An entry with a corrected time may now be the next entry.
   if not next_entry or tonumber(moved[i]) < tonumber(next_entry[1]) then
     next_entry = {moved[i], moved[i + 1]}
   end

@@ -1,11 +1,12 @@
--- Checks whether a stream has queued entries, or data besides the fields that every claimed partition has. Returns 1 if
--- it finds any; otherwise 0 and the cursor from which to continue. The cursor is 0 at the end.
+-- Checks whether a stream has data in a shard: entries of queues, or fields other than those that every claimed
+-- partition has. Returns 1 if it finds data. Otherwise returns 0, and the cursor from which the next call continues;
+-- the cursor is 0 at the end.
 local data, log, cursor, looked, step = KEYS[1], KEYS[2], ARGV[2], 0, 8
 if (tonumber(redis.call('HGET', log, 'w') or '0') or 1) > 0 then
   return {1, '0'}
 end
 repeat
-  -- Usually the first few fields suffice.
+  -- Usually one of the first fields shows that the stream has data, so begin with a few fields.
   local scanned = redis.call('HSCAN', data, cursor, 'COUNT', step)
   cursor = scanned[1]
   for i = 1, #scanned[2], 2 do

@@ -1,5 +1,6 @@
--- Reads some of the key records with `HSCAN`. Returns the next cursor, the time, and for each record the key, the
--- record without the state, and the length of the state. With a status, returns only key records with this status.
+-- Reads some of the key records with `HSCAN`. Returns the next cursor, the time, and for each key record the key, the
+-- record without the state, and the length of the state. If the caller names a status, returns only key records with
+-- this status.
 local data, cursor, pattern, count, status = KEYS[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local scanned = redis.call('HSCAN', data, cursor, 'COUNT', count, 'MATCH', pattern)
 local rows = {}
@@ -13,7 +14,7 @@ for i = 1, #scanned[2], 2 do
       size = math.max(#record + 1 - state_at(record), 0)
       record = sub(record, 1, state_at(record) - 1)
     else
-      -- The caller needs only this much to detect the damage.
+      -- The record is damaged. Return only its beginning, which is enough for the caller to detect the damage.
       record = sub(record, 1, layout.SHORTEST)
     end
     rows[#rows + 1] = {key, record, size}

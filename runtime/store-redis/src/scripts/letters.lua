@@ -1,15 +1,16 @@
--- Reads letters between two places (codec/letter_place.rs), in order, until the letters have enough bytes, or until the
--- call has examined enough places. With a cause, reads only letters with this cause whose age is at most `within`.
--- Returns the time, the last examined place if there are more letters, and the place and the record of each letter.
+-- Reads letters between two places (see codec/letter_place.rs), in order, until it has read enough letters or bytes, or
+-- has examined enough places. If the caller names a cause, reads only letters with this cause whose age is at most
+-- `within`. Returns the time, the last examined place if more letters may follow, and the place and the record of each
+-- letter.
 local data, letters = KEYS[1], KEYS[2]
 local from, to, limit, bytes = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local cause, within = ARGV[6], tonumber(ARGV[7])
 local now = time_now()
 
--- Returns whether a letter matches the selection. A damaged letter has no cause.
+-- Returns whether the caller has requested a letter. A damaged letter counts as a letter without a cause.
 local function is_wanted(record)
   if record == '' then
-    -- A commit is removing the letter.
+    -- An empty record: a commit has removed the letter, but ended before it removed the entry of the index.
     return false
   end
   if cause == '' then

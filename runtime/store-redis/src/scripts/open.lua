@@ -1,6 +1,6 @@
--- Stores the schema and the number of shards at the first use, unless the last argument is 0. Returns the stored
--- values, and 1 if nothing was stored before this call. If the user is not allowed to run some commands, returns an
--- error with these commands.
+-- If the store is new, writes the schema and the number of shards, unless the last argument is 0. Returns the stored
+-- values, and 1 if nothing was stored before this call. If the user has no right to some commands, returns an error
+-- that lists these commands.
 local store, data, index, partitions = unpack(KEYS)
 local schema, shards, replicas, creates = ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
 

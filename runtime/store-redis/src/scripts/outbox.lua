@@ -1,5 +1,5 @@
--- Reads the unpublished entries of committed batches, in order, until they have enough bytes. Returns the number of the
--- last commit that it examined (false if no more follow), and each found entry with the number of its commit.
+-- Reads the unpublished outbox entries of committed batches, in order, until it has read enough bytes. Returns the
+-- number of the last examined commit (false if no commits follow), and each entry with the number of its commit.
 local data, partition, after = KEYS[1], ARGV[2], tonumber(ARGV[3])
 local limit, bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
 local fence, last, first = read_fence(data, partition)
@@ -7,7 +7,7 @@ if not fence then
   return {false, {}}
 end
 local at = math.max(first, after + 1)
--- The script reads few entries at a time, because an entry may be large.
+-- Read only a few entries at a time, because an entry may be large.
 local entries, read, looked, step = {}, 0, 0, 4
 while at <= last do
   local fields = {}

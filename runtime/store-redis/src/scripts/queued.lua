@@ -1,6 +1,6 @@
--- Reads the queued entries of a partition after a queue position, in order. Returns the first number of the queue, and
--- then for each entry its number, its history and its event. Returns an empty table if the queue position is not in the
--- history of the queue.
+-- Reads the entries of a partition's queue after a queue position, in order. Returns the number of the first entry in
+-- the queue, and then for each read entry its number, its history and its event. Returns an empty table if the queue
+-- position is not in the history of the queue.
 local log, partition, after, history = KEYS[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local limit, bytes = tonumber(ARGV[5]), tonumber(ARGV[6])
 local queue = read_queue(log, partition)
@@ -9,7 +9,7 @@ if not has_place(log, queue, after, history) then
 end
 local answer, read, count = {text(queue.first)}, 0, 0
 local at = math.max(queue.first, after + 1)
--- The script reads few entries at a time, because an entry may be large.
+-- Begin with one entry, because an entry may be large.
 local step = 1
 while at <= queue.last and count < limit and read < bytes do
   local fields = {}
@@ -21,13 +21,13 @@ while at <= queue.last and count < limit and read < bytes do
     local number, value = at + i - 1, values[i]
     answer[#answer + 1] = text(number)
     answer[#answer + 1] = history_at(queue, number, value)
-    -- If another program has removed an entry, the answer has an empty text in place of its event.
+    -- If another program has removed an entry, return an empty text in place of the event.
     answer[#answer + 1] = value and sub(value, 9) or ''
     read = read + #answer[#answer]
   end
   at, count = at + #values, count + #values
-  -- The next step reads as many entries as fit into the remaining bytes at the average size so far, but at most twice
-  -- the last step and at most 64.
+  -- From the average size of the entries so far, calculate how many entries fit into the remaining bytes. The next step
+  -- reads this number, but at most 64, and at most twice as many as the last step.
   step = math.max(1, math.min(step * 2, 64, math.floor((bytes - read) * count / (read + 1))))
 end
 return answer

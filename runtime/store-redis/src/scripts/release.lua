@@ -1,4 +1,4 @@
--- Releases a lease, if the holder still has this epoch.
+-- Releases a lease, if this instance still holds the lease under this epoch.
 local leases, about = KEYS[1], KEYS[2]
 local field, id, epoch, nonce = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local last, holder = read_lease(leases, field)

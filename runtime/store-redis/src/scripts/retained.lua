@@ -1,4 +1,4 @@
--- Reads retained messages of a key with these sequences, until they have enough bytes.
+-- Reads the retained messages of a key with the requested sequences, until it has read enough bytes.
 local log, key, bytes, answer, read = KEYS[1], ARGV[2], tonumber(ARGV[3]), {}, 0
 local now = time_now()
 for from = 4, #ARGV, 64 do

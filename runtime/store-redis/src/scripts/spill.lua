@@ -1,22 +1,24 @@
--- Reads spilled events of a key between two bounds, in order, until the events have enough bytes, or until the call has
--- examined enough entries. Returns the bound from which to continue if there are more events, and the sequence and the
--- content of each event.
+-- Reads the spilled events of a key between two bounds, in order, until it has read enough events or bytes, or has
+-- examined enough entries. Returns the bound from which the next call continues if more events may follow, and the
+-- sequence and the stored value of each event.
 local data, spilled, key = KEYS[1], KEYS[2], ARGV[2]
 local limit, bytes = tonumber(ARGV[3]), tonumber(ARGV[4])
 local by_key = spilled_by(key)
 local is_behind, first, last = sub(ARGV[5], 1, 1) == '(', sub(ARGV[5], 2), ARGV[6]
--- If the bound excludes `first`, then `first` was the end of an entry, and the read continues after that entry.
+-- If the lower bound excludes `first`, then `first` is in the last entry that the previous call examined. Continue
+-- after that entry.
 local from = is_behind and '(' .. by_key .. first or '[' .. by_key .. spill_block(first)
 local to = '[' .. by_key .. spill_block(last)
 local record = redis.call('HGET', data, 'j' .. key)
--- A damaged record does not prevent the read of the events.
+-- Return no events if the key has no live record or no spilled events. If the record is damaged, read the events
+-- anyway.
 if not record or (is_sound(record)
   and (has_expired(record, time_now()) or not has(byte(record, 2), layout.SPILLED))) then
   return {false, {}}
 end
 
 if is_sound(record) then
-  mend_spilled(data, spilled, key, record)
+  restore_spilled_index(data, spilled, key, record)
 end
 
 local function is_asked(sequence)
@@ -28,7 +30,7 @@ while true do
   local members = members_of(spilled, from, to, 16)
   for _, member in ipairs(members) do
     for _, sequence in ipairs(sequences_of(member, by_key)) do
-      -- A sequence without an event was never spilled, or the store never made its commit.
+      -- If there is no event with this sequence, it was never spilled, or its commit was never completed.
       local event = is_asked(sequence) and redis.call('HGET', data, 'e' .. key .. sequence)
       if event then
         if #found > 0 and (#found >= 2 * limit or read + #event > bytes) then

@@ -1,5 +1,5 @@
--- Returns the generation of the table, all members, all leases and all rollouts. Each member has the remaining ms of
--- its membership, its information and its report.
+-- Returns the membership table: its generation, all members, all leases and all rollouts. A member consists of its id,
+-- the remaining time of its membership in ms, its information and its report.
 local instances, about, leases, versions = unpack(KEYS)
 local now = time_now()
 local members = {}
@@ -23,5 +23,6 @@ local function all_of(hash, scan)
   return all
 end
 local generation = generation_of(redis.call('HGET', about, 'generation'))
--- If the key of the rollouts has another type of value, returns no rollouts: leases do not depend on rollouts.
+-- If the Redis key of the rollouts has the wrong type, return no rollouts, because members and leases do not depend on
+-- rollouts.
 return {generation, members, all_of(leases, redis.call), all_of(versions, redis.pcall)}

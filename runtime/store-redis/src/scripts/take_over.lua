@@ -1,11 +1,12 @@
--- Moves key records of other partitions to this partition, and adds entries for them to the due index of this
--- partition. Their entries in the index of the other partition stay: the next read of that index removes them.
+-- Changes the partition of key records from other partitions to this partition, and adds their entries to the due index
+-- of this partition. The entries in the due index of the other partition stay until the next read of that index, which
+-- removes them.
 local data, due, partition4 = KEYS[1], KEYS[2], ARGV[2]
 local now = time_now()
 local put, entries = {}, {}
 for i = 3, #ARGV do
   local record = redis.call('HGET', data, ARGV[i])
-  -- A damaged record stays unchanged: the load reports it.
+  -- Do not change a damaged record. The load of the key reports the damage.
   if record and is_sound(record) and not has_expired(record, now)
     and sub(record, layout.PARTITION, layout.PARTITION + 3) ~= partition4 then
     local takeovers = (unpack8('<I4', record, layout.TAKEOVERS) + 1) % 4294967296

@@ -11,7 +11,7 @@ use crate::Claim;
 /// The format byte of a record.
 pub const FENCE_FORMAT: u8 = 3;
 
-/// The offset of the last commit's number. The claim is between the format byte and this number.
+/// The offset of the last commit's number. The claim lies between the format byte and the commit number.
 pub const FENCE_NUMBER_AT: usize = 1 + 16;
 /// The offset of the reply to the last commit. The reply begins with the time of the commit, and extends to the end of
 /// the record.
@@ -42,7 +42,7 @@ pub struct FenceRecord {
     pub applied: AppliedCommit,
 }
 
-/// The result of comparing a commit with a fence.
+/// The decision of a fence about a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FenceVerdict {
     /// The commit is the next commit, and must be applied.
@@ -52,14 +52,14 @@ pub enum FenceVerdict {
 }
 
 impl FenceVerdict {
-    /// Returns the reply to a commit to a shard without a claim.
+    /// Returns the reply to a commit if the shard has no claim.
     pub fn unclaimed() -> CommitReply {
         CommitReply::RolledBack { found: "the shard has no claim".to_owned(), last: None }
     }
 }
 
 impl FenceRecord {
-    /// Decides whether a commit under a claim may be applied.
+    /// Decides whether the store may apply commit `number` of an owner with this claim.
     pub fn evaluate(&self, claim: Claim, number: u64) -> FenceVerdict {
         let rolled_back =
             |found| FenceVerdict::Answer(CommitReply::RolledBack { found, last: None });
@@ -117,7 +117,7 @@ pub fn decode_fence(bytes: &[u8]) -> Result<FenceRecord, RecordDecodeError> {
     Ok(FenceRecord { claim, number: reader.u64("number")?, applied: read_applied(reader)? })
 }
 
-/// Decodes the last part of the record: the reply to the last commit.
+/// Decodes the part of the record from [`FENCE_REPLY_AT`] on: the reply to the last commit.
 pub fn decode_applied(bytes: &[u8]) -> Result<AppliedCommit, RecordDecodeError> {
     read_applied(RecordReader::without_format("answer to a commit", bytes))
 }
@@ -149,7 +149,7 @@ fn read_position(reader: &mut RecordReader<'_>) -> Result<usize, RecordDecodeErr
     Ok(reader.u32("position")? as usize)
 }
 
-/// Appends a count, or a position in a batch.
+/// Appends a count, or the index of a write or letter in its batch.
 fn put_count(count: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&(count as u32).to_le_bytes());
 }

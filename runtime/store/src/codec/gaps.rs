@@ -1,14 +1,15 @@
-//! The history of a key's gaps, as a part of the key's record.
+//! The encoding of a key's gap history, a part of the key record.
 
 use ordain_core::{GapEnd, GapEntry, GapHistory, SOURCES_LIMIT, SourceAnswers};
 
 use super::wire::{RecordDecodeError, RecordReader, put_bytes, put_option, put_varint};
 
-/// A checked and borrowed answer: the source; the numbers of requests, found events and failures;
-/// the last error.
+/// The answer of a replay source, checked and borrowed from the record: the name of the source; the numbers of
+/// requests, found events and failures; and the last error.
 type AnswerView<'a> = (&'a str, [u32; 3], Option<&'a str>);
 
-/// Appends the gaps. A time of 0 stands for the time at [`NEW_TIME_AT`](super::NEW_TIME_AT) in the record.
+/// Appends the gaps. If the time of a gap is 0, the field at [`NEW_TIME_AT`](super::NEW_TIME_AT) in the record contains
+/// the time.
 pub(super) fn encode_gaps(gaps: &GapHistory, out: &mut Vec<u8>) {
     put_varint(gaps.iter().len() as u64, out);
     for gap in gaps.iter() {
@@ -55,7 +56,7 @@ pub(super) fn decode_gaps(
     Ok(gaps.into_iter().collect())
 }
 
-/// Reads a gap without its answers.
+/// Reads a gap, and passes the answer of each replay source to `answer`. The returned gap contains no answers.
 fn read_gap<'a>(
     reader: &mut RecordReader<'a>,
     now: u64,

@@ -1,4 +1,5 @@
-//! The ids of a key's events, and their ages.
+//! The encoding of the ids that the store remembers for a key of a `fifo` stream, and of the times when it recorded
+//! them. With these ids, the owner recognises repeated events.
 
 use ordain_core::{AcceptedId, IdStretch, IdTimes};
 
@@ -25,8 +26,8 @@ pub fn decode_accepted_id(sequence: u64, bytes: &[u8]) -> Result<AcceptedId, Rec
     })
 }
 
-/// Appends the stretches of a key's ids. A stretch is a run of ids with the same timestamp. A time of 0 stands for the
-/// time at [`NEW_TIME_AT`](super::NEW_TIME_AT).
+/// Appends the stretches of a key's ids. A stretch is a run of ids with the same timestamp. If the timestamp is 0, the
+/// field at [`NEW_TIME_AT`](super::NEW_TIME_AT) in the record contains the time.
 pub(super) fn encode_id_times(times: &IdTimes, out: &mut Vec<u8>) {
     put_varint(times.iter().len() as u64, out);
     for stretch in times.iter() {
@@ -35,7 +36,7 @@ pub(super) fn encode_id_times(times: &IdTimes, out: &mut Vec<u8>) {
     }
 }
 
-/// Skips and checks the stretches.
+/// Checks the stretches without keeping them.
 pub(super) fn check_id_times(reader: &mut RecordReader<'_>) -> Result<(), RecordDecodeError> {
     for _ in 0..read_count(reader)? {
         read_stretch(reader, 0)?;

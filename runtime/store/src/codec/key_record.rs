@@ -1,12 +1,12 @@
-//! The record of a key.
+//! The encoding of a key record.
 //!
-//! Two kinds of fields are at fixed offsets at the front: the fields that a store compares before a write, and the
-//! fields that the store itself fills in. A script therefore needs no full decoder. The decoder must read every field
-//! that the encoder writes.
+//! The record begins with the fields that a store compares before a write, and the fields that the store itself fills
+//! in. These fields have fixed offsets, so a Redis script needs no full decoder. The decoder must read every field that
+//! the encoder writes.
 //!
 //! Parsing checks the whole record even if the caller needs only the front. Otherwise a commit could change a record
-//! that the next load cannot read. Scripts are an exception: they check only format and length, because the load that
-//! precedes each commit has checked the rest.
+//! that the next load cannot read. Redis scripts are an exception: they check only the format and the length, because
+//! an owner loads a key before it commits the key, and the load has checked the whole record.
 
 use std::sync::Arc;
 
@@ -33,7 +33,8 @@ pub const INCARNATION_AT: usize = 18;
 pub const FAILURE_TIME_AT: usize = 26;
 /// The offset of [`KeyRecord::rollout_number`], eight bytes.
 pub const ROLLOUT_AT: usize = 34;
-/// The offset of the time that replaces zeros in [`KeyRecord::gaps`] and [`KeyRecord::id_times`], eight bytes.
+/// The offset of the time that the decoder puts in place of a time of 0 in [`KeyRecord::gaps`] and
+/// [`KeyRecord::id_times`], eight bytes.
 pub const NEW_TIME_AT: usize = 42;
 /// The offset of the numbers with variable width, in this order: attempts, rounds and park count; count, first and last
 /// of [`KeyRecord::spilled`]; [`KeyRecord::ids_from`].
@@ -48,7 +49,7 @@ const STATUSES: [KeyStatus; 5] = [
     KeyStatus::Completed,
 ];
 
-/// A checked and borrowed record.
+/// A key record, checked and borrowed from its bytes.
 #[derive(Debug, Clone)]
 pub struct KeyRecordView<'a> {
     /// [`KeyRecord::status`].
@@ -77,7 +78,7 @@ pub struct KeyRecordView<'a> {
     failure: Option<FailureView<'a>>,
     digests: &'a [u8],
     gaps: RecordReader<'a>,
-    /// The time that replaces zeros in `gaps` and in `id_times`.
+    /// The time that replaces a time of 0 in `gaps` and in `id_times`.
     new_times: u64,
     holes: RecordReader<'a>,
 }
@@ -143,7 +144,7 @@ impl<'a> KeyRecordView<'a> {
         Ok(view)
     }
 
-    /// Converts the record to the core's form.
+    /// Converts the record to the [`KeyRecord`] of the sequencer.
     pub fn to_key_record(&self) -> KeyRecord {
         let mut rest = self.holes.clone();
         let holes = std::iter::from_fn(|| next_hole(&mut rest).ok().flatten());
@@ -179,7 +180,7 @@ impl<'a> KeyRecordView<'a> {
     }
 }
 
-/// Appends the key record. Writes `now` for times that are 0.
+/// Appends the key record. Writes `now` in place of a time that is 0.
 pub fn encode_key_record(record: &KeyRecord, now: u64, out: &mut Vec<u8>) {
     let or_now = |time: u64| if time == 0 { now } else { time };
     let mut fixed = [0; VARINTS_AT];
@@ -227,16 +228,16 @@ pub fn encode_key_record(record: &KeyRecord, now: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Changes the partition of a record. `view` is the parsed record.
+/// Writes another partition into a record, and counts the takeover. `view` is the parsed record.
 pub fn take_over(record: &mut [u8], view: &KeyRecordView<'_>, partition: u32) {
     let takeovers = view.takeovers.wrapping_add(1);
     record[PARTITION_AT..TAKEOVERS_AT].copy_from_slice(&partition.to_le_bytes());
     record[TAKEOVERS_AT..NEXT_AT].copy_from_slice(&takeovers.to_le_bytes());
 }
 
-/// Returns whether the first and last spilled sequence are possible. Does not compare the count with them, because the
-/// count may be too high for a moment: a repeat of a spilled event counts as another event until the store has compared
-/// the two events.
+/// Returns whether the first and last spilled sequence are possible. Does not check the count against the range between
+/// them, because the count may be too high for a moment: a repeat of a spilled event counts as another event until the
+/// store has compared the two events.
 fn is_possible(spilled: SpillExtent) -> bool {
     let SpillExtent { count, first, last } = spilled;
     count == 0 || (first <= last && last < SEQUENCE_END)
@@ -263,8 +264,8 @@ fn read_digests<'a>(reader: &mut RecordReader<'a>) -> Result<&'a [u8], RecordDec
     reader.take(size, "digests")
 }
 
-/// Reads the next hole. Holes are ranges of skipped sequences. They occupy the rest of the record, so the record needs
-/// no count of them.
+/// Reads the next hole, a range of skipped sequences. The holes are the last part of the record, so the record needs no
+/// count of them.
 fn next_hole(reader: &mut RecordReader<'_>) -> Result<Option<(u64, u64)>, RecordDecodeError> {
     if reader.is_empty() {
         return Ok(None);
@@ -288,7 +289,7 @@ pub(super) fn cause_of(number: u8) -> Option<Cause> {
 mod tests {
     use super::*;
 
-    /// The store contains these numbers. A new order of the variants of an enum must not change them.
+    /// Stored records contain these numbers. A change of the order of an enum's variants must not change the numbers.
     #[test]
     fn stored_numbers_do_not_change() {
         for (number, status) in STATUSES.into_iter().enumerate() {

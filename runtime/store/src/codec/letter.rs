@@ -1,4 +1,5 @@
-//! The record of a dead letter: an event that ended without effect. The record must keep the delivery byte for byte.
+//! The record of a dead letter: an event that ended without effect. The record must keep the delivered event byte for
+//! byte.
 
 use std::sync::Arc;
 
@@ -13,8 +14,8 @@ const LETTER_FORMAT: u8 = 1;
 
 /// The offset of the time when the letter was stored, eight bytes.
 pub const LETTER_TIME_AT: usize = 1;
-/// The offset of the key: its length with variable width, then its bytes. The sequence (variable width), the tag (eight
-/// bytes) and the cause follow.
+/// The offset of the key: its length with variable width, then its bytes. After the key follow the sequence (variable
+/// width), the tag (eight bytes) and the cause.
 pub const LETTER_KEY_AT: usize = 9;
 
 const CONTENT_NOTHING: u8 = 0;

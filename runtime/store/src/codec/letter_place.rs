@@ -1,20 +1,20 @@
 //! The place of a dead letter: bytes whose order sorts the letters of a stream by key, sequence and tag. A key can
-//! contain any bytes, so the place contains the key escaped and terminated.
+//! contain any bytes, so the place escapes the NUL bytes of the key, and ends the key with a terminator.
 
 use ordain_core::LetterId;
 
 use crate::KEY_SIZE_LIMIT;
 
-/// The end of an escaped key. It sorts before the continuation of every longer key, and never occurs inside an escaped
-/// key.
+/// The terminator after an escaped key. It never occurs inside an escaped key. It sorts before every other
+/// continuation, so a key sorts before all longer keys that begin with it.
 const TERMINATOR: [u8; 2] = [0, 1];
-/// The escape of a NUL in a key.
+/// The two bytes that stand for a NUL byte of a key.
 const ESCAPED_NUL: [u8; 2] = [0, 0xff];
 
-/// Appends the common prefix of the places of all letters of a key.
+/// Appends the common prefix of the places (the sort keys) of all letters of a key.
 pub fn put_letter_key(key: &str, out: &mut Vec<u8>) {
-    // A decoder refuses a key above `KEY_SIZE_LIMIT`. The letter with this key is nevertheless kept, under the
-    // beginning of the key.
+    // An event with a key above `KEY_SIZE_LIMIT` becomes a dead letter. The store keeps this letter under the beginning
+    // of the key.
     let key = &key[..key.floor_char_boundary(KEY_SIZE_LIMIT)];
     for part in key.as_bytes().split_inclusive(|byte| *byte == 0) {
         match part.split_last() {
@@ -28,14 +28,14 @@ pub fn put_letter_key(key: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(&TERMINATOR);
 }
 
-/// Appends the place of a letter.
+/// Appends the place (the sort key) of a letter.
 pub fn put_letter_place(id: &LetterId, out: &mut Vec<u8>) {
     put_letter_key(&id.key, out);
     out.extend_from_slice(&id.sequence.to_be_bytes());
     out.extend_from_slice(&id.tag.to_be_bytes());
 }
 
-/// Returns the identity of a letter from its place; `None` if the place is not valid.
+/// Returns the id of the letter that has this place (sort key); `None` if the place is not valid.
 pub fn split_letter_place(place: &[u8]) -> Option<LetterId> {
     let (rest, tag) = place.split_last_chunk()?;
     let (rest, sequence) = rest.split_last_chunk()?;
@@ -48,7 +48,7 @@ pub fn split_letter_place(place: &[u8]) -> Option<LetterId> {
             return None;
         }
     }
-    // No letter is kept under a key above the limit.
+    // The place of a letter never contains a key above the limit.
     let key = Some(key).filter(|key| key.len() <= KEY_SIZE_LIMIT)?;
     let key = String::from_utf8(key).ok()?.into();
     let sequence = u64::from_be_bytes(*sequence);

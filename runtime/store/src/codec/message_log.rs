@@ -43,8 +43,8 @@ impl KeyCounter {
 /// The offset of the content digest in a retained message. The expiry time of the message precedes the digest.
 pub const RETAINED_CONTENT_AT: usize = 8;
 
-/// Encodes a retained message without its expiry time: first the content digest, then the event with its number. The
-/// digest lets a store compare two messages without decoding them.
+/// Encodes a retained message without its expiry time: first the content digest, then the event with its number. With
+/// the digest, a store can compare two messages without decoding them.
 pub fn encode_retained(event: &Event, sequence: Option<u64>) -> Vec<u8> {
     let mut value = Vec::with_capacity(8 + event.encoded_len());
     value.extend_from_slice(&event.content().to_be_bytes());

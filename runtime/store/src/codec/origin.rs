@@ -1,10 +1,10 @@
 //! The record of an origin at a destination. An origin is the outbox of a partition in one shard: committed messages
-//! that are to be published. The record contains the last outbox position whose messages have their numbers, and the
-//! numbers of messages that may still be in the outbox.
+//! that are to be published. The record contains the last outbox position whose messages the store has numbered, and
+//! the numbers of those messages that may still be in the outbox.
 //!
-//! The new messages of each call are in a separate block. A call with only new messages therefore reads the record, and
-//! writes the record and one block, independently of the size of the outbox. A call with repeated messages finds their
-//! blocks by the numbers of the commits, which usually ascend from block to block.
+//! The new messages of each call form a separate block. A call with only new messages therefore reads and writes only
+//! the record and one block, even if the outbox is large. A call with repeated messages searches for their blocks by
+//! commit number, because the commit numbers usually ascend from block to block.
 //!
 //! All numbers have fixed widths, so that a script can build the records.
 
@@ -28,9 +28,9 @@ pub struct OriginRecord {
     pub first: u64,
     /// The number after the last block.
     pub next: u64,
-    /// `true` if a block may contain an earlier commit than the previous block. This happens if a changed configuration
-    /// routes a further sink to this destination, so that an old commit has messages that are new to the destination.
-    /// Calls that search the blocks then read all of them.
+    /// `true` if a block may contain an earlier commit than the previous block. This happens when a changed
+    /// configuration routes another sink to this destination: an old commit can then have messages that are new to the
+    /// destination. A search then reads all blocks.
     pub is_unordered: bool,
 }
 
@@ -43,7 +43,7 @@ impl Default for OriginRecord {
 }
 
 impl OriginRecord {
-    /// Records that the messages at an outbox position have their numbers, for an owner with this epoch.
+    /// Records that the store has numbered the messages at an outbox position, for an owner with this epoch.
     pub fn record_assigned(&mut self, epoch: u64, position: OutboxPosition) {
         if epoch != self.epoch {
             self.epoch = epoch;

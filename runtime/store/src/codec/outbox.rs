@@ -1,6 +1,6 @@
-//! The messages and dead letters of one batch (the content of one commit) as one value: a chunk for each applied write
-//! and a chunk for the letters, concatenated. A store can therefore join the chunks of the applied writes without
-//! decoding them.
+//! The encoding of the messages and dead letters of one batch (the content of one commit) as one value: the chunk of
+//! each applied write, then the chunk of the letters. A store can therefore leave out the chunk of a refused write
+//! without decoding the other chunks.
 
 use bytes::Bytes;
 use ordain_core::{DeadLetter, EmittedMessage, Key, Message};
@@ -13,12 +13,13 @@ use crate::{OutboxEntry, OutboxMessage};
 const OUTBOX_WRITE_FORMAT: u8 = 1;
 /// The format byte of the letters' chunk.
 pub const OUTBOX_LETTERS_FORMAT: u8 = 2;
-/// The format byte of the commit's time. The incarnation of a key is the time of its first commit. In a chunk, the
-/// incarnation 0 means that this commit is the key's first: the commit's time, which precedes the chunk, is then the
-/// incarnation. The commit script writes this time, because the script does not decode the chunks.
+/// The format byte of the commit's time. The incarnation of a key is the time of its first commit. The Redis store
+/// encodes a chunk before the time of the commit is known. If the commit is the first of a key, the chunk therefore
+/// contains the incarnation 0. The commit script then writes its time before the chunks, and the decoder uses this time
+/// as the incarnation.
 pub const OUTBOX_TIME_FORMAT: u8 = 3;
 
-/// Appends the chunk of one write. A write without messages has no chunk.
+/// Appends the chunk of one write. Appends nothing if the write has no messages.
 pub fn encode_outbox_write(
     key: &str,
     incarnation: u64,
@@ -41,8 +42,8 @@ pub fn encode_outbox_write(
     }
 }
 
-/// Appends the chunk of dead letters that were stored at time `at` and are to be published. Appends nothing if there
-/// are no letters.
+/// Appends the chunk of the dead letters that are to be published. `at` is the time when they were stored. Appends
+/// nothing if there are no letters.
 pub fn encode_outbox_letters<'a>(
     letters: impl Iterator<Item = &'a DeadLetter>,
     at: u64,
@@ -70,7 +71,7 @@ pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, RecordDe
     while !rest.is_empty() {
         if rest[0] == OUTBOX_LETTERS_FORMAT {
             let mut reader = RecordReader::new("outbox entry", rest, OUTBOX_LETTERS_FORMAT)?;
-            // The chunk of the letters is the last chunk, and extends to the end.
+            // The chunk of the letters is the last chunk. It extends to the end of the bytes.
             while !reader.is_empty() {
                 let record = bytes.slice_ref(reader.bytes("letter")?);
                 letters.push(decode_letter(&record)?.letter);

@@ -3,7 +3,7 @@
 
 use ordain_core::UnpackError;
 
-/// The error of stored bytes that cannot be decoded.
+/// The reason why stored bytes cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordDecodeError {
     /// The record was written by another version, or is not a record.
@@ -140,7 +140,7 @@ impl<'a> RecordReader<'a> {
         Err(self.damaged(part))
     }
 
-    /// Reads a number that [`put_varint`] wrote and that must fit in 32 bits.
+    /// Reads a number that [`put_varint`] wrote. Fails if the number does not fit in 32 bits.
     pub fn varint32(&mut self, part: &'static str) -> Result<u32, RecordDecodeError> {
         u32::try_from(self.varint(part)?).map_err(|_| self.damaged(part))
     }
@@ -156,7 +156,7 @@ impl<'a> RecordReader<'a> {
         Ok(head)
     }
 
-    /// Reads a length, then this number of bytes.
+    /// Reads a length, then as many bytes.
     pub fn bytes(&mut self, part: &'static str) -> Result<&'a [u8], RecordDecodeError> {
         let length = self.varint(part)?;
         let length = usize::try_from(length).map_err(|_| self.damaged(part))?;

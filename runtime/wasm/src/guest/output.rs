@@ -16,7 +16,7 @@ use super::log::EventLog;
 /// Maximum size of one write of a guest, in bytes. A guest queries this limit before each write.
 const WRITE_LIMIT_BYTES: usize = 4 << 10;
 
-/// An output stream of a guest. The stream is always ready. It drops output above the limit of the event's log.
+/// An output stream of a guest. The stream is always ready. The stream drops output above the limit of the event's log.
 #[derive(Clone)]
 pub(super) struct GuestOutput {
     log: Arc<EventLog>,

@@ -1,8 +1,9 @@
 //! Time as a guest (the WebAssembly code of a handler) sees it, and the machine time that the guest has used.
 //!
-//! A guest's wall clock starts at the event's time. It advances only when the guest waits: a sleep ends at once, and
-//! advances the wall clock and the monotonic clock by its length. A handler that sleeps therefore delays no other
-//! handler. Every attempt to execute an event sees the same wall-clock times, provided that the event has a time.
+//! A guest's wall clock starts at the event's time. The wall clock advances only when the guest waits: a sleep ends at
+//! once, and advances the wall clock and the monotonic clock by the length of the sleep. A handler that sleeps
+//! therefore delays no other handler. Every attempt to execute an event sees the same wall-clock times, provided that
+//! the event has a time.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,8 +67,8 @@ impl EventClock {
     /// exceeded its time limit.
     pub(super) fn tick(&self) -> Result<(), TimeoutExceeded> {
         let mut state = self.state();
-        // An event that has not paused yet began at some moment of this tick. The whole tick counts as time of the
-        // event.
+        // An event that has not paused yet may have begun in the middle of this tick. The whole tick still counts as
+        // time of the event.
         let slice = state.resumed.take().map_or(TICK_INTERVAL, |since| since.elapsed());
         state.ran += slice;
         if state.ran > self.timeout { Err(TimeoutExceeded::running(self.timeout)) } else { Ok(()) }
@@ -93,8 +94,8 @@ impl EventClock {
     ///
     /// A guest that waits for several timers polls each of them once before it polls any of them again. At the second
     /// poll, the earliest due time is therefore known, and the clock advances to this time if the time limit allows it.
-    /// If the time limit does not allow it, the wait can never end, and the timer requests no further poll. From the
-    /// missing request, the host recognises such a wait.
+    /// If the time limit does not allow it, the wait can never end, and the timer requests no further poll. The host
+    /// recognises an endless wait by the missing request.
     fn poll_timer(
         &self,
         at_ns: u64,

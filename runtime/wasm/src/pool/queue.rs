@@ -14,9 +14,9 @@ use super::{ResultCallback, TurnResults};
 /// Number of events at which a worker adds no further turn to a batch. The number is large enough to make the cost of
 /// taking a batch negligible, and small enough that other queues do not wait long.
 const BATCH_EVENTS_LIMIT: usize = 128;
-/// Limit for the size, in bytes, of the results that a receiver has been given and has not taken yet. At this limit, no
-/// turn of the queue starts. The queue itself must limit this memory, because the receiver counts the memory of results
-/// only when it takes them.
+/// Limit for the total size, in bytes, of delivered results that the receiver has not taken yet. At this limit, no turn
+/// of the queue starts. The queue itself must limit this memory, because the receiver counts the memory of results only
+/// when it takes them.
 const UNREAD_LIMIT_BYTES: usize = 4 << 20;
 
 /// The queue of one caller that submits turns.
@@ -111,7 +111,7 @@ pub(super) struct TurnBatch {
 pub(super) enum WakeReason {
     /// Turns are ready.
     Batch(TurnBatch),
-    /// A handler may have fallen out of use, so the worker must drop the idle instances of unused handlers.
+    /// A handler may no longer be used, so the worker must drop the idle instances of unused handlers.
     Retired,
     /// The pool is closing.
     Closed,
@@ -122,7 +122,7 @@ pub(super) struct TurnScheduler {
     workers: usize,
     state: Mutex<SchedulerState>,
     changed: Condvar,
-    /// Number of signals so far that a handler may have fallen out of use.
+    /// Number of calls of [`Self::signal_retired`] so far. Each call signals that a handler may no longer be used.
     retired: AtomicU64,
     closed: AtomicBool,
 }
@@ -206,7 +206,7 @@ impl TurnScheduler {
         self.changed.notify_all();
     }
 
-    /// Returns turns to the front of their queue. A worker took these turns and cannot execute them now.
+    /// Returns turns that a worker has taken, and cannot execute now, to the front of their queue.
     pub(super) fn requeue(&self, attachment: &Arc<TurnQueue>, turns: VecDeque<Turn>) {
         if turns.is_empty() || attachment.is_detached() {
             return;
@@ -236,8 +236,8 @@ impl TurnScheduler {
         self.take(&mut self.state(), wanted)
     }
 
-    /// Waits until turns are ready, a handler may have fallen out of use, or the pool closes. `retired` is the value of
-    /// [`Self::retired`] when the worker last dropped unused instances.
+    /// Waits until turns are ready, a handler may no longer be used, or the pool closes. `retired` is the value that
+    /// [`Self::retired`] had when the worker last dropped unused instances.
     pub(super) fn wait(&self, retired: u64) -> WakeReason {
         let mut state = self.state();
         loop {

@@ -6,12 +6,13 @@ use ordain_store::StoreError;
 /// The reason why events were not published.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An event is invalid or conflicts with a published event. The earlier events of the list are published.
+    /// An event is invalid or conflicts with a published event. The events that precede this event in the list are
+    /// published.
     #[error("event {at}: {words}")]
     Event {
         /// Index of the event in the given list.
         at: usize,
-        /// The fault, and what would be valid.
+        /// The fault of the event, and the valid form.
         words: String,
     },
     /// The data of an event cannot be written as JSON.
@@ -23,7 +24,7 @@ pub enum Error {
     /// A required service is unavailable; a retry may succeed.
     #[error("{0}")]
     Away(String),
-    /// The store has failed.
+    /// The store has failed, or contains a damaged value.
     #[error("{0}")]
     Failed(String),
 }

@@ -9,11 +9,14 @@ use serde::Serialize;
 
 use crate::Error;
 
-/// An event to publish. The limits are 1,024 bytes for the key, 4 KiB each for type, id, source and content type, 128
-/// headers with 64 KiB in total, and `runtime.event_size` of the configuration for the whole event. An event gets its
-/// time and a random id at its creation. A program that publishes this event or its clone again therefore repeats the
-/// same event. If the program creates the event anew, for example after a crash, Ordain recognizes the repeat only if
-/// the program sets the same id.
+/// An event to publish.
+///
+/// The key may have 1,024 bytes; type, id, source and content type may have 4 KiB each. An event may have 128 headers
+/// with 64 KiB in total. `runtime.event_size` of the configuration limits the size of the whole event.
+///
+/// An event gets its time and a random id when it is created. A program that publishes this event or its clone again
+/// therefore repeats the same event. If the program creates the event anew, for example after a crash, Ordain
+/// recognizes the repeat only if the program sets the same id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     key: String,
@@ -31,8 +34,8 @@ pub struct Event {
 impl Event {
     /// Creates an event of a key and a type, with data as JSON.
     ///
-    /// # Errors Fails if the data cannot be written as JSON, for example because it contains a map whose keys are not
-    /// text.
+    /// # Errors
+    /// Fails if the data cannot be written as JSON, for example because it contains a map whose keys are not text.
     pub fn json<T: Serialize + ?Sized>(
         key: impl Into<String>,
         kind: impl Into<String>,
@@ -74,7 +77,7 @@ impl Event {
         self
     }
 
-    /// Sets the producer's own number, if the producer numbers events.
+    /// Sets the sequence of the event. Only a producer that numbers its events itself needs this method.
     #[must_use]
     pub fn sequence(mut self, sequence: u64) -> Self {
         self.sequence = Some(sequence);
@@ -88,7 +91,7 @@ impl Event {
         self
     }
 
-    /// Sets the producer, as a URI.
+    /// Sets the name of the producer, a URI.
     #[must_use]
     pub fn source(mut self, source: impl Into<String>) -> Self {
         self.source = source.into();
@@ -102,7 +105,8 @@ impl Event {
         self
     }
 
-    /// Returns the event in its published form, or the fault of the event.
+    /// Returns the event in the form in which it is published. Returns a description of the fault if the event is
+    /// invalid.
     pub(crate) fn pack(&self, event_size: usize) -> Result<ordain_core::Event, String> {
         if self.key.is_empty() {
             return Err("the event has no key: each event must have one".to_owned());

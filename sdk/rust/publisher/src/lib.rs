@@ -1,8 +1,8 @@
 //! Publishes events to a stream of Ordain from a Rust program.
 //!
-//! The store gives an event the next number of its key and keeps the event for replay; publishing succeeds once the
+//! The store gives an event the next number of its key and keeps the event for replay. Publishing succeeds once the
 //! broker has confirmed the event. Within the stream's `retain` (24 hours by default), the program may publish the
-//! event again under the same id, for example after a crash: the event then keeps its number, and the stream executes
+//! event again under the same id, for example after a crash. The event then keeps its number, and the stream executes
 //! it once.
 //!
 //! ```no_run
@@ -23,9 +23,9 @@
 //! # }
 //! ```
 //!
-//! Publishing many events in one call is faster: the events are sent together and confirmed together. The store must be
-//! a Redis, which the host and the producers can use at the same time. An embedded store belongs to one process: use
-//! `ordain publish` while the host is stopped, or `[ingress]` while it runs.
+//! Publish many events in one call if possible: this is faster, because the broker receives and confirms the events
+//! together. The store must be in Redis, which the host and the producers can use at the same time. An embedded store
+//! belongs to one process: use `ordain publish` while the host is stopped, or `[ingress]` while it runs.
 //!
 //! The publisher requires a Tokio runtime.
 
@@ -77,10 +77,10 @@ impl Publisher {
     /// has confirmed them. Returns a receipt for each event.
     ///
     /// # Errors
-    /// [`Error::Event`] names the invalid event; the events before it are published. [`Error::Away`] means that the
-    /// store or broker was unavailable, or the queue of the stream was full, for half a minute; some of the events may
-    /// be published. After any error, the program can publish the same events again: Ordain recognizes the events that
-    /// are already published.
+    /// [`Error::Event`] names the invalid or conflicting event; the events before it are published. [`Error::Away`]
+    /// means that the store or broker was unavailable, or the queue of the stream was full, for half a minute; some of
+    /// the events may be published. After any error, the program can publish the same events again: Ordain recognizes
+    /// the events that are already published.
     pub async fn publish(&mut self, events: &[Event]) -> Result<Vec<Receipt>, Error> {
         let mut packed = Vec::with_capacity(events.len());
         let mut wrong = None;
@@ -103,7 +103,7 @@ impl Publisher {
     /// Closes the publisher.
     ///
     /// # Errors
-    /// Fails if the store has failed. Events that were published stay published.
+    /// Fails if the store has failed. Events that [`Self::publish`] has published stay published.
     pub async fn close(self) -> Result<(), Error> {
         Ok(self.inner.close().await?)
     }

@@ -1,4 +1,4 @@
-//! Tests of the runner, and of the rules for calling a handler.
+//! Tests of the runner, and of the calls that it makes to a handler.
 
 use std::collections::BTreeMap;
 

@@ -23,9 +23,9 @@ use tempfile::TempDir;
 
 use super::load::{Load, Planned, key_name};
 
-/// The stream, its exchange and its queue.
+/// The name of the stream, of its exchange and of its queue.
 pub(crate) const STREAM: &str = "bench";
-/// The exchange for messages, and the queue that is bound to it.
+/// The name of the exchange for messages, and of the queue that is bound to this exchange.
 pub(crate) const OUT: &str = "out";
 /// Maximum number of published events without a confirm.
 const OUTSTANDING: usize = 2_000;
@@ -143,10 +143,10 @@ impl Case {
     }
 
     /// Returns the number of deliveries of a load that are done. If each delivery makes a message, this is the number
-    /// of messages. Otherwise it is the number of deliveries that have left the queues; it includes the unacknowledged
-    /// deliveries within the consumer's prefetch, both at the beginning and at the end of a measurement, so that they
-    /// do not change the difference. Returns `None` if the broker does not report the number now: a queue that is too
-    /// busy to answer shows neither messages nor consumers.
+    /// of messages. Otherwise it is the number of deliveries that have left the queues. The latter number includes
+    /// unacknowledged deliveries within the consumer's prefetch. A measurement uses the difference of two such numbers,
+    /// so the unacknowledged deliveries do not change the result. Returns `None` if a queue is too busy to answer: the
+    /// broker then reports neither messages nor consumers for the queue.
     pub(crate) async fn done(&self, deliveries: u64) -> Result<Option<u64>> {
         if self.emits {
             return Ok(Some(self.messages().await?));
@@ -162,8 +162,7 @@ impl Case {
         Ok(Some(deliveries.saturating_sub(ready)))
     }
 
-    /// Returns the number of messages that reached the queue of the handler's messages; 0 if the queue is too busy to
-    /// answer.
+    /// Returns the number of messages in the queue [`OUT`], or 0 if the queue is too busy to answer.
     pub(crate) async fn messages(&self) -> Result<u64> {
         Ok(self.look(OUT).await?.message_count().into())
     }
@@ -221,7 +220,7 @@ fn config(options: &CaseOptions, rabbit: &Rabbit, redis: &Redis, admin: u16) -> 
     let partitions = options.partitions;
     let mut text = format!("[plugins]\ndir = \"{plugins}\"\n");
     let mut add = |line: &str| {
-        // Writing to a text cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(text, "{line}");
     };
     if !options.embedded {

@@ -1,4 +1,4 @@
-//! A consumer as a process of its own: the sides that this program implements, and their common parts.
+//! The consumers that this program implements as sides, each in a process of its own, and their common parts.
 
 mod bare;
 mod hand;
@@ -80,7 +80,7 @@ impl Progress {
     }
 }
 
-/// The parts with which a partition is consumed.
+/// The channel and the deliveries of a partition, and the progress of its consumer.
 struct Partition {
     channel: Channel,
     deliveries: Deliveries,

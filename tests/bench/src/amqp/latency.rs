@@ -5,7 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// The part of an event's data with the time of publication, in us since the Unix epoch; 0 for none.
+/// The bytes of an event's data that contain the time of publication, in us since the Unix epoch. They are 0 if the
+/// data does not show this time.
 pub(crate) const STAMP: Range<usize> = 0..8;
 
 /// Two percentiles of one side.
@@ -36,7 +37,8 @@ impl Ages {
         }
     }
 
-    /// Returns the percentiles without the first events, which meet a cold process; `None` if no other events exist.
+    /// Returns the percentiles without the first `cold` events, which the process executes before it is warm. Returns
+    /// `None` if no other events exist.
     pub(crate) fn latency(mut self, cold: usize) -> Option<Latency> {
         self.0.drain(..cold.min(self.0.len()));
         self.0.sort_unstable();

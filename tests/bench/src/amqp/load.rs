@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::latency::{STAMP, now_us};
 
-/// Bytes of an event's data.
+/// Size of an event's data, in bytes.
 const DATA: usize = 256;
 /// Number of keys of a load with many keys.
 const MANY: u32 = 10_000;
@@ -45,14 +45,14 @@ pub(crate) struct Planned {
 #[derive(Debug)]
 pub(crate) struct Load {
     pub(crate) deliveries: Vec<Planned>,
-    /// Number of events by key; a repeated one counts once.
+    /// Number of events by key. A repeated event counts once.
     pub(crate) events: Vec<u32>,
-    /// The type of events.
+    /// The CloudEvents type of the events.
     kind: &'static str,
     /// The keys whose events have the type `emit` instead.
     emitting: Range<u32>,
-    /// True if the data shows when an event was published. A repeated event must have the same data, so its data cannot
-    /// show this.
+    /// True if the data shows when an event was published. In a load with repeats, the data does not show this time,
+    /// because a repeat must have the same data as the first copy of the event.
     stamped: bool,
 }
 
@@ -111,7 +111,7 @@ impl Load {
         self.deliveries.iter().filter(|planned| self.emitting.contains(&planned.key)).count()
     }
 
-    /// Returns the number of events without repeats.
+    /// Returns the number of events, each counted once even if the load repeats it.
     pub(crate) fn distinct(&self) -> u64 {
         self.events.iter().copied().map(u64::from).sum()
     }
@@ -121,12 +121,12 @@ impl Load {
         self.events.iter().filter(|events| **events > 0).count()
     }
 
-    /// Returns the first deliveries, and the others.
+    /// Returns the first `at` deliveries, and the other deliveries.
     pub(crate) fn split(&self, at: usize) -> (&[Planned], &[Planned]) {
         self.deliveries.split_at(at.min(self.deliveries.len()))
     }
 
-    /// Returns an event as it is published now.
+    /// Returns the properties and the data of an event that is published now.
     pub(crate) fn event(&self, planned: Planned) -> (BasicProperties, [u8; DATA]) {
         let Planned { key, sequence } = planned;
         let kind = if self.emitting.contains(&key) { "emit" } else { self.kind };
@@ -148,7 +148,7 @@ impl Load {
     }
 }
 
-/// Returns a key in its published form.
+/// Returns the name of a key, as events contain it.
 pub(crate) fn key_name(key: u32) -> String {
     format!("order-{key}")
 }

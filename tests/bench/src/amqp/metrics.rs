@@ -9,8 +9,8 @@ use anyhow::Result;
 /// The metric for the time between the timestamp of an event and its commit.
 const NAME: &str = "ordain_publish_to_commit_seconds";
 
-/// The cumulative number of events by the upper bound of their bucket. Bounds are whole ns, so that they can be
-/// compared.
+/// The cumulative number of events, by the upper bound of their bucket. Bounds are whole ns, because the keys of the
+/// map must have a total order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Histogram(BTreeMap<u64, u64>);
 
@@ -20,7 +20,7 @@ impl Histogram {
         Ok(Self::parse(&admin::get(port, "/metrics").await?))
     }
 
-    /// Adds up all streams in a text of Prometheus.
+    /// Parses metrics in the text format of Prometheus, and adds up the counts of all streams.
     fn parse(text: &str) -> Self {
         let mut buckets = BTreeMap::new();
         for line in text.lines() {
@@ -48,12 +48,12 @@ fn bucket(line: &str) -> Option<(u64, u64)> {
     let (labels, count) = line.strip_prefix(NAME)?.strip_prefix("_bucket{")?.split_once("} ")?;
     let bound = labels.split(',').find_map(|label| label.strip_prefix("le=\""))?;
     let seconds: f64 = bound.trim_end_matches('"').parse().ok()?;
-    // The conversion makes the infinite bound the greatest.
+    // The conversion to `u64` turns the bound `+Inf` into the greatest number.
     Some(((seconds * 1e9) as u64, count.parse::<f64>().ok()? as u64))
 }
 
-/// Returns the bound below which `rank` events lie, as if events were spread evenly within a bucket. The last bucket
-/// has no bound: the function returns its beginning.
+/// Returns the time below which `rank` events lie, as if events were spread evenly within a bucket. The last bucket has
+/// no upper bound, so for an event in it the function returns the lower bound.
 fn interpolated(buckets: &[(u64, u64)], rank: f64) -> f64 {
     let at = buckets.partition_point(|(_, count)| (*count as f64) < rank);
     let (from, before) = at.checked_sub(1).map_or((0, 0), |at| buckets[at]);

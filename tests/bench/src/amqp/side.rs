@@ -1,4 +1,4 @@
-//! A side as a process: one of the consumers of this program, or the host.
+//! The process of a side: one of the consumers of this program, or the host.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const END: Duration = Duration::from_mins(1);
 /// Number of keys that are read at a time.
 const PAGE: usize = 1_000;
 
-/// The program that consumes.
+/// The program that consumes the events of a side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     Consumer(Kind),
@@ -38,8 +38,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a side. `events` is the number of deliveries to come, including the first ones, which the percentiles
-    /// leave out.
+    /// Starts a side. `events` is the number of deliveries that the side will receive. The percentiles leave out the
+    /// first `cold` of them.
     pub(crate) fn start(
         who: Who,
         ordain: &Path,
@@ -64,7 +64,7 @@ impl Running {
         Self::spawn(command, case.home.path(), "out", "log")
     }
 
-    /// Starts one of several hosts on a case.
+    /// Starts one of several hosts that share the queues of a case. Each host has its own admin port.
     pub(crate) fn host(ordain: &Path, case: &Case, number: usize) -> Result<Self> {
         let file = format!("ordain-{number}.toml");
         let text = fs::read_to_string(case.config())?;
@@ -76,7 +76,7 @@ impl Running {
         Self::spawn(command, case.home.path(), &file("out"), &file("log"))
     }
 
-    /// Starts the only host of a folder.
+    /// Starts a host with the configuration in a folder.
     pub(crate) fn on(ordain: &Path, home: &Path) -> Result<Self> {
         let mut command = Command::new(ordain.canonicalize()?);
         command.args(["run"]);
@@ -113,7 +113,7 @@ impl Running {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Ends the process. Returns the JSON that it printed.
+    /// Ends the process. Returns the JSON that the process printed.
     pub(crate) fn finish(mut self) -> Result<Value> {
         let id = self.id().to_string();
         let status = Command::new("kill").args(["-s", "TERM", &id]).status()?;
@@ -142,15 +142,15 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The process has ended already, or the benchmark has failed.
+        // Errors do not matter: the process has already ended, or the benchmark has already failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Who {
-    /// Checks that the side did the whole load, once the process has ended. Without this check, a side that loses
-    /// events would seem fast.
+    /// Checks, after the process has ended, that the side executed the whole load. Without this check, a side that
+    /// loses events would seem fast.
     pub(crate) async fn check(self, case: &Case, load: &Load, printed: &Value) -> Result<()> {
         match self {
             Self::Host => {
@@ -169,7 +169,7 @@ impl Who {
                 ensure!(keys as u64 == expected, "{keys} keys in Redis instead of {expected}");
                 Ok(())
             }
-            // The empty queue proves that the side did the whole load.
+            // [`Case::end`] checks that the queue is empty, which proves that the side consumed the whole load.
             Self::Consumer(Kind::Bare | Kind::BarePublish) => Ok(()),
         }
     }

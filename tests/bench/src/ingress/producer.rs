@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use super::STREAM;
 
-/// Bytes of an event's data: eight bytes of a time, four bytes of a number, and zeros.
+/// Size of an event's data, in bytes: eight bytes for a time, four bytes for the sequence, and zeros.
 const DATA: usize = 256;
 /// Time limit for an answer.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -48,7 +48,7 @@ impl Outcome {
 }
 
 impl Producer {
-    /// Returns the producer of this number, which has `keys` keys and puts `together` events into a request.
+    /// Returns the producer with this number. The producer has `keys` keys, and puts `together` events into a request.
     pub(super) fn new(port: u16, number: usize, keys: usize, together: usize) -> Self {
         Self { port, number, keys, together, events: 0 }
     }
@@ -79,7 +79,7 @@ impl Producer {
                     }
                     other => bail!("an answer {other:?}"),
                 };
-                // The producers do not retry all at once.
+                // A different additional wait for each producer, so that they do not retry all at once.
                 let spread = (self.number * 7_919 % 1_000) as u64;
                 sleep(Duration::from_secs(wait) + Duration::from_millis(spread)).await;
                 // A host that rejects a request in the middle of its body closes the connection.
@@ -104,7 +104,7 @@ impl Producer {
             self.events += 1;
             let mut data = [0; DATA];
             data[8..12].copy_from_slice(&sequence.to_le_bytes());
-            // Writing to a text cannot fail.
+            // Writing to a `String` cannot fail.
             let _ = writeln!(
                 body,
                 "{{\"specversion\":\"1.0\",\"id\":\"{sequence}\",\"source\":\"/bench\",\"type\":\"follow\",\
@@ -121,8 +121,8 @@ impl Producer {
     }
 }
 
-/// Sends a request. Returns `None` if the connection ended during the sending: a host that has read only the head may
-/// have answered already, and the answer may be lost together with the unread bytes.
+/// Sends a request, and reads the answer. Returns `None` if the connection ended before the host had read the whole
+/// request: the host may have answered after the head of the request, and the connection may have lost this answer.
 async fn ask(
     connection: &mut BufReader<TcpStream>,
     request: &str,

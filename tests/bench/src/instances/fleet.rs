@@ -17,7 +17,7 @@ use crate::process::{cpu_seconds, peak};
 const PARTITIONS: u32 = 4;
 /// Time limit for all hosts to get their share.
 const SHARE: Duration = Duration::from_secs(30);
-/// Interval between two checks.
+/// Interval at which the benchmark checks the shares of the hosts.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Returns a case with the number of partitions that the hosts share.

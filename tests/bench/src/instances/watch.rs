@@ -15,10 +15,10 @@ use tokio::task::JoinHandle;
 use crate::amqp::case::OUT;
 use crate::amqp::latency::{STAMP, now_us};
 
-/// Interval between two checks.
+/// Interval at which [`Watch::until`] counts the messages.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The messages that have arrived.
+/// The record of the messages that have arrived.
 #[derive(Debug, Default)]
 struct Seen {
     /// The first publication time that counts, in us since the Unix epoch.
@@ -27,7 +27,7 @@ struct Seen {
     ages: Vec<f64>,
     /// The ids of all messages that arrived.
     ids: HashSet<String>,
-    /// Number of messages that arrived again.
+    /// Number of arrivals of messages that had already arrived.
     again: usize,
 }
 
@@ -47,7 +47,7 @@ impl Watch {
         let seen = Arc::new(Mutex::new(Seen { since: u64::MAX, ..Seen::default() }));
         let noted = Arc::clone(&seen);
         let taking = tokio::spawn(async move {
-            // The connection lives as long as messages are consumed.
+            // Keeps the connection open while messages arrive.
             let _connection = connection;
             while let Some(message) = messages.next().await {
                 let message = message?;
@@ -90,7 +90,7 @@ impl Watch {
         }
     }
 
-    /// Returns the number of messages that arrived more than once.
+    /// Returns the number of arrivals of messages that had already arrived.
     pub(crate) fn again(&self) -> usize {
         lock(&self.seen).again
     }

@@ -1,4 +1,4 @@
-//! The host, with a file that lacks an event of each key, and a server that has the event.
+//! Measures gaps in the host: its source is a file that lacks one event of each key, and a server has these events.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -21,17 +21,17 @@ use crate::Common;
 use crate::amqp::admin;
 use crate::amqp::side::Running;
 
-/// Number of gaps that begin together, and the delay until the next gaps begin. So few gaps begin in this time that no
-/// gap waits for the server.
+/// Number of gaps that begin together. The next constant is the delay until the next gaps begin. The number is so low
+/// that no gap waits because the server is busy.
 const TOGETHER: usize = 20;
 const EVERY: Duration = Duration::from_millis(100);
-/// Interval between two checks.
+/// Interval between two requests for the number of ended gaps.
 const LOOK: Duration = Duration::from_millis(100);
 /// Time limit for all gaps to end.
 const PATIENCE: Duration = Duration::from_mins(1);
 const STREAM: &str = "bench";
 
-/// Returns the mean duration of `gaps` gaps, as the ledger of gaps records it.
+/// Returns the mean duration of `gaps` gaps, as the gap histories of the keys record it.
 pub(super) async fn mean(plan: &Plan, common: &Common, gaps: usize) -> Result<Duration> {
     let server = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", server.local_addr()?);
@@ -90,7 +90,7 @@ fn line(key: usize, sequence: u64) -> String {
     )
 }
 
-/// Returns the number of keys that are past their gap, or parked.
+/// Returns the number of keys whose gap has ended: the missing event was found, or the key is parked.
 async fn ended(port: u16) -> Result<usize> {
     // The host may not listen yet.
     let metrics = admin::get(port, "/metrics").await.unwrap_or_default();
@@ -103,11 +103,11 @@ async fn ended(port: u16) -> Result<usize> {
     Ok(found + of("ordain_parked_keys"))
 }
 
-/// Answers each request by the plan.
+/// Answers each request with the delays and failures of the plan.
 async fn serve(listener: TcpListener, plan: Plan) {
     let random = Arc::new(Mutex::new(ChaCha8Rng::seed_from_u64(2)));
     while let Ok((stream, _)) = listener.accept().await {
-        // An answer to a client that has gone is dropped.
+        // Errors of the spawned task are ignored, because a client may close its connection.
         tokio::spawn(answer(stream, plan, Arc::clone(&random)));
     }
 }

@@ -1,4 +1,5 @@
-//! The sequencer with one key, a store that answers at once, and a source that answers with a delay.
+//! Measures gaps in simulated time: a sequencer with one key, a store that answers at once, and a replay source that
+//! answers after the times of the plan.
 
 use std::path::Path;
 use std::sync::Arc;

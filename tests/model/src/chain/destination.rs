@@ -1,5 +1,5 @@
-//! A shard of a destination: numbers messages, and knows the messages of each owner. The module is written from the
-//! protocol alone.
+//! A shard of a destination: it numbers messages, and recognises messages that an owner sends a second time. The module
+//! is written from the protocol alone.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use ordain_core::{NumberedChunk, OutboxPosition};
 
 use super::ChainFault;
 
-/// A message. Its id is the event that caused it.
+/// A message. The number of the event that caused the message is the message's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Message {
     pub(super) event: u8,
@@ -45,7 +45,7 @@ impl NumberedChunk for ChainPart {
     }
 }
 
-/// A call of an owner.
+/// A call in which an owner sends messages.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Call {
     pub(super) epoch: u8,
@@ -57,7 +57,7 @@ pub(super) struct Call {
 
 /// The answer to a call.
 pub(super) enum Reply {
-    /// A number for each message, and whether the message was known.
+    /// For each message, true if the destination already had it, and the number of the message.
     Done(Vec<(bool, u64)>),
     Fenced,
     WentBack(Option<OutboxPosition>),
@@ -70,7 +70,7 @@ pub(super) struct Entry {
     pub(super) message: Message,
 }
 
-/// A message that an owner gave.
+/// The position and number of a received message, by which the destination recognises a repeat of the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Known {
     place: OutboxPosition,
@@ -81,12 +81,12 @@ struct Known {
 /// The content of the destination.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Destination {
-    /// The epoch of the last owner, and the last outbox position under that epoch.
+    /// The epoch of the last owner that sent messages. The next field has the last outbox position under this epoch.
     epoch: u8,
     last: OutboxPosition,
-    /// The highest outbox position that was ever given.
+    /// The highest outbox position of all received messages, or of the last commit that the outbox has not lost.
     highest: OutboxPosition,
-    /// The messages of each call.
+    /// The messages that the destination can recognise, grouped by their call.
     blocks: Vec<Vec<Known>>,
     pub(super) entries: Vec<Entry>,
     next: BTreeMap<u8, u64>,
@@ -179,7 +179,8 @@ impl Destination {
         self.highest = OutboxPosition { commit: found, chunk: u32::MAX };
     }
 
-    /// Puts a message under the number that it requests if that number is free, otherwise under the next number.
+    /// Stores a message under the number `own` that it requests, if that number is free; otherwise under the next
+    /// number.
     pub(super) fn put(&mut self, message: Message, own: u64, takes_any: bool) -> u64 {
         let is_free = own > 0 && (takes_any || self.at(message.key, own).is_none());
         let next = self.next.entry(message.key).or_insert(1);

@@ -1,24 +1,24 @@
 //! The result of a run.
 
-/// The counts of rare events in a run. They show that runs reach all of these events. Two states that differ only in
-/// these counts are the same state.
+/// The counts of rare events in a run, which prove that the runs reach these events. Two states that differ only in
+/// these counts are equal.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChainSeen {
-    /// Times that a shard went back.
+    /// Number of times that shards went back.
     pub rewinds: u64,
     /// Calls that the destination refused because it had gone back.
     pub refused: u64,
-    /// Messages that were given again.
+    /// Messages that the owner had to send again.
     pub again: u64,
     /// Messages that the destination recognised as repeats.
     pub known: u64,
-    /// Messages that got another number because their own was taken.
+    /// Repeated messages that got a new number, for example because another message had taken their old number.
     pub changed: u64,
-    /// Commits that were repeated.
+    /// Lost commits that the owner repeated.
     pub commits: u64,
-    /// Times that the process ended and another process began.
+    /// Number of times that the process ended and another process started.
     pub restarts: u64,
-    /// Messages that were lost with a process.
+    /// Committed messages that the destination lacks at the end, because no process has them in memory any more.
     pub lost: u64,
     /// Messages of lost commits that stay at the destination.
     pub orphans: u64,
@@ -27,25 +27,25 @@ pub struct ChainSeen {
 /// A rule that a run breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChainBroken {
-    /// A committed message is not at its destination.
+    /// The destination lacks a committed message.
     Missing,
-    /// A committed message has two numbers.
+    /// The destination has a committed message twice, under two numbers.
     Twice,
-    /// Messages are not in the order of their outbox.
+    /// The numbers of a key's messages do not follow the order of the outbox.
     OutOfOrder,
-    /// Two messages have one number.
+    /// Two messages of one key have the same number.
     OneNumberTwice,
-    /// A message was mistaken for another message.
+    /// The destination mistook a message for another message.
     AnotherMessage,
-    /// A message that was given again lost its number although that number was free.
+    /// A message that was sent again got a new number although its old number was free.
     NumberChanged,
-    /// The number of messages that are given again, or that change their number, differs from the owner's count.
+    /// The owner's count of messages to send again, or of messages that changed their number, is wrong.
     WrongCount,
-    /// An owner gives a message whose commit is lost.
+    /// An owner sends a message whose commit is lost.
     WithoutCommit,
-    /// Messages that the destination need not know any more are in the outbox again.
+    /// The outbox again contains messages that the destination was allowed to forget.
     DoneComesBack,
-    /// Messages never reach their destination.
+    /// The owner cannot send all messages.
     Stuck,
 }
 

@@ -1,4 +1,4 @@
-//! The shard with the outbox, and the owner whose commits fill it.
+//! The shard with the outbox, and the owner whose commits fill the outbox.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +10,11 @@ use super::destination::{Call, ChainPart, Message};
 /// The shard that has the outbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Source {
-    /// The epoch of its claim.
+    /// The epoch of the owner's claim.
     pub(super) epoch: u8,
-    /// The messages of each commit; the first has number 1.
+    /// The messages of each commit. The first commit has number 1.
     pub(super) commits: Vec<Vec<Message>>,
-    /// Commits whose messages are still in the outbox.
+    /// Numbers of the commits whose messages are still in the outbox.
     pub(super) outbox: BTreeSet<u64>,
 }
 
@@ -34,22 +34,22 @@ impl Source {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Owner {
     pub(super) epoch: u8,
-    /// The last commit that the owner's claim found.
+    /// The number of the last commit in the shard at the time of the owner's claim.
     found: u64,
     /// All commits that the owner knows, including those before its claim.
     pub(super) commits: Vec<Vec<Message>>,
     pub(super) history: PublishHistory<ChainPart>,
-    /// Parts that were not given yet, in order.
+    /// Messages that the owner has not sent yet, in the order of the outbox.
     pub(super) waiting: Vec<ChainPart>,
-    /// The outbox is marked through this commit: the messages of all commits up to it are removed.
+    /// The owner has removed from the outbox the messages of all commits up to this number.
     marked: u64,
-    /// Marks that may not be durable: the commit through which they mark, and the last commit at the time of the mark.
+    /// Removals that may not be durable yet. A removal up to commit 3, made when 5 was the last commit, is `(3, 5)`.
     marks: Vec<(u64, u64)>,
-    /// The messages of all commits up to this one are marked, and the mark is durable.
+    /// The messages of all commits up to this number are removed from the outbox, and the removal is durable.
     pub(super) done: u64,
     /// Messages for which this owner got an answer, with their numbers.
     pub(super) answered: BTreeMap<OutboxPosition, (Message, u64)>,
-    /// Messages to give again.
+    /// Messages to send again, because the destination has lost them.
     pub(super) again: BTreeSet<Message>,
 }
 
@@ -63,7 +63,7 @@ fn parts(number: u64, messages: &[Message]) -> impl Iterator<Item = ChainPart> {
 }
 
 impl Owner {
-    /// Claims the shard, and begins with the messages of the outbox.
+    /// Claims the shard. The new owner will send all messages that are in the outbox.
     pub(super) fn claim(epoch: u8, source: &mut Source) -> Self {
         source.epoch = epoch;
         let left =
@@ -93,7 +93,8 @@ impl Owner {
         source.epoch == self.epoch && source.commits == self.commits
     }
 
-    /// Commits messages.
+    /// Commits messages, and appends them to the messages to send. The new commit makes all earlier removals from
+    /// the outbox durable.
     pub(super) fn commit(&mut self, messages: Vec<Message>, source: &mut Source) {
         source.push(messages.clone());
         self.commits.push(messages);
@@ -107,7 +108,8 @@ impl Owner {
         }
     }
 
-    /// Repeats the commits that the shard has lost. Returns false if the claim is lost, too.
+    /// Repeats the commits that the shard has lost. Repeats nothing and returns false if the shard has lost the owner's
+    /// claim, too.
     pub(super) fn recommit(&mut self, source: &mut Source, fault: Option<ChainFault>) -> bool {
         if source.epoch != self.epoch {
             return false;
@@ -115,14 +117,14 @@ impl Owner {
         for number in source.last()..self.last() {
             source.push(self.commits[number as usize].clone());
             if fault != Some(ChainFault::RepeatedCommitsAreNotMarked) {
-                // The messages of the repeated commits are in the outbox again.
+                // The messages of the repeated commits are in the outbox again, so the owner must remove them again.
                 self.marked = 0;
             }
         }
         true
     }
 
-    /// Marks the outbox through the last commit before the first message that waits to be given.
+    /// Removes from the outbox the messages of all commits before the first commit with an unsent message.
     pub(super) fn mark(&mut self, source: &mut Source, fault: Option<ChainFault>) {
         let first = self.waiting.first().map_or(self.last() + 1, |part| part.place.commit);
         if first - 1 > self.marked && source.epoch == self.epoch {
@@ -136,7 +138,7 @@ impl Owner {
         }
     }
 
-    /// Returns the next call, with at most `limit` parts.
+    /// Returns the next call, with at most `limit` messages.
     pub(super) fn call(&self, limit: usize, fault: Option<ChainFault>) -> Call {
         let mut parts: Vec<_> =
             self.history.next_chunks(&self.waiting).take(limit).copied().collect();
@@ -158,8 +160,8 @@ impl Owner {
         Call { epoch: self.epoch, found: self.found, before, done, parts }
     }
 
-    /// Returns the messages that memory has forgotten, which are the oldest answered ones. A part counts as one byte,
-    /// so the bytes of the history are the number of parts that it still has.
+    /// Returns the answered messages that the history has forgotten: the oldest ones. Each message counts as one byte,
+    /// so `history.bytes()` is the number of messages that the history still has.
     pub(super) fn forgotten(&self) -> impl Iterator<Item = Message> {
         let there = self.history.bytes() + self.again.len();
         self.answered
@@ -168,7 +170,7 @@ impl Owner {
             .map(|answered| answered.0)
     }
 
-    /// Forgets the newest part instead of the oldest.
+    /// Forgets the newest answered message instead of the oldest.
     pub(super) fn forget_newest(&mut self, now: u64) {
         let mut kept: Vec<(ChainPart, u64)> = Vec::new();
         for (place, (message, number)) in &self.answered {
@@ -180,7 +182,7 @@ impl Owner {
         self.history.record_answer(&parts, &numbers, true, now);
     }
 
-    /// Drops the messages to give again.
+    /// Drops the messages that the owner should send again.
     pub(super) fn drop_lost(&mut self) {
         let lost: Vec<_> = self.history.next_chunks(&[]).copied().collect();
         let numbers: Vec<u64> = lost.iter().map(|part| part.requested).collect();

@@ -13,9 +13,9 @@ use super::outcome::{ChainBroken, ChainSeen};
 use super::owner::{Owner, Source};
 use super::{ChainFault, ChainPlaces, ChainStep};
 
-/// A time in ms that is longer than the interval between two checks.
+/// A time in ms that is longer than the interval at which an owner checks the destination.
 const CHECK_AFTER: u64 = 10_000;
-/// The first event number of the other producer.
+/// The event number of the other producer's first message.
 const OTHERS: u8 = 100;
 
 /// A moment of a run.
@@ -23,8 +23,8 @@ const OTHERS: u8 = 100;
 pub struct ChainWorld {
     state: State,
     seen: ChainSeen,
-    /// The rule that breaks if the world comes to rest (finishes all work without further losses) from this moment on;
-    /// unset until the run has computed it.
+    /// The rule that breaks if, from this moment on, the run finishes all work without further losses. The value is
+    /// computed at its first use.
     at_rest: OnceLock<Option<ChainBroken>>,
 }
 
@@ -38,26 +38,29 @@ struct State {
     past: Vec<(Source, Destination)>,
     owner: Owner,
     now: u64,
-    /// A call whose answer was lost; it may arrive once more.
+    /// A call whose answer was lost. The call may arrive a second time.
     late: Option<Call>,
-    /// The other producer's messages, with the numbers that were answered.
+    /// The other producer's messages, with the numbers that the destination gave them.
     others: Vec<(Message, u64)>,
-    /// Messages whose outbox entry was removed before the present owner's claim: no process has them in memory.
+    /// Messages that were removed from the outbox before the present owner's claim. The owner does not have them in
+    /// memory, so it cannot send them again if the destination loses them.
     only_there: BTreeSet<Message>,
-    /// Messages that were done for good, but were in the outbox again at a claim. The destination may have them twice.
+    /// Messages that had been reported as done, but were in the outbox again when a new owner claimed the shard. The
+    /// destination may have them twice.
     marked_again: BTreeSet<Message>,
-    /// Messages that were lost with a process, but were in the outbox again at a later claim.
+    /// Messages that neither an owner nor the destination had any more, but that were in the outbox again at a later
+    /// claim.
     came_back: BTreeSet<Message>,
     /// Messages that the destination first got from an owner that had lost its claim.
     unclaimed: BTreeSet<Message>,
-    /// Messages that were mistaken for messages of a lost commit.
+    /// Messages that the destination mistook for messages of a lost commit.
     mistaken: BTreeSet<Message>,
     /// Messages of lost commits whose owner ended before it repeated them.
     orphans: BTreeSet<Message>,
-    /// Messages that the destination need not know any more.
+    /// Messages that an owner has reported as done, so that the destination may forget them.
     reported: BTreeSet<Message>,
     rewinds: u64,
-    /// Times that the shard with the outbox went back.
+    /// Number of times that the shard with the outbox went back.
     source_rewinds: u64,
     restarts: u64,
     broken: Option<ChainBroken>,
@@ -76,7 +79,7 @@ impl Hash for ChainWorld {
 }
 
 impl ChainWorld {
-    /// Returns the beginning of a run with this number of keys.
+    /// Returns the first state of a run with this number of keys.
     pub fn new(keys: u8, fault: Option<ChainFault>) -> Self {
         let mut source = Source::default();
         let owner = Owner::claim(1, &mut source);
@@ -132,7 +135,8 @@ impl ChainWorld {
         self.state.broken
     }
 
-    /// Returns the rule that is broken after the world has come to rest from here, if any.
+    /// Returns the rule that breaks if, from this moment on, the run finishes all work without further losses; `None`
+    /// if no rule breaks.
     pub fn broken_at_rest(&self) -> Option<ChainBroken> {
         *self.at_rest.get_or_init(|| {
             let mut world = self.clone();
@@ -152,7 +156,7 @@ impl ChainWorld {
         self.state.owner.last()
     }
 
-    /// Returns the number of messages that the other producer has put.
+    /// Returns the number of messages that the other producer has sent.
     pub fn others(&self) -> usize {
         self.state.others.len()
     }
@@ -172,7 +176,7 @@ impl ChainWorld {
         self.state.past.len()
     }
 
-    /// Returns the number of parts that memory has forgotten.
+    /// Returns the number of messages that the owner has forgotten.
     pub fn forgotten(&self) -> usize {
         self.state.owner.forgotten().count()
     }
@@ -190,7 +194,7 @@ impl ChainWorld {
             return;
         }
         let State { owner, source, keys, .. } = &mut self.state;
-        // The source delivers those events again whose effects were lost with a process.
+        // If commits were lost with a process, the source delivers their events again.
         let first =
             source.commits.iter().flatten().map(|message| message.event + 1).max().unwrap_or(0);
         let message = |event| Message { event, key: event % *keys, owner: owner.epoch };
@@ -273,9 +277,9 @@ impl ChainWorld {
             let message = part.message;
             self.seen.known += u64::from(*is_known);
             if *is_known && before.at(message.key, *number) != Some(message) {
-                // The destination takes the message for one of a lost commit. It may do so only if the owner that
-                // committed the message ended before its first call, because only that call makes the destination
-                // forget lost commits.
+                // The destination mistakes the message for a message of a lost commit. This may happen only if the
+                // owner that committed the message ended before its first call, because only that call makes the
+                // destination forget lost commits.
                 mistaken.insert(message);
                 if message.owner == owner.epoch {
                     broken = Some(ChainBroken::AnotherMessage);
@@ -289,7 +293,7 @@ impl ChainWorld {
                 changed += 1;
                 let others = owner.answered.range(..part.place).map(|(_, other)| other);
                 let mut others = others.filter(|(other, _)| other.key == message.key);
-                // A message that the destination knew keeps the number that it has there.
+                // A message that the destination still had keeps the number that it has there.
                 if !is_known
                     && before.at(message.key, earlier).is_none()
                     && others.all(|other| other.1 < earlier)
@@ -312,7 +316,7 @@ impl ChainWorld {
         }
     }
 
-    /// Repeats lost commits, and then marks the messages after an outbox position to be given again, because the
+    /// Repeats the lost commits. Then prepares to send all messages after the outbox position `has` again, because the
     /// destination has lost them.
     fn give_again(&mut self, has: Option<OutboxPosition>) {
         let is_hasty = self.is(ChainFault::CommitsAreNotAwaited);
@@ -329,7 +333,7 @@ impl ChainWorld {
         let behind = owner.answered.iter().filter(|(place, _)| Some(**place) > has);
         let behind: BTreeSet<Message> = behind.map(|(_, (message, _))| *message).collect();
         let is_forgotten = owner.forgotten().any(|message| behind.contains(&message));
-        // The destination may have messages of earlier owners, because those owners gave them.
+        // The destination may have messages of earlier owners after this position, because those owners sent them.
         let mut others = behind.difference(&lost).filter(|message| message.owner == owner.epoch);
         let is_exact = lost.is_subset(&behind) && others.next().is_none();
         let new = behind.difference(&owner.again).count();
@@ -348,7 +352,7 @@ impl ChainWorld {
         }
     }
 
-    /// Puts a new message of the other producer.
+    /// Sends a new message of the other producer.
     fn put_other(&mut self) {
         let State { others, destination, keys, .. } = &mut self.state;
         let at = others.len() as u8;
@@ -356,7 +360,7 @@ impl ChainWorld {
         others.push((message, destination.put(message, 0, false)));
     }
 
-    /// Puts the other producer's lost messages again, under their numbers.
+    /// Sends the other producer's lost messages again, and requests their old numbers.
     fn put_others_again(&mut self) {
         let State { others, destination, .. } = &mut self.state;
         for (message, number) in others {
@@ -393,7 +397,7 @@ impl ChainWorld {
         *rewinds += 1;
     }
 
-    /// Ends the process; the next process claims the content of the shard.
+    /// Ends the process. The owner in the next process claims the shard with its present content.
     fn restart(&mut self) {
         let State { owner, source, destination, reported, orphans, only_there, .. } =
             &mut self.state;

@@ -1,22 +1,22 @@
-//! The shards, the checkpoint in the first one, and the owner that reads the file.
+//! The shards, the checkpoint in the first shard, and the owner that reads the file.
 
 use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
 
 use super::{CheckpointFault, CheckpointStep, SHARDS};
 
-/// The counts of rare events in a run. Two states that differ only in these counts are the same state.
+/// The counts of rare events in a run. Two states that differ only in these counts are equal.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CheckpointSeen {
-    /// Times that shards went back.
+    /// Number of times that shards went back.
     pub rewinds: u64,
-    /// Times that an owner read the file from its beginning, because shards lacked commits.
+    /// Number of times that an owner read the file from its beginning, because shards lacked commits.
     pub again: u64,
-    /// Commits that were repeated.
+    /// Number of lost commits that an owner repeated.
     pub repeated: u64,
-    /// Letters that a repeated commit wrote or removed.
+    /// Number of dead letters that repeated commits wrote or removed.
     pub letters: u64,
-    /// Times that another owner claimed the partition.
+    /// Number of times that another owner claimed the partition.
     pub restarts: u64,
 }
 
@@ -25,9 +25,9 @@ pub struct CheckpointSeen {
 pub enum CheckpointBroken {
     /// No commit has settled an event of the file.
     Missing,
-    /// A commit has settled an event of the file, but the event has neither an effect nor a letter.
+    /// A commit has settled an event of the file, but the event has neither an effect nor a dead letter.
     NoLetter,
-    /// An event of the file has two effects, two letters, or an effect and a letter.
+    /// An event of the file has two effects, two dead letters, or an effect and a dead letter.
     Twice,
     /// The owner never finishes.
     Stuck,
@@ -45,13 +45,14 @@ impl CheckpointBroken {
     }
 }
 
-/// A position in the file, and the last commit of each shard that the position depends on.
+/// A position in the file, and the number of the last commit of each shard. The checkpoint is valid only if all shards
+/// still have these commits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Checkpoint {
     position: u8,
     commits: Vec<usize>,
-    /// How often an owner had replaced the checkpoint by one at the beginning of the file when this checkpoint was
-    /// written.
+    /// Number of checkpoints that owners had set back to the beginning of the file when this one was written, including
+    /// this one.
     beginnings: u64,
 }
 
@@ -66,7 +67,7 @@ struct Commit {
     removed: Vec<u8>,
 }
 
-/// A shard: the epoch of its claim, its commits, and the events of its letters.
+/// A shard: the epoch of the owner's claim, the commits, and the events that have a dead letter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Shard {
     epoch: u8,
@@ -75,7 +76,7 @@ struct Shard {
 }
 
 impl Shard {
-    /// Applies a commit. Without `with_letters`, neither writes nor removes letters.
+    /// Applies a commit. Writes and removes dead letters only if `with_letters` is true.
     fn apply(&mut self, commit: &Commit, with_letters: bool) {
         if with_letters {
             self.letters.retain(|event| !commit.removed.contains(event));
@@ -96,15 +97,15 @@ struct Store {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Owner {
     epoch: u8,
-    /// The last commit of each shard that the claim found.
+    /// For each shard, the number of its last commit at the time of the owner's claim.
     found: Vec<usize>,
-    /// The commits of each shard that the owner found or made.
+    /// For each shard, the commits that the owner found at its claim, and its own commits.
     commits: Vec<Vec<Commit>>,
-    /// The next event to read; `None` before the start.
+    /// The next event to read; `None` until the owner has read the checkpoint.
     next: Option<u8>,
-    /// Events that are read and not committed.
+    /// Events that the owner has read but not committed.
     open: Vec<u8>,
-    /// Events that were taken from their letters and are not committed.
+    /// Events that the owner has taken from their dead letters but not committed.
     taken_back: Vec<u8>,
 }
 
@@ -112,14 +113,15 @@ struct Owner {
 struct State {
     fault: Option<CheckpointFault>,
     file: u8,
-    /// Number of events that become letters.
+    /// Number of events that become dead letters.
     dead: u8,
     store: Store,
     past: Vec<Store>,
     owner: Owner,
-    /// How often an owner has replaced the checkpoint by a checkpoint at the beginning of the file.
+    /// Number of times that owners have set the checkpoint back to the beginning of the file.
     beginnings: u64,
-    /// True if the store lost a checkpoint at the beginning of the file, so that an older checkpoint counts again.
+    /// True if the store lost a checkpoint that was set back to the beginning, so that an older checkpoint is in effect
+    /// again.
     lost_beginning: bool,
     rewinds: u64,
     restarts: u64,
@@ -131,8 +133,8 @@ struct State {
 pub struct CheckpointWorld {
     state: State,
     seen: CheckpointSeen,
-    /// The rule that breaks if the world comes to rest (finishes all work without further losses) from this moment on;
-    /// unset until the run has computed it.
+    /// The rule that breaks if, from this moment on, the run finishes all work without further losses. The value is
+    /// computed at its first use.
     at_rest: OnceLock<Option<CheckpointBroken>>,
 }
 
@@ -177,7 +179,8 @@ impl Owner {
 }
 
 impl CheckpointWorld {
-    /// Returns the beginning of a run with a file of this number of events, of which the first `dead` become letters.
+    /// Returns the first state of a run. The file has this number of events; the first `dead` events become dead
+    /// letters.
     pub fn new(file: u8, dead: u8, fault: Option<CheckpointFault>) -> Self {
         let shards = vec![Shard::default(); usize::from(SHARDS)];
         let mut store = Store { shards, checkpoint: None };
@@ -220,7 +223,8 @@ impl CheckpointWorld {
         self.state.broken
     }
 
-    /// Returns the rule that is broken after the world has come to rest from here, if any.
+    /// Returns the rule that breaks if, from this moment on, the run finishes all work without further losses; `None`
+    /// if no rule breaks.
     pub fn broken_at_rest(&self) -> Option<CheckpointBroken> {
         *self.at_rest.get_or_init(|| {
             let mut world = self.clone();
@@ -254,7 +258,8 @@ impl CheckpointWorld {
         self.state.fault == Some(fault)
     }
 
-    /// Reads the checkpoint, and opens the file there.
+    /// Reads the checkpoint, and opens the file at its position. If shards lack commits that the checkpoint names,
+    /// opens the file at its beginning, and sets the checkpoint back.
     fn start(&mut self) {
         let leaves_old = self.is(CheckpointFault::OldCheckpointStays);
         let State { store, owner, beginnings, .. } = &mut self.state;
@@ -294,7 +299,8 @@ impl CheckpointWorld {
         owner.next = Some(end);
     }
 
-    /// Repeats the lost commits of a shard, and then commits its open events and those that were taken back.
+    /// Repeats the lost commits of a shard. Then commits the open events of the shard, and the events that the owner
+    /// has taken from dead letters.
     fn commit(&mut self, shard: u8) {
         let State { owner, dead, .. } = &self.state;
         let of_shard = |event: &u8| event % SHARDS == shard;
@@ -314,7 +320,8 @@ impl CheckpointWorld {
         owner.commits[at].push(commit);
     }
 
-    /// Takes the event of a letter to execute it again. An owner that has not read the checkpoint yet commits nothing.
+    /// Takes an event from its dead letter to execute it again. An owner that has not read the checkpoint yet takes
+    /// nothing, because it must not commit yet.
     fn take_back(&mut self) {
         let is_removed_early = self.is(CheckpointFault::LettersAreRemovedEarly);
         let State { store, owner, .. } = &mut self.state;
@@ -333,7 +340,8 @@ impl CheckpointWorld {
         }
     }
 
-    /// Repeats the lost commits of a shard. If the claim is lost too, returns false, and the owner ends.
+    /// Repeats the lost commits of a shard. If the shard has lost the owner's claim too, ends the owner and returns
+    /// false.
     fn repeat_in(&mut self, shard: usize) -> bool {
         let drops = self.is(CheckpointFault::LostCommitsAreDropped);
         let with_letters = !self.is(CheckpointFault::LettersAreNotRepeated);

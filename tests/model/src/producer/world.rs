@@ -8,44 +8,44 @@ use ordain_core::ProducerHistory;
 
 use super::{ProducerFault, ProducerStep, SHARDS};
 
-/// A time in ms that is longer than the interval between two checks.
+/// A time in ms that is longer than the interval at which a producer checks its witnesses.
 const CHECK_AFTER: u64 = 10_000;
-/// How long calls stay in memory, in ms.
+/// The time in ms after which the producer forgets a call.
 const MAX_AGE: u64 = 120_000;
-/// The first event number of the other producer.
+/// The number of the other producer's first event.
 const OTHERS: u8 = 100;
-/// How often the producer may write the events of one call before it counts as stuck.
+/// Number of attempts to write the events of one call. After them, the producer counts as stuck.
 const ATTEMPTS: usize = 5;
 
-/// The counts of rare events in a run. Two states that differ only in these counts are the same state.
+/// The counts of rare events in a run. Two states that differ only in these counts are equal.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProducerSeen {
-    /// Times that shards went back.
+    /// Number of times that shards went back.
     pub rewinds: u64,
     /// Calls and checkpoints that a shard refused because it had gone back.
     pub refused: u64,
-    /// Events that were written again.
+    /// Lost events that the producer wrote again.
     pub again: u64,
     /// Events that the store recognised as repeats.
     pub known: u64,
-    /// Events that got another number when they were written again.
+    /// Events that got another number when the producer wrote them again.
     pub changed: u64,
-    /// Times that the producer was started again.
+    /// Number of times that the producer started again.
     pub restarts: u64,
-    /// Times that the producer read the file again from its oldest checkpoint.
+    /// Number of times that the producer read the file again from its oldest checkpoint.
     pub reread: u64,
 }
 
 /// A rule that a run breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProducerBroken {
-    /// An event of the file is not in its shard.
+    /// A shard lacks an event of the file.
     Missing,
-    /// An event of the file has two numbers.
+    /// A shard has an event of the file twice, under two numbers.
     Twice,
     /// The events of a shard are not in the order of the file.
     OutOfOrder,
-    /// The producer was given one number for two events.
+    /// A shard answered the same number for two events.
     OneNumberTwice,
     /// The producer never finishes.
     Stuck,
@@ -88,7 +88,8 @@ struct Shard {
 }
 
 impl Shard {
-    /// Adds an event unless the shard knows it. Returns its number, and whether it was known.
+    /// Adds an event, unless the shard already has an event with its id. Returns the number of the event, and whether
+    /// the shard already had it.
     fn put(&mut self, event: u8, forgets: bool) -> (Numbered, bool) {
         let known = self.events.iter().find(|other| other.event == event && !forgets).copied();
         let number = self.events.len() as u64 + 1;
@@ -104,16 +105,16 @@ impl Shard {
     }
 }
 
-/// An event of a call, and whether the producer knows that the call wrote it. Only such an event can be a witness (an
-/// event whose absence shows that the shard went back in time). An event that the store had before the call cannot be a
-/// witness, because the store may soon forget its id.
+/// An event of a call. `is_new` is true if the producer knows that this call added the event to the shard. Only a new
+/// event can be a witness (an event whose absence shows that the shard went back in time). An event that the store had
+/// before the call cannot be a witness, because the store may soon forget its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Written {
     numbered: Numbered,
     is_new: bool,
 }
 
-/// A call that wrote events.
+/// The events that one call wrote.
 type Call = Vec<Written>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -126,16 +127,17 @@ struct State {
     past: Vec<Vec<Shard>>,
     /// The next event to publish.
     next: u8,
-    /// Number of events that were ever published.
+    /// Number of events of the file that this run or an earlier run has published.
     published: u8,
     history: ProducerHistory<Call, Numbered>,
-    /// The checkpoint of each shard as the producer knows it.
+    /// The checkpoint that the producer last wrote to, or read from, each shard.
     checkpoints: Vec<Checkpoint>,
-    /// The number of this run: how often a producer has read the checkpoints.
+    /// The number of this run. A run gets the next number whenever it reads the checkpoints.
     run: u64,
-    /// The numbers that the shards answered for new events, as long as their calls are in memory.
+    /// For the new events of calls in the producer's memory, the numbers that the shards answered.
     answered: BTreeMap<u8, u64>,
-    /// Events that are not in the producer's memory: it wrote them too long ago, or an earlier run wrote them.
+    /// Published events that are not in the producer's memory, because it has forgotten their calls, or because an
+    /// earlier run wrote them.
     forgotten: BTreeSet<u8>,
     others: u8,
     now: u64,
@@ -152,8 +154,8 @@ struct State {
 pub struct ProducerWorld {
     state: State,
     seen: ProducerSeen,
-    /// The rule that breaks if the world comes to rest (finishes all work without further losses) from this moment on;
-    /// unset until the run has computed it.
+    /// The rule that breaks if, from this moment on, the run finishes all work without further losses. The value is
+    /// computed at its first use.
     at_rest: OnceLock<Option<ProducerBroken>>,
 }
 
@@ -184,8 +186,8 @@ fn newest(call: &[Written]) -> BTreeMap<u32, Numbered> {
 }
 
 impl ProducerWorld {
-    /// Returns the beginning of a run with a file of this number of events. A library has no file: it gets each event
-    /// only once, and has no checkpoints.
+    /// Returns the first state of a run. The producer publishes a file with this number of events. A producer that is a
+    /// library has no file: it receives each event only once, and has no checkpoints.
     pub fn new(file: u8, is_library: bool, fault: Option<ProducerFault>) -> Self {
         let shards = vec![Shard::default(); usize::from(SHARDS)];
         let state = State {
@@ -237,7 +239,8 @@ impl ProducerWorld {
         self.state.broken
     }
 
-    /// Returns the rule that is broken after the world has come to rest from here, if any.
+    /// Returns the rule that breaks if, from this moment on, the run finishes all work without further losses; `None`
+    /// if no rule breaks.
     pub fn broken_at_rest(&self) -> Option<ProducerBroken> {
         *self.at_rest.get_or_init(|| {
             let mut world = self.clone();
@@ -262,7 +265,7 @@ impl ProducerWorld {
         self.state.rewinds
     }
 
-    /// Returns how often the producer was started again.
+    /// Returns how often the producer started again.
     pub fn restarts(&self) -> u64 {
         self.state.restarts
     }
@@ -272,7 +275,7 @@ impl ProducerWorld {
         self.state.past.len()
     }
 
-    /// Returns the number of calls that memory has forgotten.
+    /// Returns the number of calls that the producer has forgotten.
     pub fn forgotten(&self) -> u64 {
         self.state.calls_forgotten
     }
@@ -285,8 +288,8 @@ impl ProducerWorld {
         self.state.broken.get_or_insert(broken);
     }
 
-    /// Writes events to the shards that have their witness. Returns these events with their numbers, and whether a
-    /// shard lacks its witness.
+    /// Writes events to the shards that have their witness. Returns the written events with their numbers, and true if
+    /// a shard lacks its witness.
     fn write(&mut self, events: &[u8], witnesses: &BTreeMap<u32, Numbered>) -> (Call, bool) {
         let forgets = self.is(ProducerFault::NothingIsKnown);
         let ignores = self.is(ProducerFault::NoWitnessIsNamed);
@@ -327,8 +330,7 @@ impl ProducerWorld {
             let (call, went_back) = self.write(&open, &witnesses);
             open.retain(|event| call.iter().all(|written| written.numbered.event != *event));
             let State { history, answered, now, .. } = &mut self.state;
-            // Only the events that this call wrote count here: an event that the store had before the call is no
-            // witness.
+            // `answered` gets only the events that this call added to a shard, because only these can be witnesses.
             let new = call.iter().filter(|written| written.is_new);
             answered.extend(new.map(|written| (written.numbered.event, written.numbered.number)));
             let newest = newest(&call);
@@ -344,7 +346,7 @@ impl ProducerWorld {
         }
     }
 
-    /// Writes the next event and ends the producer; the next run does not know of this write.
+    /// Writes the next event, and ends the producer. The next run has no record of this write.
     fn publish_unanswered(&mut self) {
         let State { next, file, history, now, .. } = &self.state;
         if next < file {
@@ -355,7 +357,8 @@ impl ProducerWorld {
         self.restart();
     }
 
-    /// If a shard may have gone back, checks that the shards have their witnesses, and writes lost calls again.
+    /// Forgets old calls. If a shard may have gone back, checks that the shards have their witnesses, and writes the
+    /// events of lost calls again.
     fn write_lost_calls(&mut self) {
         let State { history, answered, forgotten, breaks, now, .. } = &mut self.state;
         let events = |history: &ProducerHistory<Call, Numbered>| -> BTreeSet<u8> {
@@ -393,7 +396,7 @@ impl ProducerWorld {
         (0..u32::from(SHARDS)).filter(lacks).collect()
     }
 
-    /// For each shard that lacks its witness, writes the events of all calls in memory again.
+    /// For each shard that lacks its witness, writes the shard's events of all calls in memory again.
     fn write_again(&mut self) {
         self.seen.refused += 1;
         let lacking = self.lacking();
@@ -434,7 +437,7 @@ impl ProducerWorld {
         }
     }
 
-    /// Continues at the oldest checkpoint, and marks all checkpoints with the number of the run.
+    /// Continues at the oldest checkpoint, and writes a new run number into all checkpoints.
     fn resume(&mut self) {
         let counts_newest = self.is(ProducerFault::NewestCheckpointCounts);
         let marks_run = !self.is(ProducerFault::RunIsNotMarked);
@@ -449,7 +452,7 @@ impl ProducerWorld {
         *checkpoints = shards.iter().map(|shard| shard.checkpoint).collect();
     }
 
-    /// Writes the checkpoint into each shard that has its witness and the previous checkpoint.
+    /// Writes the checkpoint into each shard that has its witness and the producer's previous checkpoint.
     fn put_checkpoint(&mut self) {
         if self.state.is_library {
             return;

@@ -3,25 +3,25 @@
 /// A rule that a run breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum QueueBroken {
-    /// The reader delivered an entry that was under way already.
+    /// The reader delivered an entry a second time before the first delivery was finished.
     DeliveredTwice,
-    /// An entry was removed before its effect was durable.
+    /// The reader removed an entry before the effect of the entry was durable.
     RemovedTooEarly,
-    /// An entry of an inbox was published before an earlier entry.
+    /// The reader of an inbox published an entry before an earlier entry.
     OutOfOrder,
-    /// An entry of the store never took effect.
+    /// An entry in the store never took effect.
     NoEffect,
     /// A settled entry stays in the queue.
     NotRemoved,
     /// The reader counted more or fewer lost entries than the store lost.
     WrongCount,
-    /// The process without a reader did not count an event that the store had lost before it was removed.
+    /// The process without a reader did not count an event that the store lost while the event waited in the queue.
     NotCounted,
     /// The process without a reader counted more events than the store lost.
     CountedPresent,
     /// The reader never finishes reading.
     Stuck,
-    /// A call over two shards was answered although the store lacked an unread part of it.
+    /// A call over two shards succeeded although the store had lost a part of the call that was not read yet.
     AnsweredLost,
 }
 
@@ -43,26 +43,26 @@ impl QueueBroken {
     }
 }
 
-/// The counts of rare events in a run. They show that runs reach all of these events. Two states that differ only in
-/// these counts are the same state.
+/// The counts of rare events in a run, which prove that the runs reach these events. Two states that differ only in
+/// these counts are equal.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QueueSeen {
-    /// Times that the store went back.
+    /// Number of times that the store went back.
     pub rewinds: u64,
     /// Reads or removals that the store refused.
     pub refused: u64,
-    /// Entries that the store lost before the reader read them, and that the reader counted.
+    /// Entries that the store lost before the reader read them, as the reader counted them.
     pub lost: u64,
-    /// Entries that the reader read again and did not deliver again.
+    /// Entries that the reader read a second time, recognised, and did not deliver again.
     pub known: u64,
-    /// Times that the process ended and another process began.
+    /// Number of times that the reader's process ended and another process started.
     pub restarts: u64,
-    /// Entries that a call over two shards wrote again.
+    /// Lost entries that a call over two shards wrote again.
     pub again: u64,
     /// Events that the process without a reader counted as lost.
     pub counted: u64,
-    /// Calls of the process without a reader that it repeated, because the answer was lost.
+    /// Calls that the process without a reader repeated, because the answer was lost.
     pub repeated: u64,
-    /// Entries that an inbox published.
+    /// Entries that the reader of an inbox published.
     pub published: u64,
 }

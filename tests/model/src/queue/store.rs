@@ -22,11 +22,11 @@ pub(super) enum Writer {
 /// The content of the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Store {
-    /// All entries that were ever put; the first has number 1.
+    /// All entries of the queue, including the removed ones. The first entry has number 1.
     pub(super) entries: Vec<Entry>,
     /// Number of removed entries.
     pub(super) removed: u64,
-    /// The record of each writer: the numbers of its processed calls.
+    /// The record of each writer: the numbers of the calls that the store has written.
     records: [BTreeSet<u64>; 2],
     pub(super) commits: u64,
     pub(super) effects: BTreeSet<u64>,
@@ -61,8 +61,8 @@ impl Store {
         self.entries.iter().any(|entry| entry.id == id)
     }
 
-    /// Returns whether the position is in the history of the queue. The store remembers only the last of the
-    /// removed entries; it accepts every position before that entry.
+    /// Returns whether the position is in the history of the queue. The store has the history of the last removed entry
+    /// and of all later entries. The store accepts every position before the last removed entry.
     pub(super) fn has(&self, place: QueuePosition) -> bool {
         let QueuePosition { number, history } = place;
         number == 0

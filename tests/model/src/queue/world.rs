@@ -1,4 +1,4 @@
-//! The state of a run and its steps.
+//! The state of a run, and the effect of each step.
 
 mod reader;
 mod shared;
@@ -21,8 +21,8 @@ use super::{QueueFault, QueueScope, QueueStep};
 pub struct QueueWorld {
     state: State,
     seen: QueueSeen,
-    /// The rule that breaks if the world comes to rest (finishes all work without further losses) from this moment on;
-    /// unset until the run has computed it.
+    /// The rule that breaks if, from this moment on, the run finishes all work without further losses. The value is
+    /// computed at its first use.
     at_rest: OnceLock<Option<QueueBroken>>,
 }
 
@@ -35,20 +35,21 @@ struct State {
     /// States that the store may go back to, the beginning first.
     past: Vec<Store>,
     cursor: QueueCursor,
-    /// Entries that are delivered and not settled.
+    /// Entries that are delivered but not settled.
     open: VecDeque<(QueuePosition, u64)>,
-    /// Entries that are settled and not finished: a driver acknowledges a little later.
+    /// Entries that are settled, but that the driver has not acknowledged to the reader yet.
     settled: VecDeque<(QueuePosition, u64)>,
-    /// The commits and effects that the owner knows. The effects of an inbox are the published entries.
+    /// Number of commits that the owner has made. The store may have lost some of them.
     commits: u64,
+    /// The entries that took effect by these commits; for an inbox, the published entries.
     effects: BTreeSet<u64>,
     /// Entries that the present process has delivered and not yet finished.
     under_way: BTreeSet<u64>,
-    /// All entries that were ever delivered.
+    /// All entries that any process has ever delivered.
     ever: BTreeSet<u64>,
-    /// Runs of entries that this process put and has not reported to its reader.
+    /// Runs of entries that the reader's process put, but has not reported to the reader yet.
     untold: VecDeque<QueueRun>,
-    /// Entries that this process put. The reader must count them if they are lost unread.
+    /// Entries that the reader's process put. If the store loses such an entry unread, the reader must count the loss.
     own: BTreeSet<u64>,
     /// The call over two shards that is in progress.
     shared: Option<SharedCall>,
@@ -76,7 +77,7 @@ impl Hash for QueueWorld {
 }
 
 impl QueueWorld {
-    /// Returns the beginning of a run.
+    /// Returns the first state of a run.
     pub fn new(scope: &QueueScope) -> Self {
         let state = State {
             is_inbox: scope.is_inbox,
@@ -136,7 +137,8 @@ impl QueueWorld {
         self.state.broken
     }
 
-    /// Returns the rule that is broken after the world has come to rest from here, if any.
+    /// Returns the rule that breaks if, from this moment on, the run finishes all work without further losses; `None`
+    /// if no rule breaks.
     pub fn broken_at_rest(&self) -> Option<QueueBroken> {
         *self.at_rest.get_or_init(|| {
             let mut world = self.clone();
@@ -167,12 +169,12 @@ impl QueueWorld {
         self.state.shared.is_some()
     }
 
-    /// Returns whether a call over two shards is in progress and has put its entry into the queue again.
+    /// Returns whether a call over two shards is in progress, and has put its entry into the queue more than once.
     pub fn has_repeated_part(&self) -> bool {
         self.state.shared.as_ref().is_some_and(|call| call.ids.len() > 1)
     }
 
-    /// Returns whether the process without a reader has repeated a call whose first write the store had.
+    /// Returns whether the process without a reader has repeated a call after its answer was lost.
     pub fn has_repeated_call(&self) -> bool {
         self.state.unread.has_repeated_call()
     }
@@ -208,8 +210,8 @@ impl QueueWorld {
         self.state.past.len()
     }
 
-    /// Completes the call in progress, reads, settles and removes all entries, compares the calls of the process without
-    /// a reader, and checks the result.
+    /// Finishes all work of the run, and checks the result: completes the call over two shards, reads, settles and
+    /// removes all entries, and compares the calls of the process without a reader with their record.
     pub fn come_to_rest(&mut self) {
         while self.state.shared.is_some() {
             self.put_part();
@@ -261,14 +263,15 @@ impl QueueWorld {
         }
     }
 
-    /// Makes a new call of a writer. Returns the run of its entries, and their ids.
+    /// Makes a new call of a writer. Returns the run of the written entries, and the ids of these entries.
     fn write(&mut self, count: u8, writer: Writer) -> (QueueRun, Vec<u64>) {
         let State { unread, calls, .. } = &mut self.state;
         let number = if writer == Writer::Other { unread.take_number() } else { *calls + 1 };
         self.write_call(count, writer, number)
     }
 
-    /// Makes a call with this number. The store writes the entries and the record of the writer together.
+    /// Makes a call with this number. The store adds the entries to the queue, and the call to the record of its
+    /// writer, in one write.
     fn write_call(&mut self, count: u8, writer: Writer, number: u64) -> (QueueRun, Vec<u64>) {
         self.state.store.record_call(writer, number);
         if self.is(QueueFault::RecordsApart) {
@@ -276,7 +279,7 @@ impl QueueWorld {
         }
         self.state.calls += 1;
         let calls = self.state.calls;
-        // Each call has a history of its own, independent of the calls before it.
+        // The history of each call is a unique number, which does not depend on earlier calls.
         let history = if self.is(QueueFault::HistoriesAreAlike) { 1 } else { calls };
         let ids: Vec<u64> = (0..u64::from(count)).map(|at| calls * 10 + at).collect();
         let run = self.state.store.put(&ids, history, number);
@@ -305,8 +308,8 @@ impl QueueWorld {
         self.record_rewind(to);
     }
 
-    /// Forgets the states after the one that a shard went back to. A call in progress finds that a shard went back, or
-    /// that a connection broke.
+    /// Forgets the remembered states after the state that a shard went back to. A call over two shards that is in
+    /// progress must check its parts, because it notices the loss of its connection.
     fn record_rewind(&mut self, to: usize) {
         let State { past, shared, rewinds, .. } = &mut self.state;
         past.truncate(to + 1);
@@ -316,7 +319,7 @@ impl QueueWorld {
         }
     }
 
-    /// Ends the process and begins another one with the content of the store.
+    /// Ends the reader's process, and starts another process with the content of the store.
     fn restart(&mut self) {
         let effects = self.durable_effects().clone();
         let State { store, .. } = &self.state;
@@ -346,12 +349,12 @@ impl QueueWorld {
         } else if *removed != entries.len() as u64 {
             self.breaks(QueueBroken::NotRemoved);
         } else if *restarts == 0 && lost_unread != *lost {
-            // A new process does not expect the entries of the previous process.
+            // The condition excludes restarts, because a new process does not expect the entries of the previous one.
             self.breaks(QueueBroken::WrongCount);
         } else if unread.counted < unread_events {
             self.breaks(QueueBroken::NotCounted);
         } else if unread.counted > lost_events {
-            // An event that was removed before its loss may be counted.
+            // An event that a reader removed before the store lost it may be counted, but need not be.
             self.breaks(QueueBroken::CountedPresent);
         }
     }

@@ -8,32 +8,33 @@ use ordain_core::{Build, FileDigest, KeyRecord, Rollout};
 
 use super::{RolloutFault, RolloutStep};
 
-/// Rounds after which a world without new failures is at rest.
+/// Number of rounds within which the rollouts must stop changing if no new failure happens.
 const ROUNDS: usize = 20;
 
-/// The counts of rare events in a run. Two states that differ only in these counts are the same state.
+/// The counts of rare events in a run. Two states that differ only in these counts are equal.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RolloutSeen {
-    /// Times that the table went back.
+    /// Number of times that the table went back.
     pub rewinds: u64,
-    /// Times that an instance found another build under the number of its own rollout.
+    /// Number of times that an instance found another build under the number of its own rollout.
     pub repeated: u64,
-    /// Times that a key needed a newer rollout than the store had.
+    /// Number of times that a key needed a newer rollout than the store had.
     pub required: u64,
-    /// Rollouts that the store refused, because their writer had not read the rollout of the store.
+    /// Rollouts that the store refused, because the writing instance had read an older rollout than the stored one.
     pub refused: u64,
-    /// Times that an instance was killed.
+    /// Number of times that an instance was killed.
     pub kills: u64,
 }
 
 /// A rule that a run breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RolloutBroken {
-    /// A key was executed by two builds under one number, or under a lower number than before.
+    /// Two builds executed a key under one rollout number, or a key was executed under a lower number than before.
     TwoBuilds,
-    /// A rollout replaced a rollout that its writer had not read.
+    /// An instance replaced a rollout that it had not read.
     Overwritten,
-    /// An instance does not execute the build of the store's rollout, although it has that build, or executes another.
+    /// An instance that has the build of the store's rollout does not execute it, or an instance executes another
+    /// build.
     Disagree,
     /// An instance with the build of the rollout cannot execute the key.
     Stuck,
@@ -63,7 +64,7 @@ struct Table {
 
 /// An instance that runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct Running {
+struct Instance {
     memory: RolloutMemory,
     /// The table that the instance has read last.
     table: Table,
@@ -78,7 +79,7 @@ struct State {
     past: Vec<Table>,
     /// The files in the folder of each instance: bit N stands for build N.
     folders: Vec<u8>,
-    instances: Vec<Option<Running>>,
+    instances: Vec<Option<Instance>>,
     /// The rollout in the record of the key.
     key: Option<Rollout>,
     changes: u64,
@@ -92,7 +93,7 @@ struct State {
 pub struct RolloutWorld {
     state: State,
     seen: RolloutSeen,
-    /// The rule that breaks if the world comes to rest from this moment on; unset until the run has computed it.
+    /// The rule that breaks if no new failure happens from this moment on. The value is computed at its first use.
     at_rest: OnceLock<Option<RolloutBroken>>,
 }
 
@@ -118,13 +119,13 @@ fn offer(folder: u8) -> u8 {
 }
 
 /// Returns whether an instance has a build: as a file, or as the version that it executes.
-fn has(folder: u8, running: &Running, wanted: &Build) -> bool {
+fn has(folder: u8, running: &Instance, wanted: &Build) -> bool {
     let is_file = (0..8).any(|number| folder & (1 << number) != 0 && build(number) == *wanted);
     is_file || running.active.as_ref().is_some_and(|active| active.build == *wanted)
 }
 
 impl RolloutWorld {
-    /// Returns the beginning of a run: no instance runs, and each has the files that [`super::RolloutScope`] states.
+    /// Returns the first state of a run: no instance runs. [`super::RolloutScope`] lists the files in each folder.
     pub fn new(instances: u8, fault: Option<RolloutFault>) -> Self {
         let instances = usize::from(instances);
         let store = Table { rollout: None, offers: vec![None; instances] };
@@ -170,7 +171,7 @@ impl RolloutWorld {
         self.state.broken
     }
 
-    /// Returns the rule that is broken after the world has come to rest from here, if any.
+    /// Returns the rule that breaks if no new failure happens from this moment on; `None` if no rule breaks.
     pub fn broken_at_rest(&self) -> Option<RolloutBroken> {
         *self.at_rest.get_or_init(|| {
             let mut world = self.clone();
@@ -215,7 +216,7 @@ impl RolloutWorld {
 
     fn start(&mut self, instance: usize) {
         if self.state.instances[instance].is_none() {
-            self.state.instances[instance] = Some(Running::default());
+            self.state.instances[instance] = Some(Instance::default());
             self.poll(instance);
         }
     }
@@ -325,7 +326,8 @@ impl RolloutWorld {
         let State { store, past, instances, rewinds, .. } = &mut self.state;
         past.truncate(to + 1);
         store.clone_from(&past[to]);
-        // A dead instance stays a member for the length of its lease at most.
+        // The old table may list dead instances. The product removes a dead instance when its lease ends; the model
+        // does not wait for this, and removes it at once.
         for (offer, instance) in store.offers.iter_mut().zip(instances) {
             *offer = offer.filter(|_| instance.is_some());
         }
@@ -349,7 +351,7 @@ impl RolloutWorld {
         self.fail(RolloutBroken::Restless);
     }
 
-    /// Checks a world at rest.
+    /// Checks the rules that must hold when the rollouts have stopped changing.
     fn check(&mut self) {
         let State { store, folders, instances, key, .. } = &self.state;
         let mut record = KeyRecord::new(1, 0);

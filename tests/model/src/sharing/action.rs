@@ -7,43 +7,43 @@ use super::{Fleet, SharingFault};
 /// A step of a run. The first number is the instance, the second the partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Move {
-    /// The instance joins.
+    /// The instance starts, and joins the members.
     Start(usize),
     /// The instance writes its heartbeat and receives the membership.
     Beat(usize),
     /// The instance requests a lease.
     Lease(usize, usize),
-    /// The instance writes its claim.
+    /// The instance writes its claim into the fence of a partition.
     Claim(usize, usize),
-    /// The instance commits, and the store refuses the commit.
+    /// The instance commits. The store refuses the commit, because the fence has a newer claim.
     Commit(usize, usize),
-    /// The instance begins to hand a partition over.
+    /// The instance begins to hand a partition over: it accepts no more events of the partition.
     HandOver(usize, usize),
-    /// The instance has finished the partition's running work.
+    /// The instance has finished the running events of a partition.
     Finish(usize, usize),
     /// The instance releases a lease.
     Release(usize, usize),
-    /// The instance subscribes to a queue.
+    /// The instance subscribes to the queue of a partition.
     Subscribe(usize, usize),
-    /// The instance's lease has expired by its own clock.
+    /// By the clock of the instance, its lease has expired. The instance closes its channels to the broker.
     Suspend(usize),
-    /// The store removes the instance because its heartbeat is late.
+    /// The store removes the instance from the members because its heartbeat is late.
     Forget(usize),
-    /// The instance is asked to shut down.
+    /// The instance receives the request to shut down.
     Leave(usize),
-    /// The instance has ended.
+    /// The instance has released all partitions, and ends.
     End(usize),
     /// The instance is killed.
     Kill(usize),
-    /// The broker notices that the instance is gone.
+    /// The broker notices that the instance has ended, and closes its channels.
     Notice(usize),
     /// The instance loses its connection to the store for good.
     CutOff(usize),
     /// The broker closes the instance's channels.
     Disconnect(usize),
-    /// The present leases and members become those that the store may go back to.
+    /// The present leases and members become the state that the store may go back to.
     Keep,
-    /// The leases and members go back.
+    /// The leases and members in the store go back to the kept state.
     GoBack,
 }
 
@@ -82,7 +82,7 @@ impl Sharing {
         }
     }
 
-    /// Adds the steps that must happen at some time and that change something.
+    /// Adds the steps that must happen sooner or later, and that change the state.
     pub(super) fn progress(&self, fleet: &Fleet, moves: &mut Vec<Move>) {
         for (id, instance) in self.instances.iter().enumerate() {
             let is_heard = self.table.heard[id];
@@ -133,7 +133,7 @@ impl Sharing {
                 || fleet.is(SharingFault::LeaseTaken)
         };
         match instance.has[partition] {
-            // A request for a lease that another instance has changes nothing.
+            // The model leaves out requests for a lease that another instance has, because they change nothing.
             Has::Nothing if is_to_have && is_running => {
                 let is_heard = self.table.heard[id] || fleet.is(SharingFault::LeaseToSilent);
                 if is_heard && is_free(&instance.table) && is_free(&self.table) {
@@ -173,7 +173,8 @@ impl Sharing {
         self.instances[id].has.iter().zip(&self.table.leases).any(is_lost)
     }
 
-    /// Returns whether the store has a lease of an instance that the instance does not have: the store went back.
+    /// Returns whether the store, because it went back, names the instance as holder of a lease that the instance does
+    /// not know.
     fn has_unknown(&self, id: usize, partition: usize) -> bool {
         let lease = self.table.leases[partition];
         lease.holder == Some(id as u8) && self.instances[id].table.leases[partition] == lease

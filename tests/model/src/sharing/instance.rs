@@ -1,8 +1,8 @@
-//! An instance: its knowledge, and its partitions.
+//! An instance: the table that it has read, and the state of its partitions.
 
 use super::{Fleet, SharingFault};
 
-/// The life of an instance.
+/// The phase in the life of an instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) enum Life {
     /// The instance has not started yet.
@@ -15,7 +15,7 @@ pub(super) enum Life {
     Gone,
 }
 
-/// An instance's state for a partition, with the epoch of its lease.
+/// The state of a partition in an instance, with the epoch of the instance's lease.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) enum Has {
     #[default]
@@ -36,7 +36,7 @@ pub(super) struct Lease {
     pub(super) holder: Option<u8>,
 }
 
-/// The live instances and the holders of the partitions.
+/// The membership and the leases. In the store, the table is current; an instance has the table that it read last.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Table {
     pub(super) heard: Vec<bool>,
@@ -45,7 +45,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Returns the holder of a partition.
+    /// Returns the member that holds the lease of a partition.
     pub(super) fn holder(&self, fleet: &Fleet, partition: usize) -> Option<usize> {
         let holder = usize::from(self.leases[partition].holder?);
         (self.heard[holder] || fleet.is(SharingFault::ForgottenHolds)).then_some(holder)
@@ -55,9 +55,9 @@ impl Table {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Instance {
     pub(super) life: Life,
-    /// The table that the instance saw last.
+    /// The table that the instance has read last.
     pub(super) table: Table,
-    /// True while the instance's lease has not expired, as far as it knows.
+    /// True while, by the clock of the instance, its lease has not expired.
     pub(super) is_on: bool,
     /// True if the instance cannot reach the store any more.
     pub(super) is_cut: bool,

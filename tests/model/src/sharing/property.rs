@@ -59,7 +59,7 @@ pub(super) fn all() -> Vec<Property<Fleet>> {
 }
 
 impl Sharing {
-    /// Returns the number of instances whose commits of a partition would be applied.
+    /// Returns the number of instances whose commits for a partition the store would apply.
     fn committers(&self, partition: usize) -> usize {
         let fence = self.fences[partition];
         let may = |has: &Has| has.is_driven() && has.epoch() == Some(fence);
@@ -72,7 +72,8 @@ impl Sharing {
         self.broken.is_some() || !moves.is_empty()
     }
 
-    /// Returns whether the running instances share all partitions evenly and receive their events.
+    /// Returns whether the running instances share all partitions evenly, and each instance receives the events of its
+    /// partitions.
     fn is_shared(&self) -> bool {
         let there: Vec<usize> = (0..self.instances.len())
             .filter(|id| self.instances[*id].life == Life::Running && !self.instances[*id].is_cut)

@@ -19,8 +19,8 @@ pub struct Sharing {
     pub(super) earlier: Option<Table>,
     /// The epoch in the fence of each partition.
     pub(super) fences: Vec<u8>,
-    /// The instances with a channel to each partition, in the order in which they subscribed. The first one receives
-    /// the events.
+    /// For each partition, the instances that have subscribed to its queue, in the order of subscription. The first
+    /// instance receives the events.
     pub(super) channels: Vec<Vec<u8>>,
     pub(super) instances: Vec<Instance>,
     pub(super) left: Left,
@@ -157,7 +157,7 @@ impl Sharing {
         }
     }
 
-    /// Gives an instance the present table.
+    /// Lets an instance read the present table. The instance drops or hands over the partitions that it has lost.
     fn see(&mut self, fleet: &Fleet, id: usize) {
         let instance = &mut self.instances[id];
         instance.is_on = true;
@@ -180,7 +180,8 @@ impl Sharing {
         }
     }
 
-    /// Drops the partitions that another instance has, as far as this instance knows.
+    /// Drops the partitions whose lease, in the table that this instance has read, belongs to another instance or is
+    /// newer.
     fn drop_lost(&mut self, id: usize) {
         for partition in 0..self.fences.len() {
             let lease = self.instances[id].table.leases[partition];
@@ -226,7 +227,7 @@ impl Sharing {
             let has = self.instances[holder].has[partition];
             has.is_driven() && has.epoch() == Some(*fence)
         };
-        // An instance may still use a lease that the store has lost.
+        // After the store went back, an instance may use a lease that the store has lost, without breaking a rule.
         if holder.is_some_and(is_driven) && self.left.rewinds == fleet.rewinds {
             self.broken.get_or_insert(Broken::FencedWithoutLease);
         }

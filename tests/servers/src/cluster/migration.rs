@@ -1,5 +1,5 @@
-//! A slot on its way from one node to another, in steps, so that a test can act between them. The steps are those of an
-//! operator's tool, in the same order, and each call performs only the steps that the test requests.
+//! A slot that moves from one node to another in steps, so that a test can act between the steps. The steps and their
+//! order are the same as in an operator's tool, and each call performs only the steps that the test requests.
 
 use anyhow::{Context, Result, ensure};
 
@@ -7,12 +7,12 @@ use crate::cluster::Cluster;
 use crate::redis::Redis;
 use crate::resp::Reply;
 
-/// The number of keys that [`Migration::finish`] moves at a time.
+/// The number of keys that [`Migration::finish`] moves with one command.
 const KEYS: usize = 100;
 /// How long a move of keys may make no progress, in milliseconds.
 const TIMEOUT_MS: &str = "10000";
 
-/// A slot that is being moved. Dropping the value leaves the slot between the nodes.
+/// A slot that is being moved. Dropping the value leaves the slot in migration, with keys on two nodes.
 #[derive(Debug)]
 #[must_use = "the slot stays between two nodes until the migration is finished"]
 pub struct Migration<'a> {
@@ -46,8 +46,8 @@ impl<'a> Migration<'a> {
         &self.cluster.nodes()[self.to]
     }
 
-    /// Moves at most `limit` keys. Returns how many it moved. If some keys of a command are on the old node and others
-    /// on the new one, the nodes reply `TRYAGAIN`.
+    /// Moves at most `limit` keys, and returns the number of moved keys. Afterwards, the nodes reply `TRYAGAIN` to a
+    /// command with some keys on the old node and some on the new node.
     pub fn move_keys(&self, limit: usize) -> Result<usize> {
         let count = limit.to_string();
         let keys = self.from().command(&["CLUSTER", "GETKEYSINSLOT", &self.slot, &count])?;
@@ -66,7 +66,7 @@ impl<'a> Migration<'a> {
     /// Moves the remaining keys, and assigns the slot to its new owner at every running node.
     pub fn finish(self) -> Result<()> {
         while self.move_keys(KEYS)? > 0 {}
-        // The new owner comes first: if that call failed, the old owner would still have the slot.
+        // Assign the slot at the new owner first: if this command fails, the old owner still owns the slot.
         self.set(self.to(), &["NODE", &self.target])?;
         for (number, node) in self.cluster.nodes().iter().enumerate() {
             if number != self.to && node.is_running() {

@@ -1,4 +1,5 @@
-//! Replicas of the nodes of a Cluster, which lag and take over.
+//! Replicas of the nodes of a Cluster. A test can make a replica lag behind its master, and can make a replica the
+//! master.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,13 +9,13 @@ use super::Cluster;
 use crate::redis::{Options, Redis};
 use crate::wait::wait_until;
 
-/// The way in which a replica becomes the master. In both ways the old master, which may have more writes, need not
-/// consent.
+/// The way in which a replica becomes the master. In neither way does the old master take part, even if it has writes
+/// that the replica lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takeover {
     /// The other masters vote.
     Force,
-    /// The replica takes over without votes.
+    /// The replica becomes the master without votes.
     Takeover,
 }
 
@@ -61,8 +62,8 @@ impl Cluster {
         let old = self.master(number);
         let new = self.replica(number);
         let how = if how == Takeover::Force { "FORCE" } else { "TAKEOVER" };
-        // The command already waits for the paused replica, so that the replica reads it before the old master
-        // reconnects.
+        // Send the command while the replica is paused, so that the resumed replica reads the command before it
+        // receives the missing writes of the old master.
         let mut connection = new.connect()?;
         connection.send(&["CLUSTER", "FAILOVER", how])?;
         new.resume()?;

@@ -1,5 +1,5 @@
-//! Finds the ends of requests and replies of the Redis protocol (versions 2 and 3). The module parses no more than this
-//! task needs, and never changes a byte.
+//! Finds the ends of requests and replies of the Redis protocol (versions 2 and 3). This module parses only as much of
+//! the protocol as it needs for that purpose, and never changes a byte.
 
 /// The frame at the start of some bytes.
 #[derive(Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(crate) enum Scan {
 /// Finds the first request or reply of some bytes.
 pub(crate) fn scan(bytes: &[u8]) -> Scan {
     let mut at = 0;
-    // The number of outstanding values: one at first, and for each array the number of its elements.
+    // The number of values that are still to be read: first the value itself, and then also the elements of each array.
     let mut open: usize = 1;
     while open > 0 {
         let Some(kind) = bytes.get(at) else { return Scan::Part };

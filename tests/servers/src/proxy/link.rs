@@ -19,7 +19,7 @@ const CHUNK: usize = 64 << 10;
 struct Link {
     number: u64,
     state: Arc<State>,
-    /// Set with the first byte of the client.
+    /// True if the client's first byte belongs to the Redis protocol; empty before that byte arrives.
     speaks_redis: OnceLock<bool>,
     /// For each request without a reply: true if the proxy must lose the reply.
     waiting: Mutex<VecDeque<bool>>,
@@ -33,7 +33,7 @@ pub(crate) fn start(state: &Arc<State>, client: TcpStream, server: TcpStream) ->
     let [to_client, from_server] = both()?;
     let number = {
         let mut inner = state.lock();
-        // The mode may have changed during the connection to the server.
+        // The mode may have changed while the proxy connected to the server.
         if inner.is_shut() {
             return Ok(());
         }
@@ -99,7 +99,7 @@ impl Link {
         }
         self.state.lock().remember(self.number, bytes);
         let mut at = 0;
-        // Clients send arrays of texts, and other protocols do not begin with `*`.
+        // A Redis client sends arrays, which begin with `*`. The clients of other protocols do not begin with `*`.
         if let Some(first) = bytes.first() {
             self.speaks_redis.get_or_init(|| *first == b'*');
         }

@@ -30,7 +30,8 @@ struct Losses {
 }
 
 impl Losses {
-    /// Counts one request if one is left and the request contains the bytes. Returns whether it counted the request.
+    /// Returns whether the proxy must lose or hold back this request: the request contains the bytes, and the number is
+    /// not used up. If so, reduces the number by one.
     fn take(&mut self, request: &[u8]) -> bool {
         let takes = self.left > 0 && contains(request, &self.containing);
         self.left -= u64::from(takes);
@@ -47,7 +48,7 @@ struct OpenLink {
     streams: [TcpStream; 2],
     /// The first bytes of the client.
     head: Vec<u8>,
-    /// True if nothing passes any more.
+    /// True if the proxy passes no more bytes of the connection.
     is_silent: bool,
 }
 
@@ -160,7 +161,7 @@ impl Inner {
         self.counts.accepted
     }
 
-    /// Remembers bytes of a client if they are among its first ones.
+    /// Remembers bytes of a client if they are among its first [`HEAD_BYTES`] bytes.
     pub(crate) fn remember(&mut self, link: u64, bytes: &[u8]) {
         if let Some(open) = self.links.get_mut(&link) {
             let room = HEAD_BYTES.saturating_sub(open.head.len());
@@ -168,7 +169,8 @@ impl Inner {
         }
     }
 
-    /// Silences the connections whose client has sent the given bytes first. Returns their number.
+    /// Silences the connections whose client has sent the given bytes within its first [`HEAD_BYTES`] bytes. Returns
+    /// the number of these connections.
     pub(crate) fn silence(&mut self, containing: &[u8]) -> usize {
         let mut silenced = 0;
         for open in self.links.values_mut().filter(|open| contains(&open.head, containing)) {

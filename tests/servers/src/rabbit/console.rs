@@ -1,7 +1,7 @@
 //! Erlang expressions that a broker evaluates, over a port that the broker opens at its start.
 //!
-//! `rabbitmqctl` starts another Erlang for each command, which costs a second of a processor; a command over this port
-//! takes some milliseconds. The port opens a moment after the broker logs the end of its start.
+//! For each command, `rabbitmqctl` starts another Erlang machine, which costs a second of processor time. A command
+//! over this port takes a few milliseconds. The port opens a moment after the broker logs the end of its start.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -16,9 +16,9 @@ use crate::port::Port;
 /// The time limit of a command: a paused broker does not reply.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Serves the port. A request is the text of expressions. A reply is a byte (0, or 1 for an error) and the value of the
-/// last expression: a binary unchanged, another term in Erlang's notation. Four bytes with the length precede each
-/// request and each reply.
+/// The Erlang program that serves the port. A request is the text of expressions. A reply is a byte (0, or 1 for an
+/// error) and the value of the last expression: a binary unchanged, another term in Erlang's notation. Four bytes with
+/// the length precede each request and each reply.
 const SCRIPT: &str = r#"
 Evaluate = fun(Text) ->
     try
@@ -65,7 +65,7 @@ impl Console {
         Ok(Self(Port::take()?))
     }
 
-    /// Writes the script into a folder, and returns the arguments of Erlang that start it.
+    /// Writes the script into a folder, and returns the arguments with which Erlang starts the script.
     pub(super) fn arguments(&self, folder: &Path) -> Result<[String; 4]> {
         let script = folder.join("console.erl");
         fs::write(&script, SCRIPT)?;

@@ -1,6 +1,6 @@
 //! Options of a broker.
 
-/// The options of a broker. Brokers with equal options can be shared.
+/// The options of a broker. Tests with equal options can share a broker.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RabbitOptions {
     pub(super) lines: Vec<String>,
@@ -22,8 +22,8 @@ impl RabbitOptions {
         self
     }
 
-    /// Sets a parameter of the broker's own application without a line in `rabbitmq.conf`, to a value in Erlang's
-    /// notation.
+    /// Sets a parameter of the Erlang application `rabbit` to a value in Erlang's notation, on the command line and not
+    /// in `rabbitmq.conf`.
     #[must_use]
     pub fn parameter(mut self, name: &str, value: &str) -> Self {
         self.parameters.push([name.to_owned(), value.to_owned()]);

@@ -42,7 +42,7 @@ pub fn rabbit_version() -> Option<String> {
 /// Returns the folder of scripts.
 fn scripts() -> Option<PathBuf> {
     let packaged = PLACES.iter().find_map(|place| folder(Path::new(place)));
-    // A link in the PATH leads to a script in the folder of the other scripts.
+    // `rabbitmq-server` in the PATH may be a symbolic link. Its target is in the folder of RabbitMQ's scripts.
     let linked = || fs::canonicalize(find("rabbitmq-server").ok()?).ok();
     packaged.or_else(|| Some(linked()?.parent()?.to_owned()))
 }

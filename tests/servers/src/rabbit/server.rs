@@ -1,4 +1,4 @@
-//! The process of a broker, with a name service of its own.
+//! The process of a broker, with its own Erlang name service (epmd).
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,20 +18,20 @@ use crate::wait::wait_within;
 
 /// The time limit of a start. A start takes ten seconds on an idle machine.
 const START: Duration = Duration::from_mins(2);
-/// The time limit of the elections of all queues.
+/// The time limit within which all queues must have elected leaders.
 const LEADERS: Duration = Duration::from_mins(1);
 /// The words in the broker's log that mark the end of a start.
 const STARTED: &str = "Server startup complete";
 const CONFIG: &str = "rabbitmq.conf";
-/// The number of log lines in an error.
+/// The maximum number of log lines that an error contains.
 const TAIL: usize = 30;
 
 /// A broker in a private folder on private ports of 127.0.0.1. Dropping the value kills the broker.
 #[derive(Debug)]
 pub(super) struct Server {
-    /// Declared before the folder, so that the process ends first.
+    /// Declared before the folder: Rust drops fields in this order, so the process ends before its folder is removed.
     pub(super) process: Running,
-    /// The name service that Erlang needs; tests do not touch the machine's own name service.
+    /// The name service that Erlang needs. The machine's own name service remains untouched.
     names: Running,
     programs: Programs,
     pub(super) options: RabbitOptions,
@@ -162,8 +162,8 @@ impl Server {
         .with_context(|| format!("the server's log ends:\n{}", self.log_tail()))
     }
 
-    /// Waits until each quorum queue has a leader that replies. Requests the missing elections, because a queue that
-    /// was declared shortly before a kill holds none by itself, however often the broker restarts.
+    /// Waits until each quorum queue has a leader that replies. Requests an election for each queue that has no leader:
+    /// a queue that was declared shortly before the broker was killed never holds an election by itself.
     fn until_led(&self) -> Result<()> {
         let ask = "lists:all(fun(Queue) -> Leader = amqqueue:get_pid(Queue), \
                    case ra:members(Leader, 1000) of {ok, _, _} -> true; \
@@ -179,7 +179,7 @@ impl Server {
         let given = [
             ("PATH", std::env::var("PATH").unwrap_or_default()),
             ("LANG", "C.UTF-8".to_owned()),
-            // The folder of the cookie.
+            // Erlang keeps its cookie in this folder.
             ("HOME", place("")),
             ("ERL_EPMD_PORT", self.epmd.number().to_string()),
             ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),

@@ -1,4 +1,4 @@
-//! The life of a server's process: started, paused, stopped, killed. The module never touches files that the server has
+//! Starts, pauses, stops and kills the process of a server. This module never touches files that the server has
 //! written.
 
 use std::io;
@@ -66,15 +66,15 @@ impl Redis {
         self.process.set_paused(false)
     }
 
-    /// Pauses this replica when it is in step with its master, and closes its link to the master: it receives none of
-    /// the later writes.
+    /// Waits until this replica has all writes of its master, pauses the replica, and closes its link to the master.
+    /// The replica then receives none of the later writes.
     pub(crate) fn fall_behind(&self, master: &Self) -> Result<()> {
         self.until_caught_up(master)?;
         self.pause()?;
         master.command(&["CLIENT", "KILL", "TYPE", "replica"]).map(drop)
     }
 
-    /// Waits until this replica has all present writes of its master.
+    /// Waits until this replica has all writes that its master has now.
     pub(crate) fn until_caught_up(&self, master: &Self) -> Result<()> {
         let offset = |server: &Self, name: &str| -> Result<u64> {
             Ok(server.info("replication")?.get(name).context("an offset")?.parse()?)
@@ -88,7 +88,7 @@ impl Redis {
         self.process.is_paused()
     }
 
-    /// Runs `work` while the server is paused or down.
+    /// Runs `work` while the server is paused or down. Pauses a running server, and resumes it afterwards.
     pub(crate) fn still<T>(&self, work: impl FnOnce() -> io::Result<T>) -> Result<T> {
         let pause = self.is_running() && !self.process.is_paused();
         if pause {

@@ -1,5 +1,5 @@
-//! Options of a server: the defaults are the settings that Ordain requires of a Redis, with every write on disk before
-//! its reply.
+//! Options of a server. The defaults are the settings that Ordain requires of a Redis: the server writes each command
+//! to disk before it replies.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use crate::clock::Clock;
 use crate::redis::Redis;
 use crate::tls::Certificates;
 
-/// A second address at which every server of the tests listens, for a name that later leads elsewhere. It differs from
-/// the address that reserves ports.
+/// A second address at which every server of the tests listens. Tests need it for a host name that first resolves to
+/// one address and later to another. The address differs from the address at which this crate reserves ports.
 pub const SECOND_ADDRESS: &str = "127.0.0.3";
 
 /// Defaults of every server of the tests, in the language of `redis.conf`. A later line overrides an earlier one.
@@ -25,7 +25,7 @@ const DEFAULTS: &[&str] = &[
 const DATA: &[&str] = &[
     "save \"\"",
     "maxmemory-policy noeviction",
-    // A rewrite would change files while a snapshot copies them.
+    // A rewrite of the append-only file would change files while a snapshot copies them.
     "auto-aof-rewrite-percentage 0",
     "repl-diskless-sync-delay 0",
 ];
@@ -53,8 +53,8 @@ pub(crate) enum Kind {
 }
 
 impl Options {
-    /// Returns the options of a durable server alone: `appendonly yes`, `appendfsync always`, `noeviction`, no
-    /// password.
+    /// Returns the options of a durable server that is neither a replica nor a node of a Cluster: `appendonly yes`,
+    /// `appendfsync always`, `noeviction`, no password.
     pub fn new() -> Self {
         Self::default()
     }
@@ -93,8 +93,8 @@ impl Options {
         self
     }
 
-    /// Makes a replica of another server, with the server's password if it has one. The replica is ready when it is in
-    /// step with its master.
+    /// Makes the server a replica of another server. If that server has a password, the replica uses it. The replica is
+    /// ready when it is in step with its master.
     #[must_use]
     pub fn replica_of(mut self, master: &Redis) -> Self {
         self.follower = true;
@@ -110,14 +110,14 @@ impl Options {
         self
     }
 
-    /// Makes a node of a Cluster, without other nodes and slots.
+    /// Makes a node of a Cluster. The node has no slots and does not know other nodes.
     #[must_use]
     pub(crate) fn cluster(mut self) -> Self {
         self.kind = Kind::Node;
         self
     }
 
-    /// Makes a Sentinel, without servers to watch.
+    /// Returns the options of a Sentinel that watches no servers yet.
     pub(crate) fn sentinel() -> Self {
         Self { kind: Kind::Sentinel, ..Self::default() }
     }

@@ -1,5 +1,5 @@
-//! A copy of a server's data, with which tests return a store to an earlier time. The module never changes the
-//! configuration or the log.
+//! A copy of a server's data. A test restores the copy to return a store to an earlier time. This module never changes
+//! the configuration or the log of the server.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,8 @@ pub struct Snapshot {
 
 impl Redis {
     /// Copies the data of the server, whether it is running or not. A running server is paused during the copy. If the
-    /// server writes to the disk before each reply, the copy therefore holds every write that the server has answered.
+    /// server writes to the disk before each reply, the copy therefore contains every write to which the server has
+    /// replied.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let snapshot = Snapshot { folder: tempfile::tempdir()? };
         self.still(|| copy(&self.data(), snapshot.folder.path()))
@@ -26,7 +27,7 @@ impl Redis {
         Ok(snapshot)
     }
 
-    /// Kills the server, restores the copied data, and starts the server: later writes are lost.
+    /// Kills the server, restores the copied data, and starts the server again. All writes after the copy are lost.
     pub fn go_back(&self, to: &Snapshot) -> Result<()> {
         self.kill()?;
         fs::remove_dir_all(self.data())?;

@@ -1,5 +1,5 @@
-//! Faults that acknowledge deliveries too early. Acknowledgements stay cumulative and ascending, so that only their
-//! time is wrong.
+//! Faults that acknowledge deliveries too early. Acknowledgements stay cumulative and ascending, so only their time is
+//! wrong.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use ordain_core::{AttemptToken, DeliveryNumber, Effect, Event, Input};
 
 use super::BoundaryFault;
 
-/// Unacknowledged deliveries, with the finished ones marked.
+/// The unacknowledged deliveries, each marked as finished or not.
 #[derive(Debug, Default)]
 pub(super) struct EarlyAcks {
     /// The last delivery that is acknowledged.
@@ -27,7 +27,7 @@ struct OpenDelivery {
 }
 
 impl EarlyAcks {
-    /// Records an input. Returns the acknowledgement that the input causes under this fault.
+    /// Records an input. Returns the acknowledgement, if any, that the input causes under this fault.
     pub(super) fn take_input(&mut self, fault: BoundaryFault, input: &Input) -> Option<Effect> {
         match input {
             Input::Arrived { event, .. } => {
@@ -50,7 +50,7 @@ impl EarlyAcks {
         self.acknowledge()
     }
 
-    /// Records an effect. Returns the effects that the world receives in its place.
+    /// Records an effect. Returns the effects that the world receives instead of this effect.
     pub(super) fn take_effect(&mut self, fault: BoundaryFault, effect: Effect) -> Vec<Effect> {
         match &effect {
             Effect::Ack { through } if *through <= self.acknowledged => return Vec::new(),

@@ -6,11 +6,11 @@ use ordain_core::{AttemptToken, Batch, Effect, Turn};
 
 use super::{BoundaryFault, FaultySequencer, writes};
 
-/// A bit of a token's serial, set in the token of the second turn, which the sequencer did not request.
+/// A bit that marks the token of the added second turn, which the sequencer did not request.
 const SECOND: u64 = 1 << 63;
 
 impl FaultySequencer {
-    /// Forwards an effect in the form that the fault gives it.
+    /// Forwards an effect to the world, as the fault changes the effect.
     pub(super) fn change_effect(&mut self, fault: BoundaryFault, effect: Effect) {
         use BoundaryFault as Fault;
         match (fault, effect) {
@@ -50,14 +50,15 @@ impl FaultySequencer {
         }
     }
 
-    /// Returns the batch that the sequencer requested first under this number, as long as that batch has no answer.
+    /// Returns the unanswered batch that the sequencer first requested under the number of `batch`. If there is none,
+    /// returns `batch`.
     fn as_first_sent(&mut self, batch: Arc<Batch>) -> Arc<Batch> {
         let first = self.unanswered.entry(batch.shard).or_insert_with(|| Arc::clone(&batch));
         if first.number == batch.number { Arc::clone(first) } else { batch }
     }
 
-    /// Removes the letters from a batch that repeats a lost commit. Such a batch has a lower number than the newest
-    /// batch of its shard.
+    /// Removes the letters from a batch if the batch repeats a lost commit. A repeated batch has a lower number than
+    /// the newest batch of its shard.
     fn without_letters_if_repeated(&mut self, batch: Arc<Batch>) -> Arc<Batch> {
         let newest = self.newest.entry(batch.shard).or_default();
         if batch.number >= *newest {

@@ -12,53 +12,54 @@ pub enum BoundaryFault {
     ForgetIdsTooSoon,
 
     // Inputs.
-    /// The sequencer does not count the unpublished messages of an earlier owner.
+    /// The sequencer does not count the unpublished messages that an earlier owner left in the outbox.
     ForgetLeftOvers,
-    /// A refused write counts as applied.
+    /// The sequencer counts a refused write as applied.
     KeepRefusedResults,
-    /// A commit without an answer counts as applied.
+    /// The sequencer counts a commit without an answer as applied.
     TakeUnknownForApplied,
-    /// Turns run although the handler version is missing.
+    /// The sequencer starts turns although the owner lacks the handler version of the rollout.
     RunWithoutVersion,
 
     // Acknowledgements.
-    /// A delivery counts as finished (may be acknowledged) when its turn is done.
+    /// A delivery counts as finished, so that it may be acknowledged, when the turn with its event is done.
     AckBeforeCommit,
-    /// A delivery counts as finished at its arrival.
+    /// A delivery counts as finished, so that it may be acknowledged, at its arrival.
     AckPastHeld,
-    /// A delivery counts as finished when its spill is requested.
+    /// A delivery counts as finished, so that it may be acknowledged, when the sequencer requests the spill of its
+    /// event.
     AckBeforeSpill,
 
     // Turns.
-    /// A turn is started while the workers execute another turn of the same key.
+    /// A turn starts while the workers execute another turn of the same key.
     TwoTurnsOfOneKey,
 
     // Batches as a whole.
     /// A commit without an answer is sent again under a new number.
     NewNumberAfterUnknown,
-    /// The batch that was in flight when the store went back is sent unchanged after the repeated batches.
+    /// After the store went back, the owner sends the batch that was in flight unchanged, after the repeated batches.
     SendWhatRestsOnOldReads,
     /// A commit that the store has lost is repeated without its letters.
     RepeatWithoutLetters,
     /// Messages of refused writes are published.
     PublishRefused,
-    /// An event gets no letter although an event with other content is known under its sequence or id.
+    /// An event gets no dead letter although another event with the same sequence or id, but other content, exists.
     IgnoreConflicts,
 
     // Writes.
     /// A write that spills events leaves out the first of them.
     DropASpilledEvent,
-    /// Failed tries are not recorded.
+    /// Writes do not contain the number of failed tries.
     LoseTheRetryCount,
     /// A key record contains no handler version.
     ForgetTheVersion,
-    /// An accepted id is not recorded.
+    /// A write does not contain the ids that it accepts.
     ForgetTheId,
-    /// Messages of one write are emitted in reverse.
+    /// A write contains its messages in reverse order.
     SwapMessages,
-    /// The last of several messages of a write is dropped.
+    /// A write with several messages lacks the last of them.
     LoseAMessage,
-    /// Nothing enters the due index.
+    /// Writes put no key into the due index.
     ForgetTheDueTime,
     /// A rejected event gets no letter.
     LoseALetter,
@@ -66,7 +67,7 @@ pub enum BoundaryFault {
     LoseAGapLetter,
     /// The gap history of a key lacks the skipped gaps.
     LoseAGapEnd,
-    /// The late original of a skipped sequence counts as a duplicate.
+    /// An event that arrives after its sequence was skipped counts as a duplicate.
     TakeLateForDuplicate,
 }
 

@@ -5,7 +5,7 @@ use ordain_core::{AppliedCommit, CommitReply, Input};
 use super::{BoundaryFault, FaultySequencer};
 
 impl FaultySequencer {
-    /// Returns the input that the sequencer receives, or `None` if it receives none.
+    /// Returns the input as the sequencer receives it, or `None` if the fault drops the input.
     pub(super) fn change_input(&mut self, fault: BoundaryFault, mut input: Input) -> Option<Input> {
         use BoundaryFault as Fault;
         match (fault, &mut input) {

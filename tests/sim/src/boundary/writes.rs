@@ -1,5 +1,5 @@
-//! Faults that change the writes of a batch. A batch passes this point when it is committed, when it is committed
-//! again, and when it is published; each time, the fault changes it in the same way.
+//! Faults that change the writes of a batch. A batch passes through the fault at its first commit, at each repeated
+//! commit, and at its publication. Each time, the fault changes the batch in the same way.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ fn lose_a_gap_end(write: &mut KeyWrite) {
     write.record.gaps = gaps.filter(|gap| gap.end != GapEnd::Skipped).cloned().collect();
 }
 
-/// Removes the letter of the late original, and keeps the empty letter of the skipped sequence.
+/// Removes the dead letter of an event that arrived late, and keeps the empty dead letter of the skipped sequence.
 fn take_late_for_duplicate(write: &mut KeyWrite) {
     write.letters.retain(|letter| letter.cause != Cause::Late);
     write.removed_letters.retain(|id| id.tag != 0);

@@ -1,4 +1,4 @@
-//! I3: every acknowledged event is durable: settled, spilled or dead-lettered.
+//! Checks I3: every acknowledged event is durable: settled, spilled or dead-lettered.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ impl Checker {
             Item::Event(event) => {
                 let index = (Key::from(event.key()), event.content());
                 self.acknowledged_events.insert(index);
-                // Until the owner has repeated all commits that the store lost, their events are not durable; the check
-                // at the end of the run covers these events.
+                // Events of lost commits are not durable until the owner has repeated these commits. The check at the
+                // end of the run covers such events.
                 if !self.incomplete && !self.is_covered(event, store) {
                     let place = at(event.key(), event.sequence().unwrap_or(0));
                     self.broke("I3", format!("{place} ({event:?}) is acknowledged, not durable"));
@@ -42,8 +42,8 @@ impl Checker {
         self.letters_with(event).iter().any(|letter| store.letters.get(&letter.id) == Some(*letter))
     }
 
-    /// Returns whether the event is settled. If another event with the same sequence is settled, and the store can no
-    /// longer distinguish the two, the event counts as settled, too.
+    /// Returns whether the event is settled. The event also counts as settled if another event with the same sequence
+    /// is settled, and the store can no longer distinguish the two events.
     fn is_settled(&self, event: &Event, store: &Store) -> bool {
         let key = Key::from(event.key());
         let Some(model) = self.keys.get(&key) else { return false };
@@ -66,10 +66,10 @@ impl Checker {
         event: &Event,
         store: &Store,
     ) -> bool {
-        // Commits under way also remove digests of settled events, and without the digest an owner cannot distinguish
-        // two contents of a sequence.
+        // Commits under way remove old digests of settled events. Without the digest, an owner cannot distinguish two
+        // events with the same sequence and different contents.
         let ahead = self.watches.values().filter_map(|watch| watch.reach(key)).max();
-        // An owner may have handled the event before that owner noticed that the store went back.
+        // An owner may have handled the event after the store went back, but before the owner noticed the loss.
         let back = self.watches.values().filter(|_| self.times_back > 0);
         let before = back.filter_map(|watch| watch.reached(key)).max();
         let reach = ahead.max(before).unwrap_or(0).max(model.next);
@@ -87,7 +87,7 @@ impl Checker {
             .is_some_and(|held| held.content() == event.content())
     }
 
-    /// Returns the sequence of an event: the producer's, or the one that Ordain assigned.
+    /// Returns the sequence of an event, which either the producer or Ordain has assigned.
     pub(super) fn number_of(&self, model: &KeyModel, event: &Event) -> Option<u64> {
         if self.plan.settings.ordering == OrderingMode::Sequenced {
             return event.sequence();

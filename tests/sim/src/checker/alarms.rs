@@ -1,5 +1,6 @@
-//! Checks warnings. A driver logs a warning of a gap or of a parked key when it commits a write in which the time of
-//! the gap or of the failure is 0. Therefore exactly one write of each gap and of each failure must have this time 0.
+//! Checks the warnings of gaps and parked keys. A driver logs such a warning when it commits a write in which the time
+//! of the gap or of the failure is 0. Therefore, for each gap and for each failure, exactly one write must have the
+//! time 0.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +11,12 @@ use super::Checker;
 /// The warnings of the run so far, by key.
 #[derive(Debug, Default)]
 pub(super) struct Alarms {
-    /// Ranges (first, last) of gaps for which no further round of replay follows.
+    /// Ranges (first, last) of the gaps that wait without a further replay round.
     waiting: BTreeMap<Key, BTreeSet<(u64, u64)>>,
     troubles: BTreeMap<Key, BTreeSet<FailedTry>>,
 }
 
-/// A failed attempt; the record of a key gets each failed attempt once.
+/// The identity of a failed attempt. The key record must get each failed attempt only once.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct FailedTry {
     incarnation: u64,
@@ -51,8 +52,8 @@ impl Checker {
             if trouble.since != 0 && is_new && job.status == KeyStatus::Parked {
                 wrong = Some(format!("{trouble:?} was never written with the time 0"));
             }
-            // A new version, or an owner after the store went back, counts attempts from the start again and may fail
-            // with the same error.
+            // After a new version, or after the store went back, the attempts are counted from the start again, and may
+            // fail with the same error.
             let repeats = self.times_back > 0 || self.plan.disturb.versions > 0;
             if trouble.since == 0 && !is_new && !repeats {
                 wrong = Some(format!("{trouble:?} was written with the time 0 twice"));

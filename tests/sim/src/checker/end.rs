@@ -1,4 +1,4 @@
-//! I5 and I6: the rules for the end of a run. Every delivered event has exactly one fate (settled with effect,
+//! Checks I5 and I6, the rules for the end of a run. Every delivered event has exactly one fate (settled with effect,
 //! dead-lettered or spilled), and the store shows why a key does not progress.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::store::{Record, Store};
 const ISOLATION_MS: u64 = 60_000;
 
 impl Checker {
-    /// Checks the end of a run. `unacknowledged` are the deliveries that the sources still have.
+    /// Checks the end of a run. `unacknowledged` has the deliveries that the owners have not acknowledged.
     pub(crate) fn ended(&mut self, unacknowledged: &[&Item], produced: u64, store: &Store) {
         if let Some(item) = unacknowledged.first()
             && !self.may_stall(item, store)
@@ -37,15 +37,16 @@ impl Checker {
         self.isolated(produced);
     }
 
-    /// Returns whether intake may have stopped. Intake stops only if some key cannot accept more events and holds
-    /// events that it cannot spill. Then all outstanding deliveries may be events of that key.
+    /// Returns whether an owner may have stopped to accept deliveries. An owner stops only if some key cannot accept
+    /// more events, and holds events that the owner cannot spill. Then all outstanding deliveries may be events of that
+    /// key.
     fn may_stall(&self, item: &Item, store: &Store) -> bool {
         let Item::Event(event) = item else { return false };
         self.is_full(store) || self.corrupt.contains(event.key())
     }
 
-    /// Returns whether some key cannot accept more events. Until its next write, a key record may also count repeats of
-    /// spilled events.
+    /// Returns whether some key cannot accept more events, because its spill area seems full. Until the next write of a
+    /// key record, its count may include repeats of spilled events.
     fn is_full(&self, store: &Store) -> bool {
         let settings = &self.plan.settings;
         let mut counts = store.records.values().map(|record| record.job.spilled.count);
@@ -53,8 +54,8 @@ impl Checker {
             && counts.any(|count| count >= settings.spill_limit)
     }
 
-    /// Returns whether keys that cannot accept more events may occupy all lanes. This is possible only if the source
-    /// may have at least as many outstanding deliveries as there are lanes.
+    /// Returns whether keys that cannot accept more events may occupy all lanes. This is possible only if the prefetch,
+    /// which limits the outstanding deliveries, is not below the number of lanes.
     fn may_be_crowded(&self, store: &Store) -> bool {
         self.plan.settings.max_lanes <= self.plan.settings.prefetch && self.is_full(store)
     }
@@ -126,8 +127,8 @@ impl Checker {
             {
                 self.broke("I5", format!("{place} ({event:?}) is neither settled nor held"));
             }
-            // A key whose spilled events could not be read may have ended: then an event may both have a letter and
-            // still be spilled.
+            // A key may have ended while its spilled events could not be read. Then an event may have a letter, and
+            // also still be spilled.
             let unread = self.is_unread(event.key());
             if fates.len() > 1 && !unread && !self.may_have(&fates) {
                 self.broke("I5", format!("{place} ({event:?}) has several fates: {fates:?}"));
@@ -135,8 +136,9 @@ impl Checker {
         }
     }
 
-    /// Returns whether the sequence of the event was settled in an expired life of its key. Then the event may have
-    /// counted as a repeat of the settled event in that life, because the store could no longer distinguish the two.
+    /// Returns whether the sequence of the event was settled in an earlier life of its key, whose record expired. In
+    /// that life, the event may have counted as a repeat of the settled event, because the store could no longer
+    /// distinguish the two events.
     fn was_forgotten_in_a_former_life(&self, event: &Event) -> bool {
         let model = self.keys.get(event.key());
         let number = event.sequence();
@@ -144,8 +146,8 @@ impl Checker {
         number.is_some_and(|sequence| lives.into_iter().any(|life| life.contains_key(&sequence)))
     }
 
-    /// Returns whether a delivery of the event was acknowledged. An event that only a replay found need not have a
-    /// fate.
+    /// Returns whether an owner has acknowledged a delivery of the event. An event that was never delivered, but only
+    /// found by a replay, need not have a fate.
     fn was_taken(&self, event: &Event) -> bool {
         self.acknowledged_events.contains(&(Key::from(event.key()), event.content()))
     }
@@ -165,10 +167,13 @@ impl Checker {
         fates
     }
 
-    /// Returns whether the event may have these fates. Two fates are possible in four cases. In two cases the event got
-    /// a dead letter and arrived again later: it was too far ahead, its key was full, or its key record could not be
-    /// read. In the other two, the event got a letter because the owner held another event with the same sequence. Then
-    /// either that other event was lost with its owner and this event arrived before it the next time, or this event
+    /// Returns whether the event may have all of these fates. Two fates are possible in two cases.
+    ///
+    /// In the first case, the event got a dead letter, because it was too far ahead, its key was full, or its key
+    /// record could not be read. Later, the event arrived again.
+    ///
+    /// In the second case, the event got a dead letter because the owner held another event with the same sequence.
+    /// Then either the other event was lost with its owner, and this event arrived first the next time; or this event
     /// arrived again after the end of its key.
     fn may_have(&self, fates: &[String]) -> bool {
         let aside = |fate: &&String| {
@@ -181,7 +186,7 @@ impl Checker {
         self.jobs_expire() || fates.iter().filter(|fate| !aside(fate)).count() <= 1
     }
 
-    /// Checks that a blocked key does not delay the others.
+    /// Checks that the blocked key does not delay the other keys.
     fn isolated(&mut self, produced: u64) {
         let Some(blocked) = self.plan.handler.blocked else { return };
         let late = self.keys.iter().find(|(key, model)| {

@@ -1,5 +1,5 @@
-//! Determines which events a write must have executed: the handler, applied to these events in order, must produce
-//! exactly the write's state and messages.
+//! Determines which events a write must have executed: the events for which the handler, in order, produces exactly the
+//! state and the messages of the write.
 
 use std::sync::Arc;
 
@@ -9,17 +9,18 @@ use ordain_core::{Event, Message};
 use crate::handler::{self, Nature};
 use crate::plan::Plan;
 
-/// One settled-with-effect sequence of a write.
+/// A sequence that a write settles with effect.
 #[derive(Debug)]
 pub(super) struct Step<'a> {
     pub(super) sequence: u64,
-    /// The contents that the event may have had: more than one only if a producer sent different contents.
+    /// The events that may have been executed: several only if a producer sent different contents for the sequence.
     pub(super) candidates: Vec<Arc<Event>>,
     pub(super) messages: Vec<&'a Message>,
 }
 
-/// Chooses one candidate for each step, so that the execution of all chosen events leads from one state to the other.
-/// Returns the chosen events, and true if the last of them ends the key; returns `None` if no choice leads there.
+/// Chooses one candidate for each step, so that the execution of the chosen events changes state `from` into state
+/// `to`. Returns the chosen events, and true if the last of them ends the key. Returns `None` if no choice leads to
+/// state `to`.
 pub(super) fn fold(
     plan: &Plan,
     version: &str,

@@ -14,9 +14,9 @@ use crate::store::Record;
 pub(crate) enum Settled {
     Effect(Arc<Event>),
     Without(Arc<Event>),
-    /// Skipped, never seen.
+    /// The sequence was skipped, and its event has never arrived.
     Hole,
-    /// Skipped, and seen later.
+    /// The sequence was skipped, and its event arrived later.
     Late(Arc<Event>),
 }
 
@@ -39,9 +39,9 @@ pub(crate) struct KeyModel {
     pub(super) state: Option<Bytes>,
     pub(super) completed: bool,
     pub(super) settled: BTreeMap<u64, Settled>,
-    /// The sequences settled in earlier lives of the key: each life ended when its key record expired.
+    /// The sequences that were settled in earlier lives of the key. A life of a key ends when the key record expires.
     pub(super) former: Vec<BTreeMap<u64, Settled>>,
-    /// Ids accepted in this life, and the numbers they got.
+    /// By sequence, the id that was accepted under this sequence in the present life of the key.
     pub(super) taken: BTreeMap<u64, AcceptedId>,
     pub(super) ids: BTreeSet<u64>,
     /// The position of the last accepted id in the source's queue.
@@ -50,7 +50,7 @@ pub(crate) struct KeyModel {
     pub(super) imported: u64,
     /// Virtual time of the last settlement.
     pub(super) settled_at: u64,
-    /// The number of the rollout under which the key was last executed in this life.
+    /// The number of the rollout under which the key was last executed in its present life.
     pub(super) generation: u64,
 }
 
@@ -73,7 +73,7 @@ impl KeyModel {
         }
     }
 
-    /// Returns how a sequence was settled, in this life or an earlier one.
+    /// Returns how a sequence was settled in each life of the key.
     pub(super) fn settlements(&self, sequence: u64) -> impl Iterator<Item = &Settled> {
         self.former.iter().chain([&self.settled]).filter_map(move |life| life.get(&sequence))
     }

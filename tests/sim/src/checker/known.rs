@@ -1,4 +1,4 @@
-//! All events that any owner has ever received: only these can be settled, held or dead-lettered.
+//! All events that any owner has ever received. Only these events may be settled, spilled or dead-lettered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,12 +11,13 @@ use super::Checker;
 /// The events that owners have received ("shown" events).
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// All contents of each event, by key and sequence; by key and id where Ordain assigns the sequences.
+    /// All contents of each event, by key and name. The name is the sequence, or the id if Ordain assigns the
+    /// sequences.
     pub(super) named: BTreeMap<(Key, u64), Vec<Arc<Event>>>,
-    /// Shown events by key and content.
+    /// Received events by key and content.
     pub(super) contents: BTreeMap<(Key, u64), Vec<Arc<Event>>>,
-    /// By key and name of the event: the durable `next` of the key when the event was shown to an owner; if it was
-    /// shown several times, the lowest of these values.
+    /// By key and name of an event, the next sequence of the durable key record when an owner received the event. If
+    /// owners received the event several times, the lowest of these sequences.
     lowest_next: BTreeMap<(Key, u64), u64>,
     pub(super) raw: BTreeSet<Bytes>,
 }
@@ -47,12 +48,12 @@ impl Checker {
         }
     }
 
-    /// Records the position of an event in the source's queue, for a stream whose events Ordain numbers.
+    /// Records the position of an event in the source's queue. Only streams whose events Ordain numbers need it.
     pub(crate) fn stands_at(&mut self, event: &Event, place: usize) {
         self.places.entry((Key::from(event.key()), event.id_digest())).or_insert(place);
     }
 
-    /// Returns the name that distinguishes an event from others of its key: its sequence, or its id where Ordain
+    /// Returns the name that distinguishes an event from other events of its key: its sequence, or its id if Ordain
     /// assigns the sequences.
     pub(super) fn name(&self, event: &Event) -> Option<u64> {
         match self.plan.settings.ordering {
@@ -61,13 +62,14 @@ impl Checker {
         }
     }
 
-    /// Returns all shown contents of the event with this name.
+    /// Returns all received events of the key with this name, which differ in content.
     pub(super) fn versions(&self, key: &Key, name: u64) -> &[Arc<Event>] {
         self.known.named.get(&(key.clone(), name)).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns whether the sequence may have been too far ahead for its lane when the event was shown. If the key may
-    /// move, expire or go back while its lane does not notice, the lane may still expect the first sequence of the key.
+    /// Returns whether the sequence may have been too far ahead for its lane when the event arrived. A lane may still
+    /// expect the first sequence of the key if the key may move to another partition, expire or go back, because the
+    /// lane does not notice this at once.
     pub(super) fn was_far(&self, key: &Key, sequence: u64) -> bool {
         let unsure = self.plan.partitions > 1 || self.jobs_expire() || self.times_back > 0;
         let lowest = self.known.lowest_next.get(&(key.clone(), sequence));
@@ -76,15 +78,16 @@ impl Checker {
         lowest.is_some_and(|next| sequence > next.saturating_add(width))
     }
 
-    /// Returns whether enough events of the key were shown for its spill area to seem full. Until its next write, a key
-    /// record also counts repeats, because they may be new events. An owner that died may never have made that write.
+    /// Returns whether the spill area of the key may have seemed full to an owner. Until the
+    /// next write of a key record, its count also includes repeats, because they may be new events. An owner that died
+    /// may never have made this write.
     pub(super) fn may_be_full(&self, key: &Key) -> bool {
         let shown = self.known.named.range((key.clone(), 0)..=(key.clone(), u64::MAX));
         let most = shown.count() as u64 * (1 + u64::from(self.deaths));
         self.plan.partitions > 1 || most >= self.plan.settings.spill_limit
     }
 
-    /// Returns the first sequence of the key from `next` on that no owner has received.
+    /// Returns the first sequence that no owner has received, from the next sequence of the key on.
     pub(super) fn first_unknown(&self, key: &Key) -> u64 {
         (self.next(key)..u64::MAX).find(|s| self.versions(key, *s).is_empty()).unwrap_or(u64::MAX)
     }

@@ -1,5 +1,5 @@
-//! Checks the history of gaps: it contains every skipped or parked range, it lists no settled range as open, and it
-//! is in order.
+//! Checks the gap history of each key: the history contains every skipped or parked range, lists no settled range as
+//! open, and is in order.
 
 use ordain_core::{Cause, GapEnd, KeyStatus, KeyWrite, LetterContent};
 

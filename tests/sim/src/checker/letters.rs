@@ -1,4 +1,4 @@
-//! Dead letters: each has a true cause, keeps its whole event, and is never lost.
+//! Checks dead letters: each has a true cause, keeps its whole event, and is never lost.
 
 use ordain_core::{
     Cause, DeadLetter, Event, ExhaustedPolicy, Key, LetterContent, LetterId, OrderingMode,
@@ -10,7 +10,7 @@ use crate::handler::{self, Nature};
 use crate::store::Store;
 
 impl Checker {
-    /// Checks a letter that the store has put.
+    /// Checks a letter that the store has added.
     pub(super) fn lettered(&mut self, letter: &DeadLetter) {
         let place = at(&letter.id.key, letter.id.sequence);
         if let Err(why) = self.may_be(letter) {
@@ -32,13 +32,13 @@ impl Checker {
         }
     }
 
-    /// Returns whether a record of the key has expired. After that, the key's sequences begin again, and a new letter
-    /// may get the id of an old one.
+    /// Returns whether a record of the key has expired. After an expiry, the sequences of the key begin again, so a new
+    /// letter may get the id of an old letter.
     fn was_reborn(&self, key: &Key) -> bool {
         self.keys.get(key).is_some_and(|model| !model.former.is_empty())
     }
 
-    /// Records that the original of a skipped sequence arrived late, if the letter is for such an event.
+    /// If the letter has the cause `late`, records that the event of a skipped sequence has arrived.
     fn came_late(&mut self, letter: &DeadLetter, event: &std::sync::Arc<Event>) {
         if letter.cause == Cause::Late {
             let model = self.model(&letter.id.key);
@@ -109,8 +109,9 @@ impl Checker {
         }
         let rounds = self.tries.asked_for(key, sequence);
         // Rounds are counted for the first missing sequence. A round does not request an event that the owner has in
-        // memory, and the event may be missing later: it died with its owner or went to another partition (so a single
-        // round is enough here), or its key was full and it got an `overflow` letter (so no round is needed).
+        // memory, but such an event may be missing later. If the event was lost with its owner, or went to another
+        // partition, a single round is enough. If the event got an `overflow` letter because its key was full, no round
+        // is needed.
         let alone = self.deaths == 0 && self.plan.partitions == 1;
         let id = |tag| LetterId { key: key.clone(), sequence, tag };
         let mut others = self.letters.range(id(0)..=id(u64::MAX));
@@ -127,7 +128,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Returns whether the cause is true of the event.
+    /// Returns whether the letter's cause is true for its event.
     fn is_true(&self, letter: &DeadLetter, event: &Event) -> bool {
         let settings = &self.plan.settings;
         let sequenced = settings.ordering == OrderingMode::Sequenced;

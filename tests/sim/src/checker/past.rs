@@ -1,5 +1,5 @@
-//! Takes the checker's knowledge back when the store goes back. The owner must repeat lost commits, and the messages of
-//! these commits that were published must get the same ids again.
+//! Takes the checker's model of the store back when the store goes back. The owner must repeat the lost commits. If a
+//! message of a lost commit was already published, the repeated commit must give the message the same id.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,8 @@ impl Checker {
         }
     }
 
-    /// Takes the checker back with the store. `lost` has the number of the newest lost commit of each shard.
+    /// Takes the checker's model back together with the store. `lost` has the number of the newest lost commit of each
+    /// shard.
     pub(crate) fn went_back(&mut self, then: &Past, which: Which, lost: &BTreeMap<u32, u64>) {
         restore(&mut self.keys, &then.keys, |key| which.key(key));
         restore(&mut self.letters, &then.letters, |id| which.letter(id));
@@ -41,7 +42,7 @@ impl Checker {
         for watch in self.watches.values_mut() {
             watch.lost.extend(lost);
         }
-        // Lanes start again, as they do with a new owner.
+        // The lanes start again, as they do under a new owner, so the same limits for repeated tries hold.
         self.tries.crashes += 1;
         self.deaths += 1;
         self.times_back += 1;

@@ -8,7 +8,7 @@ use ordain_core::{DeadLetter, EmittedMessage, Key, KeyWrite, LetterId};
 use super::Checker;
 use crate::store::{Message, Post, Which, restore};
 
-/// The parts of a message's id without the digest of the event's id.
+/// The id of a message, without the part that is the digest of the event's id.
 type Id = (Key, u64, u64, u32);
 
 #[derive(Debug, Clone)]
@@ -24,11 +24,11 @@ struct Expected {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Publishing {
     expected: BTreeMap<Id, Expected>,
-    /// Number of messages of a (partition, key), and number of published ones.
+    /// By partition and key, the number of committed messages and the number of published messages.
     counts: BTreeMap<(u32, Key), (usize, usize)>,
-    /// Committed letters, and true for each that has been published.
+    /// Committed letters, each with true if it has been published.
     letters: BTreeMap<LetterId, Vec<(DeadLetter, bool)>>,
-    /// Messages that the store has lost. Each published one must be committed again.
+    /// Messages that the store has lost. The owner must commit each published message among them again.
     lost: BTreeMap<Id, Expected>,
     lost_letters: Vec<(DeadLetter, bool)>,
 }
@@ -53,8 +53,8 @@ impl Publishing {
         }
     }
 
-    /// Goes back with the store: the store has lost all commits after `then`, and its outbox is as it was then.
-    /// Published messages stay published.
+    /// Goes back together with the store: the store has lost all commits after `then`, and has its outbox of that time
+    /// again. Published messages stay published.
     pub(super) fn went_back(&mut self, then: &Self, which: Which) {
         let mut lost = self.expected.clone();
         restore(&mut self.expected, &then.expected, |(key, ..)| which.key(key));
@@ -79,8 +79,8 @@ impl Publishing {
 }
 
 impl Checker {
-    /// Records the letters of an applied batch that must be published if letters are forwarded. Omits orphan dead
-    /// letters that the store has already. Call this method before the checker records the letters of the batch.
+    /// If letters are forwarded, records the letters of an applied batch that must be published. Omits orphan dead
+    /// letters that the store already has. Call this method before the checker records the letters of the batch.
     pub(super) fn forwards(&mut self, letters: &[&DeadLetter], free: &[DeadLetter]) {
         if !self.plan.settings.forward_letters {
             return;
@@ -142,7 +142,7 @@ impl Checker {
         }
     }
 
-    /// Checks that everything was published at the end.
+    /// Checks, at the end of a run, that all committed messages and letters were published.
     pub(super) fn all_published(&mut self) {
         let left = self.publishing.expected.iter().find(|(_, expected)| !expected.published);
         if let Some((id, _)) = left {

@@ -1,4 +1,4 @@
-//! Counts of tries: the limits of retries and replay rounds survive crashes.
+//! Counts failed tries and replay rounds, and checks that their limits hold even across crashes of owners.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -8,21 +8,22 @@ use ordain_core::{Key, SequencerSettings};
 use super::Checker;
 use crate::handler::Nature;
 
-/// Counts over all owners.
+/// The counts of tries and rounds over all owners of a run.
 #[derive(Debug, Default)]
 pub(super) struct Tries {
-    /// Failures that owners learned of, by key and content.
+    /// By key and content of an event, the number of failures that were reported to owners.
     failures: BTreeMap<(Key, u64), u32>,
-    /// The failures that count towards the limit. A failure in a guess (a turn that runs before its key record is
-    /// loaded) does not count if the key has a record, because the store refuses the results of the turn.
+    /// By key and content of an event, the number of failures that count towards the limit. A failure in a guess (a
+    /// turn that runs before its key record is loaded) does not count if the key has a record, because the store
+    /// refuses the results of the turn.
     counted: BTreeMap<(Key, u64), u32>,
-    /// Ranges that each round requested from the sources, and the owner of the round.
+    /// By key, the rounds, each with its owner and the ranges that it requested from the sources.
     asked: BTreeMap<Key, Vec<Round>>,
-    /// Number of refused writes, by key: after a refusal the lane starts again from the durable key record.
+    /// By key, the number of refused writes. After a refusal, the lane starts again from the durable key record.
     refused: BTreeMap<Key, u32>,
-    /// Owners that lost state that was not durable.
+    /// Number of owners that lost state that was not durable.
     pub(super) crashes: u32,
-    /// Owners that continued although a newer owner had claimed their partition.
+    /// Number of owners that continued although a newer owner had claimed their partition.
     pub(super) doubles: u32,
     pub(super) versions: u32,
 }
@@ -42,7 +43,7 @@ impl Tries {
         self.asked.entry(key.clone()).or_default().push((owner, missing.to_vec()));
     }
 
-    /// Records that the newest round of an owner reached only `until`.
+    /// Records that the newest round of an owner covered only the sequences below `until`.
     pub(super) fn cut(&mut self, owner: u64, key: &Key, until: u64) {
         let mut rounds = self.asked.get_mut(key).into_iter().flatten().rev();
         if let Some((_, ranges)) = rounds.find(|(by, _)| *by == owner) {
@@ -79,13 +80,13 @@ fn needed(nature: Nature, settings: &SequencerSettings) -> u32 {
 }
 
 impl Checker {
-    /// Returns the number of rounds that exhaust a gap. When the source has ended, no more events can arrive, and one
-    /// round that found nothing is enough.
+    /// Returns the number of rounds after which a gap is exhausted. If the source is finite, one round without a result
+    /// is enough, because no more events can arrive after the end of the source.
     pub(super) fn rounds_due(&self) -> u32 {
         if self.plan.once { 1 } else { self.plan.settings.gap.attempts }
     }
 
-    /// Records that an owner learned of a failed try.
+    /// Records that a failed try was reported to an owner.
     pub(super) fn failed(&mut self, key: &Key, content: u64, nature: Nature, counts: bool) {
         *self.tries.failures.entry((key.clone(), content)).or_default() += 1;
         let count = self.tries.counted.entry((key.clone(), content)).or_default();
@@ -95,9 +96,9 @@ impl Checker {
         let settings = &self.plan.settings;
         let refused = tries.refused.get(key).copied().unwrap_or(0);
         let versions = if settings.retry.on_new_version { tries.versions } else { 0 };
-        // A crash loses the tries whose count was still on its way to the store.
+        // After a crash, tries whose count was not yet in the store may happen again.
         let starts = 1 + tries.doubles + tries.crashes + refused + versions;
-        // Two partitions that have events of one key try them independently.
+        // Two partitions that receive events of one key count the tries of these events independently.
         let sides = if self.plan.partitions > 1 { 4 } else { 1 };
         let allowed = needed(nature, settings) * starts * sides;
         if count > allowed {

@@ -1,5 +1,5 @@
-//! The effects and inputs of one owner. The checker watches each owner separately: a stale owner must follow the
-//! rules, too.
+//! Checks the effects and inputs of one owner. The checker watches each owner separately, because a stale owner must
+//! follow the rules, too.
 
 mod bounds;
 mod commits;
@@ -12,36 +12,37 @@ use ordain_core::{AttemptToken, Batch, Effect, Event, Input, Key, Rollout, Versi
 
 use super::{Checker, at};
 
-/// An owner, as seen from outside.
+/// The state of an owner, as the checker derives it from the owner's inputs and effects.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     turns: BTreeMap<AttemptToken, Flight>,
     loads: BTreeMap<AttemptToken, Key>,
-    /// The range (first, one past the last) of events that are dispatched and not yet durable, by key.
+    /// By key, the range (first, one past the last) of events that are dispatched but not yet durable.
     ahead: BTreeMap<Key, (u64, u64)>,
-    /// By key, the highest sequence that the owner had reached before its lane started again.
+    /// By key, the highest sequence that the owner had reached before the lane of the key started again.
     reached: BTreeMap<Key, u64>,
-    /// Commits without an answer.
+    /// By shard, the commit without an answer.
     commits: BTreeMap<u32, Arc<Batch>>,
-    /// Commits answered with `Unknown`: the owner must send the same commit again.
+    /// By shard, the commit with the answer `Unknown`: the owner must send the same commit again.
     unknown: BTreeMap<u32, Arc<Batch>>,
     numbers: Vec<u64>,
     acknowledged: u64,
     /// By key, the sequence of the next event and the number of its failed tries in a row, for failures that may pass.
     failures: BTreeMap<Key, (u64, u32)>,
-    /// Keys whose next try must run on a fresh instance of the handler.
+    /// By key, the sequence whose next try must run on a fresh instance of the handler.
     fresh: BTreeMap<Key, u64>,
-    /// Replay rounds by key and first missing sequence.
+    /// By key and first missing sequence, the number of replay rounds.
     rounds: BTreeMap<(Key, u64), u32>,
-    /// True if the owner was requested to start nothing more.
+    /// True if the owner has received the request to start no more turns.
     draining: bool,
-    /// The number of the rollout that the owner executes, and the version, if the owner has that version.
+    /// The number of the rollout that the owner executes; `None` if the owner lacks its version. The next field has the
+    /// version.
     generation: Option<u64>,
     version: Option<VersionName>,
-    /// The number of the rollout under which each key had been executed when the owner loaded it.
+    /// By key, the number of the rollout that the key record contained when the owner loaded it.
     loaded: BTreeMap<Key, u64>,
-    /// Shards that went back, and the newest commit that each of them lost. The lanes of the shard start again with the
-    /// answer to that commit or to the next one.
+    /// By shard that went back, the number of its newest lost commit. The lanes of the shard start again with the
+    /// answer to this commit or to the next one.
     pub(super) lost: BTreeMap<u32, u64>,
     stopped: bool,
 }
@@ -50,10 +51,11 @@ pub(super) struct Watch {
 struct Flight {
     key: Key,
     events: Vec<(u64, Arc<Event>)>,
-    /// True if the lane of the key has started again since the turn began: the checker ignores the results of the turn.
+    /// True if the lane of the key has started again since the turn began. The checker ignores the results of such a
+    /// turn.
     stale: bool,
-    /// True if the turn may be a guess: the store has a record of the key that the owner may not have loaded; in that
-    /// case the store refuses the results of the turn.
+    /// True if the turn may be a guess: the owner may not have loaded the existing key record. The store refuses the
+    /// results of a guess.
     guess: bool,
     /// True if the turn runs on a fresh instance of the handler.
     fresh: bool,
@@ -65,7 +67,8 @@ impl Watch {
         self.version = decided.map(|decided| decided.build.version.clone());
     }
 
-    /// Returns one past the last event of a key that the owner has dispatched, or that a commit under way settles.
+    /// Returns the sequence after the last event of a key that the owner has dispatched, or that a commit under way
+    /// settles.
     pub(super) fn reach(&self, key: &Key) -> Option<u64> {
         let sent = self.commits.values().chain(self.unknown.values());
         let writes = sent.flat_map(|batch| &batch.writes).filter(|write| write.key == *key);
@@ -78,7 +81,7 @@ impl Watch {
         self.reached.get(key).copied()
     }
 
-    /// Records that the lanes of many keys start again.
+    /// Records that the lanes of all keys for which `which` is true start again.
     pub(super) fn all_reborn(&mut self, which: impl Fn(&Key) -> bool) {
         let turns = self.turns.values().map(|flight| &flight.key);
         let all = turns.chain(self.ahead.keys()).chain(self.failures.keys());
@@ -89,7 +92,8 @@ impl Watch {
         }
     }
 
-    /// Records how far a commit would have moved its keys; the store will not apply the commit unchanged.
+    /// Records the sequences that the keys of a commit would have reached. The store will not apply this commit
+    /// unchanged.
     fn all_reached(&mut self, batch: &Batch) {
         for write in &batch.writes {
             let reached = self.reached.entry(write.key.clone()).or_default();
@@ -97,7 +101,7 @@ impl Watch {
         }
     }
 
-    /// Records that the lane of a key starts again, or that the key lost its record.
+    /// Records that the lane of a key starts again, or that the record of the key has expired.
     pub(super) fn reborn(&mut self, key: &Key) {
         if let Some((_, to)) = self.ahead.remove(key) {
             let reached = self.reached.entry(key.clone()).or_default();
@@ -149,7 +153,7 @@ impl Checker {
                 let back = self.times_back > 0;
                 let watch = self.watch(owner);
                 if back {
-                    // The owner may have loaded the key record before the store went back; the record may differ now.
+                    // The owner may have loaded the key record before the store went back. The record may differ now.
                     watch.reborn(key);
                 }
                 watch.loads.insert(*token, key.clone());
@@ -180,12 +184,12 @@ impl Checker {
         }
     }
 
-    /// Records that an answer did not cover the whole request.
+    /// Records that the answer to a replay request covers only the sequences below `until`.
     pub(crate) fn cut(&mut self, owner: u64, key: &Key, until: u64) {
         self.tries.cut(owner, key, until);
     }
 
-    /// Records that no source was queried for the missing events from `first` on: the round does not count.
+    /// Records that no source searched for the missing events from `first` on. Such a round does not count.
     pub(crate) fn unasked(&mut self, owner: u64, key: &Key, first: u64) {
         self.tries.cut(owner, key, first);
         if let Some(rounds) = self.watch(owner).rounds.get_mut(&(key.clone(), first)) {
@@ -206,10 +210,9 @@ impl Checker {
         let rounds = self.watch(owner).rounds.entry((key.clone(), first)).or_default();
         *rounds += 1;
         let rounds = *rounds;
-        // The limit allows two more rounds than the setting, for the tail of a key (events after the last one that
+        // The limit allows two rounds more than the setting, for the tail of a key (events after the last event that
         // arrived). The owner may request the tail while a commit is under way, and again after the key has been
-        // silent. A lane that is evicted during a round repeats the round, and so does a lane whose key another
-        // partition takes over.
+        // silent. A lane repeats a round if it was evicted during the round, or if another partition took the key over.
         let settings = &self.plan.settings;
         let disturbed = settings.max_lanes < 64 || self.plan.partitions > 1 || self.times_back > 0;
         let starts = if disturbed { 4 } else { 1 };
@@ -229,8 +232,7 @@ impl Checker {
                     (Some(key), Ok(Some(loaded))) => {
                         watch.loaded.insert(key.clone(), loaded.record.rollout_number());
                     }
-                    // The store has no record of the key, for example because the record expired; the rollout number is
-                    // gone with it.
+                    // The store has no record of the key, and therefore no rollout number. The record may have expired.
                     (Some(key), Ok(None)) => {
                         watch.loaded.remove(key);
                     }
@@ -242,12 +244,12 @@ impl Checker {
                 {
                     range.0 = loaded.record.next.clamp(range.0, range.1);
                 }
-                // The record cannot be read: the results of guesses, which ran before this answer, do not count.
+                // The record cannot be read. The results of guesses, which ran before this answer, do not count.
                 if let (Some(key), Err(_)) = (&key, loaded) {
                     watch.reborn(key);
                 }
-                // If another owner has had the key since the last load, the lane starts again, and a try whose count
-                // this owner could not write does not count.
+                // Another owner may have had the key since the last load. Then the lane starts again, and a try does
+                // not count if this owner could not write its count.
                 if let Some(key) = key.filter(|_| several) {
                     watch.failures.remove(&key);
                 }

@@ -1,5 +1,5 @@
-//! Commits as the store applied them: I1 (order), I4 (exactly once), I8 (one version). Only events that an owner has
-//! received may be settled, spilled or dead-lettered.
+//! Checks the commits that the store has applied: I1 (order), I4 (exactly once), I8 (one version). Only events that an
+//! owner has received may be settled, spilled or dead-lettered.
 
 use std::sync::Arc;
 
@@ -82,7 +82,8 @@ impl Checker {
         }
     }
 
-    /// Moves `next`: the same write must settle everything that `next` passes.
+    /// Advances the next sequence of a key. Checks that the write settles all sequences between the old and the new
+    /// value.
     fn settle(&mut self, write: &KeyWrite) {
         let key = &write.key;
         let next = self.next(key);
@@ -164,7 +165,7 @@ impl Checker {
         }
     }
 
-    /// Returns the shown events that may have this sequence.
+    /// Returns the received events that may have this sequence.
     fn candidates(&self, key: &Key, sequence: u64) -> &[Arc<Event>] {
         if self.plan.settings.ordering == OrderingMode::Sequenced {
             return self.versions(key, sequence);
@@ -173,14 +174,15 @@ impl Checker {
         taken.map_or(&[], |taken| self.versions(key, taken.id))
     }
 
-    /// Checks that only the event that ends a key completes the key.
+    /// Checks that a key is completed when the event that ends it is settled, and not earlier.
     fn ends(&mut self, write: &KeyWrite, settled: &[(u64, Settled)], ended: bool) {
         let key = &write.key;
         let marked = |s: &Settled| s.event().is_some_and(|event| event.end());
         let last = settled.iter().find(|(sequence, _)| *sequence + 1 == write.record.next);
         let completed = write.record.status == KeyStatus::Completed;
         let was = self.model(key).completed;
-        // A rejected or skipped event with the end mark may or may not end its key.
+        // The checker accepts two results for a rejected or skipped event with the end mark: the key ends, or it does
+        // not.
         let may = was || ended || last.is_some_and(|(_, settled)| marked(settled));
         if (ended || was) && !completed {
             self.broke(
@@ -191,7 +193,7 @@ impl Checker {
         if completed && !may {
             self.broke("end", format!("{} is closed without an end", at(key, write.record.next)));
         }
-        // Before an ended key gets its expiry, the events that it holds beyond its end must become dead letters.
+        // An ended key gets its expiry only after the events that it holds beyond its end have become dead letters.
         let ttl = self.plan.settings.complete_ttl;
         let expires = write.expire_in.is_some_and(|wait| wait <= ttl);
         if completed && !expires && write.record.spilled.count == 0 {
@@ -200,7 +202,7 @@ impl Checker {
         self.model(key).completed = completed;
     }
 
-    /// Checks that the incarnation, which ids of messages contain, never changes within a life.
+    /// Checks that the incarnation, which is a part of message ids, stays the same within one life of the key.
     fn incarnation(&mut self, write: &KeyWrite, time: u64) {
         let model = self.model(&write.key);
         let written = if write.record.incarnation == 0 { time } else { write.record.incarnation };
@@ -212,7 +214,8 @@ impl Checker {
         }
     }
 
-    /// Checks the numbers that Ordain gives: they follow the order of delivery, without holes, each id once.
+    /// Checks the sequences that Ordain assigns: they follow the order of delivery, have no holes, and number each id
+    /// once.
     fn ids_taken(&mut self, write: &KeyWrite) {
         let key = write.key.clone();
         let first = self.plan.settings.first;
@@ -235,7 +238,7 @@ impl Checker {
         }
     }
 
-    /// Checks that spilled events were shown, and are not settled.
+    /// Checks that an owner has received each spilled event, and that no spilled event is settled.
     fn spills(&mut self, write: &KeyWrite, store: &Store) {
         let key = &write.key;
         let end = self.first_unknown(key).saturating_add(self.plan.settings.gap.max_width);
@@ -257,8 +260,8 @@ impl Checker {
         let held = record.spill.len() as u64;
         let spilled = write.record.spilled;
         let outside = record.spill.keys().find(|sequence| !spilled.spans(**sequence));
-        // The record of an ended key counts only spilled events without a dead letter; the dead-lettered ones stay in
-        // the spill area until the owner has read the last page, and its next write removes them.
+        // The record of an ended key counts only spilled events without a dead letter. The dead-lettered events stay
+        // spilled until the owner has read the last page; then its next write removes them.
         let ended = write.record.status == KeyStatus::Completed;
         if !ended && (held > spilled.count || outside.is_some()) {
             self.broke("I5", format!("{key:?}: {spilled:?} for {held}, outside {outside:?}"));
@@ -269,10 +272,10 @@ impl Checker {
         }
     }
 
-    /// Returns whether a sequence may have seemed near enough to be spilled. Until its next write, a key record counts
-    /// repeats of spilled events too, because they may be new events. An owner that loads the record before that write
-    /// expects more spilled events than the store has. To that owner, the first missing event seems to be further
-    /// ahead, at most just after the last event.
+    /// Returns whether a sequence may have seemed near enough to be spilled. Until the next write of a key record, its
+    /// count of spilled events may include repeats, because they may be new events. An owner that loads the record
+    /// before this write assumes more spilled events than the store has. Therefore the owner assumes the first missing
+    /// event further ahead than it is, at most just after the last event.
     fn seems_near(&self, key: &Key, sequence: u64, store: &Store) -> bool {
         let width = self.plan.settings.gap.max_width;
         let Some(record) = store.records.get(key) else { return false };
@@ -280,7 +283,7 @@ impl Checker {
         (self.deaths > 0 || self.plan.partitions > 1) && near.count() > 1
     }
 
-    /// Checks that durable counts stay within their settings.
+    /// Checks that the counts of tries and rounds in the key record stay within their settings.
     fn counts(&mut self, write: &KeyWrite) {
         let settings = &self.plan.settings;
         let attempts = write.record.attempts;
@@ -303,7 +306,7 @@ impl Checker {
         }
     }
 
-    /// Returns whether every part of the event was shown.
+    /// Returns whether an owner has received exactly this event.
     pub(super) fn is_known(&self, event: &Event) -> bool {
         self.known.has(event)
     }

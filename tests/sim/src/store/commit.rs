@@ -76,7 +76,8 @@ impl Store {
         (CommitReply::Applied(reply), true)
     }
 
-    /// Returns the orphan dead letters that the store already has; therefore it does not forward them again.
+    /// Returns the indexes of the orphan dead letters that the store already has. The store does not forward them
+    /// again.
     fn known(&self, batch: &Batch) -> Vec<usize> {
         let mut seen = BTreeSet::new();
         let letters = batch.letters.iter().enumerate().filter(|_| batch.forward);

@@ -1,4 +1,4 @@
-//! A store that goes back to an earlier state: all of it, or one shard.
+//! Sets the whole store, or one of its shards, back to an earlier state.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::Store;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Which {
     pub(crate) shards: u32,
-    /// The shard that goes back; `None` for all.
+    /// The only shard that goes back; `None` if all shards go back.
     pub(crate) only: Option<u32>,
 }
 
@@ -30,7 +30,7 @@ impl Which {
     }
 }
 
-/// Restores a part of a map.
+/// Restores the entries of a map for whose keys `part` is true.
 pub(crate) fn restore<K: Ord + Clone, V: Clone>(
     map: &mut BTreeMap<K, V>,
     then: &BTreeMap<K, V>,
@@ -42,12 +42,12 @@ pub(crate) fn restore<K: Ord + Clone, V: Clone>(
 }
 
 impl Store {
-    /// Returns the number of the last commit.
+    /// Returns the number of the last commit of a partition in a shard.
     pub(crate) fn last(&self, partition: u32, shard: u32) -> u64 {
         self.fences.get(&(partition, shard)).map_or(0, |fence| fence.last)
     }
 
-    /// Restores an earlier state of some shards. No partition may have got another owner since that state.
+    /// Restores an earlier state of some shards. No owner may have claimed a partition since that state.
     pub(crate) fn go_back(&mut self, then: &Self, which: Which) {
         assert_eq!(self.epoch, then.epoch, "no owner has claimed since");
         restore(&mut self.records, &then.records, |key| which.key(key));

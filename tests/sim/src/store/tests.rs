@@ -1,4 +1,4 @@
-//! The simulated store follows the rules of the real ones.
+//! Tests that the simulated store follows the rules of the real stores.
 
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
-//! The store goes back in time by a few commits under a live owner, which has them in memory.
+//! The store goes back in time and loses a few commits, while the owner lives and has these commits in memory.
 
 use ordain_core::Input;
 
 use super::{Reply, What, World};
 use crate::store::Which;
 
-/// The delay in ms until the store may go back again.
+/// The longest delay in ms after which the store may go back a second time.
 const AGAIN_MS: u64 = 100;
 
 impl World {
@@ -38,7 +38,7 @@ impl World {
         self.store.go_back(&store, which);
         self.checker.went_back(&past, which, &self.lost);
         self.checker.incomplete = !self.lost.is_empty();
-        // Commits whose reply the owner no longer awaits were sent over an old connection; they do not arrive any more.
+        // Commits whose reply no owner awaits were sent over an old connection, which is lost together with them.
         self.agenda.retain(|_, what| !matches!(what, What::Commit { reply: Reply::Unheard, .. }));
         if self.lost.len() > count {
             if self.rng.permille(200) {
@@ -52,7 +52,8 @@ impl World {
         }
     }
 
-    /// Records that a commit was applied. If it repeats the last of the lost commits, the store has all of them again.
+    /// Records that the store applied a commit. With the newest lost commit of a shard, the store has all lost commits
+    /// of this shard again.
     pub(super) fn came_back(&mut self, shard: u32, number: u64) {
         self.lost.retain(|lost, newest| *lost != shard || number < *newest);
         self.checker.incomplete = !self.lost.is_empty();

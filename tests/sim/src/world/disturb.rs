@@ -1,5 +1,5 @@
-//! Disturbances of the owners: crashes at any step, successors that claim while the owner still runs, lost connections,
-//! new handler versions, a key record that becomes unreadable.
+//! Disturbances of the owners: crashes at any step, newer owners that claim a partition while the old owner still runs,
+//! lost connections, new handler versions, and a key record that becomes unreadable.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ impl World {
     /// Schedules the disturbances.
     pub(super) fn schedule_disturbances(&mut self) {
         let disturb = self.plan.disturb.clone();
-        // The span is a little longer than the time of the events, so that waiting events are disturbed as well.
+        // The time span ends a little after the last event, so that disturbances also happen while events wait.
         let span = self.produced + 2_000;
         for _ in 0..disturb.crashes {
             let partition = self.any_partition();
@@ -32,7 +32,7 @@ impl World {
             let at = self.rng.below(span);
             self.plan_at(at, What::Drain(partition));
         }
-        // A file at its end does not lose its connection.
+        // A finite source is a file, which has no connection to lose.
         for _ in 0..if self.plan.once { 0 } else { disturb.resets } {
             let partition = self.any_partition();
             let at = self.rng.below(span);
@@ -60,8 +60,8 @@ impl World {
     pub(super) fn disturbance(&mut self, what: What) {
         self.progress = self.now;
         match what {
-            // While the store lacks commits, the owner that has them in memory must stay: no other owner could repeat
-            // them.
+            // While the store lacks commits, the owner that has them in memory must live on, because no other owner can
+            // repeat them.
             What::Crash(_) | What::Takeover(_) | What::Drain(_) if !self.lost.is_empty() => {
                 self.plan_at(100, what);
             }
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// Ends an owner now, or after a few more effects.
+    /// Ends the owner of a partition now, or after a few more effects.
     fn crash_soon(&mut self, partition: u32) {
         let soon = self.rng.permille(700).then(|| self.rng.between(1, 12));
         let current = self.current[partition as usize].and_then(|id| self.owners.get_mut(&id));
@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// Removes an owner. A new owner follows, unless a newer one exists already.
+    /// Removes an owner. Schedules the start of a new owner, unless a newer owner already exists.
     pub(super) fn bury(&mut self, id: u64, partition: u32) {
         self.trace.line(self.now, &format!("owner {id} is gone"));
         self.forget(id);
@@ -115,8 +115,8 @@ impl World {
         }
     }
 
-    /// Removes an owner's inputs from the agenda. Its publications stop, and its other requests arrive or get lost; no
-    /// owner receives their replies.
+    /// Removes the inputs of an ended owner from the agenda, and stops its publications. Its other requests arrive or
+    /// get lost, and no owner receives their replies.
     fn forget(&mut self, id: u64) {
         self.checker.died(id);
         let mut orphans = Vec::new();
@@ -137,8 +137,7 @@ impl World {
         let mut cut = BTreeSet::new();
         for at in orphans {
             if let Some(What::Publish { shard, posts, .. }) = self.agenda.get(&at) {
-                // A publication stops at any message: the messages before it stay published, but are not marked as
-                // done.
+                // A publication stops at any message. The earlier messages stay published, but are not marked as done.
                 let all = posts.len();
                 let sent = self.rng.below(all as u64 + 1) as usize;
                 let sent = if cut.contains(shard) { 0 } else { sent };
@@ -155,7 +154,7 @@ impl World {
         }
     }
 
-    /// Starts a new owner that claims while the old one continues without notice.
+    /// Starts a new owner that claims the partition while the old owner continues and does not notice.
     fn take_over(&mut self, partition: u32) {
         let Some(old) = self.current[partition as usize] else { return };
         self.checker.doubled();
@@ -165,7 +164,7 @@ impl World {
 
     fn reset(&mut self, partition: u32) {
         let Some(id) = self.current[partition as usize] else { return };
-        // The owner learns of the new connection before anything arrives over it.
+        // The owner is notified of the new connection before the connection delivers anything.
         let wait = self.rng.between(1, self.plan.disturb.offers.unwrap_or(500));
         if let Some(owner) = self.owners.get_mut(&id) {
             let source = &mut self.sources[partition as usize];
@@ -187,8 +186,8 @@ impl World {
         }
     }
 
-    /// Starts a rollout of a newer version, or sometimes of an older one. Owners learn of it at different times, and
-    /// some lack the version for a while.
+    /// Starts a rollout of a newer version, or sometimes of an older one. The owners receive the rollout at different
+    /// times, and some of them lack the version for a while.
     fn new_version(&mut self) {
         let generation = self.decided.number + 1;
         let name = format!("sim@1.{generation}.0");
@@ -208,8 +207,8 @@ impl World {
         }
     }
 
-    /// Changes the version of an owner's workers, and then that of its sequencer. The owner ignores a rollout that is
-    /// older than its own.
+    /// Changes the version of an owner's workers, and then the version of its sequencer. The owner ignores a rollout
+    /// that is older than its present rollout.
     fn swap(&mut self, id: u64, decided: Arc<Rollout>, is_here: bool) {
         let Some(owner) = self.owners.get_mut(&id) else { return };
         if decided.number < owner.decided.number {

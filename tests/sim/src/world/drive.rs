@@ -6,11 +6,11 @@ use ordain_core::{DeadLetter, Effect, Input, Key, LetterContent, LetterId};
 use super::{Owner, What, World};
 use crate::producer::Item;
 
-/// A number of effects that no correct sequencer requests in one drain, because these worlds are small.
+/// Highest number of effects that a correct sequencer may request in one round. The simulated worlds are small.
 const EFFECTS: usize = 20_000;
 
-/// Maximum number of consecutive rounds in which a timeout passed and the owner requested nothing: each of the few keys
-/// may cause some.
+/// Highest number of consecutive rounds in which a timeout passes and the owner requests nothing. Each of the few keys
+/// may cause some such rounds.
 const SPINS: u32 = 2_000;
 
 impl World {
@@ -46,7 +46,7 @@ impl World {
         self.plan_at(if has { 1 } else { 100 }, What::Serve(owner, effect));
     }
 
-    /// Returns whether an effect must wait, because memory is full or the workers lack the version.
+    /// Returns whether an effect must wait, because memory is full or the owner lacks the handler version.
     fn waits(&self, id: u64, effect: &Effect) -> bool {
         let Some(Owner { sequencer, version, .. }) = self.owners.get(&id) else { return false };
         match effect {
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// Performs the owner's effects. Returns false if the owner died during them.
+    /// Performs the owner's effects. Returns false if the owner ended meanwhile.
     fn drain(&mut self, id: u64, owner: &mut Owner) -> bool {
         let mut effects = 0;
         while let Some(effect) = owner.sequencer.poll_effect() {

@@ -22,22 +22,23 @@ pub(super) struct Owner {
     pub(super) decided: Arc<Rollout>,
     /// The version that the owner's workers execute; `None` if they lack the version of the rollout.
     pub(super) version: Option<Arc<Rollout>>,
-    /// The end time of the last publication of each shard: publications are in order.
+    /// By shard, the end time of the last publication. The next publication of the shard must not end earlier.
     pub(super) published_at: BTreeMap<u32, u64>,
-    /// Number of effects after which the owner dies, if it must.
+    /// Number of effects after which the owner crashes; `None` if no crash is planned.
     pub(super) dies_after: Option<u64>,
-    /// Virtual time at which a drain is over, even if something still runs.
+    /// Virtual time at which the owner's drain ends, even if events still run; `None` without a drain.
     pub(super) drains_until: Option<u64>,
-    /// Rounds in which the owner's timeout had passed and it requested nothing.
+    /// Number of consecutive rounds in which the owner's timeout had passed, and the owner requested nothing.
     pub(super) spins: u32,
     /// The last virtual time at which the owner was quiescent.
     pub(super) rested_at: u64,
-    /// The earliest wake on the agenda.
+    /// The time of the owner's earliest wake-up on the agenda.
     pub(super) wakes_at: Option<u64>,
 }
 
 impl Owner {
-    /// Returns whether a drain is over: all executed events are committed and published, or the time is up.
+    /// Returns whether a drain of the owner is over: all executed events are committed and published, or the time limit
+    /// has passed.
     pub(super) fn has_drained(&self, now: u64) -> bool {
         let stats = self.sequencer.stats();
         let busy = stats.turns + stats.ahead + stats.outbox > 0;
@@ -46,17 +47,18 @@ impl Owner {
 }
 
 impl World {
-    /// Claims a partition and starts a sequencer for it. Messages that the earlier owner left are published first.
+    /// Claims a partition, and starts a sequencer for it. The messages that the earlier owner left in the outbox are
+    /// published first.
     pub(super) fn start(&mut self, partition: u32) {
         let (claim, commits) = self.store.claim(partition, self.rng.next());
-        // The store goes back no further than to the last claim.
+        // The simulated store goes back no further than to the last claim.
         self.past = None;
         self.owners_born += 1;
         let id = self.owners_born;
         self.trace.line(self.now, &format!("owner {id} claims {partition} at {commits:?}"));
         let mut settings = self.plan.settings.clone();
         settings.partition = partition;
-        // The owner may know only the previous rollout, or lack the version of the rollout that it knows.
+        // The owner may know only the previous rollout (`lags`), or may lack the version of its rollout (`lacks`).
         let mut lacks = false;
         let mut lags = false;
         if self.plan.disturb.versions > 0 {
@@ -105,8 +107,8 @@ impl World {
         }
     }
 
-    /// Publishes the messages that an earlier owner committed. If the sink needs time, schedules their publication, and
-    /// returns its end time by shard.
+    /// Publishes the messages that an earlier owner left in the outbox. If the sink needs time, schedules their
+    /// publication, and returns its end time for each shard.
     fn leave_over(
         &mut self,
         id: u64,

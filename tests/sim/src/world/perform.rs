@@ -1,4 +1,4 @@
-//! Performs effects: each becomes an action on the agenda.
+//! Performs the effects of an owner. Each effect becomes an action on the agenda.
 
 use std::sync::Arc;
 
@@ -65,8 +65,8 @@ impl World {
         }
     }
 
-    /// Publishes messages and letters of a batch. If a deliberate fault has removed all of them, the owner receives
-    /// only the answer.
+    /// Publishes the messages and letters of a batch. If a deliberate fault has removed all of them, publishes nothing,
+    /// and only notifies the owner that the publication is done.
     fn publish(&mut self, id: u64, owner: &mut Owner, batch: &Arc<Batch>, applied: &AppliedCommit) {
         let letters = batch.forwarded(applied).cloned().map(Post::Letter);
         let messages = messages(batch, applied).into_iter().map(Post::Message);
@@ -80,7 +80,7 @@ impl World {
         self.plan_at(wait, What::Publish { owner: id, shard, number, posts });
     }
 
-    /// Returns the delay after which a sink accepts a message.
+    /// Returns a random delay after which the sink accepts a message.
     pub(super) fn sink_latency(&mut self) -> u64 {
         match self.plan.sink_stands {
             0 => 0,

@@ -22,7 +22,8 @@ impl World {
         let shard = batch.shard;
         let number = batch.number;
         if reply == Reply::Ghost && self.lost.is_empty() {
-            // The owner gets no reply and sends the commit again; the copy that it sent first arrives some time later.
+            // The owner gets no reply, and sends the commit again. The first copy of the commit arrives some time
+            // later.
             let wait = self.rng.below(3 * SILENCE_MS);
             let batch = batch.clone();
             self.plan_at(wait, What::Commit { owner, claim, batch, reply: Reply::Unheard });
@@ -58,7 +59,7 @@ impl World {
         self.plan_at(SILENCE_MS, What::Tell(owner, input));
     }
 
-    /// Answers a request. The owner may have ended meanwhile; a load takes the key over in any case.
+    /// Answers a request of an owner. The owner may have ended meanwhile. A load takes the key over even then.
     pub(super) fn serve(&mut self, owner: u64, effect: &Effect) {
         let Some(partition) = self.partitions_of.get(&owner).copied() else { return };
         if let Effect::Run(turn) = effect {
@@ -89,13 +90,13 @@ impl World {
                 let mut until = u64::MAX;
                 let rate = self.plan.replay.cut;
                 if rate > 0 && *source > 0 && self.rng.permille(rate / 2) {
-                    // The source had no time to search.
+                    // The source was too busy to search.
                     let first = missing.first().map_or(0, |range| *range.start());
                     (found, failed, until) = (Vec::new(), Some("busy".into()), first);
                     self.checker.unasked(owner, key, first);
                 }
                 if rate > 0 && found.len() > 1 && self.rng.permille(rate) {
-                    // The answer has room for a part of the events.
+                    // The answer has room for only a part of the found events.
                     found.truncate(1 + self.rng.below(found.len() as u64 - 1) as usize);
                     until = found[found.len() - 1].0 + 1;
                     self.checker.cut(owner, key, until);
@@ -120,7 +121,7 @@ impl World {
             self.checker.published(post);
         }
         self.store.outbox_done(partition, shard, number);
-        // One answer may cover several publications.
+        // If more publications of the shard follow, the owner may get one answer for several of them.
         let more = self.agenda.values().any(|what| {
             matches!(what, What::Publish { owner: other, shard: s, .. } if (*other, *s) == (owner, shard))
         });

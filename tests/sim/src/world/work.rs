@@ -16,7 +16,7 @@ use crate::producer::BLOCKED_KEY;
 const HOUR: u64 = 3_600_000;
 
 impl World {
-    /// Executes a turn; its result follows after a delay.
+    /// Executes a turn. The owner receives the result after a delay.
     pub(super) fn execute(&mut self, owner: u64, version: &Arc<Rollout>, turn: &Turn) {
         let mut done = TurnResult {
             token: turn.token,

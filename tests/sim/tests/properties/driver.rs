@@ -1,4 +1,4 @@
-//! A driver that answers with nonsense, and checks that the open requests stay bounded.
+//! A driver that sends arbitrary answers to the sequencer, and checks that the number of open requests stays bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use proptest::prelude::prop;
 
 use crate::generate::Step;
 
-/// A driver that answers with nonsense, and counts open requests.
+/// A driver that sends arbitrary answers to the sequencer, and tracks the open requests.
 pub(crate) struct Driver {
     settings: SequencerSettings,
     sequencer: Sequencer,
     now: u64,
     delivered: u64,
-    /// Unanswered requests, each kind with its tokens.
+    /// The tokens of unanswered loads.
     loads: BTreeSet<AttemptToken>,
-    /// Unanswered turns, with their number of events.
+    /// The tokens of unanswered turns, each with the number of its events.
     turns: BTreeMap<AttemptToken, usize>,
     reads: BTreeSet<AttemptToken>,
     replays: BTreeSet<AttemptToken>,
     commits: Vec<Arc<Batch>>,
-    /// Tokens that were answered.
+    /// The tokens of answered requests.
     past: Vec<AttemptToken>,
 }
 
@@ -58,10 +58,11 @@ impl Driver {
         }
     }
 
-    /// Changes the input into a real answer to an open request, if the case wants such an answer.
+    /// Changes the input into an answer to an open request, if the generated step has `answers`.
     fn aimed(&mut self, input: Input, answers: Option<prop::sample::Index>) -> Option<Input> {
         let past = &mut self.past;
-        // Takes an open token if one exists; otherwise a token that was answered before, or that never existed.
+        // Takes the token of an open request, if one exists. Otherwise takes a token that was answered before, or that
+        // never existed.
         let mut take = |open: &mut BTreeSet<AttemptToken>, token: AttemptToken| {
             let index = answers.filter(|_| !open.is_empty()).map(|index| index.index(open.len()));
             if let Some(taken) = index.and_then(|index| open.iter().nth(index).copied()) {
@@ -114,7 +115,7 @@ impl Driver {
     ) -> Option<TurnResult> {
         let index = answers.filter(|_| !self.turns.is_empty());
         let Some(index) = index.map(|index| index.index(self.turns.len())) else {
-            // The turn never existed, or is long over.
+            // The token belongs to no open turn.
             return Some(done);
         };
         let (token, events) = self.turns.iter().nth(index).map(|(t, n)| (*t, *n))?;

@@ -1,5 +1,5 @@
-//! Generates settings and inputs. Inputs from outside are arbitrary; inputs from the store are everything that could
-//! have been written.
+//! Generates settings and inputs. Inputs from outside are arbitrary. Inputs from the store contain only values that an
+//! owner could have written.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use ordain_core::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// One step of a case: an input, as an answer to one of the last requests or unrelated to any.
+/// One step of a case: an input, which may be an answer to an open request.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
     pub(crate) input: Input,
-    /// The open token that the completion answers; `None` for a token of its own.
+    /// The index of the open request that the input answers; `None` if the input keeps its generated token.
     pub(crate) answers: Option<prop::sample::Index>,
     pub(crate) wait: u64,
     pub(crate) drains: bool,
@@ -53,12 +53,12 @@ fn found() -> impl Strategy<Value = Vec<(u64, Arc<Event>)>> {
     vec((sequence(), event()), 0..4)
 }
 
-/// Generates events that may have been spilled: they passed the limits.
+/// Generates events as the store may return them from the spill area: their sequences are within the limits.
 fn spilled() -> impl Strategy<Value = Vec<(u64, Arc<Event>)>> {
     vec((0..12u64, event()), 0..4)
 }
 
-/// Generates a token of no request: its serial is above 2^40, while real serials count from 0.
+/// Generates a token that belongs to no request: its serial is at least 2^40, but real serials count from 0.
 fn token() -> impl Strategy<Value = AttemptToken> {
     (0..5u32, (1 << 40)..(1u64 << 41)).prop_map(|(lane, serial)| AttemptToken { lane, serial })
 }
@@ -90,7 +90,8 @@ fn status() -> impl Strategy<Value = KeyStatus> {
     ])
 }
 
-/// Generates a key record whose numbers could have been written: every record in the store passed the limits.
+/// Generates a key record with numbers that an owner could have written: every record in the store is within the
+/// limits.
 fn job() -> impl Strategy<Value = KeyRecord> {
     let number = || 0..12u64;
     let counts = (number(), any::<u64>(), 0..3u32, status(), 0..9u32, 0..9u32);

@@ -1,4 +1,5 @@
-//! Arbitrary inputs, also nonsense: the sequencer never panics, and its requests stay within its bounds.
+//! Sends arbitrary inputs, even impossible ones, to a sequencer. The sequencer must not panic, and its requests must
+//! stay within its limits.
 
 mod driver;
 mod generate;

@@ -1,4 +1,4 @@
-//! Random calls; the same seed repeats the same calls.
+//! Random calls. The same seed always generates the same calls.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use rand_chacha::ChaCha8Rng;
 use super::giver::{Giver, NUMBERS, data, event, keys, message, part};
 use super::{Fixture, giver};
 
-/// Each message has exactly one number, and no number is missing, after lost replies, repeated calls, and owners that
-/// continue with other groups.
+/// Each message has exactly one number, and no number is missing, even after lost replies, repeated calls, and new
+/// owners that group the messages differently.
 pub async fn numbers_hold_through_crashes(fixture: &mut impl Fixture) {
     let [a, b] = keys(fixture.store());
     let message_of = |at: u64| message(if at.is_multiple_of(3) { &b } else { &a }, &at.to_string());
@@ -40,7 +40,7 @@ pub async fn numbers_hold_through_crashes(fixture: &mut impl Fixture) {
             (sent, before) = (end, Some(parts[end - 1].position));
             done += random((sent - done) as u64 + 1) as usize;
             if random(4) == 0 {
-                // Another owner begins with all messages that are not marked done.
+                // A new owner begins with all messages that are not recorded as published.
                 (epoch, sent, before) = (epoch + 1, done, None);
             }
         }
@@ -56,7 +56,7 @@ pub async fn numbers_hold_through_crashes(fixture: &mut impl Fixture) {
     }
 }
 
-/// The store agrees with a plain model of numbers, over random calls of owners and producers at random times.
+/// After random calls of owners and producers at random times, the store has given the same numbers as a simple model.
 pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
     for seed in 0..6 {
         let mut random = random(seed);
@@ -81,7 +81,7 @@ pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
                 event(key, &made.to_string(), None, &made.to_string(), below.is_multiple_of(5))
             };
             let (found, expected) = match random(8) {
-                // The owner continues.
+                // The present owner assigns more messages.
                 0..3 => {
                     let giver = giver.with(|origin| origin.published_commit = done);
                     let mut parts = Vec::new();
@@ -97,7 +97,7 @@ pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
                     }
                     (giver::done(giver.send(fixture.store(), parts).await), expected)
                 }
-                // Another owner begins with all messages that are not marked done.
+                // A new owner begins with all messages that are not recorded as published.
                 3 => {
                     epoch += 1;
                     done += random(commit - done + 1);
@@ -142,16 +142,16 @@ pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
     }
 }
 
-/// A model of the right numbers.
+/// A simple model of the numbers that the store must give.
 #[derive(Default)]
 struct Model {
     numbers: NumberingSettings,
     now: u64,
-    /// The next number of each key, and, if the key has ended, the time at which its count is forgotten.
+    /// The next number of each key, and, if the key has ended, the time at which the store forgets this number.
     counts: HashMap<Key, (u64, Option<u64>)>,
-    /// By key and number: the data, and the time of expiry.
+    /// The retained messages, by key and number: the data of each message, and its expiry time.
     kept: BTreeMap<(Key, u64), (String, u64)>,
-    /// By key and id: the number, the data, and the time of expiry.
+    /// The remembered messages, by key and id: the number and the data of each message, and its expiry time.
     ids: HashMap<(Key, String), (u64, String, u64)>,
 }
 
@@ -221,7 +221,7 @@ impl Model {
     }
 }
 
-/// Returns a source of numbers below a bound, equal for equal seeds.
+/// Returns a source of random numbers below a given bound. Equal seeds give equal numbers.
 fn random(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     move |below| random.random_range(0..below)

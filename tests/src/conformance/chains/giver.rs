@@ -9,14 +9,15 @@ use ordain_store::{
     Partition, Store,
 };
 
-/// Times that are long compared with the duration of a case, in ms.
+/// The retention time of messages and the time for which an ended key is remembered, in ms. Both are much longer than a
+/// case takes.
 pub(in crate::conformance) const RETAIN: u64 = 100_000;
 pub(in crate::conformance) const COMPLETE: u64 = 400_000;
 
 pub(in crate::conformance) const NUMBERS: NumberingSettings =
     NumberingSettings { first: 1, retain: RETAIN, retain_events: 1_000, complete_ttl: COMPLETE };
 
-/// An origin that assigns numbers to messages for keys of one shard.
+/// A caller that assigns messages for keys of one shard: an owner with an outbox (`origin`), or a producer.
 pub(in crate::conformance) struct Giver {
     pub(in crate::conformance) to: Destination,
     pub(in crate::conformance) rules: DestinationRules,
@@ -25,7 +26,7 @@ pub(in crate::conformance) struct Giver {
 }
 
 impl Giver {
-    /// Makes an origin to an exchange, for an owner of this epoch.
+    /// Makes an owner with this epoch that assigns messages to an exchange.
     pub(in crate::conformance) fn exchange(store: &dyn Store, epoch: u64) -> Self {
         Self {
             to: Destination::Exchange("next".into()),
@@ -42,7 +43,7 @@ impl Giver {
         }
     }
 
-    /// Makes an origin to a stream whose queue has a limit of messages.
+    /// Makes an owner that assigns messages to a stream whose queue has a limit.
     pub(in crate::conformance) fn stream(
         store: &dyn Store,
         numbers: Option<NumberingSettings>,
@@ -52,7 +53,7 @@ impl Giver {
         Self { to: Destination::Stream("next".into()), rules, ..Self::exchange(store, 1) }
     }
 
-    /// Makes a producer to an exchange.
+    /// Makes a producer that assigns messages to an exchange.
     pub(in crate::conformance) fn producer(store: &dyn Store) -> Self {
         Self { origin: None, ..Self::exchange(store, 1) }
     }
@@ -86,7 +87,7 @@ impl Giver {
         self.send_lots(store, vec![self.lot(parts)]).await
     }
 
-    /// Assigns one part.
+    /// Assigns one chunk of messages.
     pub(in crate::conformance) async fn give(
         &self,
         store: &dyn Store,
@@ -96,7 +97,7 @@ impl Giver {
         self.send(store, vec![part(commit, 0, items)]).await
     }
 
-    /// Assigns one part, which must be done. Returns the result for each message.
+    /// Assigns one chunk of messages, which the store must accept. Returns the result for each message.
     pub(in crate::conformance) async fn done(
         &self,
         store: &dyn Store,
@@ -142,7 +143,7 @@ pub(in crate::conformance) fn done(reply: AssignReply) -> Vec<AssignItemReply> {
     }
 }
 
-/// Returns the reply to one group that was refused.
+/// Returns the reply to a call with one group, which the store refuses with `reply`.
 pub(in crate::conformance) fn refused(reply: AssignGroupReply) -> AssignReply {
     AssignReply::Groups(vec![reply], Vec::new())
 }

@@ -29,7 +29,8 @@ fn events_take_effect_once_with_redis_store() -> Result<()> {
     runs(&Rig::with(&store, "", "")?)
 }
 
-/// No key changes its queue while four partitions have a backlog and the broker restarts.
+/// Four partitions have a backlog, and the broker restarts. Later events of a key must arrive in the same queue as its
+/// earlier events.
 #[test]
 fn keys_stay_in_their_partitions() -> Result<()> {
     let mut rig = Rig::alone("", "", "partitions = 4")?;

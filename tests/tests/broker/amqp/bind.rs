@@ -10,8 +10,8 @@ use ordain_tests::log::in_turn;
 use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 
-/// Publishes the events of each key in turn to the stream's exchange, to an exchange that forwards all
-/// messages, and to an exchange that forwards only `k1`.
+/// Publishes events to three exchanges in turn: the stream's exchange, an exchange that forwards all messages to it,
+/// and an exchange that forwards only the messages of the key `k1` to it.
 fn publish(rig: &Rig, lines: &[String]) -> Result<()> {
     let mut messages: BTreeMap<&str, Vec<Outgoing>> = BTreeMap::new();
     for (number, line) in lines.iter().enumerate() {
@@ -38,8 +38,8 @@ fn fed(partitions: u64) -> Result<()> {
     rig.until_declared()?;
     rig.until_bound("feed", &["cases"])?;
     rig.until_bound("some", &["cases"])?;
-    // The number of keys is not a multiple of three, so that each key has events in each exchange that
-    // forwards them.
+    // The number of keys is not a multiple of three, so the events of each key reach the stream through several
+    // exchanges.
     let lines = in_turn(61, 9);
     publish(&rig, &lines)?;
     rig.check(&lines)?;

@@ -9,7 +9,7 @@ use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::Service;
 use serde_json::Value;
 
-/// Runs `ordain check --connect`, which must exit with the code. Returns its standard output and standard error.
+/// Runs `ordain check --connect`, which must exit with `code`. Returns its standard output and standard error.
 fn check(home: &Home, code: i32) -> Result<[String; 2]> {
     let output = home.output(&["check", "--connect"])?;
     let told = [String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?];
@@ -24,7 +24,7 @@ fn ensure_contains(text: &str, parts: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the names of all queues.
+/// Returns the names of all queues of the broker.
 fn queues(rig: &Rig) -> Result<Vec<String>> {
     Ok(rig.rabbit.queues()?.into_keys().collect())
 }
@@ -41,8 +41,8 @@ fn text(text: &str) -> AMQPValue {
     AMQPValue::LongString(text.into())
 }
 
-/// The check before the first start names what the start will declare, and declares nothing itself. After a start, it
-/// finds everything in the form that Ordain declares.
+/// Before the first start of the host, the check lists the objects that the start will declare, and declares nothing
+/// itself. After the start, the check reports that all objects exist in the declared form.
 #[test]
 fn new_and_declared_topologies_are_reported_and_unchanged() -> Result<()> {
     let rig = Rig::with("", "", "partitions = 4")?;
@@ -92,7 +92,8 @@ fn new_and_declared_topologies_are_reported_and_unchanged() -> Result<()> {
     Ok(())
 }
 
-/// A start of a new stream would be refused. All differences are reported at once, in the broker's words.
+/// A host could not start with these objects of another form. The check reports all differences at once, in the
+/// broker's words.
 #[test]
 fn objects_in_another_form_are_errors() -> Result<()> {
     let rig = Rig::new()?;
@@ -133,8 +134,8 @@ fn missing_objects_without_declarations_are_errors() -> Result<()> {
     Ok(())
 }
 
-/// With `declare = false`, Ordain uses a queue as it is. The check names the arguments with which the queue loses events.
-/// A queue of type stream cannot be used.
+/// With `declare = false`, Ordain uses a queue as it is. The check reports the arguments that make the queue lose
+/// events. The check reports a queue of type stream as an error.
 #[test]
 fn foreign_queue_is_described() -> Result<()> {
     let rig = Rig::with("", "", "declare = false")?;
@@ -162,7 +163,8 @@ fn foreign_queue_is_described() -> Result<()> {
     ensure_contains(&errors, &["the queue \"cases\" is of type stream"])
 }
 
-/// A later try may succeed after an operator has changed the login.
+/// A wrong login results in exit code 75, because a later attempt may succeed after an operator has corrected the
+/// login. The output must not contain the password.
 #[test]
 fn wrong_login_is_unavailable_without_the_password() -> Result<()> {
     let rig = Rig::new()?;
@@ -175,7 +177,8 @@ fn wrong_login_is_unavailable_without_the_password() -> Result<()> {
     Ok(())
 }
 
-/// A user with the documented rights can run the check. The broker may refuse to compare what the user cannot declare.
+/// A user who has only the documented rights can run the check, even if the broker refuses to compare objects that the
+/// user may not declare.
 #[test]
 fn user_with_narrow_rights_can_check() -> Result<()> {
     let rig = Rig::new()?;

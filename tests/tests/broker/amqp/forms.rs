@@ -11,11 +11,11 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
-/// The time of all events: as text, and in milliseconds since 1970.
+/// The time attribute of all events, as text and in milliseconds since 1970.
 const TIME: (&str, u64) = ("2026-01-31T12:00:00.125Z", 1_769_860_800_125);
 
-/// Converts a line to a CloudEvent in binary mode. Headers carry its attributes. The AMQP properties have
-/// other values, which the host must ignore.
+/// Converts a line to a CloudEvent in binary mode, with the attributes in headers that begin with `prefix`. The AMQP
+/// properties of the message have other values, which the host must ignore.
 fn binary(line: &str, prefix: &str) -> Result<Outgoing> {
     let event: Value = serde_json::from_str(line)?;
     let mut headers = FieldTable::default();
@@ -42,7 +42,7 @@ fn binary(line: &str, prefix: &str) -> Result<Outgoing> {
     Ok(Outgoing { routing_key, properties, body: event["data"].to_string().into_bytes() })
 }
 
-/// Converts lines to CloudEvents, alternately under the two prefixes.
+/// Converts lines to CloudEvents. The headers of the events begin with the two valid prefixes in turn.
 fn binaries(lines: &[String]) -> Result<Vec<Outgoing>> {
     let prefixes = ["cloudEvents:", "cloudEvents_"].into_iter().cycle();
     lines.iter().zip(prefixes).map(|(line, prefix)| binary(line, prefix)).collect()
@@ -57,7 +57,7 @@ fn binary_cloud_events_take_effect_in_order() -> Result<()> {
         let is_last = line.contains("\"sequence\":21");
         if is_last { line.replacen('{', "{\"endofsequence\":true,", 1) } else { line }
     };
-    // With an odd number of keys, a key has events under both prefixes.
+    // The number of keys is odd, so each key has events with both prefixes.
     let lines: Vec<String> = in_turn(7, 21).into_iter().map(end).collect();
     rig.client.publish("cases", &binaries(&lines)?)?;
     let taken = rig.client.take("out", lines.len())?;
@@ -70,8 +70,8 @@ fn binary_cloud_events_take_effect_in_order() -> Result<()> {
     service.end()
 }
 
-/// The clock of the handler returns the time of the event. The dead letter of a rejected event has all of
-/// its attributes.
+/// The clock of the handler shows the time of the event. The dead letter of a rejected event has all attributes of the
+/// event.
 #[test]
 fn cloud_event_attributes_reach_handler_and_dead_letter() -> Result<()> {
     let rig = Rig::new()?;
@@ -131,8 +131,8 @@ fn key_is_read_from_header() -> Result<()> {
     Ok(())
 }
 
-/// A queue counts the deliveries of a message in a header. A message whose only effect is a dead letter has
-/// one dead letter, regardless of the number of its deliveries.
+/// A queue counts the deliveries of a message in a header, so this header differs in each delivery. A message that is
+/// not a valid event must nevertheless result in only one dead letter.
 #[test]
 fn redelivered_message_has_one_dead_letter() -> Result<()> {
     let rig = Rig::new()?;

@@ -1,4 +1,4 @@
-//! Tests of messages that are built to break their reader.
+//! Tests of AMQP messages with invalid UTF-8 or deeply nested headers, which could make the host fail.
 
 use anyhow::{Result, ensure};
 use ordain_tests::log::in_turn;
@@ -27,7 +27,8 @@ fn invalid_utf8_and_deep_headers_become_dead_letters() -> Result<()> {
     raw.publish("cases", b"id", &table(&id), b"{\"n\":4}")?;
     let deep = nested(20_000);
     let deep = [numbered, &[(b"deep", &deep)]].concat();
-    // The reader keeps the levels below the thirty-second array as bytes, which are too large for an event.
+    // The reader does not decode the levels below the 32nd array, but keeps them as bytes. These bytes make the event
+    // too large.
     raw.publish("cases", b"deep", &table(&deep), b"{\"n\":5}")?;
 
     rig.publish(rest)?;

@@ -86,8 +86,9 @@ fn dead_letters_are_published_with_reason() -> Result<()> {
     Ok(())
 }
 
-/// Two streams write to one file. One of them still waits for an exchange when the process ends. The host has not
-/// marked the lines of this stream as published, so it must not mark any later line of the file either.
+/// Two streams write their dead letters to one file. When the process ends, the first stream still waits for an
+/// exchange, so the host has not marked the first stream's line in the file as published. The host must then not mark
+/// any later line of the file either, not even a line of the second stream.
 #[test]
 fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "partitions = 1")?;
@@ -111,8 +112,8 @@ fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     service.until("a letter of the first", || letters() == 1)?;
     rig.client.publish("others", &[event("b", 1, reject)?])?;
     service.until("a letter of the second", || letters() == 2)?;
-    // The first stream must end before the second, and the second could mark its lines meanwhile. The host
-    // retries the message of the first stream about 12 seconds after the first attempt.
+    // The shutdown must come before the host retries the message of the first stream, which happens about 12 seconds
+    // after the first attempt. The looping event keeps the second stream busy, so that it ends after the first stream.
     std::thread::sleep(Duration::from_secs(4));
     rig.client.publish("others", &[event("c", 1, json!({ "do": "loop" }))?])?;
     std::thread::sleep(Duration::from_millis(300));
@@ -128,8 +129,9 @@ fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     Ok(())
 }
 
-/// An operator binds the queue of a stream to the exchange of its dead letters. No configuration shows this binding. A
-/// letter may be processed once more, as after a repair of the handler. A letter must not circulate.
+/// An operator binds the queue of a stream to the exchange for the stream's dead letters. The host does not know this
+/// binding. A dead letter may come back as an event once, because an operator may send it again after a repair of the
+/// handler. If this event fails too, its dead letter must not come back again.
 #[test]
 fn letters_that_return_do_not_circulate() -> Result<()> {
     let admin_section = "[admin]\nlisten = \"127.0.0.1:0\"\n";
@@ -154,8 +156,8 @@ fn letters_that_return_do_not_circulate() -> Result<()> {
         causes.sort();
         Ok(causes)
     };
-    // The event and its letter are rejected. The letter about the letter, and the letter about the unreadable message,
-    // are returned.
+    // The handler rejects the event, and then the returned dead letter of this event. Two more dead letters have the
+    // cause `returned`: the dead letter of that dead letter, and the dead letter of the unreadable message.
     let expected = ["no-id", "rejected", "rejected", "returned", "returned"];
     wait_until("the letters", || Ok(causes()? == expected))?;
     std::thread::sleep(Duration::from_secs(2));

@@ -1,5 +1,5 @@
-//! Tests of links to a broker that do not answer. The host builds such a link again, whatever the client library knows
-//! about it.
+//! Tests of connections on which the broker no longer answers. The host must replace such a connection, even if the
+//! client library has not noticed the silence.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
@@ -16,39 +16,41 @@ use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 use ordain_tests::tally;
 use serde_json::json;
 
-/// The name of the broker in the test of addresses.
+/// The host name of the broker in the test in which the broker's address changes.
 const NAME: &str = "broker.test";
-/// How long a host may take to use a broker that answers again. The longest waits between two attempts are 10 seconds.
+/// How long a host may take to use the broker after the broker answers again. The host waits at most 10 seconds between
+/// two attempts.
 const RETURN_LIMIT: Duration = Duration::from_secs(45);
 /// Settings with which the client library and the broker notice a silent connection after ten minutes.
 const RARE_HEARTBEATS: [&str; 2] = ["[runtime]\nlease = \"10m\"\n", "heartbeat = \"5m\"\n"];
-/// A second stream with the same sink. Its events come from a file, so the sink gets messages while no event arrives
-/// from the broker.
+/// A second stream with the same sink. The stream's events come from a file, so the sink gets new messages even if no
+/// event arrives from the broker.
 const LINES: &str = "[streams.lines]\nhandler = \"tally\"\n\
                      source = { kind = \"file\", path = \"lines.ndjson\" }\n";
-/// The words of a connection attempt that ended without an answer.
+/// A part of the error of a connection attempt that got no answer.
 const SILENT: &str = "does not answer within 5s";
 /// The name of the thread that the client library starts for each connection.
 const LIBRARY_THREAD: &str = "lapin-io-loop";
-/// How many connections a host with one queue and one sink may have or attempt at one time: for the queue, for the
-/// sink, for its retries, and for the check of the broker.
+/// The largest number of connections that a host with one queue and one sink may have open or attempt at one time: for
+/// the queue, the sink, the retries of the sink, and the check of the broker.
 const CONNECTIONS: usize = 8;
 
-/// Returns the configuration of a rig whose broker is at another address, with settings of the process and of the
-/// broker.
+/// Returns a configuration with the broker at `url`. `sections` holds additional sections, and `broker` holds
+/// additional settings of the broker.
 fn at(url: &str, [sections, broker]: [&str; 2]) -> String {
     let text = config(url, sections, "", "");
     text.replace("[streams.cases]", &format!("{broker}[streams.cases]"))
 }
 
-/// Returns the lines of events for the second stream, whose keys differ from the keys of [`in_turn`].
+/// Returns the lines of events for the second stream. The keys of these events differ from the keys that [`in_turn`]
+/// uses.
 fn other_lines(numbers: RangeInclusive<u64>) -> Vec<String> {
     let event =
         |number| (0..10).map(move |key| line(&format!("f{key}"), number, &json!({ "n": number })));
     numbers.flat_map(event).collect()
 }
 
-/// Waits until a line of the log contains all these words.
+/// Waits until one line of the log contains all of `words`.
 fn until_line(service: &mut Service, words: &[&str]) -> Result<()> {
     let log = service.stderr_path();
     service.until(&format!("a line of the log with {words:?}"), || {
@@ -94,15 +96,16 @@ fn until_ready(service: &mut Service, address: SocketAddr) -> Result<()> {
 fn library_threads(service: &Service) -> Result<usize> {
     let mut count = 0;
     for task in std::fs::read_dir(format!("/proc/{}/task", service.id()))? {
-        // The thread may have ended.
+        // If the thread has ended meanwhile, its file is missing.
         let name = std::fs::read_to_string(task?.path().join("comm")).unwrap_or_default();
         count += usize::from(name.trim() == LIBRARY_THREAD);
     }
     Ok(count)
 }
 
-/// The link of the sink alone becomes silent and stays so. The sink connects again, and each message arrives, in the
-/// order of its key. Meanwhile the stream executes events, and the messages wait in the outbox.
+/// Silences only the connection of the sink, for the rest of the test. The sink must connect again, and each message
+/// must arrive, in the order of its key. Before that, the stream must continue to execute events, and the messages wait
+/// in the outbox.
 fn silent_sink_connects_again(settings: [&str; 2]) -> Result<()> {
     let rig = Rig::new()?;
     let proxy = Proxy::start(rig.rabbit.port())?;
@@ -121,7 +124,7 @@ fn silent_sink_connects_again(settings: [&str; 2]) -> Result<()> {
     rig.publish(rest)?;
     let started = Instant::now();
     until_outbox(&mut service, address, "messages in the outbox", |count| count > 0)?;
-    // The link of the source works: the host acknowledges the events when their effects are durable.
+    // The connection of the source still works: the host acknowledges the events when their effects are durable.
     rig.until_empty()?;
     ensure!(get(address, "/readyz")?.status == 200, "{}", service.stderr());
     ensure!(metric(address, "ordain_broker_connected")? == Some(1), "{}", service.stderr());
@@ -140,13 +143,15 @@ fn sink_with_a_silent_link_connects_again() -> Result<()> {
     silent_sink_connects_again(["", ""])
 }
 
-/// The sink has a time limit of its own, which does not depend on the heartbeats of the client library.
+/// The sink has its own time limit for the broker's answers. This limit does not depend on the heartbeats of the client
+/// library.
 #[test]
 fn sink_with_a_silent_link_connects_again_without_heartbeats() -> Result<()> {
     silent_sink_connects_again(RARE_HEARTBEATS)
 }
 
-/// The link of the source alone becomes silent and stays so. The source subscribes again. Each event takes effect once.
+/// Silences only the connection of the source, for the rest of the test. The source must subscribe on a new connection.
+/// Each event takes effect once.
 #[test]
 fn source_with_a_silent_link_subscribes_again() -> Result<()> {
     let rig = Rig::new()?;
@@ -160,7 +165,7 @@ fn source_with_a_silent_link_subscribes_again() -> Result<()> {
     rig.publish(first)?;
     let mut out = Vec::new();
     rig.take(&mut out, first.len())?;
-    // After its first events, the source subscribes anew with another prefetch.
+    // After its first events, the source subscribes again with another prefetch. The test waits until this is done.
     rig.until_empty()?;
 
     ensure!(proxy.silence("ordain cases 0") == 1, "the source has one connection");
@@ -173,8 +178,9 @@ fn source_with_a_silent_link_subscribes_again() -> Result<()> {
     service.end()
 }
 
-/// The name of the broker leads to an address that no longer answers, then to nothing, and then to another address.
-/// Source and sink resolve the name anew for each attempt. No event is lost or takes effect twice.
+/// The broker moves. First its host name does not resolve and the old address refuses connections; later the name
+/// resolves to another address. The source and the sink must resolve the name again for each attempt. No event is lost
+/// or takes effect twice.
 #[test]
 fn broker_that_moves_to_another_address_is_found() -> Result<()> {
     let name = Name(NAME);
@@ -213,8 +219,8 @@ fn broker_that_moves_to_another_address_is_found() -> Result<()> {
     service.end()
 }
 
-/// A server that accepts connections and answers no login ends a start after the time limit of a start. Each attempt
-/// has a time limit too, and the log says which.
+/// A server accepts connections but never answers a login. A starting host must retry, and must end after the time
+/// limit for a start. Each attempt has a time limit too, which the log states.
 #[test]
 fn start_at_a_server_that_answers_no_login_ends() -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -233,9 +239,9 @@ fn start_at_a_server_that_answers_no_login_ends() -> Result<()> {
     Ok(())
 }
 
-/// While a running host connects again, the server accepts connections and answers no login. Each attempt ends after a
-/// time limit, which the log says, and leaves no thread and no socket behind. The host continues when the server
-/// answers.
+/// While a running host connects again, the server accepts connections but never answers a login. Each attempt must end
+/// after a time limit, which the log states, and must leave no thread and no socket open. The host continues when the
+/// server answers.
 #[test]
 fn server_that_answers_no_login_is_left_and_tried_again() -> Result<()> {
     let rig = Rig::new()?;

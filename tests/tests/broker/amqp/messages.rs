@@ -1,4 +1,4 @@
-//! Tests of messages that are not events, and of messages that no queue accepts.
+//! Tests of received messages that are not valid events, and of published messages that no queue accepts.
 
 use anyhow::{Result, ensure};
 use lapin::BasicProperties;
@@ -49,7 +49,7 @@ fn unreadable_message_is_kept_whole() -> Result<()> {
     Ok(())
 }
 
-/// Unroutable messages wait for a queue, even after a crash, and other messages continue meanwhile.
+/// Unroutable messages wait until a queue is bound, even after a crash. Meanwhile the host publishes other messages.
 #[test]
 fn unroutable_message_is_kept() -> Result<()> {
     let rig = Rig::new()?;
@@ -77,9 +77,10 @@ fn unroutable_message_is_kept() -> Result<()> {
     service.end()
 }
 
-/// The same commits contain messages for an exchange and dead letters for a file. While the messages wait
-/// for a queue, the host writes the file, but does not advance the position to which a start truncates the
-/// file. After a kill the file still has each letter once.
+/// The same commits contain messages for an exchange and dead letters for a file. While the messages wait for a queue,
+/// the host writes the dead letters to the file. But it does not advance the position to which the next start truncates
+/// the file, because the next start publishes these commits again. After a kill, the file must contain each dead letter
+/// once.
 #[test]
 fn file_stays_exact_while_messages_wait_for_queue() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "")?;
@@ -118,8 +119,8 @@ fn file_stays_exact_while_messages_wait_for_queue() -> Result<()> {
     Ok(())
 }
 
-/// An AMQP routing key has at most 255 bytes. A longer routing key parks the key of its event, and the host
-/// cuts the routing key of a dead letter.
+/// An AMQP routing key has at most 255 bytes. If the routing key of a message is longer, the host parks the key of the
+/// event. If the routing key of a dead letter is longer, the host truncates it.
 #[test]
 fn too_long_routing_key_parks_key_and_is_cut_for_dead_letter() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "key = \"header:case\"")?;
@@ -151,8 +152,8 @@ fn too_long_routing_key_parks_key_and_is_cut_for_dead_letter() -> Result<()> {
     Ok(())
 }
 
-/// The return of one message may arrive with the confirm of another. The host keeps the unroutable messages,
-/// and no others.
+/// The broker's return of an unroutable message may arrive together with the confirm of another message. The host must
+/// keep exactly the unroutable messages.
 #[test]
 fn only_unroutable_messages_wait() -> Result<()> {
     let rig = Rig::new()?;

@@ -1,5 +1,5 @@
-//! Tests of messages that the broker refuses, of a broker that accepts nothing, and of the effects on other
-//! messages.
+//! Tests of messages that the broker refuses, and of brokers and queues that accept nothing. Other messages must not be
+//! delayed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 use serde_json::{Value, json};
 
-/// Creates a rig with more sinks, whose handler follows the instructions in its events.
+/// Creates a rig with additional sinks and with the handler `faulty`, which does what each event instructs.
 fn rig(rabbit: Rabbit, store: &str, stream: &str, sinks: &str) -> Result<Rig> {
     let rig = Rig::on(rabbit, store, stream, "")?;
     let config = rig.home.read("ordain.toml").replace("tally", "faulty");
@@ -40,7 +40,7 @@ fn with_headers(mut event: Outgoing, headers: &[(&str, &str)]) -> Outgoing {
     event
 }
 
-/// Returns the sequences of the events that caused the messages, from the ids of the messages.
+/// Returns the sequences of the events that caused the messages. Reads the sequences from the ids of the messages.
 fn sequences(taken: &[Delivery]) -> Result<Vec<u64>> {
     let sequence = |message: &Delivery| {
         let id = message.properties.message_id().as_ref().context("an id")?.to_string();
@@ -49,8 +49,8 @@ fn sequences(taken: &[Delivery]) -> Result<Vec<u64>> {
     taken.iter().map(sequence).collect()
 }
 
-/// The headers of a producer cannot make a message that the broker refuses, or give a message another id or
-/// sequence.
+/// The host copies headers of an event into the messages. No header of a producer may make the broker refuse a message,
+/// or replace the id or the sequence of a message.
 #[test]
 fn producer_headers_replace_no_reserved_header() -> Result<()> {
     let dead = "[sinks.dead]\nkind = \"amqp\"\nexchange = \"out\"\n";
@@ -93,8 +93,8 @@ fn producer_headers_replace_no_reserved_header() -> Result<()> {
     service.end()
 }
 
-/// If an event is too large, its dead letter has only the beginning of the event, because the exchange for dead letters
-/// may have a lower limit than the queue of the event.
+/// The dead letter of an event that is too large contains only the beginning of the event. The whole event could exceed
+/// the size limit of the exchange for dead letters.
 #[test]
 fn dead_letter_of_large_event_is_truncated() -> Result<()> {
     let dead =
@@ -104,7 +104,7 @@ fn dead_letter_of_large_event_is_truncated() -> Result<()> {
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let mut large = event("a", 1, &json!({}))?;
-    // Twice as large in JSON.
+    // JSON escapes each quotation mark, so these bytes are twice as large in JSON.
     large.body = vec![b'"'; 250_000];
     rig.client.publish("cases", &[large])?;
     let letter = rig.client.take("out", 1)?.pop().context("the letter")?;
@@ -116,8 +116,7 @@ fn dead_letter_of_large_event_is_truncated() -> Result<()> {
     service.end()
 }
 
-/// Takes messages until `count` different messages of keys other than `a` have arrived. Returns the messages
-/// of `a`.
+/// Receives messages until `count` different messages of keys other than `a` have arrived. Returns the messages of `a`.
 fn others(rig: &Rig, count: usize) -> Result<Vec<Delivery>> {
     let mut ids = Vec::new();
     let mut of_a = Vec::new();
@@ -138,8 +137,8 @@ fn emits(key: &str, sequences: std::ops::RangeInclusive<u64>) -> Result<Vec<Outg
     sequences.map(|sequence| event(key, sequence, &json!({ "do": "emit" }))).collect()
 }
 
-/// Publishes events of a key, from the sequence `from`, until `is_over` returns true. Takes their messages
-/// from a queue that gets no others. Each message must arrive at once, and once.
+/// Publishes events of a key, from the sequence `from`, until `is_over` returns true. Receives their messages from
+/// `queue`, which gets no other messages. Each message must arrive without delay, and exactly once.
 fn come_once(
     rig: &Rig,
     (key, queue): (&str, &str),
@@ -156,8 +155,8 @@ fn come_once(
     Ok(())
 }
 
-/// A queue that neither accepts nor refuses messages, such as a queue without a leader, delays the keys
-/// whose messages are routed there. Other messages are neither delayed nor repeated.
+/// A queue neither accepts nor refuses messages, like a quorum queue without a leader. Only keys whose messages are
+/// routed to this queue are delayed. Other messages are neither delayed nor repeated.
 #[test]
 fn unresponsive_queue_delays_only_its_keys() -> Result<()> {
     let rig = rig(Rabbit::shared()?, "", "", "")?;
@@ -180,7 +179,7 @@ fn unresponsive_queue_delays_only_its_keys() -> Result<()> {
         if held.is_none() && log.contains("neither accepted nor refused") {
             held = Some(Instant::now());
         }
-        // The first isolated retry must be in flight.
+        // Continues until the host has begun its first isolated retry of a message for the queue `a`.
         held.is_some_and(|at| at.elapsed() > Duration::from_secs(8))
             || started.elapsed() > Duration::from_mins(2)
     })?;
@@ -195,8 +194,9 @@ fn unresponsive_queue_delays_only_its_keys() -> Result<()> {
     service.end()
 }
 
-/// If a queue has confirmed no message since the host started, the broker delays all messages after the first message
-/// for this queue. The host may publish the delayed messages twice, and earlier than that first message.
+/// A queue has confirmed no message since the host started, so the broker delays all messages after the first message
+/// for this queue. The host must publish the delayed messages of other keys again, and must not wait for that first
+/// message.
 #[test]
 fn queue_that_never_confirmed_delays_only_its_keys() -> Result<()> {
     let rig = rig(Rabbit::shared()?, "", "", "")?;
@@ -216,12 +216,13 @@ fn queue_that_never_confirmed_delays_only_its_keys() -> Result<()> {
         rig.client.publish("cases", &emits(key, 1..=20)?)?;
     }
     rig.client.take("b", 20)?;
-    // The host knows by now which message delayed the others.
+    // By now, the host has found the message that delayed the others.
     let started = Instant::now();
     come_once(&rig, ("c", "c"), 1, || started.elapsed() > Duration::from_secs(10))?;
     rig.rabbit.suspend("a", false)?;
-    // After 65 seconds the broker gives up the first message of a channel that was closed long ago, and continues with
-    // the messages after it. Only confirmed messages count: all messages of each key, in order.
+    // 65 seconds after the host closed its first channel, the broker drops the first message of this channel and
+    // delivers the messages after it. These messages are not confirmed, so the test skips them until all messages of
+    // each key have arrived in order.
     let mut missing = BTreeMap::from(["a1", "a2", "a3"].map(|key| (key.to_owned(), 1..=20)));
     while missing.values().any(|of_key| !of_key.is_empty()) {
         let message = rig.client.take("a", 1)?;
@@ -245,8 +246,8 @@ fn in_order(sequences: &[u64]) -> Vec<u64> {
     seen
 }
 
-/// A message that the broker refuses delays only the messages of its key. After the broker accepts the message, the
-/// later messages of the key follow in order.
+/// A message that the broker refuses delays only the later messages of its key. When the broker accepts the message,
+/// the later messages of the key follow in order.
 #[test]
 fn refused_message_delays_only_its_key() -> Result<()> {
     let rabbit = Rabbit::with(&RabbitOptions::new().line("max_message_size = 65536"))?;
@@ -265,8 +266,8 @@ fn refused_message_delays_only_its_key() -> Result<()> {
     }
     rig.client.publish("cases", &events)?;
     service.until_says("message refused by the broker")?;
-    // All messages of the other keys arrive, some perhaps twice, and so do the messages of `a` before the
-    // refused one.
+    // All messages of the other keys arrive, and the messages of `a` before the refused message. Some of them may
+    // arrive twice.
     let mut all = others(&rig, 60)?;
     rig.until_empty()?;
     rig.client.publish("cases", &[emit("a", 21, 10)?, emit("b", 21, 10)?])?;
@@ -282,7 +283,7 @@ fn refused_message_delays_only_its_key() -> Result<()> {
     ensure!(service.stderr().contains("id=\"cases/a/"), "{}", service.stderr());
     ensure!(service.stderr().contains("larger than"), "{}", service.stderr());
 
-    // Retries of the refused message do not disturb other messages either.
+    // Retries of the refused message must not disturb other messages either.
     rig.client.queue("e")?;
     rig.client.bind("e", "out", "e")?;
     rig.client.delete_queue("out")?;
@@ -313,7 +314,7 @@ fn refused_message_delays_only_its_key() -> Result<()> {
     service.end()
 }
 
-/// Messages that wait for a queue in many shards do not delay a start.
+/// Unroutable messages wait in the outboxes of all 64 shards. These messages must not delay a start.
 #[test]
 fn start_continues_with_waiting_messages_in_all_shards() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -354,7 +355,7 @@ fn start_continues_with_waiting_messages_in_all_shards() -> Result<()> {
     service.end()
 }
 
-/// Returns how many events had an effect since the start of the process.
+/// Returns how many events have taken effect since the start of the process.
 fn effects(address: SocketAddr) -> Result<usize> {
     let metrics = get(address, "/metrics")?.body;
     let of = |line: &&str| line.starts_with("ordain_events_total") && line.contains("\"effect\"");
@@ -363,8 +364,7 @@ fn effects(address: SocketAddr) -> Result<usize> {
     Ok(line.rsplit(' ').next().context("a number")?.parse()?)
 }
 
-/// The number of messages that wait for a queue is the same after many starts as after one. No shutdown
-/// waits for them.
+/// Restarts do not increase the number of messages that wait for a queue. A shutdown does not wait for these messages.
 #[test]
 fn restarts_do_not_fill_outbox() -> Result<()> {
     let rig = rig(Rabbit::shared()?, "[runtime]\nrun_ahead = 10\n", "", "")?;
@@ -375,8 +375,8 @@ fn restarts_do_not_fill_outbox() -> Result<()> {
         .map(|key| event(&format!("k{key}"), 1, &json!({ "do": "emit" })))
         .collect::<Result<_>>()?;
     rig.client.publish("cases", &events)?;
-    // The host may have sixteen unpublished messages for each event of `run_ahead`, plus the events that
-    // were in progress at that time.
+    // The host pauses the execution of events when 16 × `run_ahead` messages are unpublished. Up to ten events that are
+    // already in progress may still add a message.
     let most = 16 * 10 + 10;
     let mut settled = 0;
     for start in 0..4 {
@@ -390,7 +390,7 @@ fn restarts_do_not_fill_outbox() -> Result<()> {
             settled = before + effects(address)?;
             Ok(settled >= most - 10)
         })?;
-        // Gives the host time to exceed the limit.
+        // A host that ignored the limit would exceed it in this time.
         std::thread::sleep(Duration::from_secs(3));
         settled = before + effects(address)?;
         ensure!((most - 10..=most).contains(&settled), "{settled} after start {start}");
@@ -414,7 +414,7 @@ fn restarts_do_not_fill_outbox() -> Result<()> {
     service.end()
 }
 
-/// A broker that accepts no messages does not delay a file sink.
+/// A broker that accepts no messages does not delay a sink that writes to a file.
 #[test]
 fn file_sink_continues_while_broker_blocks() -> Result<()> {
     let rabbit = Rabbit::start()?;
@@ -449,7 +449,8 @@ fn file_sink_continues_while_broker_blocks() -> Result<()> {
     service.end()
 }
 
-/// A key whose messages are unroutable delays its own later messages only, and they are published in order.
+/// An unroutable message delays only the later messages of its key. When a queue is bound, the host publishes them in
+/// order.
 #[test]
 fn unroutable_key_keeps_its_order() -> Result<()> {
     let rig = rig(Rabbit::shared()?, "", "", "")?;
@@ -459,7 +460,7 @@ fn unroutable_key_keeps_its_order() -> Result<()> {
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let emit = |key: &str, sequence| event(key, sequence, &json!({ "do": "emit" }));
-    // Each event of `b` follows one of `a`, and does not wait for it.
+    // Each message of `b` arrives, although the message of `a` before it is unroutable.
     for sequence in 1..=40 {
         rig.client.publish("cases", &[emit("a", sequence)?, emit("b", sequence)?])?;
         ensure!(sequences(&rig.client.take("some", 1)?)? == [sequence]);

@@ -1,4 +1,4 @@
-//! Tests of starts that are refused: each reports its reason, with the exit code for its kind of cause.
+//! Tests of starts that fail. Each start must report its reason, and end with the exit code for this kind of cause.
 
 use anyhow::{Result, ensure};
 use lapin::ExchangeKind;
@@ -8,7 +8,7 @@ use ordain_tests::host::Home;
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 
-/// Checks that a start fails with this exit code and reports these words. Returns the whole report.
+/// Checks that a start fails with the exit code `code`, and that its log contains each of `parts`. Returns the log.
 fn refused(home: &Home, code: i32, parts: &[&str]) -> Result<String> {
     let output = home.output(&RUN_WITH_SHORT_WAITS)?;
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -63,7 +63,8 @@ fn wrong_login_and_unreachable_broker_are_refused() -> Result<()> {
     refused(&rig.home, 75, &["broker unavailable", "127.0.0.1:1"]).map(drop)
 }
 
-/// Before RabbitMQ 4.0 a user needs rights only for the objects of the stream.
+/// A user who has rights only for the objects of the stream can run the host. RabbitMQ from 4.0 on requires further
+/// rights.
 #[test]
 fn user_with_narrow_rights_can_run() -> Result<()> {
     let rig = Rig::new()?;

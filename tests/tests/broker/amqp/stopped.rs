@@ -1,4 +1,5 @@
-//! Tests of `fifo` streams whose queue is lost: such a stream stops alone until an operator resumes it.
+//! Tests of `fifo` streams that lose their queue. Such a stream stops until an operator resumes it, while other streams
+//! continue.
 
 use anyhow::{Result, ensure};
 use lapin::types::{AMQPValue, FieldTable};
@@ -12,7 +13,7 @@ use serde_json::json;
 const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
 const FIFO: &str = "ordering = \"fifo\"";
 
-/// The text of the log when a stream stops.
+/// The beginning of the log line of a stream that stops.
 const STOPPED: &str = "stream stopped: the queue \"cases\" was removed";
 
 /// Returns a rig with a `fifo` stream.
@@ -32,7 +33,7 @@ fn output(rig: &Rig, args: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Resumes the stream through a running process.
+/// Resumes the stream with a command that sends the request to the running process.
 fn resume(rig: &Rig, service: &mut Service) -> Result<()> {
     let url = format!("http://{}", admin(service)?);
     let told = output(rig, &["streams", "resume", "cases", "--admin", &url])?;
@@ -40,7 +41,8 @@ fn resume(rig: &Rig, service: &mut Service) -> Result<()> {
     service.until_says("stream resumed by an operator")
 }
 
-/// Checks that no event takes effect until the stream is resumed, and that all later events take effect then.
+/// Checks that no event takes effect before the stream is resumed, and that all events of `lines` after the first 30
+/// take effect afterwards.
 fn executes_after_resume(rig: &Rig, mut service: Service, lines: &[String]) -> Result<()> {
     let (before, later) = lines.split_at(30);
     rig.publish(later)?;
@@ -52,7 +54,7 @@ fn executes_after_resume(rig: &Rig, mut service: Service, lines: &[String]) -> R
     service.end()
 }
 
-/// Publishes and executes the first 30 events of 60.
+/// Publishes the first 30 of 60 events, and waits until they have taken effect. Returns all 60 events.
 fn execute_first(rig: &Rig) -> Result<Vec<String>> {
     let lines = in_turn(3, 20);
     rig.publish(&lines[..30])?;
@@ -105,7 +107,7 @@ fn fifo_stream_stops_alone_without_its_queue() -> Result<()> {
     executes_after_resume(&rig, service, &lines)
 }
 
-/// Another program declares the queue again at once, in another form.
+/// The test removes the queue and at once declares a queue of the same name in another form.
 #[test]
 fn fifo_stream_stops_if_its_queue_is_replaced() -> Result<()> {
     let rig = rig()?;
@@ -113,7 +115,7 @@ fn fifo_stream_stops_if_its_queue_is_replaced() -> Result<()> {
     rig.until_declared()?;
     let lines = execute_first(&rig)?;
     rig.client.delete_queue("cases")?;
-    // The host may have declared the queue again already.
+    // This may fail, because the host may already have declared the queue again.
     let _ = rig.client.queue_with("cases", FieldTable::default());
     service.until_says(STOPPED)?;
     rig.until_declared()?;
@@ -124,7 +126,7 @@ fn reconnected(rabbit: &Rabbit) -> Result<ordain_tests::amqp::Client> {
     ordain_tests::amqp::Client::connect(&rabbit.url_at(rabbit.port()))
 }
 
-/// While the host does not run, nothing notices that the queue is replaced.
+/// The queue is replaced while the host does not run. The host must detect this at its next start.
 #[test]
 fn fifo_stream_whose_queue_was_replaced_before_its_start_stops() -> Result<()> {
     let rig = rig()?;
@@ -139,7 +141,7 @@ fn fifo_stream_whose_queue_was_replaced_before_its_start_stops() -> Result<()> {
     service.until_says(STOPPED)?;
     service.end()?;
 
-    // Without a process, the command writes to the store.
+    // No process runs, so the commands read and write the store themselves.
     let listed = output(&rig, &["streams", "list"])?;
     ensure!(listed.contains("was removed"), "{listed}");
     let told = output(&rig, &["streams", "resume", "cases"])?;
@@ -153,7 +155,7 @@ fn fifo_stream_whose_queue_was_replaced_before_its_start_stops() -> Result<()> {
     service.end()
 }
 
-/// The queue disappears while the host has no connection: it reconnects to an empty virtual host.
+/// The queue disappears while the host has no connection to the broker. The host reconnects to an empty virtual host.
 #[test]
 fn fifo_stream_of_a_rebuilt_broker_stops_and_resumes() -> Result<()> {
     let mut rig = rig()?;
@@ -171,7 +173,7 @@ fn fifo_stream_of_a_rebuilt_broker_stops_and_resumes() -> Result<()> {
     executes_after_resume(&rig, service, &lines)
 }
 
-/// Only partitions whose queue is lost stop.
+/// If a partition loses its queue, only this partition of the stream stops.
 #[test]
 fn other_partitions_of_a_fifo_stream_continue() -> Result<()> {
     let rig = Rig::with(ADMIN, FIFO, "partitions = 2")?;
@@ -198,7 +200,7 @@ fn other_partitions_of_a_fifo_stream_continue() -> Result<()> {
     service.end()
 }
 
-/// A process that may not declare the marker cannot detect a replaced queue, and says so.
+/// A process that has no right to declare the marker runs, and logs that it cannot detect a replaced queue.
 #[test]
 fn fifo_stream_without_right_to_a_marker_runs() -> Result<()> {
     let rig = rig()?;
@@ -209,13 +211,14 @@ fn fifo_stream_without_right_to_a_marker_runs() -> Result<()> {
     rig.until_declared()?;
     execute_first(&rig)?;
     service.until_says("queue without a marker")?;
-    // A missing queue is detected without a marker.
+    // Without a marker, the process still detects that a queue is missing.
     rig.client.delete_queue("cases")?;
     service.until_says(STOPPED)?;
     service.end()
 }
 
-/// The broker refuses connections for now. The stream, and every start meanwhile, waits.
+/// The broker refuses new connections because of a connection limit. The limit is temporary: a `fifo` stream must not
+/// stop, and a start must wait and then end with exit code 75.
 #[test]
 fn connection_limit_stops_no_stream() -> Result<()> {
     for (user, ordering) in [("limited", FIFO), ("limited-too", "")] {
@@ -245,7 +248,8 @@ fn connection_limit_stops_no_stream() -> Result<()> {
     Ok(())
 }
 
-/// A stream that has already run starts although its queue, which it must not declare, is missing.
+/// With `declare = false`, a stream whose queue is missing starts if the stream has run before. The stream waits for
+/// the queue.
 #[test]
 fn known_stream_waits_for_its_queue_at_start() -> Result<()> {
     for ordering in ["", FIFO] {
@@ -273,8 +277,9 @@ fn known_stream_waits_for_its_queue_at_start() -> Result<()> {
     Ok(())
 }
 
-/// `RabbitMQ` 3 declared the queue without a delivery limit. `RabbitMQ` 4 limits its deliveries, and its arguments cannot
-/// be changed.
+/// The queue was declared under RabbitMQ 3, without the argument for its delivery limit. RabbitMQ 4 applies a default
+/// limit to this queue, and the arguments of an existing queue cannot be changed. The stream must nevertheless use the
+/// queue.
 #[test]
 fn queue_of_rabbitmq_3_is_used_under_rabbitmq_4() -> Result<()> {
     for ordering in ["", FIFO] {
@@ -290,7 +295,7 @@ fn queue_of_rabbitmq_3_is_used_under_rabbitmq_4() -> Result<()> {
         let lines = execute_first(&rig)?;
         let is_limited = service.stderr().contains("queue declared under RabbitMQ 3");
         ensure!(is_limited == (rig.rabbit.major_version()? >= 4), "{}", service.stderr());
-        // The next start finds the same queue.
+        // The next start must use the same queue.
         service.end()?;
         let mut service = start(&rig)?;
         rig.publish(&lines[30..])?;
@@ -301,7 +306,8 @@ fn queue_of_rabbitmq_3_is_used_under_rabbitmq_4() -> Result<()> {
     Ok(())
 }
 
-/// A process without its broker executes nothing from the queue, and still accepts events over HTTP.
+/// A process that does not reach its broker is not ready, because it receives no events from the queue. But it accepts
+/// events over HTTP.
 #[test]
 fn process_without_its_broker_is_not_ready_but_accepts_events() -> Result<()> {
     let sections = format!("{ADMIN}[ingress]\nlisten = \"127.0.0.1:0\"\n");
@@ -334,7 +340,8 @@ fn process_without_its_broker_is_not_ready_but_accepts_events() -> Result<()> {
     service.end()
 }
 
-/// The host is killed between the removal of the queue, the record of the loss and the declaration of the new queue.
+/// The host is killed at different moments after the removal of the queue: before or after it records the loss, and
+/// before or after it declares the new queue. The next start must stop the stream in all cases.
 #[test]
 fn killed_host_forgets_no_loss() -> Result<()> {
     let rig = rig()?;

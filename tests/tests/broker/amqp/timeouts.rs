@@ -1,4 +1,4 @@
-//! Tests of deliveries that wait for longer than the `consumer_timeout` of the broker, after which the
+//! Tests of deliveries that stay unacknowledged for longer than the broker's `consumer_timeout`. After this time, the
 //! broker closes the channel of the consumer.
 
 use anyhow::{Result, ensure};
@@ -9,19 +9,19 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use serde_json::json;
 
-/// A part of the reason with which the broker closes a channel.
+/// A part of the reason that the broker reports when it closes the channel.
 const TIMED_OUT: &str = "delivery acknowledgement";
 
-/// Starts a broker that closes a channel with a delivery unacknowledged for this number of seconds. The
-/// broker checks for timeouts twice a second.
+/// Starts a broker that closes a channel if a delivery stays unacknowledged for `seconds` seconds. The broker checks
+/// this twice a second.
 fn hasty(seconds: u64) -> Result<Rabbit> {
     let limit = format!("consumer_timeout = {seconds}000");
     let options = RabbitOptions::new().line(&limit).parameter("channel_tick_interval", "500");
     Rabbit::shared_with(&options)
 }
 
-/// The host spills events after a missing event to the store long before the timeout. The host therefore acknowledges
-/// all deliveries in time, and the channel stays open.
+/// An event of a key is missing. Long before the timeout, the host spills the later events of the key into the store,
+/// and acknowledges their deliveries. So the channel stays open.
 #[test]
 fn waiting_key_is_acknowledged_before_consumer_timeout() -> Result<()> {
     let stream = "spill_after = \"500ms\"\ngap = { timeout = \"5m\" }";
@@ -39,7 +39,7 @@ fn waiting_key_is_acknowledged_before_consumer_timeout() -> Result<()> {
     Ok(())
 }
 
-/// A channel that the broker closes nevertheless loses no event.
+/// With a long `spill_after`, the broker closes the channel. No event is lost.
 #[test]
 fn channel_closed_by_consumer_timeout_loses_nothing() -> Result<()> {
     let stream = "spill_after = \"10m\"\ngap = { timeout = \"5m\" }";
@@ -58,8 +58,8 @@ fn channel_closed_by_consumer_timeout_loses_nothing() -> Result<()> {
     service.end()
 }
 
-/// A timeout does not end a `fifo` stream either, although the broker delivers events again that already
-/// have numbers.
+/// A timeout does not stop a `fifo` stream either, although the broker delivers events again to which the host has
+/// already assigned numbers.
 #[test]
 fn fifo_stream_continues_after_consumer_timeout() -> Result<()> {
     let stream = "ordering = \"fifo\"\nspill_after = \"10m\"\n\

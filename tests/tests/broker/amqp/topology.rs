@@ -10,14 +10,15 @@ use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
 use serde_json::json;
 
-/// Returns the number of differences that the host has found.
+/// Returns how many changes of exchanges, queues and bindings the host has found.
 fn changes(service: &mut Service) -> Result<u64> {
     Ok(metric(admin(service)?, "ordain_topology_changes_total")?.unwrap_or(0))
 }
 
 const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
 
-/// Producers often declare their exchange. A new exchange has no bindings, and the broker reports nothing.
+/// If a producer declares a deleted exchange again, the new exchange has no bindings, and the broker does not report
+/// this to the host. The host must declare the bindings again.
 #[test]
 fn bindings_of_a_replaced_exchange_are_declared_again() -> Result<()> {
     for stream in ["", "ordering = \"fifo\""] {
@@ -38,7 +39,7 @@ fn bindings_of_a_replaced_exchange_are_declared_again() -> Result<()> {
     Ok(())
 }
 
-/// Producers get an error while the exchange is missing.
+/// While the exchange is missing, producers get an error. The host must declare the exchange again.
 #[test]
 fn missing_exchange_is_declared_again_and_reported() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "partitions = 4")?;
@@ -54,7 +55,8 @@ fn missing_exchange_is_declared_again_and_reported() -> Result<()> {
     service.end()
 }
 
-/// A queue in another form is consumed, because a `sequenced` stream notices lost events by itself.
+/// A `sequenced` stream consumes a queue that another program declared again in another form, because the stream
+/// detects lost events by their sequences. The host only reports the other form.
 #[test]
 fn queue_in_another_form_is_reported() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "")?;
@@ -68,7 +70,8 @@ fn queue_in_another_form_is_reported() -> Result<()> {
     service.end()
 }
 
-/// A refusal lasts until an operator acts. A single log line would be lost among others, so the host repeats it.
+/// A refused login lasts until an operator acts. The host repeats its warning, because a single log line is easily
+/// overlooked.
 #[test]
 fn refused_subscription_is_reported_repeatedly() -> Result<()> {
     for (user, ordering) in [("other", ""), ("another", "ordering = \"fifo\"")] {
@@ -111,7 +114,8 @@ fn refused_subscription_is_reported_repeatedly() -> Result<()> {
     Ok(())
 }
 
-/// RabbitMQ 4 delivers messages by priority, so that a `fifo` stream would take them in another order.
+/// RabbitMQ 4 delivers messages with a higher priority first. So a `fifo` stream executes prioritised messages in
+/// another order than they were published.
 #[test]
 fn priorities_in_a_fifo_stream_are_reported() -> Result<()> {
     let rig = Rig::with("", "ordering = \"fifo\"", "")?;
@@ -125,7 +129,7 @@ fn priorities_in_a_fifo_stream_are_reported() -> Result<()> {
     service.end()
 }
 
-/// Such a queue would deliver only messages that are published after the start of the host.
+/// A queue of type stream would deliver only messages that are published after the start of the host.
 #[test]
 fn queue_of_type_stream_is_refused() -> Result<()> {
     for ordering in ["", "ordering = \"fifo\""] {
@@ -150,7 +154,8 @@ fn queue_of_type_stream_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// The broker cuts off its answers about a queue with a long name. They still show that the queue is of type stream.
+/// The broker truncates the texts of its errors about a queue with a long name. The host must nevertheless recognise
+/// that the queue is of type stream.
 #[test]
 fn queue_of_type_stream_with_a_long_name_is_refused() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "declare = false")?;
@@ -182,7 +187,8 @@ fn classic_queue_without_declarations_is_used() -> Result<()> {
     service.end()
 }
 
-/// A queue with arguments is used as it is too. The log names the arguments with which the queue loses events.
+/// The host also uses a queue with unusual arguments as it is. The log names the arguments that make the queue lose
+/// events.
 #[test]
 fn queue_with_arguments_and_without_declarations_is_used() -> Result<()> {
     for kind in ["classic", "quorum"] {
@@ -207,7 +213,8 @@ fn queue_with_arguments_and_without_declarations_is_used() -> Result<()> {
     Ok(())
 }
 
-/// The events that were published before the binding was declared again are lost. The log names them.
+/// Events are lost if they are published after the exchange was replaced and before the host declares the bindings
+/// again. The log warns of this.
 #[test]
 fn replaced_exchange_is_reported() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "")?;
@@ -220,7 +227,7 @@ fn replaced_exchange_is_reported() -> Result<()> {
     wait_until("a count", || Ok(changes(&mut service)? > 0))?;
     wait_until("the marker", || Ok(!rig.rabbit.bound_to_exchange("cases")?.is_empty()))?;
     service.end()?;
-    // The same while no host runs.
+    // The exchange is replaced again, this time while no host runs.
     rig.client.delete_exchange("cases")?;
     rig.client.exchange("cases", ExchangeKind::Fanout)?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
@@ -232,7 +239,8 @@ fn replaced_exchange_is_reported() -> Result<()> {
     service.end()
 }
 
-/// The bindings of earlier configurations still deliver. The host names them, and a command removes them.
+/// Bindings that only an earlier configuration named still route messages to the queue. The host reports these
+/// bindings, and a command removes them.
 #[test]
 fn bindings_of_earlier_configurations_are_named_and_removed() -> Result<()> {
     let bind =
@@ -266,7 +274,7 @@ fn bindings_of_earlier_configurations_are_named_and_removed() -> Result<()> {
     ensure!(rig.home.rows(&unbind)?.is_empty());
     service.end()?;
 
-    // Without the stream, its bindings still fill its queue.
+    // The configuration no longer has the stream `cases`, but the bindings still route messages to its queue.
     let other = config(&url, ADMIN, "", "").replace("streams.cases", "streams.other");
     let other =
         other.replace("queue = \"cases\"", "queue = \"other\"").replace("\"cases\"", "\"others\"");
@@ -280,8 +288,8 @@ fn bindings_of_earlier_configurations_are_named_and_removed() -> Result<()> {
     Ok(())
 }
 
-/// A queue that another program binds to the exchange of the stream takes a part of the messages, and most keys change
-/// their partition.
+/// Another program binds a fifth queue to the exchange of the stream. The exchange then distributes the keys over five
+/// queues, so most keys change their partition.
 #[test]
 fn keys_that_change_their_partition_are_reported() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "partitions = 4")?;
@@ -299,14 +307,15 @@ fn keys_that_change_their_partition_are_reported() -> Result<()> {
     service.end()
 }
 
-/// A policy or an argument makes the broker drop messages, which the stream never receives.
+/// If a policy or an argument makes a queue drop messages, the broker moves them to the exchange `cases.dropped`. The
+/// host must report them, because the stream never receives them.
 #[test]
 fn dropped_messages_are_reported() -> Result<()> {
     for ordering in ["", "ordering = \"fifo\""] {
         let rig = Rig::with(ADMIN, ordering, "")?;
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
         rig.until_declared()?;
-        // The broker moves a dropped message to this exchange.
+        // The test publishes to `cases.dropped` itself, as the broker does with a dropped message.
         rig.publish(&in_turn(1, 1))?;
         rig.client.take("out", 1)?;
         let message = from_line(&line("a", 1, &json!({ "n": 1 })))?;
@@ -322,7 +331,8 @@ fn dropped_messages_are_reported() -> Result<()> {
     Ok(())
 }
 
-/// Two streams read one exchange. Only the first configures the binding that feeds the exchange.
+/// Two streams have queues at one exchange. Only the first stream configures the binding from another exchange to this
+/// exchange. If the first stream is removed, the second stream still needs this binding.
 #[test]
 fn unbinding_keeps_what_another_stream_needs() -> Result<()> {
     let bind = "bind = [{ exchange = \"amq.topic\", routing_key = \"#\" }]";

@@ -1,4 +1,5 @@
-//! Tests of data that the store holds between two streams, after another program has changed the data.
+//! Tests of events that wait in the store for a stream. Another program damages these events, or the counters that
+//! number them.
 
 use anyhow::{Context, Result, ensure};
 use ordain_servers::Redis;
@@ -6,7 +7,7 @@ use ordain_tests::host::Home;
 use ordain_tests::service::Service;
 use serde_json::json;
 
-/// Returns the configuration of a stream with a source in the store, to which the test publishes events.
+/// Returns the configuration of a stream whose events wait in the store. The test publishes these events.
 fn config(redis: &Redis) -> String {
     format!(
         "[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 1\n[streams.orders]\nhandler = \"ledger\"\n\
@@ -23,7 +24,7 @@ fn publish(home: &Home, key: &str) -> Result<()> {
     home.rows(&[&args[..], &["--json"]].concat()).map(drop)
 }
 
-/// An unreadable event becomes a dead letter with its bytes. The events after it take effect.
+/// An unreadable event becomes a dead letter that holds the bytes of the event. The events after it take effect.
 #[test]
 fn unreadable_queued_event_becomes_dead_letter() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -46,8 +47,8 @@ fn unreadable_queued_event_becomes_dead_letter() -> Result<()> {
     Ok(())
 }
 
-/// A damaged counter stops the numbering of its key, and the error names the counter. After the repair the
-/// numbering continues.
+/// If the counter of a key is damaged, the store assigns no numbers to events of the key, and the error names the
+/// counter. After the repair, the store assigns numbers again.
 #[test]
 fn damaged_counter_stops_numbering_until_repaired() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -63,7 +64,7 @@ fn damaged_counter_stops_numbering_until_repaired() -> Result<()> {
     publish(&home, "b")?;
     redis.command(&["HDEL", log, "ca"])?;
     publish(&home, "b")?;
-    // A value of another Redis type replaces the whole log.
+    // A value of another Redis type replaces the Redis key that holds all queues.
     redis.command(&["RENAME", log, "aside"])?;
     redis.command(&["SET", log, "something else"])?;
     let failed = home.output(&["publish", "orders", "--key", "c", "--type", "transaction"])?;

@@ -1,4 +1,4 @@
-//! A test of a stream whose memory does not hold all messages that the store lost.
+//! A test of a process that no longer has all messages in memory that the store has lost.
 
 use anyhow::{Context, Result, bail, ensure};
 use jiff::Timestamp;
@@ -10,7 +10,7 @@ use ordain_tests::log::{line, text};
 use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
-/// The number of lost messages, and their size. Memory holds 16 MiB of them.
+/// The number of lost messages. Together they are larger than the 16 MiB of messages that a process keeps in memory.
 const LOST: u64 = 60;
 const BYTES: usize = 512 << 10;
 
@@ -20,12 +20,13 @@ fn lines(from: u64, to: u64) -> String {
     text(&(from..=to).map(event).collect::<Vec<_>>())
 }
 
-/// Redis loses more messages between two streams than memory holds. The process ends, and the record states the
-/// destination, the commits that emitted the messages, and a time before the first of these commits.
+/// Redis loses more messages between two streams than the process keeps in memory, so the process cannot send them
+/// again. The process ends. The log of the process has a record of the loss with the destination, the commits that
+/// emitted the messages, and a time before the first of these commits.
 #[test]
 fn record_of_messages_beyond_memory_states_their_commits() -> Result<()> {
     let redis = Redis::start(&[])?;
-    // The memory budget has room for all lost commits, so only messages are lost.
+    // The memory budget is large enough to repeat all lost commits, so only messages are lost.
     let config = format!(
         "[runtime]\nmemory_budget = \"4GiB\"\n\
          [store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 1\n\
@@ -40,7 +41,8 @@ fn record_of_messages_beyond_memory_states_their_commits() -> Result<()> {
     let home = Home::new(&["faulty", "tally"], &config)?;
     home.write("cases.ndjson", "")?;
     let mut service = Service::start(&home, &["run"])?;
-    // A store that goes back to a time before the claim would lose commits for good.
+    // The process must have its claim before the snapshot. If the store lost the claim, the process would end for that
+    // reason.
     http::ready(&mut service)?;
     let until_effects = |service: &Service, count: u64| {
         let printed = wait_until("the effects of all messages", || {

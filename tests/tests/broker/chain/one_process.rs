@@ -1,4 +1,5 @@
-//! Tests of three streams that feed each other (stages), in one process with the embedded store.
+//! Tests of three streams (stages) in one process with the embedded store. The messages of each stage are the events of
+//! the next.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,8 +15,8 @@ use serde_json::Value;
 
 use super::support::{check_stages, ledger};
 
-/// Returns the configuration: from a file through three streams to a file. `sequenced` states whether the
-/// sinks between the streams number their messages.
+/// Returns a configuration in which events pass from a file through three streams to another file. If `sequenced` is
+/// true, the sinks between the streams number their messages.
 fn config(ordering: &str, sequenced: bool) -> String {
     format!(
         r#"
@@ -39,7 +40,8 @@ fn statements(home: &Home) -> Result<Vec<Value>> {
     file.lines().map(|line| serde_json::from_str(line).with_context(|| line.to_owned())).collect()
 }
 
-/// Checks that the file has each statement once, with consecutive numbers for each order.
+/// Checks that `statements` contains `right` different statements, and that their numbers are consecutive for each
+/// order.
 fn check_numbers(statements: &[Value], right: usize) -> Result<()> {
     let rows = statements.iter().map(|statement| {
         let part = |name: &str| Some(statement[name].as_str()?.to_owned());
@@ -65,19 +67,19 @@ fn run_ends_after_all_stages() -> Result<()> {
     ledger.check(statements.iter().map(|statement| statement["data"].clone()))?;
     check_numbers(&statements, ledger.statements())?;
     check_stages(&home, &ledger)?;
-    // A second run finds nothing to do.
+    // A second run executes no event.
     let report = home.run_once()?;
     ensure!(report["delivered"] == 0, "{report}");
     Ok(())
 }
 
-/// Kills the process several times, each time after more input.
+/// Adds input and kills the process, several times in turn.
 fn kill_on_the_way(home: &Home, ledger: &Ledger, seed: u64) -> Result<()> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     home.write("ledger.ndjson", "")?;
     for part in ledger.batches.chunks(ledger.batches.len().div_ceil(12)) {
         home.append("ledger.ndjson", text(part))?;
-        // Each run lasts at least until the handlers and the store are ready.
+        // Kills each process only after its handlers and its store are ready.
         let mut service = Service::start(home, &["run"])?;
         service.until_says("handler version active")?;
         std::thread::sleep(Duration::from_millis(rng.random_range(0..120)));
@@ -86,7 +88,7 @@ fn kill_on_the_way(home: &Home, ledger: &Ledger, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// The test kills the process with `kill -9` several times; the file still has each statement once.
+/// The test ends the process by `kill -9` several times. The file must contain each statement once.
 #[test]
 fn killed_process_numbers_each_statement_once() -> Result<()> {
     let home = Home::new(&["ledger"], &config("sequenced", true))?;
@@ -99,8 +101,8 @@ fn killed_process_numbers_each_statement_once() -> Result<()> {
     check_stages(&home, &ledger)
 }
 
-/// The sinks assign no numbers. The streams number the messages themselves, and recognise repeats by message
-/// id.
+/// The sinks assign no numbers. Each `fifo` stream numbers its events itself, and recognises repeated events by their
+/// ids.
 #[test]
 fn fifo_streams_need_no_numbers() -> Result<()> {
     let home = Home::new(&["ledger"], &config("fifo", false))?;
@@ -120,7 +122,7 @@ fn fifo_streams_need_no_numbers() -> Result<()> {
     check_stages(&home, &ledger)
 }
 
-/// A stage that is slower than the previous stage makes that stage wait, and no queue grows without limit.
+/// If a stage is slower than the previous stage, the previous stage waits. So no queue grows without limit.
 #[test]
 fn full_queue_delays_previous_stage() -> Result<()> {
     let config = config("sequenced", true)
@@ -134,12 +136,13 @@ fn full_queue_delays_previous_stage() -> Result<()> {
     check_stages(&home, &ledger)
 }
 
-/// An event that a stage rejects is a dead letter of this stage, and the stages continue without it.
+/// An event that one stage rejects becomes a dead letter of this stage. All stages continue with the other events.
 #[test]
 fn rejected_event_stays_in_its_stage() -> Result<()> {
     let home = Home::new(&["ledger"], &config("sequenced", true))?;
     let mut ledger = ledger(5);
-    // The events of batch 60 have an earlier month than the events before them: the handler rejects them.
+    // The handler rejects the events of batch 60, because their month is earlier than the month of the events before
+    // them.
     let batches = std::mem::take(&mut ledger.batches);
     let broken: Vec<String> = batches
         .iter()

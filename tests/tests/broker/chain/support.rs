@@ -1,4 +1,4 @@
-//! The ledger of the tests, and the check of the final state of each stage.
+//! The input of the tests, and a check of the final state of each stage.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::ledger::Ledger;
 
-/// Creates a ledger of 10,000 transactions over 500 orders, in batches of 100.
+/// Creates the input: 10,000 transactions of 500 orders, in batches of 100.
 pub(super) fn ledger(seed: u64) -> Ledger {
     Ledger::new(seed, 10_000, 500, 100)
 }
 
-/// Checks that each key of each stage has processed all of its events, without a gap and without a repeat,
-/// and is completed. Reads from the store, or from the process that has it open.
+/// Checks for each stage that every key is completed and has executed each of its events once. Reads the keys from the
+/// store, or from the process that has the store open.
 pub(super) fn check_stages(home: &Home, ledger: &Ledger) -> Result<()> {
     let batches = BTreeMap::from([("main".to_owned(), ledger.batches.len() as u64)]);
     for (stream, right) in

@@ -1,5 +1,5 @@
-//! Tests of three streams that feed each other, in two processes with RabbitMQ and Redis. The tests kill both processes
-//! several times.
+//! Tests of three streams in two processes with RabbitMQ and Redis. The messages of each stream are the events of the
+//! next. The tests kill both processes several times.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use serde_json::Value;
 
 use super::support::{check_stages, ledger};
 
-/// Servers, two hosts of one configuration, and queues that record the messages between the streams.
+/// Two hosts with the same configuration, their servers, and queues that receive a copy of each message between the
+/// streams.
 struct Pair {
     redis: Redis,
     rabbit: Rabbit,
@@ -26,7 +27,7 @@ struct Pair {
     hosts: [Service; 2],
 }
 
-/// The second and third stream, which receive their events from the broker.
+/// The configuration of the second and the third stream, which receive their events from the broker.
 const OVER_THE_BROKER: &str = r#"
 [streams.orders]
 handler = "ledger"
@@ -95,7 +96,7 @@ impl Pair {
         self.client.publish("ledgers", &batches)
     }
 
-    /// Kills one of the hosts, and starts another host instead.
+    /// Kills the host with the index `which`, and starts a new host in its place.
     fn kill(&mut self, which: usize) -> Result<()> {
         self.hosts[which].kill()?;
         self.hosts[which] = Self::host(&self.home)?;
@@ -109,7 +110,8 @@ impl Pair {
         Ok(self.home.rows(&list)?.len())
     }
 
-    /// Returns all messages of a queue. One call returns no more than may be unacknowledged at one time.
+    /// Returns all messages of a queue. Calls `take_all` repeatedly, because one call returns only the messages that
+    /// the broker delivers without an acknowledgement.
     fn seen(&self, queue: &str) -> Result<Vec<Delivery>> {
         let mut seen = Vec::new();
         loop {
@@ -121,7 +123,7 @@ impl Pair {
         }
     }
 
-    /// Ends the hosts after all statements are made, and checks all results.
+    /// Waits until all statements are made, ends the hosts, and checks all results.
     fn check(mut self, ledger: &Ledger) -> Result<()> {
         wait_for_command("all statements", || Ok(self.ended()? >= ledger.statements()))?;
         for host in &mut self.hosts {
@@ -154,7 +156,7 @@ impl Pair {
     }
 }
 
-/// Returns key, number and id of a message.
+/// Returns the key, the number and the id of a message.
 fn row(delivery: &Delivery) -> Result<(String, u64, String)> {
     let number = header(delivery, "X-Sequence-ID").context("a number")?.parse()?;
     let id = delivery.properties.message_id().as_ref().context("an id")?.to_string();
@@ -166,7 +168,7 @@ fn killed_on_the_way(between: &str, seed: u64) -> Result<()> {
     let ledger = ledger(seed);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let order = [0, 1, 0, 1, 1, 0];
-    // Each kill follows new input.
+    // Before each kill, the hosts get new events.
     for (which, part) in
         order.into_iter().zip(ledger.batches.chunks(ledger.batches.len().div_ceil(order.len())))
     {

@@ -1,5 +1,5 @@
-//! Tests of two sinks that lead to one stream: the sinks number their messages together, in the order in
-//! which the handler emitted them.
+//! Tests of two sinks that feed one stream. The messages of both sinks share one number range per key, and the numbers
+//! follow the order in which the handler emitted the messages.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn messages_of_both_sinks_are_numbered_once() -> Result<()> {
     for sequence in 1..=400 {
         for key in 0..10 {
             let sink = if rng.random() { "p" } else { "q" };
-            // The type identifies the event.
+            // The type of the message shows which event caused the message.
             let data = json!({ "do": "emit", "sink": sink, "type": format!("{sequence}") });
             lines.push(line(&format!("k{key}"), sequence, &data));
             *keys.entry(format!("k{key}")).or_default() += 1;

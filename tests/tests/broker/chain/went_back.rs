@@ -18,8 +18,8 @@ use super::support::check_stages;
 
 const SHARDS: u32 = 2;
 
-/// Creates the home of three streams that feed each other (stages), with a store that may go back in time. The second
-/// stage is slow, so that messages wait for it.
+/// Creates a home with three streams (stages); the messages of each are the events of the next. The second stage is
+/// slow, so messages wait for it in the store.
 fn home(redis: &Redis) -> Result<Home> {
     let config = format!(
         r#"
@@ -54,7 +54,8 @@ fn waiting(redis: &Redis) -> Result<u64> {
     Ok(all)
 }
 
-/// Returns the published statements, each once: the host may publish a line again after the store went back.
+/// Returns the published statements, each once. After the store has gone back in time, the host may publish a statement
+/// again.
 fn statements(service: &Service) -> Result<Vec<Value>> {
     let mut statements = BTreeMap::new();
     let out = service.stdout();
@@ -79,13 +80,14 @@ fn finish(home: &Home, ledger: &Ledger, mut service: Service) -> Result<()> {
     check_stages(home, ledger)
 }
 
-/// The first stage assigns lost messages again, although no new input arrives.
+/// The store loses messages between the first and the second stage. The first stage must send them again, although no
+/// new input arrives.
 #[test]
 fn lost_messages_are_assigned_again() -> Result<()> {
     let redis = Redis::start(&[])?;
     let home = home(&redis)?;
     let mut service = Service::start(&home, &["run"])?;
-    // A store that goes back to a time before a claim ends the process, so the claims must be older than the snapshot.
+    // The process must have its claims before the snapshot, because a process ends if the store loses its claim.
     http::ready(&mut service)?;
     let ledger = Ledger::new(11, 4_000, 100, 50);
     let (some, rest) = ledger.batches.split_at(ledger.batches.len() / 2);
@@ -104,15 +106,15 @@ fn lost_messages_are_assigned_again() -> Result<()> {
     finish(&home, &ledger, service)
 }
 
-/// The store goes back several times, while all stages are busy.
+/// The store goes back in time several times, while all stages are busy.
 #[test]
 fn rollbacks_lose_and_repeat_nothing() -> Result<()> {
     for seed in 0..2 {
         let redis = Redis::start(&[])?;
         let home = home(&redis)?;
         let mut service = Service::start(&home, &["run"])?;
-        // A store that goes back to a time before a claim ends the process, so the claims must be older than the
-        // snapshot.
+        // The process must have its claims before the first snapshot, because a process ends if the store loses its
+        // claim.
         http::ready(&mut service)?;
         let ledger = Ledger::new(seed, 4_000, 200, 25);
         let mut rng = ChaCha8Rng::seed_from_u64(seed);

@@ -1,4 +1,4 @@
-//! Tests of a Redis whose clock jumps.
+//! Tests of a store in Redis while the clock of the Redis server jumps.
 
 use anyhow::{Context, Result, ensure};
 use ordain_servers::{Clock, Options, Redis};
@@ -12,12 +12,13 @@ use serde_json::json;
 use super::support::{SECTIONS, ingress, metric, post_all, printed};
 
 const HOUR: i64 = 3_600;
-/// The hours by which the clock of the server differs from the clock of the system, in order.
+/// The differences between the clock of the server and the clock of the system, in hours. The test sets them one after
+/// the other.
 const OFFSETS: [i64; 4] = [2, 0, -2, 0];
 
-/// One host reads the only partition, and three hosts accept events, while the clock of the server jumps forward and
-/// back. Each event takes effect once and in order, at the same host. No event counts as lost, except the events that the
-/// server really loses in the end.
+/// Three hosts accept events while the clock of the server jumps forward and back. The first host owns the only
+/// partition, and must keep it. Each event takes effect once and in order. At the end, the server loses some events,
+/// and only these events may count as lost.
 #[test]
 fn events_take_effect_while_the_clock_of_redis_jumps() -> Result<()> {
     const LOST: u64 = 400;
@@ -52,8 +53,8 @@ fn events_take_effect_while_the_clock_of_redis_jumps() -> Result<()> {
         Ok(sent)
     };
     for hours in OFFSETS {
-        // The second host does not know yet that its events were read. The other hosts make the first calls after the
-        // jump.
+        // When the clock jumps, the second host has not learned yet that the reader has read the second host's events.
+        // After the jump, the two other hosts call the store first.
         post_part(1)?;
         clock.set(hours * HOUR)?;
         post_part(2)?;
@@ -66,7 +67,8 @@ fn events_take_effect_while_the_clock_of_redis_jumps() -> Result<()> {
     tally::check(&by_key(&lines)?, &printed(&services))?;
     ensure!(services[1..].iter().all(|service| service.stdout().is_empty()), "the partition moved");
 
-    // When the second host has counted these events, it has also checked the earlier events.
+    // The second host accepts these events, and the server loses them. When the second host has counted them as lost,
+    // it has also checked all events that it accepted earlier.
     let early = redis.snapshot()?;
     services[0].pause()?;
     let unread: Vec<String> = (0..LOST)

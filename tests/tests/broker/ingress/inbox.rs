@@ -1,5 +1,5 @@
-//! Tests of events over HTTP for a stream of the broker: an event takes effect once, whether it arrives over HTTP, over
-//! the broker or over both, and also while the broker is down.
+//! Tests of events that arrive over HTTP for a stream whose source is RabbitMQ. Each event takes effect once, even if
+//! it also arrives over RabbitMQ, and even while RabbitMQ is down.
 
 use anyhow::{Result, ensure};
 use ordain_servers::{Proxy, Rabbit, wait_until};
@@ -12,8 +12,8 @@ use ordain_tests::tally;
 
 use super::support::{ONE, SECTIONS, ingress, into_file, post, post_all, waits};
 
-/// Stops the broker and starts it again. With one partition, the host processes events of all keys while the
-/// broker is away.
+/// Makes the broker unavailable by `stop`, and available again by `come_back`. The stream has one partition, so the
+/// host can process the events of all keys while the broker is unavailable.
 fn broker_goes(
     stop: impl Fn(&Rabbit) -> Result<()>,
     come_back: impl Fn(&Rabbit) -> Result<()>,
@@ -25,7 +25,8 @@ fn broker_goes(
     let address = ingress(&mut service)?;
     rig.until_declared()?;
     let mut lines = in_turn(40, 20);
-    // This event has the maximum number of extensions, and so has its copy in the broker.
+    // This event has the maximum number of extension attributes. The message that the inbox publishes for it must have
+    // them all.
     for at in 0..128 {
         lines[10].insert_str(1, &format!("\"x{at}\":\"1\","));
     }
@@ -34,7 +35,7 @@ fn broker_goes(
     let until = |count: usize| {
         wait_until(&format!("{count} effects"), || Ok(home.lines("out.ndjson") >= count))
     };
-    // Some events arrive both over HTTP and over the broker.
+    // Some events arrive both over HTTP and from the broker.
     post_all(address, first)?;
     rig.publish(&first[50..150])?;
     until(first.len())?;
@@ -42,7 +43,8 @@ fn broker_goes(
     stop(&rig.rabbit)?;
     post_all(address, second)?;
     until(first.len() + second.len())?;
-    // The host detects repeats and conflicts without the broker.
+    // Without the broker, the host still accepts a repeated event, and still rejects a different event with the same
+    // id.
     ensure!(post(address, ONE, &second[7])?.status == 202);
     ensure!(post(address, ONE, &second[7].replace("\"n\":", "\"m\":"))?.status == 409);
     come_back(&rig.rabbit)?;
@@ -71,21 +73,21 @@ fn broker_crash_delays_no_http_event() -> Result<()> {
     broker_goes(Rabbit::kill, Rabbit::restart)
 }
 
-/// Connections stay open, and the broker does not reply.
+/// The broker is paused: its connections stay open, but it does not reply.
 #[test]
 fn paused_broker_delays_no_http_event() -> Result<()> {
     broker_goes(Rabbit::pause, Rabbit::resume)
 }
 
-/// The broker accepts no messages because of its memory limit. The host notices that after the time limit of a message,
-/// and then processes the events without the broker.
+/// The broker accepts no messages because of its memory limit. The host detects this when the time limit for the first
+/// message runs out, and then processes the events without the broker.
 #[test]
 fn blocked_publishing_keeps_no_http_event_waiting() -> Result<()> {
     broker_goes(|rabbit| rabbit.limit_memory(0.00001), |rabbit| rabbit.limit_memory(0.4))
 }
 
-/// The link on which the host publishes events from HTTP becomes silent and stays so. The host notices that although
-/// the client library would notice it only after ten minutes.
+/// The test silences the connection on which the inbox publishes events. The host must replace this connection soon,
+/// although the client library would detect the silence only after ten minutes.
 #[test]
 fn silent_link_of_the_inbox_is_replaced() -> Result<()> {
     let rig = Rig::new()?;
@@ -112,7 +114,7 @@ fn silent_link_of_the_inbox_is_replaced() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// A process that starts without the broker still accepts events.
+/// A process that starts while the broker is down accepts events over HTTP.
 #[test]
 fn process_starts_without_broker() -> Result<()> {
     let rig = Rig::alone("", "", "")?;

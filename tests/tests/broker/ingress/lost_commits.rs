@@ -1,5 +1,5 @@
-//! Tests of a host that cannot repeat lost commits and ends: the record in its log states the commits that the store
-//! had and no longer has.
+//! Tests of a host that ends because it cannot repeat commits that the store has lost. The record in its log must state
+//! these commits.
 
 use anyhow::{Context, Result, bail, ensure};
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ use super::support::{ONE, SECTIONS, ingress, post, post_all};
 
 const SHARDS: u32 = 2;
 
-/// Returns the configuration of one stream with events over HTTP.
+/// Returns a configuration with one stream whose events arrive over HTTP.
 fn config(redis: &Redis, runtime: &str) -> String {
     format!(
         "{SECTIONS}[runtime]\n{runtime}\n\
@@ -26,25 +26,25 @@ fn config(redis: &Redis, runtime: &str) -> String {
     )
 }
 
-/// Returns events of separate keys.
+/// Returns events that each have their own key.
 fn events(name: &str, count: usize) -> Vec<String> {
     (0..count).map(|at| line(&format!("{name}{at}"), 1, &json!({ "n": at }))).collect()
 }
 
-/// Waits until the host has printed this number of messages.
+/// Waits until the host has printed at least `count` messages.
 fn until_effects(service: &Service, count: usize) -> Result<()> {
     let printed =
         wait_until("the effects of all events", || Ok(service.stdout().lines().count() >= count));
     printed.with_context(|| service.stderr())
 }
 
-/// Returns the number of the last commit of each shard.
+/// Returns the number of the last commit in each shard.
 fn last_commits(redis: &Redis) -> Result<Vec<u64>> {
     (0..SHARDS).map(|shard| last_commit(redis, shard, "cases")).collect()
 }
 
-/// Waits until the host has failed. Returns the data of the only record of lost commits, and the number of the record's
-/// shard.
+/// Waits until the host has ended with an error. Returns the data of the only record of lost commits in its log, and
+/// the shard that the record names.
 fn record_of_end(service: &mut Service) -> Result<(Value, usize)> {
     let status = service.wait()?;
     let log = service.stderr();
@@ -60,8 +60,8 @@ fn record_of_end(service: &mut Service) -> Result<(Value, usize)> {
     Ok((record["data"].clone(), shard as usize))
 }
 
-/// Redis loses everything, also the claim of the host. The record states all commits of the host in the shard, says that
-/// the claim is lost too, and states no time.
+/// Redis loses all data, and so the host's claim too. The record must state all commits of the host in the shard and
+/// the loss of the claim. The record must state no time.
 #[test]
 fn record_of_lost_claim_states_all_commits_of_the_host() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -72,7 +72,8 @@ fn record_of_lost_claim_states_all_commits_of_the_host() -> Result<()> {
     until_effects(&service, 40)?;
     let last = last_commits(&redis)?;
     redis.command(&["FLUSHALL"])?;
-    // The host may already reject this event. If it accepts the event, it soon finds the loss.
+    // The host may reject this event because it has already detected the loss. If it accepts the event, the event makes
+    // the host write to the store and detect the loss.
     let _ = post(address, ONE, &events("b", 1)[0]);
     let (data, shard) = record_of_end(&mut service)?;
     let last = last[shard];
@@ -83,17 +84,18 @@ fn record_of_lost_claim_states_all_commits_of_the_host() -> Result<()> {
     Ok(())
 }
 
-/// Redis loses more commits than memory holds. The record states the first and the last of all lost commits of the
-/// shard, their number, and a time before the first of them.
+/// Redis loses more commits than the host keeps in memory. The record must state the first and the last lost commit of
+/// the shard, the number of lost commits, and a time before the first of them.
 #[test]
 fn record_of_commits_beyond_memory_states_all_lost_commits() -> Result<()> {
-    // An eighth of the smallest memory budget is 2 MiB. Each event takes more than 300 bytes there.
+    // The host keeps commits to repeat in an eighth of its memory budget. Here this is 2 MiB, and each event takes more
+    // than 300 bytes of it.
     const LOST: usize = 20_000;
     let redis = Redis::start(&[])?;
     let home = Home::new(&["tally"], &config(&redis, "memory_budget = \"16MiB\""))?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
-    // A store that goes back to a time before the claim would have lost the claim too.
+    // The host must have its claim before the snapshot. Otherwise the store would lose the claim too.
     http::ready(&mut service)?;
     let began = Timestamp::now().as_millisecond();
     post_all(address, &events("a", 40))?;

@@ -1,5 +1,5 @@
-//! Events over HTTP for a stream of the broker, in two processes with four partitions. Each process accepts events of
-//! all keys, whichever process owns the key.
+//! Tests of events that arrive over HTTP for a stream whose source is RabbitMQ, with two processes and four partitions.
+//! Each process accepts events of all keys, even if the other process owns the key's partition.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -15,9 +15,9 @@ use serde_json::Value;
 
 use super::support::{ONE, SECTIONS, ingress, into_file, post, post_all, waits};
 
-/// Servers, and two hosts that print their messages.
+/// The servers, and two hosts that print their messages.
 struct Pair {
-    /// The output of processes that have ended.
+    /// The output of the processes that have ended.
     earlier: String,
     rig: Rig,
     homes: [Home; 2],
@@ -27,7 +27,8 @@ struct Pair {
 }
 
 impl Pair {
-    /// Starts the pair with additional sections and settings of the stream.
+    /// Starts the servers and both hosts. `sections` holds additional sections of the configuration, and `stream` holds
+    /// additional settings of the stream.
     fn start(sections: &str, stream: &str) -> Result<Self> {
         let redis = Redis::start(&[])?;
         let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
@@ -44,22 +45,23 @@ impl Pair {
         Ok(Self { earlier: String::new(), rig, homes, services, addresses, redis })
     }
 
-    /// Returns the whole output, in complete lines.
+    /// Returns the complete lines that all processes have printed since the start.
     fn printed(&self) -> String {
         let whole = |text: String| text[..text.rfind('\n').map_or(0, |at| at + 1)].to_owned();
         let now: String = self.services.iter().map(|service| whole(service.stdout())).collect();
         format!("{}{now}", self.earlier)
     }
 
-    /// Waits until `count` different messages were printed: a crash may print messages twice.
+    /// Waits until the processes have printed `count` different messages. After a crash, a message may be printed
+    /// twice.
     fn until(&self, count: usize) -> Result<()> {
         wait_until(&format!("{count} effects"), || {
             Ok(self.printed().lines().collect::<BTreeSet<_>>().len() >= count)
         })
     }
 
-    /// Waits until the queues in the store are empty. A host removes published events a little later, and until then
-    /// the queues delay later events of their keys.
+    /// Waits until the inbox in the store is empty. A host removes an event from the inbox a little after it has
+    /// published the event. Until then, the event delays later events of its key.
     fn until_removed(&self) -> Result<()> {
         wait_until("empty queues in the store", || {
             let waits = (0..16).map(|shard| {
@@ -83,7 +85,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Stops all processes when no events wait any more. Returns the output.
+    /// Waits until no events wait, and stops all processes. Returns the whole output.
     fn end(mut self) -> Result<String> {
         self.rig.until_empty()?;
         for service in &mut self.services {
@@ -94,8 +96,9 @@ impl Pair {
     }
 }
 
-/// Sorts each key's messages by sequence, whichever process printed them. Drops equal lines that a crash printed again.
-/// The hash in each message shows its predecessors.
+/// Sorts the lines of both processes by sequence, and drops lines that were printed again after a crash. The hash in
+/// each message still shows after which other messages the handler emitted it, so the test can check the order of
+/// execution.
 fn in_order(all: &str) -> Result<String> {
     let lines: BTreeSet<&str> = all.split_inclusive('\n').collect();
     let sequence = |line: &str| {
@@ -108,12 +111,12 @@ fn in_order(all: &str) -> Result<String> {
     Ok(lines.into_iter().map(|(_, line)| line).collect())
 }
 
-/// Checks that while the broker is down, the pair processes events of keys that have a record, and events of new keys
-/// wait.
+/// Checks two rules for the time in which the broker is down. The hosts process events of keys that have a key record.
+/// Events of new keys wait.
 fn each_process_accepts_events(stream: &str) -> Result<()> {
     let pair = Pair::start("", stream)?;
     let known = in_turn(40, 20);
-    // Makes some hundred events for each shard.
+    // The new keys have some hundred events in each shard.
     let new: Vec<String> =
         in_turn(1_000, 10).into_iter().filter(|line| !known.contains(line)).collect();
     let (first, rest) = known.split_at(100);
@@ -122,7 +125,8 @@ fn each_process_accepts_events(stream: &str) -> Result<()> {
     for (at, line) in first.iter().enumerate() {
         ensure!(post(pair.addresses[at % 2], ONE, line)?.status == 202);
     }
-    // In a `fifo` stream the order of arrival counts: the originals must precede their copies.
+    // In a `fifo` stream, the order of arrival counts. So all events must have arrived over HTTP before their copies
+    // arrive from the broker.
     pair.until(first.len())?;
     pair.rig.publish(&first[50..])?;
     pair.rig.until_empty()?;
@@ -130,15 +134,15 @@ fn each_process_accepts_events(stream: &str) -> Result<()> {
     pair.rig.rabbit.kill()?;
     post_all(pair.addresses[0], second)?;
     post_all(pair.addresses[1], &new)?;
-    // Waiting new keys do not delay other keys.
+    // The waiting events of new keys must not delay other keys.
     post_all(pair.addresses[1], third)?;
     pair.until(first.len() + second.len() + third.len())?;
     pair.rig.rabbit.restart()?;
     post_all(pair.addresses[0], fourth)?;
     pair.until(known.len() + new.len())?;
     let all: Vec<String> = known.iter().chain(&new).cloned().collect();
-    // A key's messages may come from both processes: partitions move at the start, and if a process does not reach the
-    // broker.
+    // Each of the two processes may have printed messages of the same key, because a partition may have moved: at the
+    // start, or while a process did not reach the broker.
     tally::check(&by_key(&all)?, &in_order(&pair.end()?)?)
 }
 
@@ -152,9 +156,9 @@ fn each_process_accepts_fifo_events() -> Result<()> {
     each_process_accepts_events("ordering = \"fifo\"")
 }
 
-/// The owner of half of the partitions dies while the broker is down: the other process takes over the accepted events
-/// of the dead owner's keys. A process that starts during the outage accepts events, and processes its share of them
-/// when the broker is up again.
+/// While the broker is down, the owner of half of the partitions dies. The other process must execute the events that
+/// the dead owner accepted. A process that starts during the outage accepts events, and executes the events of its
+/// share when the broker is available again.
 #[test]
 fn other_process_takes_over_while_the_broker_is_down() -> Result<()> {
     let mut pair = Pair::start("[runtime]\nlease = \"2s\"\n", "")?;
@@ -167,7 +171,7 @@ fn other_process_takes_over_while_the_broker_is_down() -> Result<()> {
     pair.rig.until_empty()?;
     pair.rig.rabbit.kill()?;
     post_all(pair.addresses[0], second)?;
-    // The process is killed while it processes events.
+    // Kills the process while it executes events.
     pair.kill_one()?;
     post_all(pair.addresses[1], third)?;
     pair.until(first.len() + second.len() + third.len())?;

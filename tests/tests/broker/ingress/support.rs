@@ -1,4 +1,4 @@
-//! The address of the ingress, and requests to it.
+//! Helpers for tests of the HTTP listener for events (the ingress): its address, and requests to it.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -21,11 +21,11 @@ pub(super) fn ingress(service: &mut Service) -> Result<SocketAddr> {
 pub(super) const ONE: &str = "application/cloudevents+json";
 pub(super) const BATCH: &str = "application/cloudevents-batch+json";
 
-/// The listeners for events and for operators.
+/// The configuration of two HTTP listeners: for events, and for operators.
 pub(super) const SECTIONS: &str =
     "[ingress]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n";
 
-/// Replaces the sink in a configuration by a file, which needs no broker.
+/// Replaces the sink in a configuration by a sink that writes to a file, and so does not depend on the broker.
 pub(super) fn into_file(text: &str, path: &str) -> String {
     let sink = "kind = \"amqp\"\nexchange = \"out\"";
     text.replace(sink, &format!("kind = \"file\"\npath = \"{path}\""))
@@ -39,7 +39,8 @@ pub(super) fn post_all(address: SocketAddr, lines: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the whole lines that services have printed, each once: a process may print a line again after a crash.
+/// Returns the complete lines that the services have printed, each line once. After a crash, a process may print a line
+/// again.
 pub(super) fn printed(services: &[Service]) -> String {
     let mut seen = BTreeSet::new();
     let mut all = String::new();
@@ -51,12 +52,12 @@ pub(super) fn printed(services: &[Service]) -> String {
     all
 }
 
-/// Returns how many events are not published yet, from the metrics of the process.
+/// Returns how many events wait in the inbox, according to the metrics of the process.
 pub(super) fn waits(service: &mut Service) -> Result<u64> {
     metric(service, "ordain_inbox_events")
 }
 
-/// Returns the sum of a metric of the process over all labels.
+/// Returns the value of a metric of the process, summed over all labels.
 pub(super) fn metric(service: &mut Service, name: &str) -> Result<u64> {
     Ok(http::metric(http::admin(service)?, name)?.unwrap_or(0))
 }

@@ -16,18 +16,20 @@ use serde_json::{Value, json};
 
 use super::support::{LINES, SECTIONS, ingress, into_file, post, post_all};
 
-/// The number of events of each name: more than the host prefetches.
+/// The number of events that [`events`] returns. This number is larger than the prefetch of the host, so some of the
+/// events wait in the store.
 const EVENTS: usize = 3_000;
 /// The number of shards in the tests that read the queues in Redis.
 const SHARDS: u32 = 4;
 
-/// Returns events of separate keys, so that a line of the output identifies the event that took effect.
+/// Returns events that each have their own key, so that a line of the output identifies the event that took effect. All
+/// keys begin with `name`.
 fn events(name: &str) -> Vec<String> {
     (0..EVENTS).map(|at| line(&format!("{name}{at}"), 1, &json!({ "n": at }))).collect()
 }
 
-/// Returns how many events of each name took effect, and checks that no event took effect twice. A message may be
-/// published again.
+/// Returns for each name how many of its events took effect. Ignores repeated messages, and checks that no event took
+/// effect twice.
 fn effects(service: &Service) -> Result<BTreeMap<char, usize>> {
     let mut ids = BTreeSet::new();
     let mut counts = BTreeMap::new();
@@ -42,8 +44,9 @@ fn effects(service: &Service) -> Result<BTreeMap<char, usize>> {
     Ok(counts)
 }
 
-/// After the server went back, new events get numbers of earlier events. The host does not mistake any of them for the
-/// earlier event with its number, and it counts the events that were lost unread.
+/// After the server went back in time, it assigns the numbers of lost events to new events. The host must execute the
+/// new events, although it has already seen their numbers. The host must also count the lost events that it had not
+/// read.
 #[test]
 fn events_accepted_after_rollback_take_effect() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -59,7 +62,7 @@ fn events_accepted_after_rollback_take_effect() -> Result<()> {
     )?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
-    // The stream is slow, so that most of these events wait.
+    // The stream is slow, so most of these events wait.
     post_all(address, &events("a"))?;
     let early = redis.snapshot()?;
     post_all(address, &events("b"))?;
@@ -77,8 +80,8 @@ fn events_accepted_after_rollback_take_effect() -> Result<()> {
     service.end()
 }
 
-/// The inbox (events over HTTP for a stream of the broker) is in the store too. The server goes back while the broker is
-/// down and events wait in the inbox.
+/// The server goes back in time while the broker is down. Events for the broker's stream arrived over HTTP, and wait in
+/// the inbox in the store.
 #[test]
 fn inbox_events_accepted_after_rollback_take_effect() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -110,7 +113,7 @@ fn inbox_events_accepted_after_rollback_take_effect() -> Result<()> {
     service.end()
 }
 
-/// Returns a key of each shard, in the order of the shards. No key contains another one.
+/// Returns one key of each shard, in the order of the shards. No key is a part of another key.
 fn key_of_each_shard(name: &str) -> Vec<String> {
     let of = |shard| {
         let mut keys = (0..).map(|number| format!("{name}{number}."));
@@ -130,9 +133,9 @@ fn waiting(master: &mut Connection) -> Result<Vec<u64>> {
     Ok(counts)
 }
 
-/// A request has events for all shards. A master that is split from the Sentinel gets all but one of them. It is replaced
-/// before the host can write the last one, and the new master lacks the others. The host must write them once more before
-/// it answers 202.
+/// A request has one event for each of four shards. A network split separates the master from the Sentinel. The host
+/// writes three of the events to this master. Before the host can write the fourth event, the Sentinel makes the
+/// replica master, which lacks the first three. The host must write these three events again before it answers 202.
 #[test]
 fn accepted_request_survives_the_end_of_a_split() -> Result<()> {
     let group = Sentinel::behind_proxies(&Options::new())?;
@@ -172,8 +175,8 @@ fn accepted_request_survives_the_end_of_a_split() -> Result<()> {
             let is_held = proxy.counts().requests_held == 1;
             Ok(is_held && waiting(cut_off.connection())? == [1, 1, 1, 0])
         })?;
-        // The Sentinel does not wait until the master is down in its view, because the host answers the request after
-        // ten seconds at the latest.
+        // A command starts the failover at once. If the Sentinel waited until it considers the master down, the host
+        // would meanwhile answer the request with an error, after ten seconds.
         group.sentinel().command(&["SENTINEL", "FAILOVER", group.name()])?;
         group.until_replaced()?;
         group.reunite()?;
@@ -193,8 +196,9 @@ fn lost_events(admin: SocketAddr) -> Result<usize> {
     Ok(usize::try_from(lost)?)
 }
 
-/// One host reads the only partition, and another host accepts its events. While the reader is paused, the server loses
-/// accepted events. The host that accepted them counts and logs exactly these events, although it reads no queue.
+/// One host owns the only partition and reads its queue. Another host accepts the events. While the reading host is
+/// paused, the server loses accepted events. The accepting host must count and log exactly these events as lost,
+/// although it reads no queue.
 #[test]
 fn lost_events_for_another_process_are_counted() -> Result<()> {
     const SOME: usize = 400;
@@ -223,14 +227,14 @@ fn lost_events_for_another_process_are_counted() -> Result<()> {
     reader.pause()?;
     post_all(address, &events("b")[..SOME])?;
     redis.go_back(&early)?;
-    // The entries of these events have the numbers of the lost entries.
+    // The queue entries of these events get the numbers of the lost entries.
     post_all(address, &events("c")[..SOME])?;
     reader.resume()?;
     until_effects(&reader, 'c').with_context(|| reader.stderr())?;
     let counted = wait_until("the count of the lost events", || Ok(lost_events(admin)? >= SOME));
     counted.with_context(|| accepting.stderr())?;
-    // The events that took effect are not counted later either: the host has checked all events when the reader has
-    // processed further events, and it has found the loss of others.
+    // The accepting host must not count the events that took effect later either. So the test makes it check all of
+    // them: the reader executes more events, and the server then loses some others, which the accepting host detects.
     post_all(address, &events("d")[..SOME])?;
     until_effects(&reader, 'd').with_context(|| reader.stderr())?;
     let early = redis.snapshot()?;
@@ -254,9 +258,9 @@ fn lost_events_for_another_process_are_counted() -> Result<()> {
     accepting.end()
 }
 
-/// The host that reads the only partition dies after the server has lost events that another host accepted. The other
-/// host takes the partition over while it still waits for news of these events. It counts each of them once, and the
-/// events that the server still has take effect.
+/// The server loses events that one host accepted for the partition of another host. Then the owner of the partition
+/// dies. The accepting host takes over the partition, before it knows whether its events were read. The accepting host
+/// must count each lost event once, and the events that the server still has must take effect.
 #[test]
 fn lost_events_are_counted_once_over_a_takeover() -> Result<()> {
     const SOME: usize = 400;
@@ -294,8 +298,7 @@ fn lost_events_are_counted_once_over_a_takeover() -> Result<()> {
     accepting.end()
 }
 
-/// Makes a home with a `fifo` stream that has the default settings. `store` is the part of the configuration that
-/// describes the store in Redis.
+/// Creates a home with a `fifo` stream that has the default settings. `store` holds settings of the store in Redis.
 fn default_home(store: &str) -> Result<Home> {
     let config = format!(
         "{SECTIONS}[store]\nkind = \"redis\"\n{store}\
@@ -305,7 +308,7 @@ fn default_home(store: &str) -> Result<Home> {
     Home::new(&["tally"], &config)
 }
 
-/// Returns events of 60 keys that begin with the name, alternating between the keys.
+/// Returns events of 60 keys in turn. All keys begin with `name`.
 fn events_in_turn(name: &str, count: usize) -> Vec<String> {
     const KEYS: usize = 60;
     let event = |at: usize| {
@@ -314,8 +317,8 @@ fn events_in_turn(name: &str, count: usize) -> Vec<String> {
     (0..count).map(event).collect()
 }
 
-/// Returns the messages of the keys that begin with the name. Returns each message once, because it may be published
-/// again.
+/// Returns the messages of the keys that begin with `name`. A message may have been published repeatedly, but is
+/// returned once.
 fn messages(service: &Service, name: &str) -> Result<Vec<String>> {
     let mut ids = BTreeSet::new();
     let mut messages = Vec::new();
@@ -329,7 +332,7 @@ fn messages(service: &Service, name: &str) -> Result<Vec<String>> {
     Ok(messages)
 }
 
-/// Checks that each of these events took effect once, in the order of its key.
+/// Checks that each event of `lines` took effect once, in the order of its key.
 fn check_effects(service: &Service, name: &str, lines: &[String]) -> Result<()> {
     tally::check(&by_key(lines)?, &text(&messages(service, name)?))
 }
@@ -344,8 +347,8 @@ fn post_until_effects(service: &mut Service, name: &str, lines: &[String]) -> Re
     check_effects(service, name, lines)
 }
 
-/// Each master of a Cluster is replaced by a replica that lacks the last accepted events. No connection breaks. With
-/// `after_effects`, all of these events have taken effect before the takeover.
+/// Replaces each master of a Cluster by a replica that lacks the last accepted events. No connection breaks. If
+/// `after_effects` is true, the test waits before the takeover until all these events have taken effect.
 fn take_over_cluster(after_effects: bool) -> Result<()> {
     const MASTERS: usize = 3;
     const SOME: usize = 1_560;
@@ -391,23 +394,24 @@ fn take_over_cluster(after_effects: bool) -> Result<()> {
     service.end()
 }
 
-/// The host is quiet, and all events in the old masters have taken effect. The new masters assign the numbers of some of
-/// these events to later events. The host must not remove the later events unread, and must not count an earlier event
-/// as lost.
+/// Before the takeover, all accepted events have taken effect, so the host is idle. The new masters then assign the
+/// numbers of some of these events to later events. The host must not remove the later events unread, and must count no
+/// event as lost.
 #[test]
 fn events_after_takeover_of_a_cluster_take_effect() -> Result<()> {
     take_over_cluster(true)
 }
 
-/// Some of the events may still wait in the old masters. The later events take effect, and the host counts exactly the
-/// events without effect as lost.
+/// At the takeover, some of the accepted events may still wait in the old masters. All later events must take effect.
+/// The host must count exactly the events without effect as lost.
 #[test]
 fn events_lost_by_takeover_of_a_cluster_are_counted() -> Result<()> {
     take_over_cluster(false)
 }
 
-/// Another program removes the empty queues of a stream from a running host's store, and nothing else. Later events get
-/// the numbers of events that the host has read. They must take effect nevertheless, and no event counts as lost.
+/// While a host runs, another program removes the empty queues of a stream from Redis, and nothing else. Later events
+/// then get numbers that the host has already seen. These events must nevertheless take effect, and the host must count
+/// no event as lost.
 #[test]
 fn events_after_removal_of_the_queues_take_effect() -> Result<()> {
     const MANY: usize = 6_000;

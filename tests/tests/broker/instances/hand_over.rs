@@ -24,8 +24,8 @@ fn events_take_effect_once_while_instances_change() -> Result<()> {
         fleet.until_shared(&[&first, &second, &third])?;
         first.service.end()?;
         fleet.until_shared(&[&second, &third])?;
-        // A new process on the machine of the killed host could detect its death at once. No process starts there, so
-        // the lease must expire.
+        // If a process started on the same machine after the kill, it could detect the death of the host at once. In
+        // this test no process starts, so the lease must expire.
         second.service.kill()?;
         fleet.until_shared(&[&third])?;
         Ok(third)
@@ -34,7 +34,7 @@ fn events_take_effect_once_while_instances_change() -> Result<()> {
     fleet.rig.until_empty()
 }
 
-/// The events have no sequences: the order of the queues is the order of the stream.
+/// Events of a `fifo` stream have no sequences, so they must be executed in the order of the queues.
 #[test]
 fn fifo_stream_keeps_order_when_handed_over() -> Result<()> {
     let fleet = Fleet::new("lease = \"2s\"", "ordering = \"fifo\"")?;
@@ -62,7 +62,7 @@ fn fifo_stream_keeps_order_when_handed_over() -> Result<()> {
     fleet.rig.until_empty()
 }
 
-/// Replies of the store are slow or lost while partitions change owners.
+/// The replies of the store are slow or lost while partitions change owners.
 #[test]
 fn handovers_survive_slow_and_lost_replies() -> Result<()> {
     let fleet = Fleet::new("", "")?;
@@ -138,7 +138,7 @@ fn instances_and_wanted_count_are_reported() -> Result<()> {
     let text = fleet.rig.home.output(&["instances"])?;
     let text = String::from_utf8(text.stdout)?;
     ensure!(text.lines().count() == 1 + 2 + 1 + 1 + 4, "{text}");
-    // Until the length of the queues is known, the wanted number is the current number of instances.
+    // Until the host knows the lengths of the queues, it reports the current number of instances as the wanted number.
     wait_until("the wanted number of instances", || {
         let scale = host.get("/v1/scale/cases")?.json()?;
         ensure!(scale["instances"] == 2 && scale["lag"] == 0, "{scale}");
@@ -148,7 +148,7 @@ fn instances_and_wanted_count_are_reported() -> Result<()> {
     let page = host.get("/metrics")?.body;
     ensure!(page.contains("# TYPE ordain_wanted_instances gauge"), "{page}");
 
-    // An unroutable message delays the shutdown for a moment.
+    // An unroutable message delays the shutdown for a moment, so that the test can observe the leaving instance.
     fleet.rig.client.delete_queue("out")?;
     fleet.rig.publish(&in_turn(20, 1))?;
     other.service.until_says("no queue takes")?;
@@ -165,8 +165,8 @@ fn instances_and_wanted_count_are_reported() -> Result<()> {
     Ok(())
 }
 
-/// Instances may run different streams, even while one instance still has to publish messages of a stream that the
-/// other does not run. All instances of a stream must configure the same number of partitions.
+/// Two instances with one store may run different streams, even if messages of a stream wait to be published that only
+/// one of them runs. But all instances of a stream must configure the same number of partitions.
 #[test]
 fn instances_may_run_different_streams() -> Result<()> {
     let fleet = Fleet::new("", "")?;
@@ -181,8 +181,8 @@ fn instances_may_run_different_streams() -> Result<()> {
         ensure!(status.code() == Some(code) && said.contains(words), "{status} {said}");
         Ok(())
     };
-    // The first refusal is temporary: its cause ends with the first instance. The second refusal is
-    // permanent.
+    // The first refusal is temporary (exit code 75), because its cause is another running instance. The second refusal
+    // is permanent (exit code 78), because the data in the store was written with four partitions.
     refused(75, "runs stream cases with source.partitions = 4")?;
     fleet.rig.client.delete_queue("out")?;
     let lines = in_turn(5, 5);

@@ -1,4 +1,4 @@
-//! Tests of instances that still act as owners after another instance became the owner.
+//! Tests of instances that still act as the owner of a partition after another instance has become its owner.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use super::support::{Fleet, Host, while_published};
 const PAUSE: Duration = Duration::from_millis(20);
 const TAKEN: &str = "another process has taken the partition over";
 
-/// Isolates one of two hosts for longer than its lease. The other host takes over all partitions. After the
-/// release the first host gets its share again.
+/// Isolates one of two hosts by `keep`, for longer than its lease. The other host takes over all partitions. After
+/// `release`, the first host gets its share again.
 fn keep_from(
     keep: impl Fn(&Host) -> Result<()>,
     release: impl Fn(&Host) -> Result<()>,
@@ -32,7 +32,8 @@ fn keep_from(
         keep(&stale)?;
         fleet.until_shared(&[&other])
     })?;
-    // All events are published while the first host is isolated.
+    // The other host has taken over, so all effects of the first half are published while the first host is still
+    // isolated.
     let mut out = Vec::new();
     fleet.rig.take(&mut out, first.len())?;
     release(&stale)?;
@@ -53,8 +54,7 @@ fn paused_owner_is_fenced() -> Result<()> {
     keep_from(|host| host.service.signal("STOP"), |host| host.service.signal("CONT"), true)
 }
 
-/// Changes rows of leases directly in the store, to imitate a store that went back in time. Returns the number of
-/// changed rows.
+/// Changes leases directly in Redis, to imitate a store that went back in time. Returns the number of changed leases.
 fn rewrite(fleet: &Fleet, row: impl Fn(&[String; 3]) -> Option<[String; 3]>) -> Result<usize> {
     let leases = "ordain:{0}:leases";
     let about = "ordain:{0}:about";
@@ -72,7 +72,7 @@ fn rewrite(fleet: &Fleet, row: impl Fn(&[String; 3]) -> Option<[String; 3]>) -> 
     Ok(changed)
 }
 
-/// Returns the id under which the leases name a host.
+/// Returns the id of a host in the leases.
 fn id(fleet: &Fleet, host: &Host) -> Result<String> {
     let name = format!("/{}", host.service.id());
     let rows = fleet.rig.home.rows(&["instances", "--json"])?;
@@ -91,7 +91,7 @@ fn goes_on(fleet: &Fleet, hosts: &[&Host]) -> Result<()> {
     fleet.rig.until_empty()
 }
 
-/// The store assigns the leases of one host to another host that does not know of them.
+/// In the store, the leases of one host change to another host, and neither host knows of the change.
 #[test]
 fn lease_of_unaware_instance_is_resolved() -> Result<()> {
     let fleet = Fleet::new("", "")?;
@@ -108,7 +108,8 @@ fn lease_of_unaware_instance_is_resolved() -> Result<()> {
     goes_on(&fleet, &[&first, &second])
 }
 
-/// The store has lost the release of leases by one host and their assignment to the other.
+/// One host releases leases and another host acquires them. The store then loses both changes, so it shows the first
+/// host as the owner again.
 #[test]
 fn reappeared_lease_is_resolved() -> Result<()> {
     let fleet = Fleet::new("", "")?;
@@ -127,7 +128,7 @@ fn reappeared_lease_is_resolved() -> Result<()> {
     goes_on(&fleet, &[&first, &second])
 }
 
-/// The store has lost the leases of active owners, but no commit. Each owner acquires its leases again.
+/// The store loses the leases of active owners, but no commit. Each owner acquires its leases again.
 #[test]
 fn lost_leases_are_acquired_again() -> Result<()> {
     let fleet = Fleet::new("", "")?;
@@ -147,14 +148,15 @@ fn lost_leases_are_acquired_again() -> Result<()> {
     goes_on(&fleet, &[&first, &second])
 }
 
-/// The AMQP channels of the host stay open, and no other consumer reads the host's queues until the host itself
-/// releases them.
+/// The host does not reach the store, but its AMQP channels stay open. So no other consumer gets messages from the
+/// host's queues until the host itself releases them.
 #[test]
 fn owner_with_silent_store_is_replaced() -> Result<()> {
     keep_from(|host| host.to_redis.set(Mode::HalfOpen), |host| host.to_redis.set(Mode::Pass), false)
 }
 
-/// The isolated host still reaches the store, and announces its own state there.
+/// The isolated host does not reach the broker. The host still reaches the store, and writes there that it does not
+/// reach the broker.
 #[test]
 fn owner_with_silent_broker_is_replaced() -> Result<()> {
     keep_from(
@@ -174,8 +176,8 @@ fn owner_without_store_is_replaced() -> Result<()> {
     keep_from(|host| host.to_redis.set(Mode::Refuse), |host| host.to_redis.set(Mode::Pass), false)
 }
 
-/// The new owner publishes the messages that the paused owner committed and could not publish. The paused
-/// owner does not publish them again.
+/// The paused owner committed messages that it could not publish. The new owner publishes them. When the paused owner
+/// continues, it must not publish them again.
 #[test]
 fn backlog_of_paused_owner_is_published_once() -> Result<()> {
     let fleet = Fleet::new("lease = \"2s\"", "")?;
@@ -192,8 +194,8 @@ fn backlog_of_paused_owner_is_published_once() -> Result<()> {
     stale.service.signal("STOP")?;
     fleet.until_shared(&[&other])?;
     other.service.until_says("no queue takes")?;
-    // Waits until no message is in flight: when the queue returns, such a message could overtake an earlier message
-    // that was unroutable.
+    // Waits until no message is on the way to the broker. When the queue is declared again, such a message could
+    // overtake an earlier message that was unroutable.
     std::thread::sleep(Duration::from_secs(1));
     fleet.rig.client.queue("out")?;
     fleet.rig.client.bind("out", "out", "#")?;
@@ -210,8 +212,8 @@ fn backlog_of_paused_owner_is_published_once() -> Result<()> {
     stale.service.end()
 }
 
-/// The host retries a refused message in isolation, over a connection of its own. If this connection takes longer than
-/// the lease lasts, another owner publishes the message.
+/// A host retries a refused message over a separate connection. While this connection is being established, the lease
+/// of the host expires, and another owner publishes the message. The first host must then not publish it.
 #[test]
 fn isolated_retry_of_stale_owner_publishes_nothing() -> Result<()> {
     let fleet = Fleet::on(Rabbit::start()?, "lease = \"2s\"", "")?;
@@ -231,8 +233,8 @@ fn isolated_retry_of_stale_owner_publishes_nothing() -> Result<()> {
     };
     fleet.rig.until_empty()?;
 
-    // The host retries 30 seconds after the refusal. Just before that the servers stop replying, so its lease is still
-    // valid when it begins the retry.
+    // The host retries 30 seconds after the refusal. The servers stop replying to it just before the retry, so its
+    // lease is still valid when the retry begins.
     until(29.2);
     stale.to_rabbit.set(Mode::HalfOpen)?;
     stale.to_redis.set(Mode::HalfOpen)?;
@@ -240,7 +242,7 @@ fn isolated_retry_of_stale_owner_publishes_nothing() -> Result<()> {
     let other = fleet.start_with(faulty)?;
     fleet.until_shared(&[&other])?;
     fleet.rig.client.take("out", 1)?;
-    // The host still waits for the connection.
+    // At this time, the host still waits for the separate connection.
     until(33.5);
     stale.to_rabbit.set(Mode::Pass)?;
     std::thread::sleep(Duration::from_secs(5));

@@ -1,4 +1,4 @@
-//! A broker, a store, and any number of hosts.
+//! A broker, a store in Redis, and any number of hosts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use ordain_tests::service::Service;
 /// The number of partitions of the stream.
 pub(super) const PARTITIONS: usize = 4;
 
-/// Servers behind proxies, and a client.
+/// The servers that the hosts share, and a client of the broker.
 pub(super) struct Fleet {
     pub(super) redis: Redis,
     pub(super) rig: Rig,
@@ -24,7 +24,7 @@ pub(super) struct Fleet {
 
 /// A host with its own proxies to the servers.
 pub(super) struct Host {
-    /// Owns the folder of the host.
+    /// Keeps the folder of the host until the host is dropped.
     _home: Home,
     pub(super) service: Service,
     pub(super) to_redis: Proxy,
@@ -32,17 +32,18 @@ pub(super) struct Host {
 }
 
 impl Fleet {
-    /// Starts servers for a fleet with settings of `[runtime]` and of the stream.
+    /// Starts the servers of a fleet. `runtime` holds settings of the section `[runtime]`, and `stream` holds settings
+    /// of the stream.
     pub(super) fn new(runtime: &str, stream: &str) -> Result<Self> {
         Self::on(Rabbit::shared()?, runtime, stream)
     }
 
-    /// Starts a fleet on a broker that is running.
+    /// Starts the servers of a fleet that uses an already running broker.
     pub(super) fn on(rabbit: Rabbit, runtime: &str, stream: &str) -> Result<Self> {
         let redis = Redis::start(&[])?;
         let sections = format!("[runtime]\n{runtime}\n");
         let store = format!("{sections}[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
-        // The home of the rig is for commands only.
+        // No host runs in the home of the rig. The test runs commands there.
         let rig = Rig::on(rabbit, &store, stream, &source())?;
         Ok(Self { redis, rig, sections, stream: stream.to_owned() })
     }
@@ -66,7 +67,7 @@ impl Fleet {
         Ok(Host { _home: home, service, to_redis, to_rabbit })
     }
 
-    /// Returns the partitions of each process, by process id, as in the store.
+    /// Returns the partitions that each process owns according to the store, by process id.
     pub(super) fn owners(&self) -> Result<BTreeMap<u32, Vec<u64>>> {
         let mut owners = BTreeMap::new();
         for row in self.rig.home.rows(&["instances", "--json"])? {
@@ -80,7 +81,7 @@ impl Fleet {
         Ok(owners)
     }
 
-    /// Waits until these hosts own all partitions, evenly.
+    /// Waits until these hosts own all partitions, and each host owns an even share.
     pub(super) fn until_shared(&self, hosts: &[&Host]) -> Result<()> {
         let even = PARTITIONS / hosts.len()..=PARTITIONS.div_ceil(hosts.len());
         let mut owners = BTreeMap::new();
@@ -125,7 +126,7 @@ fn source() -> String {
 }
 
 impl Host {
-    /// Returns the response of the admin listener.
+    /// Sends a request to the host's HTTP listener for operators. Returns the answer.
     pub(super) fn get(&mut self, path: &str) -> Result<http::Answer> {
         http::get(http::admin(&mut self.service)?, path)
     }

@@ -1,5 +1,5 @@
-//! Tests of unusable files in the plugins folder. Each of them leaves the active version active. The log, the list of
-//! handlers and a metric report the file and the reason why it is unusable.
+//! Tests of unusable files in the plugins folder. The active handler version stays active. The log, the list of
+//! handlers and a metric report the file and the reason why the file is unusable.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -38,7 +38,7 @@ fn home() -> Result<Home> {
     Ok(home)
 }
 
-/// Waits until the row of a file has this state, and returns the row.
+/// Waits until the list of handlers shows a file in the given state. Returns the row of the file.
 fn until_listed(service: &mut Service, file: &str, state: &str) -> Result<Value> {
     let mut found = Value::Null;
     let what = format!("{file} in state {state}");
@@ -86,13 +86,13 @@ fn unusable_file_changes_nothing_and_is_reported() -> Result<()> {
     let refused = metric(&mut service, r#"ordain_handler_files_refused{handler="tally"}"#)?;
     ensure!(refused == Some(cases.len() as u64), "{refused:?}");
 
-    // Names without a valid version.
+    // The name of this file has no valid version.
     home.write("plugins/tally@nine.wasm", &good)?;
     service.until_says("`nine` after the @ is no version")?;
     let refused = metric(&mut service, r#"ordain_handler_files_refused{handler=""}"#)?;
     ensure!(refused == Some(1), "{refused:?}");
 
-    // The same version gets other content, and then its own content again.
+    // The file of the active version gets other content, and later its original content again.
     home.write("plugins/tally@1.0.0.wasm", noted("tally", "other")?)?;
     let row = until_listed(&mut service, "tally@1.0.0.wasm", "broken")?;
     ensure!(
@@ -103,13 +103,13 @@ fn unusable_file_changes_nothing_and_is_reported() -> Result<()> {
     until_listed(&mut service, "tally@1.0.0.wasm", "active")?;
     ensure!(stream(&mut service)?["generation"] == 1);
 
-    // A usable file replaces the damaged one.
+    // A usable file replaces the damaged file of version 9.0.0.
     home.write("plugins/tally@9.0.0.wasm", &good)?;
     until_runs(&mut service, "tally@9.0.0")?;
     service.end()
 }
 
-/// A start skips an unusable version, and fails if no usable version is left.
+/// A start skips an unusable version, and fails if no version is usable.
 #[test]
 fn start_uses_highest_usable_version() -> Result<()> {
     let home = home()?;
@@ -125,7 +125,7 @@ fn start_uses_highest_usable_version() -> Result<()> {
     Ok(())
 }
 
-/// A version with other content at the next start is a new rollout.
+/// If the file of a version has other content at the next start, the store records a new rollout.
 #[test]
 fn changed_content_at_start_is_new_rollout() -> Result<()> {
     let home = home()?;
@@ -148,7 +148,7 @@ fn changed_content_at_start_is_new_rollout() -> Result<()> {
 #[test]
 fn host_runs_without_writable_cache_folder() -> Result<()> {
     let home = home()?;
-    // No permission stops root, so a file occupies the path of the folder.
+    // Permissions do not stop the user root, so the test puts a file at the path of the folder.
     home.write("plugins/.cache", "")?;
     let mut service = Service::start(&home, &["run"])?;
     until_runs(&mut service, "tally@1.0.0")?;
@@ -158,7 +158,8 @@ fn host_runs_without_writable_cache_folder() -> Result<()> {
     service.end()
 }
 
-/// An error of the machine causes no rollback, and the host keeps trying.
+/// If the file of the active version cannot be read because of an error of the machine, the host does not roll back.
+/// The host retries until it can read the file.
 #[test]
 fn unreadable_file_of_active_version_is_waited_for() -> Result<()> {
     let home = Home::new(&[], CONFIG)?;
@@ -168,7 +169,7 @@ fn unreadable_file_of_active_version_is_waited_for() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     until_runs(&mut service, "tally@2.0.0")?;
     service.end()?;
-    // The link points to a missing mount.
+    // The file becomes a symbolic link into a mount that is missing.
     let path = home.path("plugins/tally@2.0.0.wasm");
     let away = home.path("away.wasm");
     fs::rename(&path, &away)?;
@@ -196,7 +197,8 @@ fn unreadable_file_of_active_version_is_waited_for() -> Result<()> {
     Ok(())
 }
 
-/// A cache that a killed process left unfinished, and a folder that other users may change, stop no handler.
+/// A handler must start even if a killed process left its cache file unfinished, and even if other users may change the
+/// cache folder.
 #[test]
 fn untrusted_or_unfinished_cache_stops_no_handler() -> Result<()> {
     let home = home()?;
@@ -230,7 +232,7 @@ fn untrusted_or_unfinished_cache_stops_no_handler() -> Result<()> {
     Ok(())
 }
 
-/// A host that is killed during a compilation leaves no compiler process behind, and the next host starts.
+/// If a host is killed during a compilation, its compiler process must end too, and the next host must start.
 #[test]
 fn killed_host_leaves_no_compiler() -> Result<()> {
     let home = home()?;
@@ -241,7 +243,8 @@ fn killed_host_leaves_no_compiler() -> Result<()> {
     let mut all = FunctionSection::new();
     let mut code = CodeSection::new();
     types.ty().function([], []);
-    // The compilation takes seconds. The start does not wait for it, because the version is lower.
+    // This file takes seconds to compile. The start does not wait for the compilation, because the version of the file
+    // is lower than the active version.
     for _ in 0..200_000 {
         all.function(0);
         let mut function = Function::new([]);
@@ -262,7 +265,7 @@ fn killed_host_leaves_no_compiler() -> Result<()> {
         Ok(found)
     };
     wait_until("a compiler process", || Ok(!compilers()?.is_empty()))?;
-    // After this time, the compiler process is sure to end when the host ends.
+    // At its start, the compiler process arranges to end with the host. This is certainly done after this time.
     std::thread::sleep(Duration::from_millis(300));
     let left = compilers()?;
     ensure!(!left.is_empty(), "the compilation ended too early");

@@ -1,5 +1,5 @@
-//! Tests of several processes with one store. The store determines the rollout, and a process without the version of
-//! the rollout waits.
+//! Tests of handler versions in several processes with one store. The rollout in the store names the active version. A
+//! process that lacks the file of this version waits.
 
 use anyhow::{Context, Result, ensure};
 use ordain_servers::{Redis, wait_for_command, wait_until};
@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::support::{copy, metric, remove, stream, until_runs};
 
-/// Two hosts with folders of their own, one store and one broker.
+/// Two hosts that share a store and a broker. Each host has its own plugins folder.
 struct Pair {
     _redis: Redis,
     rig: Rig,
@@ -82,7 +82,8 @@ fn instance_without_new_version_waits() -> Result<()> {
         "{why}"
     );
     pair.rig.publish(&lines[200..400])?;
-    // About half of the keys wait: the metric counts them, and the host does nothing else with their events.
+    // The second host owns about half of the keys, and their events wait for the version. The metric must count exactly
+    // these keys.
     let mut waiting = 0;
     wait_until("a constant number of waiting keys", || {
         let before = std::mem::replace(&mut waiting, metric_sum(second, "version")? as usize);
@@ -104,7 +105,7 @@ fn instance_without_new_version_waits() -> Result<()> {
         rows.iter().all(|row| row["version"] == "tally@2.0.0" && row["version_generation"] == 2)
     );
 
-    // The version is rolled back only when no instance offers it any more.
+    // The rollback happens only when no instance offers the version any more.
     remove(&pair.homes[0], "2.0.0")?;
     let [first, second] = &mut pair.services;
     until_offers(&pair.rig, first, "tally@1.0.0")?;
@@ -121,8 +122,8 @@ fn instance_without_new_version_waits() -> Result<()> {
     tally::check(&by_key(&more)?, &out.join("\n"))
 }
 
-/// The death of an instance causes no rollback: the other instance waits until the dead instance returns, or until an
-/// operator restarts the waiting instance.
+/// An instance dies that was the only one to have the active version. The death of this instance causes no rollback.
+/// The other instance waits until the dead instance returns, or until an operator restarts the waiting instance.
 #[test]
 fn dead_instance_causes_no_rollback() -> Result<()> {
     let mut pair = Pair::start()?;
@@ -130,7 +131,8 @@ fn dead_instance_causes_no_rollback() -> Result<()> {
     let [first, second] = &mut pair.services;
     until_runs(first, "tally@2.0.0")?;
     second.until_says("handler version missing")?;
-    // The other instance restarts once before the death. That restart causes no rollback either.
+    // The other instance restarts once before the death. The restart causes no rollback either, because the first
+    // instance offers the version.
     second.end()?;
     let mut second = Service::start(&pair.homes[1], &["run"])?;
     second.until_says("handler version missing")?;
@@ -141,12 +143,12 @@ fn dead_instance_causes_no_rollback() -> Result<()> {
     })?;
     std::thread::sleep(std::time::Duration::from_secs(2));
     ensure!(stream(&mut second)?["handler"] == "tally@2.0.0");
-    // The dead instance returns with its files, and continues.
+    // The dead instance is started again with its files, and executes events with the active version.
     let mut first = Service::start(&pair.homes[0], &["run"])?;
     until_runs(&mut first, "tally@2.0.0")?;
     first.end()?;
     ensure!(stream(&mut second)?["missing"].is_string());
-    // An instance that starts alone without the version rolls back.
+    // If an instance starts without the version and no other instance runs, it rolls back.
     second.signal("TERM")?;
     second.wait()?;
     let mut second = Service::start(&pair.homes[1], &["run"])?;
@@ -157,7 +159,7 @@ fn dead_instance_causes_no_rollback() -> Result<()> {
     pair.rig.check(&lines)
 }
 
-/// A `run --once` ends with an error when other instances have activated a version that it does not have.
+/// `ordain run --once` ends with an error if another instance activates a version that the folder of the first lacks.
 #[test]
 fn once_run_ends_without_active_version() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -172,7 +174,7 @@ fn once_run_ends_without_active_version() -> Result<()> {
     for (home, version) in homes.iter().zip(["1.0.0", "2.0.0"]) {
         let name = format!("plugins/faulty@{version}.wasm");
         home.write(&name, noted("faulty", version)?)?;
-        // The retries last longer than the test.
+        // The handler retries this event for longer than the test lasts, so `run --once` does not end by itself.
         home.write("events.ndjson", line("a", 1, &json!({ "do": "retry" })))?;
     }
     let mut once = Service::start(&homes[0], &["run", "--once"])?;
@@ -189,7 +191,8 @@ fn once_run_ends_without_active_version() -> Result<()> {
     other.end()
 }
 
-/// An instance with a missing version and much work can end, and hands over all partitions.
+/// An instance lacks the active version, and many events wait in it. The instance must still end cleanly and hand over
+/// all partitions.
 #[test]
 fn waiting_instance_can_end_under_load() -> Result<()> {
     let mut pair = Pair::start()?;
@@ -205,7 +208,7 @@ fn waiting_instance_can_end_under_load() -> Result<()> {
     pair.rig.until_empty()
 }
 
-/// Returns the number of keys that wait for a cause, over all partitions.
+/// Returns how many keys of all partitions wait for the given cause.
 fn metric_sum(service: &mut Service, cause: &str) -> Result<f64> {
     let answer = http::get(http::admin(service)?, "/metrics")?;
     let label = format!("cause=\"{cause}\"");
@@ -215,7 +218,7 @@ fn metric_sum(service: &mut Service, cause: &str) -> Result<f64> {
     Ok(values.filter_map(|(_, value)| value.parse::<f64>().ok()).sum())
 }
 
-/// Waits until a process offers this version.
+/// Waits until the process offers `version`.
 fn until_offers(rig: &Rig, service: &Service, version: &str) -> Result<()> {
     let name = format!("/{}", service.id());
     wait_for_command(&format!("an offer of {version}"), || {

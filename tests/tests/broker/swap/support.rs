@@ -1,4 +1,4 @@
-//! Files of handlers, and the reports of a host about them.
+//! Helpers that add and remove handler files, and that read what a host reports about them.
 
 use std::fs;
 
@@ -10,7 +10,8 @@ use ordain_tests::plugins::noted;
 use ordain_tests::service::Service;
 use serde_json::Value;
 
-/// Copies a version of `tally` into the plugins folder of a host. The copy takes a moment.
+/// Writes a version of `tally` into the plugins folder of a host, in two halves with a pause between them. So the host
+/// may see an incomplete file.
 pub(super) fn copy(home: &Home, version: &str) -> Result<()> {
     let component = noted("tally", version)?;
     let path = home.path(&format!("plugins/{}.wasm", file(version)));
@@ -29,14 +30,14 @@ fn file(version: &str) -> String {
     if version.is_empty() { "tally".to_owned() } else { format!("tally@{version}") }
 }
 
-/// Returns the stream `cases` as a host reports it.
+/// Returns the report of a host about the stream `cases`.
 pub(super) fn stream(service: &mut Service) -> Result<Value> {
     let streams = http::get(http::admin(service)?, "/v1/streams")?.json()?;
-    // The list is empty before the store is open.
+    // The list of streams is empty until the host has opened the store.
     Ok(streams["streams"].get(0).cloned().unwrap_or_default())
 }
 
-/// Waits until a version executes the events.
+/// Waits until the host reports that it executes events with `version`.
 pub(super) fn until_runs(service: &mut Service, version: &str) -> Result<()> {
     let mut seen = Value::Null;
     let what = format!("{version} runs");
@@ -47,12 +48,12 @@ pub(super) fn until_runs(service: &mut Service, version: &str) -> Result<()> {
     runs.with_context(|| format!("{seen}: {}", service.stderr()))
 }
 
-/// Returns the sum of the samples of a metric.
+/// Returns the value of a metric, summed over all labels.
 pub(super) fn metric(service: &mut Service, name: &str) -> Result<Option<u64>> {
     http::metric(http::admin(service)?, name)
 }
 
-/// Returns the rows of `plugins list` of a process.
+/// Returns the rows that `ordain plugins list` shows for a process.
 pub(super) fn handlers(service: &mut Service) -> Result<Vec<Value>> {
     let mut plugins = http::get(http::admin(service)?, "/v1/plugins")?.json()?;
     let rows = plugins["handlers"].as_array_mut().context("handlers")?;

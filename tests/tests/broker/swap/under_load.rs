@@ -1,5 +1,5 @@
-//! Tests of versions that are added and removed while events arrive: each event is executed once, by one version, in
-//! the order of its key.
+//! Tests of handler versions that are added and removed while events arrive. Each event must be executed once, by one
+//! version, and in the order of its key.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::support::{copy, handlers, metric, remove, stream, until_runs};
 
-/// Returns the version that last executed an event of each key.
+/// Returns for each key the version that executed the key's last event.
 fn versions(rig: &Rig, service: &mut Service) -> Result<Vec<Value>> {
     let url = format!("http://{}", ordain_tests::http::admin(service)?);
     let rows = rig.home.rows(&["keys", "list", "cases", "--json", "--admin", &url])?;
@@ -83,7 +83,7 @@ fn last_version_stays_after_file_removal() -> Result<()> {
     service.end()
 }
 
-/// The host does no work where nothing changes: without events it uses hardly any processor time.
+/// Without events and without changes of files, the host uses hardly any processor time.
 #[test]
 fn idle_host_uses_little_processor_time() -> Result<()> {
     let rig = Rig::new()?;
@@ -93,19 +93,19 @@ fn idle_host_uses_little_processor_time() -> Result<()> {
     let used = |service: &Service| -> Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", service.id()))?;
         let fields = stat.rsplit_once(") ").context("a line")?.1.split(' ');
-        // User and system time, in hundredths of a second.
+        // Adds the user time and the system time, in hundredths of a second.
         Ok(fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum())
     };
     let before = used(&service)?;
     let pause = Duration::from_secs(4);
     std::thread::sleep(pause);
     let used = (used(&service)? - before) / 100.0;
-    // A loop without a pause would use all of the time.
+    // A loop without a pause would use all processor time of the interval.
     ensure!(used < pause.as_secs_f64() / 4.0, "{used} s in {pause:?}");
     service.end()
 }
 
-/// Two files with the same content are two versions.
+/// Two files with the same content and different names are two versions.
 #[test]
 fn copy_under_another_name_is_another_version() -> Result<()> {
     let rig = Rig::new()?;
@@ -126,7 +126,7 @@ fn copy_under_another_name_is_another_version() -> Result<()> {
     service.end()
 }
 
-/// The version changes many times under load, with duplicate events and events out of order.
+/// The version changes many times under load. Meanwhile, events arrive twice or out of order.
 #[test]
 fn many_swaps_lose_and_repeat_nothing() -> Result<()> {
     let rig = Rig::with("", "", "partitions = 4")?;

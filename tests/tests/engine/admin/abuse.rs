@@ -1,4 +1,5 @@
-//! Callers that send garbage, too much, or nothing block neither the run nor other callers.
+//! Tests of clients that send invalid requests, too much data, or nothing. These clients must delay neither the run nor
+//! other clients.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -28,7 +29,7 @@ fn malformed_requests_are_rejected() -> Result<()> {
         ("POST /v1/dead HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n".to_owned(), 400),
     ] {
         let answer = send(address, request.as_bytes());
-        // If the host closes the connection before it has read the whole request, the response may be lost.
+        // The response may be lost, because the host may close the connection before it has read the whole request.
         if let Ok(answer) = answer {
             ensure!(answer.status == status, "{request:.50}: {answer:?}");
         }
@@ -48,7 +49,8 @@ fn open_connections_block_nothing() -> Result<()> {
     home.write("events.ndjson", "")?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ready(&mut service)?;
-    // The test opens more connections than the host accepts; the rest waits in the system's backlog.
+    // The test opens more connections than the host accepts at one time. The others wait in the backlog of the
+    // operating system.
     let mut held = Vec::new();
     for at in 0..100 {
         let mut stream = TcpStream::connect(address)?;
@@ -61,7 +63,7 @@ fn open_connections_block_nothing() -> Result<()> {
     }
     home.append("events.ndjson", text(&in_turn(100, 20)))?;
     service.until("the messages", || home.lines("out.ndjson") == 2_000)?;
-    // The host closes idle connections, and other callers take their places.
+    // The host closes idle connections, so that it can accept other connections.
     service.until("a place", || {
         get(address, "/healthz").is_ok_and(|response| response.status == 200)
     })?;
@@ -82,7 +84,7 @@ fn idle_callers_lose_their_place() -> Result<()> {
     let address = ready(&mut service)?;
     let mut held = Vec::new();
     let mut rounds = 0;
-    // If idle callers kept their places until their timeout, this would take minutes.
+    // If the host kept idle connections until their timeout, this would take minutes.
     service.until("responses despite many idle callers", || {
         held.extend((0..64).filter_map(|_| TcpStream::connect(address).ok()));
         rounds +=
@@ -91,8 +93,8 @@ fn idle_callers_lose_their_place() -> Result<()> {
     })
 }
 
-/// Writes events that become the dead letters of one page. Each has the greatest size and consists of many small
-/// objects, whose parsed form is large.
+/// Writes invalid events whose dead letters fill one page of a listing. Each event has the maximum size, and consists
+/// of many small JSON objects, which take much memory when they are parsed.
 fn large_letters(home: &Home) -> Result<()> {
     let line = format!("[{}0]\n", "{\"a\":0},".repeat((1 << 20) / 8 - 1));
     home.write("events.ndjson", line.repeat(8))
@@ -110,7 +112,7 @@ fn large_page_needs_little_more_memory_than_its_text() -> Result<()> {
     ensure!(body["dead"][0]["raw"][0]["a"] == 0, "the letter is not JSON");
     service.signal("TERM")?;
     let peak = service.peak_memory()? >> 10;
-    // The parsed form of a page would take 600 MiB.
+    // A host that parsed the events of a page would need 600 MiB.
     ensure!(peak < 500, "{peak} MiB");
     Ok(())
 }
@@ -127,7 +129,7 @@ fn unread_pages_keep_their_places() -> Result<()> {
     for _ in 0..8 {
         let mut stream = TcpStream::connect(address)?;
         stream.write_all(b"GET /v1/dead?stream=cases HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
-        // The response has begun, so that the page has been created.
+        // The response has begun, so the host has created the page.
         stream.read_exact(&mut [0; 1_024])?;
         held.push(stream);
     }

@@ -1,4 +1,4 @@
-//! The address of the admin listener, access to it, and its report of readiness.
+//! Tests of the address of the admin listener, of access to it, and of its readiness reports.
 
 use std::net::TcpListener;
 
@@ -65,7 +65,7 @@ fn host_is_not_ready_while_its_store_does_not_answer() -> Result<()> {
     Ok(())
 }
 
-/// A server may answer reads and refuse writes.
+/// A Redis server may answer reads but refuse writes. The host is then not ready.
 #[test]
 fn host_is_not_ready_while_its_store_refuses_writes() -> Result<()> {
     let redis = Redis::start(&[])?;

@@ -1,4 +1,4 @@
-//! Streams, keys, dead letters and handlers over HTTP: the same as on the command line.
+//! Tests of streams, keys, dead letters and handlers over HTTP. The responses must show the same data as the commands.
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::support::{GOOD, ODD, at_rest, home};
 
-/// Returns all rows of a listing, read in pages of three.
+/// Returns all rows of a listing. Reads them in pages of three rows.
 fn pages(path: &str, list: &str, get: impl Fn(&str) -> Result<Answer>) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     let mut cursor = None::<String>;
@@ -25,7 +25,7 @@ fn pages(path: &str, list: &str, get: impl Fn(&str) -> Result<Answer>) -> Result
     }
 }
 
-/// Encodes a text for a path or a query.
+/// Percent-encodes a text for the path or the query of a URL.
 fn encoded(text: &str) -> String {
     let bytes: Vec<String> = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
     bytes.concat()
@@ -91,7 +91,7 @@ fn running_version_is_distinguished_from_the_file() -> Result<()> {
 
     let tally = Home::new(&["tally"], "")?;
     home.replace("plugins/faulty.wasm", std::fs::read(tally.path("plugins/tally.wasm"))?)?;
-    // The new version takes over.
+    // Waits until the stream runs the new version.
     wait_until("the new version", || {
         let [other] = &handlers()?[..] else { return Ok(false) };
         Ok(other.0 != digest && (&*other.1, &other.2) == ("active", &json!(["cases"])))

@@ -1,4 +1,4 @@
-//! `GET /metrics`: the metrics of a run, in the formats that Prometheus reads.
+//! Tests of `GET /metrics`: the metrics of a run, in the formats that Prometheus reads.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::support::{EVENTS, GOOD, at_rest, home};
 
-/// Every metric and its kind.
+/// All metrics, each with its type.
 const ALL: [(&str, &str); 29] = [
     ("dropped_messages", "gauge"),
     ("store_writable", "gauge"),
@@ -46,7 +46,8 @@ const ALL: [(&str, &str); 29] = [
     ("blocked_keys", "gauge"),
 ];
 
-/// Parses the samples, by name and labels. Every line must be a sample, a `HELP`, or the `TYPE` that follows it.
+/// Parses the samples. Each key of the result is the name of a metric with its labels. Every line of the text must be a
+/// sample, a `HELP` line, or the `TYPE` line after it.
 fn samples(text: &str) -> Result<BTreeMap<String, f64>> {
     let mut samples = BTreeMap::new();
     let mut kinds = BTreeMap::new();
@@ -77,7 +78,8 @@ fn samples(text: &str) -> Result<BTreeMap<String, f64>> {
     Ok(samples)
 }
 
-/// Returns the buckets of a histogram without labels. Their values must ascend to the count of the histogram.
+/// Returns the buckets of a histogram without labels. Checks that their values never decrease, and that the last one is
+/// the count of the histogram.
 fn buckets(samples: &BTreeMap<String, f64>, name: &str) -> Result<Vec<(f64, f64)>> {
     let prefix = format!("ordain_{name}_bucket{{le=\"");
     let of = samples.iter().filter_map(|(sample, count)| {
@@ -97,7 +99,7 @@ fn run_is_counted() -> Result<()> {
     let home = home()?;
     let (mut service, address) = at_rest(&home)?;
     let mut now = BTreeMap::new();
-    // The driver publishes the metrics of a partition after each of its rounds.
+    // The metrics of a partition may be a moment late, because its driver updates them after each round.
     service.until("the figures of all events", || {
         let text = get(address, "/metrics").map(|response| response.body).unwrap_or_default();
         now = samples(&text).unwrap_or_default();
@@ -122,9 +124,9 @@ fn run_is_counted() -> Result<()> {
         (r#"blocked_keys{cause="gap",stream="cases",partition="0"}"#, 0.0),
         (r#"ready_keys{stream="cases",partition="0"}"#, 0.0),
         (r#"parked_keys{stream="cases"}"#, 2.0),
-        // A rejected event is settled as well.
+        // The two rejected events are settled as well.
         ("commit_batch_events_sum", good + 2.0),
-        // The histogram does not count events without a time.
+        // These events have no time, so the histogram does not count them.
         ("publish_to_commit_seconds_count", 0.0),
     ] {
         ensure!(sample(name) == Some(right), "{name} is {:?}, not {right}", sample(name));
@@ -141,7 +143,7 @@ fn run_is_counted() -> Result<()> {
     let took = now.iter().find(|(name, _)| name.starts_with("ordain_handler_seconds_count{"));
     let (name, events) = took.context("the handler's time")?;
     ensure!(name.contains(r#"handler="faulty",version="faulty+"#), "{name}");
-    // An event whose handler traps is executed twice.
+    // The handler is executed again for an event on which it traps.
     assert_eq!(*events as u64, good as u64 + 4);
     Ok(())
 }
@@ -159,7 +161,8 @@ fn times_are_measured() -> Result<()> {
     let missing = r#"blocked_keys{cause="gap",stream="cases",partition="0"}"#;
     service.until("the gap", || now(missing) == Some(1.0))?;
     assert_eq!(now("recovery_seconds_count"), Some(0.0));
-    // Times far from the present are not counted: they would make the sum meaningless.
+    // The histogram does not count events whose time is far in the past or in the future, because they would make the
+    // sum meaningless.
     for (sequence, time) in [(4, "1970-01-01T00:00:00Z"), (5, "2999-01-01T00:00:00Z")] {
         home.append("events.ndjson", timed_at(sequence, time)?)?;
     }
@@ -181,7 +184,7 @@ fn times_are_measured() -> Result<()> {
     Ok(())
 }
 
-/// Returns an event of one key, with the present time.
+/// Returns an event of one key, with the current time.
 fn timed(sequence: u64) -> Result<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis() as i64;
     timed_at(sequence, &jiff::Timestamp::from_millisecond(now)?.to_string())

@@ -1,4 +1,5 @@
-//! `--admin URL`: a command that reads from a running process shows the same as one that reads from the store.
+//! Tests of `--admin URL`. A command that reads from a running process must show the same as a command that reads from
+//! the store.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -21,7 +22,7 @@ fn printed(home: &Home, args: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Runs a command, which must exit with the code and print the words.
+/// Runs a command, which must exit with `code` and print `words`.
 fn refused(home: &Home, args: &[&str], token: &str, code: i32, words: &str) -> Result<()> {
     let output = home.ordain(args)?.env("ORDAIN_TOKEN", token).output()?;
     let told = String::from_utf8_lossy(&output.stderr);
@@ -157,11 +158,12 @@ fn other_server_is_recognized() -> Result<()> {
     Ok(())
 }
 
-/// The number of connections that the server of [`other`] accepts. A command that sends more requests finds the port
+/// The number of connections that the server of [`other`] accepts. For a command that sends more requests, the port is
 /// closed.
 const CONNECTIONS: usize = 200;
 
-/// Starts a server that is no process of Ordain. It writes an answer to each request. Returns its URL.
+/// Starts a server that does not belong to Ordain. `answer` writes the answer to each request. Returns the URL of the
+/// server.
 fn other(
     answer: impl Fn(&str, &mut TcpStream) -> std::io::Result<()> + Send + 'static,
 ) -> Result<String> {
@@ -172,14 +174,15 @@ fn other(
             let Ok(mut stream) = stream else { return };
             let mut request = [0; 4_096];
             let length = stream.read(&mut request).unwrap_or(0);
-            // The client may close the connection early. The tests check how much the client reads.
+            // Ignores errors, because the client may close the connection early. The tests check how much the client
+            // reads.
             let _ = answer(&String::from_utf8_lossy(&request[..length]), &mut stream);
         }
     });
     Ok(url)
 }
 
-/// Starts a server whose answers have bodies of JSON. Returns its URL.
+/// Starts a server that answers each request with a JSON body. Returns the URL of the server.
 fn other_with(body: impl Fn(&str) -> String + Send + 'static) -> Result<String> {
     other(move |request, stream| {
         let body = body(request);
@@ -216,7 +219,8 @@ fn control_characters_of_another_server_are_escaped() -> Result<()> {
         };
         body.to_string()
     })?;
-    // The commands, each with its number of printed lines: a heading and one row, or the fields of one row.
+    // The commands, each with the number of lines that it prints. A command prints a heading and one row, or one line
+    // for each field of a row.
     let looks: [(&[&str], usize); 10] = [
         (&["keys", "list", "cases"], 2),
         (&["keys", "list", "cases", "--json"], 1),

@@ -24,11 +24,12 @@ path = "out.ndjson"
 pub(crate) const GOOD: usize = 20;
 /// The number of events of each of these keys.
 pub(crate) const EVENTS: u64 = 10;
-/// A key that must be encoded in a path or a query.
+/// A key with characters that must be percent-encoded in a URL.
 pub(crate) const ODD: &str = "a/b?c=d&e%2f#ü +%";
 
-/// Returns a home with good keys, a key with special characters, a key that is parked for a gap, a key that is parked
-/// for a trap, a rejected event, and a line that is no event.
+/// Returns a home whose events result in every state: [`GOOD`] keys without failures, a key with special characters, a
+/// key that is parked because of a gap, a key that is parked because its handler traps, a rejected event, and an
+/// invalid line.
 pub(crate) fn home() -> Result<Home> {
     let home = Home::new(&["faulty"], CONFIG)?;
     home.write("events.ndjson", text(&events()))?;

@@ -1,4 +1,4 @@
-//! The folder of a store under a running host: it is moved away, or copied as a backup.
+//! Tests in which the store's folder is moved away while a host uses it, or is copied as a backup.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,20 +16,20 @@ use serde_json::Value;
 
 use super::support::{DISK, OUT, Rig, STORE, home};
 
-/// How long a host without its folder may accept events: the second that the log states, and a second for a busy
-/// machine.
+/// How long a host without its folder may continue to accept events. The host's log promises at most one second. The
+/// other second allows for a busy machine.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(2);
-/// The words in the log of a host that has opened its store.
+/// A part of the log line that a host writes after it has opened its store.
 const LISTENING: &str = "ingress listening on http://";
-/// The number of copies of a paused host.
+/// The number of copies that the test makes while the host is paused.
 const COPIES: u64 = 5;
-/// The longest time between two copies.
+/// The upper limit of the random delay before a copy.
 const COPY_DELAY_LIMIT_MS: u64 = 1_000;
-/// The number of random bytes in each event. Events of this size make the engine move data between its files.
+/// The number of random bytes in each event. Events of this size make the storage engine move data between its files.
 const PADDING_BYTES: usize = 12_000;
 
-/// Moves the store's folder away. The host accepts no event later than a second after the move, and ends. The events
-/// that it accepted in this second are in the old folder, and take effect when the folder is back.
+/// Moves the store's folder away while the host runs. The host must stop accepting events within a second, and end. The
+/// events that it accepted in this second are in the moved folder, and take effect when the folder is moved back.
 #[test]
 fn host_without_its_folder_stops_within_a_second() -> Result<()> {
     let mut rig = Rig::on_good_disk()?;
@@ -58,8 +58,8 @@ fn host_without_its_folder_stops_within_a_second() -> Result<()> {
     checked.with_context(|| rig.service.stderr())
 }
 
-/// A host that starts without its folder makes a new store, and logs this with the path of the folder. A host that finds
-/// its folder does not log it.
+/// A host that starts without its folder creates a new store, and logs this with the path of the folder. A host that
+/// finds its folder must not log this line.
 #[test]
 fn only_a_new_folder_is_logged() -> Result<()> {
     let mut rig = Rig::on_good_disk()?;
@@ -81,8 +81,8 @@ fn only_a_new_folder_is_logged() -> Result<()> {
     rig.service.end()
 }
 
-/// Copies the folder while the host is paused under load, and once after the host has ended. A host on a copy makes the
-/// effects of all events that were accepted before the copy.
+/// Copies the folder several times while the host is paused under load, and once after the host has ended. A host that
+/// starts with a copy must have the effects of all events that were accepted before the copy.
 #[test]
 fn copies_of_paused_host_are_complete() -> Result<()> {
     let mut random = ChaCha8Rng::seed_from_u64(1);
@@ -95,7 +95,7 @@ fn copies_of_paused_host_are_complete() -> Result<()> {
             let copy = rig.home.path(&format!("copy-{number}"));
             rig.service.pause()?;
             copy_folder(&rig.home.path(DISK), &copy)?;
-            // The paused host has sent the answers to these events before the copy.
+            // The host accepted these events before it was paused, so the copy must contain them.
             copies.push((copy, producer.accepted()));
             rig.service.resume()?;
         }
@@ -112,7 +112,7 @@ fn copies_of_paused_host_are_complete() -> Result<()> {
     Ok(())
 }
 
-/// Starts a host on a copy, and waits until all the events have taken effect.
+/// Starts a host with a copy of the folder, and checks that all of `events` take effect.
 fn check_copy(copy: &Path, events: &[String]) -> Result<()> {
     let port = Port::take()?;
     let home = home(&port)?;
@@ -127,11 +127,12 @@ fn check_copy(copy: &Path, events: &[String]) -> Result<()> {
         missing == 0
     });
     arrived.with_context(|| format!("{missing} effects are missing: {}", service.stderr()))?;
-    // The copied file of the sink may have all effects.
+    // The loop above may end at once, because the copied file of the sink may already have all effects.
     service.until_logging()?;
     service.end()?;
     effects(&home.read(OUT))?;
-    // The copied file of the sink shows effects that the copied store could lack.
+    // The sink's file may show effects that the copied store lacks. So the test also reads the next sequences from the
+    // store.
     let rows = home.rows(&["keys", "list", "cases", "--json", "--limit", "1000"])?;
     let next: BTreeMap<&str, u64> =
         rows.iter().filter_map(|row| Some((row["key"].as_str()?, row["next"].as_u64()?))).collect();
@@ -147,8 +148,9 @@ fn of_event(line: &str) -> Result<(String, u64)> {
     Ok((key, event["sequence"].as_u64().context("a sequence")?))
 }
 
-/// Returns key and sequence of the published messages. The host may have published messages again, with the same id and
-/// the same content: a store knows a file by its path.
+/// Returns the key and the sequence of each published message. The host may have published messages again, because the
+/// store recognises the sink's file by its path, and the copy has another path. A repeated message must have the same
+/// id and the same content.
 fn effects(out: &str) -> Result<BTreeSet<(String, u64)>> {
     let mut ids = BTreeMap::new();
     let mut effects = BTreeSet::new();

@@ -1,4 +1,5 @@
-//! Power failures, alone and after failed syncs: every event that was answered with 202 takes effect once.
+//! Tests of power failures, with and without a failed sync before them. Every event that was answered with 202 must
+//! take effect once.
 
 use std::fs;
 use std::path::Path;
@@ -14,19 +15,19 @@ use super::support::{Rig, STORE};
 
 const SEEDS: u64 = 3;
 const CUTS: usize = 4;
-/// The longest time between an accepted event after a start and the power cut.
+/// The upper limit of the random delay from the first accepted events after a start to the power cut.
 const CUT_DELAY_LIMIT_MS: u64 = 400;
-/// The number of random bytes in an event that is much larger than the values that the engine keeps with their keys.
+/// The number of random bytes in a large event. The storage engine writes values of this size into separate files.
 const LARGE_PADDING_BYTES: usize = 48_000;
 /// The number of power cuts with large values.
 const LARGE_CUTS: usize = 3;
-/// The ending of the name of a journal.
+/// The end of the name of a journal's file.
 const JOURNAL: &str = ".jnl";
-/// The endings of paths whose sync may fail: the journal and the sink's file.
+/// The ends of the paths whose sync may fail: the journal and the sink's file.
 const FAILING_SYNC_ENDINGS: [&str; 2] = [JOURNAL, "out.ndjson"];
 
-/// The power fails at random moments, and half of the time a sync fails before. The host must not acknowledge an
-/// event, and must not mark a line as published, before the sync.
+/// The power fails at random moments. In half of the cases, a sync fails before the power failure. The host must sync
+/// an event before it acknowledges the event, and a line of the sink before it marks the line as published.
 #[test]
 fn acknowledged_events_survive_power_cuts() -> Result<()> {
     for seed in 1..=SEEDS {
@@ -52,8 +53,9 @@ fn acknowledged_events_survive_power_cuts() -> Result<()> {
     Ok(())
 }
 
-/// The engine writes large values into files of their own, and then a version that names these files. The names of the
-/// files must be on the disk before the version: otherwise a power cut leaves a store that does not open.
+/// The storage engine writes large values into separate files, and then a version of the table that lists these files.
+/// The names of the files must be on the disk before the version. Otherwise, the store would not open after a power
+/// cut.
 #[test]
 fn files_of_large_values_survive_power_cuts() -> Result<()> {
     let mut rig = Rig::start()?;
@@ -73,8 +75,8 @@ fn files_of_large_values_survive_power_cuts() -> Result<()> {
     checked.with_context(|| rig.service.stderr())
 }
 
-/// Returns the sum of the numbers of versions of all tables that have files with large values. A version grows when the
-/// engine has written files.
+/// Returns the sum of the version numbers of all tables that have separate files for large values. The version number
+/// of a table increases when the engine has written files for the table.
 fn versions_with_values(store: &Path) -> u64 {
     let tables = fs::read_dir(store.join("data/keyspaces")).into_iter().flatten().flatten();
     let versions = tables.filter_map(|table| {
@@ -85,8 +87,9 @@ fn versions_with_values(store: &Path) -> u64 {
     versions.sum()
 }
 
-/// A sync of the journal fails, and the next process reads from memory what the disk never gets. The next process must
-/// write the journal anew before it acknowledges events, even if its first attempt fails too.
+/// A sync of the journal fails. The next process still reads the unsynced data from the memory of the operating system,
+/// but the disk never gets this data. So the next process must rewrite the journal before it acknowledges events, even
+/// if its first attempt fails too.
 #[test]
 fn failed_sync_before_power_cut_loses_nothing() -> Result<()> {
     for (more, fails_again) in
@@ -114,8 +117,9 @@ fn failed_sync_before_power_cut_loses_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Shows that the test above can fail. The file `closed` says that the journal is on the disk. With this file, the
-/// process after the failed sync trusts the journal, and acknowledged events are lost.
+/// Shows that [`failed_sync_before_power_cut_loses_nothing`] can detect a fault. The file `closed` states that the
+/// whole journal is on the disk. With this file, the process after the failed sync does not rewrite the journal, and
+/// acknowledged events are lost.
 #[test]
 fn journal_that_is_not_written_anew_loses_events() -> Result<()> {
     let mut rig = Rig::start()?;
@@ -130,7 +134,7 @@ fn journal_that_is_not_written_anew_loses_events() -> Result<()> {
         rig.start_on_good_disk()?;
         rig.until_accepted(producer, 100)
     })?;
-    // The host misses the lost events before the later events of their keys.
+    // The host reports the lost events as missing when later events of their keys arrive.
     rig.service.until_says("never arrived")?;
     rig.service.end()
 }

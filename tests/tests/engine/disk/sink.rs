@@ -1,18 +1,18 @@
-//! The file of a sink on a disk that fails: no line that counts as published is lost.
+//! Tests of a sink's file on a failing disk. No line that the store counts as published may be lost.
 
 use anyhow::{Context as _, Result, ensure};
 
 use super::support::{OUT, Rig};
 
-/// A new file is lost in a power failure if its folder was not synced. The host must therefore sync the folder before
-/// the store counts lines of the file as published.
+/// A power failure removes a new file if its folder was not synced. So the host must sync the folder before the store
+/// counts lines of the file as published.
 #[test]
 fn new_file_survives_power_cut() -> Result<()> {
     let mut rig = Rig::start()?;
     let accepted = rig.while_producing(0, |rig, producer| {
         let home = &rig.home;
         rig.service.until("published lines", || home.lines(OUT) > 0)?;
-        // The commits of later events make it durable that the lines are published.
+        // The commits of these later events record durably that the earlier lines are published.
         rig.until_accepted(producer, 200)?;
         rig.cut_power()?;
         ensure!(rig.home.lines(OUT) > 0, "the file of the sink is lost");
@@ -28,11 +28,11 @@ fn new_file_survives_power_cut() -> Result<()> {
     checked.with_context(|| rig.service.stderr())
 }
 
-/// The disk never gets the lines that a failed sync should have written. The host must end, and the next process must
-/// write these lines anew.
+/// A sync of the sink's file fails, and the disk never gets the lines of this sync. The host must end, and the next
+/// process must write these lines again.
 #[test]
 fn failed_sync_of_file_loses_no_line() -> Result<()> {
-    // The power fails right after the failed sync, or after some work of the next process.
+    // The power fails right after the failed sync, or after the next process has accepted 10 or 500 events.
     for more in [None, Some(10), Some(500)] {
         let mut rig = Rig::start()?;
         let accepted = rig.while_producing(0, |rig, producer| {

@@ -1,4 +1,4 @@
-//! A host with its store and its sink's file on one disk, and a producer that repeats each request until the host
+//! A host that has its store and its sink's file on one disk, and a producer that repeats each request until the host
 //! accepts it.
 
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use serde_json::json;
 
 use super::synced::SyncedDisk;
 
-/// The folder of the disk.
+/// The folder that represents the disk.
 pub(super) const DISK: &str = "disk";
 /// The folder of the store.
 pub(super) const STORE: &str = "disk/store";
@@ -31,9 +31,9 @@ pub(super) const OUT: &str = "disk/out/out.ndjson";
 const KEYS: usize = 20;
 /// The number of events per request.
 const BATCH: usize = 10;
-/// How long the producer repeats a request.
+/// How long the producer repeats the same request.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// The delay between two tries.
+/// The delay between two attempts to send a request.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 
 /// A host that receives events over HTTP.
@@ -45,12 +45,12 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    /// Starts a host on a new disk that keeps only what was synced.
+    /// Starts a host on a new disk that keeps only synced data.
     pub(super) fn start() -> Result<Self> {
         Self::start_by(|home, disk| Service::start_with(home, &["run"], &disk.env()))
     }
 
-    /// Starts a host on a new disk that keeps everything.
+    /// Starts a host on a new disk that keeps all data.
     pub(super) fn on_good_disk() -> Result<Self> {
         Self::start_by(|home, _| Service::start(home, &["run"]))
     }
@@ -69,19 +69,19 @@ impl Rig {
         Ok(())
     }
 
-    /// Starts the host again after its end, on a disk that keeps everything.
+    /// Starts the host again after its end, on a disk that keeps all data.
     pub(super) fn start_on_good_disk(&mut self) -> Result<()> {
         self.service = Service::start(&self.home, &["run"])?;
         Ok(())
     }
 
-    /// Kills the host, and removes everything that was not synced.
+    /// Kills the host, and removes all data that was not synced.
     pub(super) fn cut_power(&mut self) -> Result<()> {
         self.service.kill()?;
         self.disk.cut_power()
     }
 
-    /// Waits until a failed sync has ended the host with an exit code. The log must contain the words.
+    /// Waits until a failed sync has ended the host. The exit code must be `code`, and the log must contain `words`.
     pub(super) fn until_failed(&mut self, code: i32, words: &str) -> Result<()> {
         let status = self.service.wait()?;
         let log = self.service.stderr();
@@ -93,13 +93,14 @@ impl Rig {
         Ok(())
     }
 
-    /// Waits until the host has accepted more events.
+    /// Waits until the host has accepted `more` more events.
     pub(super) fn until_accepted(&mut self, producer: &Producer, more: usize) -> Result<()> {
         let wanted = producer.accepted() + more;
         self.service.until("accepted events", || producer.accepted() >= wanted)
     }
 
-    /// Sends events while `meanwhile` runs. At its end the host must run. Returns the accepted events in order.
+    /// Sends events while `meanwhile` runs. When `meanwhile` ends, the host must be running. Returns the accepted
+    /// events in order.
     pub(super) fn while_producing(
         &mut self,
         padding: usize,
@@ -118,8 +119,8 @@ impl Rig {
         Ok(producer.events(producer.accepted()))
     }
 
-    /// Waits until the accepted events have taken effect, and stops the host. Checks that each has one message in the
-    /// sink's file, in the order of its key.
+    /// Waits until the accepted events have taken effect, and stops the host. Checks that the sink's file has one
+    /// message for each event, in the order of its key.
     pub(super) fn check(&mut self, accepted: &[String]) -> Result<()> {
         let home = &self.home;
         self.service.until("all effects", || home.lines(OUT) >= accepted.len())?;
@@ -128,7 +129,7 @@ impl Rig {
     }
 }
 
-/// Creates a home whose host uses a port.
+/// Creates a home whose host accepts events at `port`.
 pub(super) fn home(port: &Port) -> Result<Home> {
     let config = format!(
         "[ingress]\nlisten = \"127.0.0.1:{}\"\n[store]\nkind = \"embedded\"\npath = \"{STORE}\"\n\
@@ -165,12 +166,12 @@ impl Producer {
         self.accepted.load(Ordering::SeqCst)
     }
 
-    /// Returns when the host accepted the last event.
+    /// Returns the time when the host accepted the newest events.
     pub(super) fn accepted_at(&self) -> Option<Instant> {
         *self.accepted_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the first events.
+    /// Returns the first `count` events of the producer.
     pub(super) fn events(&self, count: usize) -> Vec<String> {
         (0..count).map(|number| self.event(number)).collect()
     }

@@ -1,11 +1,11 @@
-/* A disk that keeps only what was synced, for tests of power failures.
+/* A simulated disk that keeps only synced data, for tests of power failures.
  *
- * The library is loaded into the host in front of libc (LD_PRELOAD). It follows the files below the folder
- * ORDAIN_DISK_FOLDER, and writes its records into the folder ORDAIN_DISK_SIDE, which must be on the same file system.
- * After the host was killed, the test computes from these files what the disk holds (synced.rs). Files and folders are
- * named by their inodes, so renames need no attention:
+ * The host preloads this library (LD_PRELOAD). The library follows the files below the folder ORDAIN_DISK_FOLDER, and
+ * writes its records into the folder ORDAIN_DISK_SIDE, which must be on the same file system. After a kill of the host,
+ * the test computes from these records the data that the disk holds (synced.rs). The records name files and folders by
+ * their inodes, so that they stay valid after a rename:
  *
- *   INODE.file      another name of the file: its inode is not used again when the file is removed
+ *   INODE.file      a second name of the file, so that its inode is not used again when the file is removed
  *   INODE.dirty     the ranges that were written since the last sync, as pairs of position and length
  *   INODE.durable   the content that the disk holds
  *   INODE.names     the entries that the disk holds of a folder, one a line: `d` (folder) or `f`, inode, name
@@ -13,9 +13,10 @@
  *   log             one line for each sync: `synced PATH` or `failed PATH`
  *
  * A sync of a file makes the written ranges and the length of the file durable. A sync of a folder makes the names in it
- * durable: POSIX promises no more, although most file systems also keep the name of a new file that is synced. A failed
- * sync is like one on Linux: only this call returns an error, and the ranges count as clean. All processes still read
- * them from memory and later syncs succeed, but the disk never gets these ranges, unless they are written again.
+ * durable. A sync of a new file does not make its name durable: most file systems do this, but POSIX does not promise
+ * it. A failed sync behaves as on Linux: only this call returns an error, and the written ranges count as clean. All
+ * processes still read these ranges from memory, and later syncs succeed. But the disk never gets these ranges, unless
+ * they are written again.
  *
  * The library follows the calls that the host makes: write, writev, pwrite, ftruncate, fsync, fdatasync and mkdir. Data
  * that a program writes in another way never becomes durable. */
@@ -61,7 +62,7 @@ static int is_below(const char *path)
     return folder && strncmp(path, folder, strlen(folder)) == 0;
 }
 
-/* Fills in the file of a descriptor. Returns whether it is a file or a folder of the disk. */
+/* Finds the file of a descriptor. Returns whether this is a file or a folder of the disk. */
 static int is_on_disk(int fd, struct file *file)
 {
     if (!folder || fstat(fd, &file->state))
@@ -74,14 +75,14 @@ static int is_on_disk(int fd, struct file *file)
     return is_below(file->path);
 }
 
-/* Returns the path of one of the files that describe an inode. */
+/* Returns the path of one of the records of an inode. */
 static const char *side_path(ino_t inode, const char *kind, char path[PATH_MAX])
 {
     snprintf(path, PATH_MAX, "%s/%ju.%s", side, (uintmax_t)inode, kind);
     return path;
 }
 
-/* Opens one of the files that describe a file of the disk. Also gives that file its other name. */
+/* Opens one of the records of a file of the disk. Also gives the file its second name, INODE.file. */
 static int open_side(const struct file *file, const char *kind, int flags)
 {
     char path[PATH_MAX];
@@ -109,7 +110,7 @@ static int64_t position(int fd)
     return lseek(fd, 0, SEEK_CUR);
 }
 
-/* Makes the written ranges durable, and the length of the file. */
+/* Makes the written ranges of a file and its length durable. */
 static void keep_content(const struct file *file)
 {
     static char piece[1 << 20];
@@ -139,7 +140,7 @@ static void keep_content(const struct file *file)
     close(dirty);
 }
 
-/* Makes the present names in a folder durable. */
+/* Makes the current names in a folder durable. */
 static void keep_names(int fd, const struct file *file)
 {
     char draft[PATH_MAX], names[PATH_MAX];
@@ -157,7 +158,7 @@ static void keep_names(int fd, const struct file *file)
         abort();
 }
 
-/* Returns whether the test wants this sync to fail. The written ranges then count as clean. */
+/* Returns whether this sync must fail because the test has requested it. The written ranges then count as clean. */
 static int must_fail(const struct file *file)
 {
     char control[PATH_MAX], ending[NAME_MAX] = "";
@@ -206,7 +207,8 @@ int fdatasync(int fd)
     return sync_with(SYS_fdatasync, fd);
 }
 
-/* Makes a call that changes `length` bytes from `from` on. The lock keeps a sync from coming between the two steps. */
+/* Makes a call that changes `length` bytes from `from` on, and records this range. A lock prevents a sync between the
+ * call and the record. */
 #define CHANGE(fd, from, length, call)          \
     struct file file;                           \
     if (!is_on_disk(fd, &file))                 \
@@ -235,7 +237,7 @@ ssize_t pwrite64(int fd, const void *bytes, size_t length, off64_t from)
     CHANGE(fd, from, length, syscall(SYS_pwrite64, fd, bytes, length, from));
 }
 
-/* The cut bytes are zeros if the file grows again before the next sync. */
+/* If the file grows again before the next sync, the removed bytes become zeros. */
 int ftruncate64(int fd, off64_t length)
 {
     CHANGE(fd, length, file.state.st_size - length, syscall(SYS_ftruncate, fd, length));

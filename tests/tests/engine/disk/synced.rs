@@ -1,8 +1,8 @@
-//! A folder on a disk that keeps only what was synced.
+//! A folder on a simulated disk that keeps only synced data.
 //!
-//! A library in front of libc (`synced.c`) follows the writes and syncs of the host. [`SyncedDisk::cut_power`] then puts
-//! the folder into the state that the disk has after a power failure. `synced.c` describes the files that the library
-//! and this module share.
+//! A library that the host preloads (`synced.c`) records the writes and syncs of the host. [`SyncedDisk::cut_power`]
+//! then changes the folder to the state in which a power failure leaves the disk. `synced.c` describes the files that
+//! the library and this module share.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -14,10 +14,10 @@ use anyhow::{Context as _, Result};
 use ordain_servers::compile_preload;
 use ordain_tests::host::Home;
 
-/// The source of the library.
+/// The path of the library's source.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/engine/disk/synced.c");
 
-/// A folder of a home, and what the disk holds of the folder.
+/// A folder of a home, and the record of the data in it that the disk holds.
 pub(super) struct SyncedDisk {
     folder: PathBuf,
     side: PathBuf,
@@ -25,9 +25,10 @@ pub(super) struct SyncedDisk {
 }
 
 impl SyncedDisk {
-    /// Creates a folder in a home, with empty folders in it that the disk already holds.
+    /// Creates the folder `name` in a home, and in it the empty folders `folders`. The disk already holds all these
+    /// folders.
     pub(super) fn create(home: &Home, name: &str, folders: &[&str]) -> Result<Self> {
-        // The library compares canonical paths.
+        // The path must be canonical, because the library compares canonical paths.
         let root = home.folder().canonicalize()?;
         let [folder, side, library] = [name, "side", "synced.so"].map(|name| root.join(name));
         compile_preload(SOURCE, &library)?;
@@ -51,23 +52,24 @@ impl SyncedDisk {
         ]
     }
 
-    /// Makes the next sync of a file or folder fail whose path has this ending. The disk never gets the data that this
-    /// sync should have written.
+    /// Makes the next sync of a file or folder whose path ends with `ending` fail. The disk never gets the data of this
+    /// sync.
     pub(super) fn fail_next_sync(&self, ending: &str) -> Result<()> {
         Ok(fs::write(self.side.join("fail"), ending)?)
     }
 
-    /// Returns whether no sync has to fail any more.
+    /// Returns whether the sync of [`fail_next_sync`](Self::fail_next_sync) has failed.
     pub(super) fn has_failed(&self) -> bool {
         !self.side.join("fail").exists()
     }
 
-    /// Returns the syncs in order, one a line.
+    /// Returns the log of all syncs: one line for each sync, in order.
     pub(super) fn log(&self) -> Result<String> {
         Ok(fs::read_to_string(self.side.join("log"))?)
     }
 
-    /// Removes everything that the disk does not hold. No process may use the folder. Afterwards, no sync fails.
+    /// Removes all data that the disk does not hold. No process may use the folder during the call. Afterwards, no sync
+    /// fails.
     pub(super) fn cut_power(&self) -> Result<()> {
         remove_if_present(&self.side.join("fail"))?;
         let mut names = HashMap::new();
@@ -83,8 +85,8 @@ impl SyncedDisk {
         Ok(fs::rename(restored, &self.folder)?)
     }
 
-    /// Creates a folder with the names and the content that the disk holds of the folder with this inode. Files keep
-    /// their inodes.
+    /// Creates the folder `to`. This folder gets the names and the content that the disk holds for the folder with the
+    /// inode `inode`. Files keep their inodes.
     fn restore(&self, names: &HashMap<u64, String>, inode: u64, to: &Path) -> Result<()> {
         fs::create_dir(to)?;
         for entry in names.get(&inode).into_iter().flat_map(|names| names.lines()) {
@@ -107,7 +109,7 @@ impl SyncedDisk {
         if file.exists() {
             fs::hard_link(file, to)?;
         }
-        // The library has no other name of a file that was never written.
+        // The file was never written, so the library has no second name for it to restore.
         File::create(to)?;
         if durable.exists() {
             fs::copy(durable, to)?;
@@ -115,7 +117,7 @@ impl SyncedDisk {
         remove_if_present(&dirty)
     }
 
-    /// Makes the present names in a folder durable.
+    /// Makes the current names in a folder durable.
     fn keep_names(&self, folder: &Path) -> Result<()> {
         let mut names = String::new();
         for entry in fs::read_dir(folder)? {

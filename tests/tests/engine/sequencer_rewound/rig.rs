@@ -11,29 +11,29 @@ use ordain_core::{
     StateUpdate, StopReason, TurnResult, WriteCondition, WriteRefusal, shard_of,
 };
 
-/// A sequencer and its store, for tests of the key "a" and its shard. The store applies commits of other shards without
-/// recording them.
+/// A sequencer and its store, for tests of the key `a` and the shard of this key. The store answers commits of other
+/// shards, but does not keep them.
 #[allow(clippy::struct_excessive_bools, reason = "tests set each of them independently")]
 pub(crate) struct Rig {
     pub(crate) sequencer: Sequencer,
     shard: u32,
-    /// Every batch of the shard that was sent, in order.
+    /// Every batch that the sequencer sent for the shard, in order.
     pub(crate) sent: Vec<Arc<Batch>>,
-    /// The stored batches of the shard, each with the store's answer.
+    /// The batches that the store has applied in the shard, each with the store's answer.
     pub(crate) stored: Vec<(Arc<Batch>, AppliedCommit)>,
-    /// Commits of the shard that wait for an answer. With `None`, the rig answers each commit immediately.
+    /// The commits of the shard that wait for an answer. If this is `None`, the rig answers each commit immediately.
     pub(crate) commits: Option<VecDeque<Arc<Batch>>>,
-    /// Errors of the published letters.
+    /// The errors in the published dead letters.
     pub(crate) published: Vec<String>,
     /// The number of further commits that the store neither applies nor answers.
     pub(crate) silent: u32,
-    /// True if the store applies commits and does not answer them.
+    /// True if the store applies commits but does not answer them.
     pub(crate) unheard: bool,
-    /// Reads of spilled events that wait for an answer. With `None`, the rig answers each read immediately.
+    /// The reads of spilled events that wait for an answer. If this is `None`, the rig answers each read immediately.
     pub(crate) reads: Option<Vec<(AttemptToken, u64)>>,
     /// True if the store's clock does not advance.
     pub(crate) still: bool,
-    /// True if records have a state, and each read returns at most one spilled event.
+    /// True if each record has a state, and each read of spilled events returns at most one event.
     pub(crate) with_state: bool,
     /// True if the store refuses the writes of the next commit.
     pub(crate) refuses: bool,
@@ -94,7 +94,7 @@ impl Rig {
         }
     }
 
-    /// Delivers an event of the key "a". Each event that can run causes a commit.
+    /// Delivers an event of the key `a`. An event that can be executed causes a commit.
     pub(crate) fn deliver(&mut self, sequence: u64) {
         self.deliver_to("a", sequence);
     }
@@ -110,7 +110,7 @@ impl Rig {
         self.tell(Input::Arrived { delivery: self.delivered, event: Arc::new(event) });
     }
 
-    /// Handles an input, and then lets time pass without another one.
+    /// Passes an input to the sequencer, performs the effects, and then lets time pass without another input.
     pub(crate) fn tell(&mut self, input: Input) {
         self.now += 1;
         self.sequencer.handle(self.now, input);
@@ -118,7 +118,7 @@ impl Rig {
         self.wait();
     }
 
-    /// Advances the time beyond the delay after which an unanswered batch is sent again.
+    /// Advances the time, until unanswered batches have been sent again.
     pub(crate) fn wait(&mut self) {
         let until = self.now + 1_000;
         while let Some(at) = self.sequencer.poll_timeout().filter(|at| *at < until) {
@@ -129,7 +129,7 @@ impl Rig {
         self.now = until;
     }
 
-    /// Delivers an event without performing any effect.
+    /// Delivers an event, but performs none of the sequencer's effects.
     pub(crate) fn arrive(&mut self, sequence: u64) {
         let event = Event::new(&EventParts {
             key: "a",
@@ -215,7 +215,7 @@ impl Rig {
         }
     }
 
-    /// Answers the waiting reads with the present content of the store.
+    /// Answers the waiting reads with the current content of the store.
     pub(crate) fn answer_reads(&mut self) {
         for (token, from) in self.reads.take().unwrap_or_default() {
             let read = self.spilled(token, from);
@@ -243,7 +243,7 @@ impl Rig {
         Input::SpillRead { token, read: Ok((events, end)) }
     }
 
-    /// Handles a commit in the store. Returns the store's reply.
+    /// Processes a commit as the store does. Returns the store's reply.
     pub(crate) fn commit(&mut self, batch: Arc<Batch>) -> CommitReply {
         let last = self.stored.len() as u64;
         let number = batch.number;
@@ -296,7 +296,7 @@ impl Rig {
         CommitReply::Applied(applied)
     }
 
-    /// Returns the stored record and its spilled events.
+    /// Returns the record of the key `a` in the store, and its spilled events.
     pub(crate) fn record(&self) -> Option<(KeyRecord, Spilled)> {
         let mut record: Option<(KeyRecord, Spilled)> = None;
         let applied = self.stored.iter().filter(|(_, applied)| applied.refused.is_empty());

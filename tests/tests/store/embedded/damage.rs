@@ -21,7 +21,7 @@ use super::support::Rig;
 
 const COMMITS: u64 = 40;
 
-/// Creates a store with some commits, and a copy of its folder as a crash would leave it.
+/// Creates a store with some commits. Returns it with a copy of its folder in the state after a crash.
 async fn crashed(size: usize) -> (Rig, tempfile::TempDir) {
     let rig = Rig::open();
     let mut owner = Owner::claim(rig.store(), "s", 0).await;
@@ -33,19 +33,20 @@ async fn crashed(size: usize) -> (Rig, tempfile::TempDir) {
         owner.write(rig.store(), write).await;
     }
     let copy = copy_of(&rig);
-    // Removes the space that the engine preallocates, so that no test copies it each time.
+    // Removes the space that the engine preallocates, so that the tests need not copy it.
     let (path, bytes, end) = journal(copy.path());
     fs::write(path, &bytes[..end]).expect("a file");
     (rig, copy)
 }
 
-/// Returns a copy of the folder of an open store, as a crash would leave it.
+/// Returns a copy of the folder of an open store. The copy is in the state in which a crash would leave the folder.
 fn copy_of(rig: &Rig) -> tempfile::TempDir {
     loop {
         let copy = tempfile::tempdir().expect("a folder");
         match copy_all(rig.path(), copy.path()) {
             Ok(()) => break copy,
-            // The engine replaced a file during the copy. No crash leaves half of a replacement.
+            // The engine replaced a file during the copy. A crash never leaves such an inconsistent folder, so the loop
+            // makes another copy.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => panic!("{error}"),
         }
@@ -88,13 +89,15 @@ async fn open_and_count(folder: &Path) -> Result<usize, String> {
     Ok(store.keys("s", &filter).await.expect("a page").rows.len())
 }
 
-/// The store drops an unanswered commit, regardless of the part that reached the disk.
+/// If only a part of an unanswered commit has reached the disk, the store must drop this commit, regardless of the
+/// part.
 #[tokio::test]
 async fn torn_tail_is_dropped() {
     let (_rig, copy) = crashed(300).await;
     let (path, bytes, end) = journal(copy.path());
     let mut random = ChaCha8Rng::seed_from_u64(1);
-    // The tails after the complete journal: the beginning of the last commit, random bytes, a cut header.
+    // Appends one of three tails to the complete journal: the beginning of a commit, random bytes, or a truncated
+    // header.
     let tail = &bytes[end - 700..end];
     for cut in 1..60 {
         let mut torn = bytes[..end].to_vec();
@@ -105,12 +108,13 @@ async fn torn_tail_is_dropped() {
         }
         fs::write(&path, &torn).expect("a file");
         assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize), "cut {cut}");
-        // The store creates more files when it opens.
+        // Restores the folder, because the store has created more files when it opened.
         restore(copy.path(), &path, &bytes);
     }
 }
 
-/// The store also drops a commit with a missing page in the middle of a large value, and everything after this commit.
+/// If a page in the middle of a large value is missing, the store must drop the commit with this value, and all data
+/// after this commit.
 #[tokio::test]
 async fn torn_value_is_dropped() {
     let (rig, before) = crashed(20_000).await;
@@ -132,7 +136,7 @@ async fn torn_value_is_dropped() {
     assert_eq!(open_and_count(before.path()).await, Ok(COMMITS as usize));
 }
 
-/// Restores the crashed journal.
+/// Removes all journals, and restores the journal of the crashed store.
 fn restore(folder: &Path, path: &Path, bytes: &[u8]) {
     for entry in fs::read_dir(folder.join("data")).expect("a folder") {
         let entry = entry.expect("an entry").path();
@@ -143,7 +147,7 @@ fn restore(folder: &Path, path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).expect("a file");
 }
 
-/// If an answered commit is damaged or missing, the store does not open as if it were complete.
+/// If an answered commit is damaged or missing, the store must not open as if its data were complete.
 #[tokio::test]
 async fn damaged_journal_is_detected() {
     let (_rig, copy) = crashed(300).await;
@@ -173,7 +177,7 @@ async fn damaged_journal_is_detected() {
     assert!(refused > 20, "{refused}");
 }
 
-/// Damage is also detected in events of a producer, which the store accepts without a commit.
+/// The store must also detect damage in events of a producer, which it accepts without a commit.
 #[tokio::test]
 async fn damaged_acceptance_is_detected() {
     let rig = Rig::open();
@@ -206,13 +210,14 @@ async fn damaged_acceptance_is_detected() {
     }
 }
 
-/// The engine drops the rest of a damaged journal and continues with the next one, and does not notice a missing
-/// journal. The store must detect both.
+/// The storage engine drops the rest of a damaged journal and continues with the next journal. The engine also ignores
+/// a missing journal. The store must detect both faults.
 #[tokio::test]
 async fn damaged_sealed_journal_is_detected() {
     let (_rig, copy) = crashed(300).await;
     let (path, bytes, end) = journal(copy.path());
-    // Three journals, cut after the last bytes of a batch, each with preallocated space.
+    // Splits the journal into three journals. Each ends after the last bytes of a batch, and then has preallocated
+    // space.
     let ends: Vec<usize> = (4..=end).filter(|at| bytes[..*at].ends_with(b"FJL\x03")).collect();
     let cuts = [0, ends[ends.len() / 3], ends[2 * ends.len() / 3], end];
     fs::remove_file(path).expect("removed");
@@ -235,7 +240,7 @@ async fn damaged_sealed_journal_is_detected() {
         let middle = sealed.len() / 2;
         match damage {
             "hole" => sealed[middle..middle + 1_000].fill(0),
-            // The end of the last batch is before the preallocated space.
+            // Also cuts off the end of the last batch, which is before the preallocated space.
             "short" => sealed.truncate(sealed.len() - 505),
             _ => {}
         }
@@ -265,7 +270,7 @@ async fn damaged_sealed_journal_is_detected() {
     }
 }
 
-/// A damaged table file causes errors with a reason, and no wrong answers.
+/// A damaged table file may cause errors, which must state a reason. Such a file must never cause wrong answers.
 #[tokio::test]
 async fn damaged_table_is_detected() {
     let (mut rig, _) = crashed(1 << 20).await;
@@ -288,7 +293,8 @@ async fn damaged_table_is_detected() {
             if bytes.is_empty() {
                 continue;
             }
-            // The last bytes of the file contain the positions of all other data in it.
+            // The first rounds damage the last bytes of the file, which contain the positions of all other data in the
+            // file.
             let tail = bytes.len().saturating_sub(if round < 4 { 200 } else { usize::MAX });
             let at = random.random_range(tail..bytes.len());
             bytes[at] ^= 0x10;
@@ -299,7 +305,8 @@ async fn damaged_table_is_detected() {
     assert!(noticed > 4, "{noticed}");
 }
 
-/// Returns whether every key loads as written. A wrong answer fails the test.
+/// Returns true if every key loads as it was written, and false if the store reports an error. A wrong answer fails the
+/// test.
 async fn load_all(folder: &Path) -> bool {
     let store = match EmbeddedStore::open(EmbeddedOptions::new(folder)) {
         Ok(store) => store,
@@ -324,7 +331,7 @@ async fn load_all(folder: &Path) -> bool {
     whole
 }
 
-/// Returns the files in folders of this name, at any depth.
+/// Returns the files in all folders with the name `within`, at any depth.
 fn files(folder: &Path, within: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten() {
@@ -338,8 +345,8 @@ fn files(folder: &Path, within: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The system may return data from memory that the disk never received. The store therefore rewrites an
-/// unclosed journal before its content counts.
+/// After a failed sync, the operating system may return data from memory that the disk never received. So if a journal
+/// was not closed cleanly, the store must rewrite it before the store relies on its content.
 #[tokio::test]
 async fn unclosed_journal_is_rewritten() {
     let (_rig, copy) = crashed(300).await;
@@ -353,14 +360,14 @@ async fn unclosed_journal_is_rewritten() {
     assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize));
     assert_eq!(inode(), anew, "the journal was closed");
 
-    // A crash while the store copies a journal.
+    // Imitates a crash while the store copies a journal.
     for left in ["0.anew", "7.anew"] {
         fs::write(copy.path().join("data").join(left), "half of it").expect("a file");
     }
     fs::remove_file(copy.path().join("closed")).expect("removed");
     assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize));
 
-    // A crash between the two renames.
+    // Imitates a crash between the two renames at the end of the copy.
     fs::remove_file(copy.path().join("closed")).expect("removed");
     let path = journal(copy.path()).0;
     let aside = copy.path().join("data.before");
@@ -370,7 +377,8 @@ async fn unclosed_journal_is_rewritten() {
     assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize));
 }
 
-/// An operator restores the database from a backup, but leaves the journals of a refused start.
+/// A refused start has left copies of journals in the folder. An operator restores the database from a backup, but does
+/// not remove these copies. The store must ignore them.
 #[tokio::test]
 async fn journals_of_other_time_are_ignored() {
     let (rig, copy) = crashed(300).await;
@@ -388,7 +396,8 @@ async fn journals_of_other_time_are_ignored() {
     }
 }
 
-/// The engine truncates a journal at a damaged place. A refused start keeps a copy of the journal.
+/// The storage engine truncates a journal at a damaged place. So a start that refuses a damaged journal must keep a
+/// copy of the whole journal.
 #[tokio::test]
 async fn refused_start_keeps_journal() {
     let (_rig, copy) = crashed(300).await;
@@ -403,7 +412,7 @@ async fn refused_start_keeps_journal() {
         assert!(refused.contains("data.before") || refused.contains("damaged"), "{refused}");
         assert!(fs::read(&kept).expect("a file") == bytes, "the journal before the first start");
     }
-    // The operator restores the original journal.
+    // When an operator restores the original journal, the store opens and removes the copy.
     fs::write(&path, &whole).expect("a file");
     assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize));
     assert!(!kept.exists());

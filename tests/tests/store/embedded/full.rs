@@ -1,4 +1,4 @@
-//! Tests of a full disk: the store reports it, and stays unusable until it is opened again.
+//! Tests of a full disk. The store must report it, and stay unusable until it is opened again.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,14 +10,14 @@ use ordain_tests::conformance::{Owner, absent, claim};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The environment variable that marks the child process. Its value is the folder of the store.
+/// The environment variable that marks the child process. The variable's value is the folder of the store.
 const FOLDER: &str = "ORDAIN_TEST_FULL_FOLDER";
 
-/// The limit on the size of a file, in bytes: the initial size of a journal of the engine. The engine can create a
-/// journal, but the journal cannot grow.
+/// The limit on the size of a file, in bytes. The limit is the initial size of a journal of the storage engine, so the
+/// engine can create a journal, but the journal cannot grow.
 const FILE_LIMIT: u64 = 64 << 20;
 
-/// Fills the journal until a write fails. Does nothing unless the process is the child.
+/// Fills the journal until a write fails. Does nothing in the parent process, where the variable [`FOLDER`] is not set.
 #[tokio::test]
 async fn child() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
@@ -69,8 +69,8 @@ async fn full_disk_stops_store_and_loses_nothing() {
     owner.write(&store, absent("more")).await;
 }
 
-/// Runs the child with a limit on file sizes. The child ignores the signal of the limit, so that writes
-/// fail. Returns the number of answered commits.
+/// Runs the child process with a limit on the size of files. The child ignores the signal that the system sends at the
+/// limit, so its writes fail. Returns the number of answered commits.
 fn run(folder: &Path) -> u64 {
     let binary = std::env::current_exe().expect("this test");
     let limited = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", FILE_LIMIT / 512);

@@ -1,5 +1,5 @@
-//! Tests of stores that lack a file or a folder, or have an empty file: after a repair of the file system, or from an
-//! incomplete backup.
+//! Tests of stores in which a file or a folder is missing, or a file is empty, as after a repair of the file system or
+//! with an incomplete backup.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,17 +16,20 @@ use ordain_tests::conformance::{Fixture, Owner, absent, event};
 
 use super::support::Rig;
 
-/// The number of commits. The states of all of them are larger than a table in memory, and so are the messages.
+/// The number of commits. The states of all commits together are larger than a table in memory, and so are the
+/// messages. So the engine writes states and messages to files.
 const COMMITS: u64 = 18;
-/// The size of a state and of a message. The engine has such values in separate files.
+/// The size of each state and each message, in bytes. The storage engine writes values of this size into separate
+/// files.
 const VALUE_BYTES: usize = 1 << 20;
-/// The stream with an event in its queue.
+/// The name of a stream that has an event in its queue.
 const QUEUE: &str = "queue";
-/// How often the test looks whether the engine has written its files.
+/// How often the test checks whether the engine has written its files.
 const LOOKS: usize = 600;
 
-/// A store without one of its files or folders refuses to open and names its folder, or it holds everything. The only
-/// exception is the oldest journal after a crash: the engine may have removed it before the crash.
+/// Removes one file or folder of a store. The store must either refuse to open and name its folder, or have all its
+/// data. The only exception is the oldest journal after a crash, because the engine may itself have removed this
+/// journal before the crash.
 #[tokio::test]
 async fn missing_file_loses_nothing() {
     for is_closed in [true, false] {
@@ -46,8 +49,8 @@ async fn missing_file_loses_nothing() {
     }
 }
 
-/// A store with an empty file in place of one of its files refuses to open and names its folder, or it holds
-/// everything.
+/// Replaces one file of a store by an empty file. The store must either refuse to open and name its folder, or have all
+/// its data.
 #[tokio::test]
 async fn empty_file_loses_nothing() {
     for is_closed in [true, false] {
@@ -58,7 +61,8 @@ async fn empty_file_loses_nothing() {
             if path.is_dir() {
                 continue;
             }
-            // The file may have a second name in the original.
+            // Removes the file before it writes the empty one, because the file may be a hard link to a file of the
+            // original store.
             fs::remove_file(&path).expect("removed");
             fs::write(&path, "").expect("a file");
             println!("with an empty {}, closed: {is_closed}", name.display());
@@ -67,7 +71,8 @@ async fn empty_file_loses_nothing() {
     }
 }
 
-/// Returns the folder of a store that has files of all kinds, after its process has closed it or was killed.
+/// Returns the folder of a store with files of all kinds. If `is_closed` is true, the folder is in the state after a
+/// clean end of the process, otherwise in the state after a kill.
 async fn filled(is_closed: bool) -> tempfile::TempDir {
     let mut rig = Rig::open();
     let store = rig.store();
@@ -81,7 +86,7 @@ async fn filled(is_closed: bool) -> tempfile::TempDir {
     rig.close();
     let whole = copy_of(rig.path());
     if !is_closed {
-        // A killed process leaves the same files, except for this one.
+        // A killed process leaves the same files, but not the file `closed`.
         fs::remove_file(whole.path().join("closed")).expect("removed");
     }
     split_journal(&whole.path().join("data"));
@@ -95,7 +100,7 @@ async fn filled(is_closed: bool) -> tempfile::TempDir {
     whole
 }
 
-/// Makes a write with a large state, a spilled event and a large message.
+/// Returns a write with a large state, a spilled event and a large message.
 fn write(number: u64) -> KeyWrite {
     let large = vec![number as u8; VALUE_BYTES];
     let mut write = absent(&format!("key-{number}"));
@@ -108,7 +113,7 @@ fn write(number: u64) -> KeyWrite {
     write
 }
 
-/// Makes a request that puts an event into a queue.
+/// Returns a request that puts an event into a queue.
 fn queued() -> AssignRequest {
     let item = AssignItem { event: event("key", 1, "data"), partition: 0, number: 0 };
     let position = OutboxPosition { commit: 0, chunk: 0 };
@@ -127,7 +132,7 @@ fn queued() -> AssignRequest {
 async fn until_written_out(rig: &Rig) {
     let has_files = |table: &&str| {
         let current = rig.path().join("data/keyspaces").join(table).join("current");
-        // The file starts with the number of the version. Version 0 has no files.
+        // The file starts with the number of the table's version. Version 0 has no files yet.
         fs::read(current).is_ok_and(|current| current[..8] != [0; 8])
     };
     for _ in 0..LOOKS {
@@ -139,7 +144,7 @@ async fn until_written_out(rig: &Rig) {
     panic!("the engine has written no files: {:?}", entries(rig.path()));
 }
 
-/// Splits the only journal at the ends of batches into three, as if the engine had begun new ones.
+/// Splits the only journal at the ends of batches into three journals, as if the engine had begun new journals there.
 fn split_journal(data: &Path) {
     const BATCH_END: &[u8] = b"FJL\x03";
     let bytes = fs::read(data.join("0.jnl")).expect("a journal");
@@ -154,7 +159,7 @@ fn split_journal(data: &Path) {
     }
 }
 
-/// Returns the files and folders in a folder, at any depth, by their path in it.
+/// Returns all files and folders within a folder, at any depth. Each path is relative to this folder.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {
@@ -177,7 +182,7 @@ fn copy_of(folder: &Path) -> tempfile::TempDir {
         if from.is_dir() {
             fs::create_dir_all(to).expect("a folder");
         } else if name.iter().any(|part| part == "tables" || part == "blobs") {
-            // The engine never changes these files.
+            // A hard link is enough, because the engine never changes these files.
             fs::hard_link(from, to).expect("another name");
         } else {
             fs::copy(from, to).expect("a copy");
@@ -186,7 +191,7 @@ fn copy_of(folder: &Path) -> tempfile::TempDir {
     copy
 }
 
-/// Checks that the store does not open, or holds everything.
+/// Checks that the store either refuses to open, or has all its data.
 async fn assert_refused_or_whole(folder: &Path) {
     let store = match EmbeddedStore::open(EmbeddedOptions::new(folder)) {
         Ok(store) => store,

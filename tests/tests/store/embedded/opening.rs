@@ -1,5 +1,4 @@
-//! Tests of folders that the store refuses to open, with the reason of each, and of folders that it opens
-//! nevertheless.
+//! Tests of folders that the store must refuse to open, with a reason, and of unusual folders that it must open.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +10,7 @@ use ordain_tests::conformance::{Fixture, Owner, absent, next};
 
 use super::support::Rig;
 
-/// Returns the reason why the store refuses a folder. The store must not change the folder either.
+/// Returns the reason with which the store refuses to open a folder. Checks that the store does not change the folder.
 fn refusal(options: EmbeddedOptions) -> String {
     let before = listing(&options.path);
     let path = options.path.clone();
@@ -78,7 +77,7 @@ async fn other_schema_or_shape_is_refused() {
     rig.reopen().await;
 }
 
-/// The store completes a folder after a crash at any moment of its creation.
+/// If a crash interrupts the creation of a store at any moment, the next start must complete its folder.
 #[tokio::test]
 async fn unfinished_folder_is_completed() {
     let mut rig = Rig::open();
@@ -105,7 +104,7 @@ async fn unfinished_folder_is_completed() {
     owner.write(rig.store(), absent("a")).await;
 }
 
-/// Another program removed the database, or emptied it.
+/// Another program removes the database of a store, or empties it. The store must refuse to open.
 #[tokio::test]
 async fn lost_commits_are_detected() {
     let mut rig = Rig::open();
@@ -125,7 +124,7 @@ async fn lost_commits_are_detected() {
         let Err(StoreError::Unusable(words)) = EmbeddedStore::open(rig.options()) else {
             panic!("the store opened an empty database")
         };
-        // The 4 groups are the claim and the commits.
+        // The four groups of requests are the claim and three commits.
         assert!(
             words.contains("had answered 4 groups of requests, but its database contains only 0"),
             "{words}"
@@ -135,8 +134,8 @@ async fn lost_commits_are_detected() {
     rig.reopen().await;
 }
 
-/// The time of commits never goes back with the system clock, and advances even before the system clock has caught up
-/// again.
+/// If the system clock goes back, the time of commits must not go back. The time of commits must advance even before
+/// the system clock has reached the earlier time again.
 #[tokio::test]
 async fn time_does_not_go_back() {
     let mut rig = Rig::open();
@@ -152,7 +151,7 @@ async fn time_does_not_go_back() {
     assert_eq!(owner.write(rig.store(), next("a", 5)).await.time, first + 9_000);
 }
 
-/// A store completes its requests even when it is dropped.
+/// A dropped store must complete its pending requests, and release its folder.
 #[tokio::test]
 async fn dropped_store_finishes_and_releases_folder() {
     let mut rig = Rig::open();
@@ -165,7 +164,8 @@ async fn dropped_store_finishes_and_releases_folder() {
     assert_eq!(owner.numbers, [10]);
 }
 
-/// Without a check by the store, the engine would silently create a new table if the file of a table is missing.
+/// If the file of a table is missing, the storage engine silently creates a new table. So the store must detect the
+/// missing file itself.
 #[tokio::test]
 async fn missing_table_is_detected() {
     let mut rig = Rig::open();
@@ -188,7 +188,7 @@ async fn missing_table_is_detected() {
     rig.reopen().await;
 }
 
-/// An operator moves the folder, or unmounts its volume.
+/// An operator moves the folder of an open store, or unmounts its volume. The store must stop.
 #[tokio::test]
 async fn missing_folder_stops_store() {
     let parent = tempfile::tempdir().expect("a folder");
@@ -211,7 +211,7 @@ async fn missing_folder_stops_store() {
     assert_eq!(Owner::claim(&store, "s", 0).await.numbers, [2]);
 }
 
-/// An operator removes the database alone, or unmounts its volume.
+/// An operator removes only the database of an open store, or unmounts the volume of the database. The store must stop.
 #[tokio::test]
 async fn missing_database_stops_store() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -241,7 +241,8 @@ async fn missing_database_stops_store() {
     assert_eq!(Owner::claim(&store, "s", 0).await.numbers, [2]);
 }
 
-/// Opens a store. A failed store releases its folder shortly after it is dropped.
+/// Opens a store whose folder may still be in use. Retries, because a failed store releases its folder only a moment
+/// after it is dropped.
 async fn open_released(path: &Path) -> Result<EmbeddedStore, StoreError> {
     for _ in 0..100 {
         match EmbeddedStore::open(EmbeddedOptions::new(path)) {

@@ -1,4 +1,4 @@
-//! An embedded store in a folder of its own, with a clock that only the test moves.
+//! An embedded store in a temporary folder, with a clock that only the test advances.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl Rig {
         self.folder.path()
     }
 
-    /// Sets the wall clock of the store to any time.
+    /// Sets the wall clock of the store.
     pub(super) fn set_clock(&self, now: u64) {
         self.wall.store(now, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! Applies the reply to a commit to the lanes of the commit. The events of each write are now durably settled or held,
-//! or the store has refused the write.
+//! Applies the store's reply to the lanes whose writes were in the commit. The events of each write are now durably
+//! settled or held, or the store has refused the write.
 
 use super::super::Sequencer;
 use super::write::spill_extent;

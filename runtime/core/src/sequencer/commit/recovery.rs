@@ -2,23 +2,24 @@
 //!
 //! A store goes back in time if a failure removes its newest writes. If the store still has the claim, which identifies
 //! the owner, only the latest commits of this owner are lost. The sequencer sends the same batches again, in order and
-//! under their numbers. It omits the writes that the store had refused when it first applied a batch. It reuses the
-//! times that the store had set then, so that no message gets another id. If the store now refuses a write that it had
-//! applied before, the store does not have the state for which the batches were formed. The owner then gives up the
-//! partition.
+//! under their numbers. In each batch, the sequencer omits the writes that the store refused when it first applied the
+//! batch. The sequencer also reuses the times that the store set at that time, so that no message gets another id. If
+//! the store now refuses a write that it had applied before, the store does not have the state for which the batches
+//! were formed. The owner then gives up the partition.
 //!
 //! The reply to a commit shows the loss. After a broken connection to the store, the sequencer also queries the store
 //! for the newest commit, and the reply to the query shows the loss. Data that the sequencer read before the recovery
 //! may be older than the recovered commits. No later reply would show that the data is old, because a recovered commit
 //! that only spilled events does not change `next`. The sequencer therefore undoes everything that may depend on such
-//! data. It replaces the batch in flight by a void batch, whose writes have a condition that never holds. After the
-//! recovery, it loads the lanes of the shard again. The letters of the original batch go into the next batch. The
-//! original batch and the void batch have the same number. If an earlier request with the original batch still arrives
-//! at the store, the reply shows which of the two batches the store applied.
+//! data. The sequencer replaces the batch in flight by a void batch, whose writes have a condition that never holds.
+//! After the recovery, the sequencer loads the lanes of the shard again. The letters of the original batch go into the
+//! next batch. The original batch and the void batch have the same number. If an earlier request with the original
+//! batch still arrives at the store, the reply shows which of the two batches the store applied.
 //!
 //! One case remains. A request with the original batch may have been sent after the store went back, and may arrive
 //! between the last recovered commit and the void batch. The store then applies the original batch. The sequencer
-//! accepts its effects, because its letters are in the outbox of the store, and no later batch would write them there.
+//! accepts the effects of the original batch, because the letters of the batch are in the outbox of the store, and no
+//! later batch would write these letters there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,12 +35,12 @@ use crate::letter::{DeadLetter, LetterContent};
 use crate::sequencer::Sequencer;
 use crate::sequencer::letters::OrphanLetter;
 
-/// The latest commits of a shard, the newest last. Their numbers have no holes.
+/// The latest commits of a shard, the newest last. The numbers of these commits have no holes.
 #[derive(Debug, Default)]
 pub(super) struct CommitHistory {
     commits: VecDeque<KeptCommit>,
     bytes: usize,
-    /// Also has the times of commits that are no longer in memory.
+    /// The times of commits, including commits that are no longer in memory.
     times: CommitTimes,
 }
 
@@ -65,9 +66,9 @@ impl KeptCommit {
     }
 }
 
-/// Returns the void batch for an original batch. The void batch has no letters, and its writes never apply. It has one
-/// more write than the original batch, for a key that no event has. The refusal of this write shows that the store
-/// applied the void batch, not the original batch.
+/// Returns the void batch for an original batch. The void batch has no letters, and its writes never apply. The void
+/// batch has one more write than the original batch, for the empty key, which no event has. The refusal of this write
+/// shows that the store applied the void batch, not the original batch.
 fn void_batch(batch: &Batch) -> Batch {
     let mut writes = batch.writes.clone();
     writes.push(KeyWrite {
@@ -131,7 +132,7 @@ fn batch_memory(batch: &Batch) -> usize {
 impl Sequencer {
     /// Keeps a commit in case the store loses it. While the kept commits of all shards together exceed
     /// [`commit_history_bytes`](crate::SequencerSettings::commit_history_bytes), the shard with the most bytes drops
-    /// its oldest commit. A shard that is recovering commits drops none.
+    /// its oldest commit. A shard that is recovering commits drops no commits.
     pub(super) fn retain_commit(&mut self, batch: &Arc<Batch>, applied: &AppliedCommit) {
         if self.settings.commit_history_bytes == 0 {
             return;
@@ -233,7 +234,8 @@ impl Sequencer {
         self.stats.recommitted += 1;
     }
 
-    /// Discards everything that the sequencer read from a shard before it recovered the last lost commit of this shard.
+    /// Discards everything that the sequencer read from a shard before the last lost commit of this shard was
+    /// recovered.
     pub(super) fn discard_reads(&mut self, shard: u32) {
         if fault!(self, TrustOldReads) {
             return;

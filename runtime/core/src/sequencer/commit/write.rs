@@ -42,7 +42,8 @@ impl Sequencer {
             advance_record(lane, &chunk, settings, &mut ids);
             chunk
         };
-        // The end of the key is written with its last event, even if late originals are still to be settled.
+        // The end of the key is written with its last event, even if late originals (events that arrived after their
+        // sequences were skipped) are still to be settled.
         let completed = lane.ended && lane.record.next == lane.done;
         let more = !lane.pending.is_empty() && !completed;
         let (mut spill, spilled_bytes) = select_spill(lane, settings, room, &mut ids);
@@ -157,8 +158,8 @@ fn accepted_id(sequence: u64, event: &Event) -> AcceptedId {
     AcceptedId { sequence, id: event.id_digest(), content }
 }
 
-/// Selects the held events that this write spills (moves into the store). It selects the events in ascending order, so
-/// that in a `fifo` stream no number becomes durable before a lower number.
+/// Selects the held events that this write spills (moves into the store). The function selects the events in ascending
+/// order, so that in a `fifo` stream no number becomes durable before a lower number.
 fn select_spill(
     lane: &mut Lane,
     settings: &SequencerSettings,
@@ -177,7 +178,7 @@ fn select_spill(
     let next = lane.record.next;
     let done = lane.done;
     let all = lane.held.write_copies(next, |held| {
-        // The event at which the key stopped needs no room, because the other events wait for it.
+        // The event at which the key stopped is spilled even without room, because the other events wait for it.
         let head = held.sequence == done;
         if !head && (spill.len() >= events || spilled >= bytes.max(1)) {
             return false;
@@ -235,8 +236,9 @@ pub(super) fn spill_extent(lane: &Lane, checks: &[SpillCheck]) -> SpillExtent {
     spilled
 }
 
-/// Returns the record to write. If `more` results of earlier events are still to be written, omits the fields that
-/// describe the event at `done` (attempts, rounds, status, failure).
+/// Returns the key record that the write contains. If `more` is `true`, later writes follow with results of events
+/// before `done`, so this record omits the fields that describe the event at `done` (attempts, rounds, status,
+/// failure).
 fn record_to_write(lane: &Lane, more: bool) -> KeyRecord {
     let mut record = lane.record.clone();
     if more {

@@ -1,4 +1,4 @@
-//! Decides about missing events after the last round of replay.
+//! Decides what happens to missing events after the last replay round.
 
 use super::super::Sequencer;
 use super::super::retry::gap_failure;
@@ -6,8 +6,8 @@ use super::{GapState, LaneGap};
 use crate::gaps::{GapEnd, GapHistory};
 use crate::settings::ExhaustedPolicy;
 
-/// The interval between two checks whether an unavailable source is available again, in ms. Until it is, the sequencer
-/// does not give up any gap.
+/// The interval between two checks whether an unavailable source is available again, in ms. Until the source is
+/// available, the sequencer does not give up any gap.
 const SOURCE_CHECK_INTERVAL_MS: u64 = 1_000;
 
 /// Describes the missing events, and the replay sources that failed and may still have these events.
@@ -69,8 +69,8 @@ impl Sequencer {
                 self.park(index, gap_failure(error));
             }
             ExhaustedPolicy::Skip => {
-                // The sequencer skips a wide gap in several commits of the usual size. It skips the rest of the gap
-                // when this commit is in flight.
+                // The sequencer skips a wide gap in several commits of the usual size. The sequencer skips the rest of
+                // the gap when this commit is in flight.
                 let waiting: usize = lane.pending.iter().map(|chunk| chunk.letters.len()).sum();
                 let room = self.settings.batch_events.saturating_sub(waiting) as u64;
                 if room == 0 {

@@ -1,4 +1,4 @@
-//! A replay round: loads the key record again, then queries every replay source in turn for the
+//! A replay round. The sequencer loads the key record again, and then queries one replay source after the other for the
 //! missing events.
 
 use std::ops::RangeInclusive;
@@ -13,8 +13,8 @@ use crate::key_record::KeySnapshot;
 use crate::settings::OrderingMode;
 use crate::turn::AttemptToken;
 
-/// The maximum number of sequences in one request. The other missing sequences get their own rounds later, when the
-/// requested events have arrived or the key has skipped them.
+/// The maximum number of sequences in one request. The sequencer requests the other missing sequences in later rounds,
+/// when the requested events have arrived or the key has skipped their sequences.
 const SEQUENCES_PER_REQUEST_LIMIT: u64 = 4_096;
 
 impl Sequencer {
@@ -43,7 +43,8 @@ impl Sequencer {
         }
     }
 
-    /// Starts the load of a round. If a write of the lane is in flight, queries the first replay source instead.
+    /// Starts the load with which a round begins. If a write of the lane is in flight, queries the first replay source
+    /// instead.
     pub(in super::super) fn reload_for_gap(&mut self, index: u32, serial: u64) {
         if self.lanes[index].writing {
             self.query_source(index, 0);
@@ -116,8 +117,8 @@ impl Sequencer {
         self.effects.push_back(Effect::Replay { token, key, source, missing, max_letter_age });
     }
 
-    /// Returns the ranges of missing sequences below the highest sequence that the lane knows, as far as the data in
-    /// memory shows.
+    /// Returns the ranges of the sequences that are certainly missing below the highest sequence of the lane, according
+    /// to the data in memory.
     fn missing_ranges(&self, index: u32) -> Vec<RangeInclusive<u64>> {
         let lane = &self.lanes[index];
         let Some(gap) = &lane.cold.gap else { return Vec::new() };
@@ -135,9 +136,9 @@ impl Sequencer {
             }
             next = next.max(last.saturating_add(1));
         };
-        // The sequencer does not know which sequences between the bounds of `rest` are spilled, and spilled events are
-        // not missing. A later round requests the missing sequences between these bounds, when the spilled events are
-        // in memory.
+        // `rest` contains only the bounds of the spilled events that are not in memory. A sequence between these bounds
+        // may be spilled, so this round does not request it. A later round requests the missing sequences between these
+        // bounds, when the spilled events are in memory.
         let mut rest = (lane.cold.stored_only.count > 0)
             .then_some((lane.cold.stored_only.first, lane.cold.stored_only.last));
         for held in lane.held.iter() {

@@ -42,9 +42,9 @@ const ROLLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// messages of some seconds of a fast stream.
 const HISTORY_BYTES: usize = 16 << 20;
 /// How long this process may take to learn that it lost a partition, after the store has reported another owner. This
-/// is also the time limit of one wait for a driver to confirm that the store has all commits.
+/// timeout also limits one wait for a driver to confirm that the store has all commits.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time between two warnings. This is also the time for which a queue must be full before the first warning.
+/// Time between two warnings. The first warning about a full queue also follows only after this time.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The state of a destination's task.
@@ -128,8 +128,8 @@ impl SequenceAssigner {
         self.created_at.elapsed().as_millis() as u64
     }
 
-    /// Checks whether the store may have gone back in time since it received the messages in memory. If so, finds the
-    /// messages that the store has lost, and passes them to the store again.
+    /// Checks whether the store may have gone back in time since it received the messages in memory. After a possible
+    /// rollback, finds the messages that the store has lost, and passes them to the store again.
     async fn restore_lost_messages(&mut self) -> Result<(), PublisherError> {
         self.histories.retain(|_, history| !history.handle.ownership.is_lost());
         let disconnects = self.store.disconnects();
@@ -266,7 +266,8 @@ impl SequenceAssigner {
                     }
                 }
                 Ok(AssignReply::Full) => {
-                    // A queue that is full for a moment deserves no warning.
+                    // Warn only about a queue that stays full, because a queue may be full for a moment in normal
+                    // operation.
                     if started.elapsed() >= WARN_INTERVAL && throttle.allow() {
                         tracing::warn!(
                             stream = &*stream, to = %destination,
@@ -294,8 +295,8 @@ impl SequenceAssigner {
         let mut groups = Vec::new();
         let mut cursor_indexes = Vec::new();
         let mut budget = CallBudget::default();
-        // Fenced cursors (for which the store's last reply reported another owner) come last. Otherwise, they could use
-        // up the room in the call that the other cursors need.
+        // Fenced cursors (for which the store's last reply reported another owner) come last. If fenced cursors came
+        // first, they could use up the room in the call that the other cursors need.
         let (fenced, others): (Vec<_>, Vec<_>) =
             cursors.iter().enumerate().partition(|(_, cursor)| cursor.is_fenced());
         for (cursor_index, cursor) in others.into_iter().chain(fenced) {
@@ -335,7 +336,7 @@ impl SequenceAssigner {
                 cursor.record_done(group, &assigned, self.store.may_roll_back(), self.now());
                 Ok(true)
             }
-            // Another process has the partition now. This process is about to learn that it lost the partition.
+            // Another process owns the partition now. This process will soon detect that it has lost the partition.
             AssignGroupReply::Fenced => {
                 if cursor.record_fence().elapsed() >= self.fence_timeout {
                     return Err(PublisherError::Fenced { stream, to, shard });
@@ -344,8 +345,8 @@ impl SequenceAssigner {
             }
             AssignGroupReply::RolledBack(last) => {
                 // The store may also have lost the commits of these messages. If no driver repeats a commit, the
-                // sequence assigner must not repeat the messages of this commit, because the next owner creates them
-                // anew, in other commits.
+                // sequence assigner must not repeat the messages of this commit, because the next owner creates these
+                // messages again, in other commits.
                 match timeout(self.fence_timeout, cursor.handle.has_all_commits()).await {
                     Ok(true) => {}
                     Err(_) if cursor.handle.is_driven() => {
@@ -353,8 +354,8 @@ impl SequenceAssigner {
                             stream,
                             to,
                             shard,
-                            "the store went back in time and lost messages that the stream sent to `to`: waiting until \
-                             the store has all commits of the partition again; then the messages are written again"
+                            "the store went back in time and lost messages that the stream sent to `to`: before \
+                             this process sends them again, it waits until the store has all commits of the partition"
                         );
                         return Ok(false);
                     }

@@ -2,7 +2,7 @@
 //! destination, while the sequence assigner passes them to the store.
 //!
 //! [`PublishHistory`] decides which messages the sequence assigner repeats, and under which numbers. This module must
-//! never make these decisions.
+//! never decide which messages are repeated.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -59,7 +59,7 @@ pub(super) struct OutboxCursor {
     /// The store's result for each message of the numbered chunks. When the cursor ends, messages without a result
     /// belong to another owner.
     pub(super) assigned: Vec<AssignItemReply>,
-    /// The messages of earlier calls, with a record of those that the store has lost.
+    /// The messages of earlier calls, with a record of the messages that the store has lost.
     history: PublishHistory<OutboxChunk>,
     /// The times when the store numbered the messages of commits.
     times: CommitTimes,
@@ -131,8 +131,8 @@ impl OutboxCursor {
         self.fenced_since.is_some()
     }
 
-    /// Returns the next chunks that fit into the call. Returns `None` if the cursor has nothing to pass on and nothing
-    /// to check.
+    /// Returns the next chunks that fit into the call. Returns `None` if the cursor has no message to pass and nothing
+    /// to check, or if this process has lost or given up the partition.
     pub(super) fn next_group(&self, budget: &mut CallBudget) -> Option<AssignGroup> {
         let PartitionHandle { partition, claim, ownership, claimed_commits, watermarks, .. } =
             &*self.handle;
@@ -245,7 +245,7 @@ impl OutboxCursor {
     }
 
     /// Takes the messages of earlier calls out of the cursor, for the next cursor of the same outbox and shard. Returns
-    /// `None` if there are none.
+    /// `None` if the cursor has no messages of earlier calls.
     pub(super) fn take_history(&mut self) -> Option<((Partition, u32, u32), OutboxHistory)> {
         let mut history = std::mem::take(&mut self.history);
         if history.is_empty() {
@@ -300,8 +300,8 @@ mod tests {
         let numbers: Vec<AssignItemReply> = (1..=8).map(AssignItemReply::New).collect();
         strand.record_done(&lot, &numbers, true, 0);
 
-        // The store may forget the positions of messages that are reported as published. If the next call is repeated,
-        // the store must still recognise message 8, which that call passes again.
+        // The store may forget the positions of messages that are reported as published. The next call passes message 8
+        // again. If this call is repeated, the store must still recognise message 8.
         assert_eq!(strand.recover_lost(Some(OutboxPosition { commit: 7, chunk: 0 })), Some(1));
         let lot = strand.next_group(&mut CallBudget::default()).expect("a lost message");
         assert_eq!(done_of(&lot), Some(7));
@@ -336,8 +336,8 @@ mod tests {
         // The store may also have no message of this owner, or a part of the messages of the last commit.
         right.first = None;
         assert_eq!(cursor.lost_range(None), right);
-        right.first = Some(8);
-        assert_eq!(cursor.lost_range(Some(OutboxPosition { commit: 8, chunk: 0 })), right);
+        let lost = cursor.lost_range(Some(OutboxPosition { commit: 8, chunk: 0 }));
+        assert_eq!((lost.first, lost.last), (Some(8), 8));
     }
 
     /// The store goes back twice: the messages that wait to be sent again are lost too.

@@ -20,8 +20,8 @@ use crate::amqp::case::OUT;
 const BATCH: usize = 256;
 /// Time without another delivery after which the consumer acknowledges an incomplete batch.
 const IDLE: Duration = Duration::from_millis(100);
-/// Maximum number of batches whose messages are not confirmed. They have about as many messages as a usual client
-/// publishes before it waits for confirms.
+/// Maximum number of batches whose messages are not confirmed. Eight batches have about as many messages as a usual
+/// client publishes before it waits for confirms.
 const UNCONFIRMED: usize = 8;
 
 const MULTIPLE: BasicAckOptions = BasicAckOptions { multiple: true };

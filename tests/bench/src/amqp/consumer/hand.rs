@@ -1,5 +1,6 @@
-//! Consumers in the usual handwritten form. For each event they write a mark into Redis, by which they recognise a
-//! repeat, call the handler, write the state of the key into Redis, and acknowledge the event.
+//! Consumers in the usual handwritten form. For each event, a consumer writes a mark into Redis, calls the handler,
+//! writes the state of the key into Redis, and acknowledges the event. If the mark already exists, the event is a
+//! repeat, and the consumer only acknowledges it.
 
 use std::sync::Arc;
 
@@ -11,9 +12,9 @@ use redis::aio::MultiplexedConnection;
 
 use super::{Partition, Progress};
 
-/// Number of events under way where order does not matter.
+/// Number of events that a consumer without order executes at a time.
 const TASKS: usize = 64;
-/// Number of unacknowledged deliveries, high enough that the next delivery has always arrived.
+/// Maximum number of unacknowledged deliveries: high enough that the next delivery has always arrived.
 pub(super) const PREFETCH: u16 = 256;
 /// Prefix of the keys of marks.
 pub(in crate::amqp) const MARK: &str = "seen:";
@@ -68,7 +69,7 @@ async fn take(
     Ok(())
 }
 
-/// Returns the result that the handler `probe` has for `put`.
+/// Returns the state that the handler `probe` returns for an event of the type `put`.
 fn handle(data: &[u8]) -> &[u8] {
     data
 }

@@ -47,7 +47,7 @@ pub(super) async fn run(
     let mut lines = tokio::task::JoinSet::new();
     for number in 0..stream.source.partitions() {
         let partition = Partition { stream: name.shared(), number };
-        // The store is new.
+        // The store is new, so the first epoch is free.
         let claimed = store.claim(&partition, 1).await?;
         let (send, results) = mpsc::channel(INBOX);
         let file = folder.highest(&stream.handler).context("a handler")?;
@@ -105,7 +105,7 @@ fn consumer(
         partition: partition.number,
         stream: Arc::clone(&partition.stream),
         prefetch: source.prefetch.try_into().unwrap_or(u16::MAX),
-        // One subscription serves the whole run: repeated deliveries are not detected here.
+        // No memory limit: only the prefetch limits the deliveries that wait for this consumer.
         memory: usize::MAX,
         last_prefetch: LastPrefetch::default(),
         decoder,
@@ -211,12 +211,12 @@ struct Under {
 /// A shard, and the reply to its commit.
 type Answer = (usize, CommitReply);
 
-/// Executed deliveries by shard. They are committed in batches, one under way for each shard.
+/// Executed deliveries by shard. Each shard commits its deliveries in batches, and has at most one batch under way.
 struct Shards {
     store: Arc<dyn Store>,
     partition: Partition,
     claimed: ClaimedPartition,
-    /// Number of events of a commit.
+    /// Maximum number of events in a commit.
     batch: usize,
     digests: usize,
     version: Arc<Rollout>,

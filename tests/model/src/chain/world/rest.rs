@@ -1,4 +1,4 @@
-//! The end of a run: the world comes to rest, and the result is checked.
+//! The end of a run: the owner finishes all work, and the model checks the result.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::chain::destination::{Entry, Message};
 use crate::chain::outcome::ChainBroken;
 
 impl ChainWorld {
-    /// Gives and marks all messages, and checks the result.
+    /// Sends all messages, removes them from the outbox, and checks the result.
     pub fn come_to_rest(&mut self) {
         for _ in 0..3 {
             self.repeat_commits();

@@ -1,5 +1,5 @@
-//! The reader of the queue, and the owner whose commits settle the read entries. The reader of an inbox publishes the
-//! entries instead, and commits nothing.
+//! The reader of the queue, and the owner whose commits settle the entries that the reader has read. The reader of an
+//! inbox publishes the entries instead, and commits nothing.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ impl QueueWorld {
         }
     }
 
-    /// Returns whether the ends of the queue show something to read.
+    /// Returns whether the numbers of the first and last entry of the queue show that the reader has something to read.
     pub(super) fn has_news(&self) -> bool {
         let State { store, cursor, .. } = &self.state;
         let history = store.entries.last().map_or(0, |entry| entry.history);
@@ -47,8 +47,8 @@ impl QueueWorld {
                 self.seen.known += 1;
                 continue;
             }
-            // The reader may deliver a finished entry again, as after a restart, because the sequencer knows the id of
-            // the entry.
+            // The reader may deliver a finished entry again, as after a restart: the sequencer recognises the entry by
+            // its id.
             is_twice |= !under_way.insert(*id);
             ever.insert(*id);
             open.push_back((place, *id));
@@ -82,7 +82,7 @@ impl QueueWorld {
         self.make_again();
     }
 
-    /// Publishes an entry to the exchange. All earlier entries of the queue must be published before.
+    /// Publishes an entry to the exchange. Breaks a rule if an earlier entry of the queue is not published yet.
     fn publish(&mut self, id: u64) {
         self.seen.published += 1;
         let State { store, effects, .. } = &self.state;
@@ -139,7 +139,8 @@ impl QueueWorld {
         }
     }
 
-    /// Returns the entries whose effect is durable. A published entry stays published when the store goes back.
+    /// Returns the entries whose effect is durable. The publication of an inbox entry is always durable, because a
+    /// store that goes back cannot undo it.
     pub(super) fn durable_effects(&self) -> &BTreeSet<u64> {
         let State { store, effects, is_inbox, .. } = &self.state;
         if *is_inbox { effects } else { &store.effects }

@@ -7,22 +7,23 @@ use super::super::outcome::QueueBroken;
 use super::super::store::Writer;
 use super::{QueueWorld, State};
 
-/// A call over two shards that is not answered yet.
+/// A call over two shards that is in progress.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct SharedCall {
-    /// The entry that the call put into the queue; `None` before the write, and after a check that did not find it.
+    /// The entry that the call put into the queue. `None` if the call has not put the entry yet, or has found that the
+    /// store lost it.
     run: Option<QueueRun>,
-    /// The ids of all entries that the call put into the queue. Each write of the same event has an id of its own here,
-    /// although the sequencer would recognise the event.
+    /// The ids of all entries that the call put into the queue. In the model, each write of the event gets a new id. In
+    /// the product, the id stays the same, so the sequencer recognises the event.
     pub(super) ids: Vec<u64>,
-    /// True if the call wrote its part in the other shard, and no later check found it missing.
+    /// True if the call wrote its part to the other shard, and has not found that the store lost it.
     has_other: bool,
-    /// True if a shard went back during the call, since its last check.
+    /// True if a shard went back during the call, and the call has not checked its parts since.
     pub(super) is_in_doubt: bool,
 }
 
 impl QueueWorld {
-    /// Returns the call over two shards that is in progress, and begins one if there is none.
+    /// Returns the call over two shards that is in progress. If none is, begins a new call.
     fn shared_call(&mut self) -> &mut SharedCall {
         let State { shared, shared_calls, .. } = &mut self.state;
         shared.get_or_insert_with(|| {
@@ -35,7 +36,7 @@ impl QueueWorld {
         if self.shared_call().run.is_some() {
             return;
         }
-        // The process reports the entry to its reader only after the call is answered.
+        // The process reports the entry to its reader only when the call succeeds.
         let (run, ids) = self.write(1, Writer::Own);
         let call = self.shared_call();
         call.run = Some(run);
@@ -52,8 +53,8 @@ impl QueueWorld {
         store.others.insert(*shared_calls);
     }
 
-    /// Answers the call over two shards if its parts are written. If a shard went back since the last check, checks the
-    /// parts instead.
+    /// Completes the call over two shards if both parts are written. If a shard went back since the last check, checks
+    /// the parts instead.
     pub(super) fn answer(&mut self) {
         let Some(call) = &self.state.shared else { return };
         if call.is_in_doubt && !self.is(QueueFault::AnswersWithoutCheck) {
@@ -72,8 +73,8 @@ impl QueueWorld {
         }
     }
 
-    /// Finds the parts of the call that the store lacks. The record of the writer, which goes back together with the
-    /// entries, has the write of an entry even after a reader has removed the entry.
+    /// Finds the parts of the call that the store has lost. The check for the entry reads the record of the writer. The
+    /// store loses the record together with the entry, but keeps it when a reader removes the entry.
     fn check_parts(&mut self) {
         let compares_positions = self.is(QueueFault::ComparesPositions);
         let number = self.state.shared_calls;

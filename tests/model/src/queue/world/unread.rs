@@ -1,5 +1,5 @@
-//! A process that puts entries into the queue and does not read it. It compares its calls with its record in the store.
-//! The comparison is the product's own ([`UnreadRuns`]).
+//! A process that puts entries into the queue, but has no reader. To count lost events, the process compares its calls
+//! with their record in the store. The comparison is the product's own code ([`UnreadRuns`]).
 
 use std::collections::BTreeSet;
 
@@ -12,37 +12,37 @@ use super::{QueueWorld, State};
 /// The process without a reader.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct UnreadProcess {
-    /// The answered calls that the process neither forgot nor counted.
+    /// The answered calls that the process still has to check.
     runs: UnreadRuns,
-    /// The highest number of a call.
+    /// The highest number that the process has used for a call.
     last_call: u64,
-    /// The number of a refused call, which the next call uses.
+    /// The number of a refused call. The next call uses this number again.
     unused: Option<u64>,
     /// The call whose answer was lost.
     unanswered: Option<UnansweredCall>,
-    /// The record that the process has requested and not compared yet.
+    /// The record that the process has requested, but not compared with its calls yet.
     reply: Option<Reply>,
-    /// The events of answered calls, each as the ids of its entries. An event has two entries if its call was repeated.
+    /// The events of answered calls, each as the ids of its entries. The event of a repeated call has two entries.
     events: BTreeSet<Vec<u64>>,
-    /// The entries of this process that the reader has removed at some time.
+    /// The entries of this process that a reader has removed from the queue.
     removed: BTreeSet<u64>,
     /// Number of events that the process counted as lost.
     pub(super) counted: u64,
 }
 
-/// A call with one entry.
+/// A call whose answer was lost, with the ids of its entry: one id for each time that the store wrote the entry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct UnansweredCall {
     number: u64,
     ids: Vec<u64>,
 }
 
-/// A reply of the store to the request for the record.
+/// The store's reply to a request for the record of the calls.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Reply {
-    /// The calls that the process had at its request.
+    /// The calls that the process had still to check when it sent the request.
     asked: BTreeSet<u64>,
-    /// The record.
+    /// The calls that the record contains.
     stored: BTreeSet<u64>,
     /// The number of the first entry in the queue.
     first: u64,
@@ -78,7 +78,7 @@ impl UnreadProcess {
         (lost.len() as u64, unread as u64)
     }
 
-    /// Returns whether a call was repeated whose first write the store had.
+    /// Returns whether the process has repeated a call after its answer was lost.
     pub(super) fn has_repeated_call(&self) -> bool {
         self.events.iter().any(|ids| ids.len() > 1)
     }
@@ -93,8 +93,8 @@ impl QueueWorld {
         }
     }
 
-    /// Repeats the call whose answer was lost, under its number. The store does not number the events, so it puts the
-    /// entry into the queue once more.
+    /// Repeats the call whose answer was lost, under its old number. The store does not number these events, so it puts
+    /// the entry into the queue a second time.
     pub(super) fn put_again(&mut self) {
         let Some(mut call) = self.state.unread.unanswered.take() else { return };
         let (run, ids) = self.write_call(1, Writer::Other, call.number);
@@ -103,8 +103,8 @@ impl QueueWorld {
         self.seen.repeated += 1;
     }
 
-    /// The store refuses a call because the queue is full: the repeated call, or a new call if no answer was lost. The
-    /// next call uses the number of the refused call.
+    /// Refuses a call because the queue is full. The refused call is the repeated call, or a new call if no answer was
+    /// lost. The next call uses the number of the refused call.
     pub(super) fn refuse(&mut self) {
         let records_refused_calls = self.is(QueueFault::RecordsRefusedCalls);
         let refuses_repeats = self.is(QueueFault::RefusesRepeats);
@@ -127,7 +127,7 @@ impl QueueWorld {
         }
     }
 
-    /// Requests the record. The process gives up an earlier request.
+    /// Requests the record of the calls. The reply to an earlier request is dropped.
     pub(super) fn ask(&mut self) {
         let State { store, unread, .. } = &mut self.state;
         let asked = unread.runs.calls();
@@ -137,7 +137,7 @@ impl QueueWorld {
         }
     }
 
-    /// Compares the calls with the requested record.
+    /// Compares the calls with the requested record, and counts the lost events.
     pub(super) fn compare(&mut self) {
         let compares_new_calls = self.is(QueueFault::ComparesNewCalls);
         let forgets_waiting_calls = self.is(QueueFault::ForgetsWaitingCalls);

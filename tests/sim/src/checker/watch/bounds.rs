@@ -1,5 +1,5 @@
-//! The rules for an owner that has no more effects to request: it stays within its limits (I7), and it has recorded its
-//! failed tries.
+//! Checks an owner that has no more effects to request: the owner must be within its limits (I7), and must have
+//! recorded its failed tries.
 
 use ordain_core::{Stats, shard_of};
 
@@ -7,7 +7,7 @@ use super::super::{Checker, at};
 use crate::handler::MESSAGES;
 use crate::store::Store;
 
-/// Bytes that an owner may hold beyond the budget: the last deliveries and turns before intake stopped.
+/// Bytes that an owner may hold beyond the memory budget, for the last deliveries and turns that it accepted.
 const SLACK: usize = 64 << 10;
 
 impl Checker {
@@ -21,10 +21,10 @@ impl Checker {
         store: &Store,
     ) {
         let settings = &self.plan.settings;
-        // The messages of events that were executed but not durable when the outbox became full.
+        // When the outbox becomes full, executed events that are not durable yet may still add their messages.
         let mut ahead = settings.run_ahead * MESSAGES as usize;
         if settings.forward_letters {
-            // One batch of each shard may be under way, with as many letters as events.
+            // One batch of each shard may be under way, and may have one letter for each of its events.
             let batch = settings.batch_events + settings.quantum + settings.lane_buffer;
             ahead += settings.shards as usize * (batch + settings.gap.max_width as usize);
         }
@@ -44,7 +44,7 @@ impl Checker {
         }
         let outbox = store.outbox_len(Some(partition));
         let limit = settings.max_outbox + ahead;
-        // A commit that is repeated puts its messages into the outbox again.
+        // After the store went back, repeated commits put messages into the outbox again, so the limit does not hold.
         if outbox > limit && self.times_back == 0 {
             let detail = format!("{outbox} messages in the store's outbox, {limit} allowed");
             return self.broke("I7", detail);
@@ -54,7 +54,8 @@ impl Checker {
         }
     }
 
-    /// Checks that failed tries are durable after the first occasion to write them.
+    /// Checks that the owner has written its failed tries if it could do so: no load and no commit of the key's shard
+    /// is under way.
     fn written_down(&mut self, owner: u64, store: &Store) {
         let settings = self.plan.settings.clone();
         let corrupt = self.corrupt.clone();

@@ -1,5 +1,5 @@
-//! Commits of an owner: one of a shard at a time, numbered without holes, identical after a lost answer, and of a
-//! bounded size.
+//! Checks the commits of an owner. Each shard has one commit at a time. Commit numbers have no holes. After a lost
+//! answer, the owner repeats the same commit unchanged. The size of a commit has a limit.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ impl Checker {
         let shard = batch.shard;
         let what = format!("commit {} of shard {shard}", batch.number);
         let shards = self.plan.settings.shards;
-        // The store always refuses a write with an empty key, because no usable event has one.
+        // The check omits writes with an empty key. The store always refuses them, because no usable event has an empty
+        // key.
         let keys = batch.writes.iter().map(|write| &write.key).filter(|key| !key.is_empty());
         let mut keys: Vec<&Key> = keys.collect();
         let writes = keys.len();
@@ -41,8 +42,8 @@ impl Checker {
         }
     }
 
-    /// Checks the size of a batch. The owner splits neither a turn nor the skip of a wide gap into two batches, so a
-    /// batch may exceed `batch_events`.
+    /// Checks the size of a batch. A batch may exceed `batch_events`, because the owner splits neither a turn nor the
+    /// skip of a wide gap into two batches.
     fn batch_size(&mut self, batch: &Batch, what: &str) {
         let settings = &self.plan.settings;
         let written: usize = batch.writes.iter().map(|write| write.spill.len().max(1)).sum();
@@ -61,7 +62,7 @@ impl Checker {
             CommitReply::Applied(applied) => applied,
             CommitReply::RolledBack { last: Some(last), .. } => {
                 watch.numbers[shard as usize] = *last;
-                // The owner's lanes count the events of this batch as settled until the lanes start again.
+                // Until the owner's lanes start again, they count the events of this batch as settled.
                 watch.all_reached(&batch);
                 return;
             }
@@ -95,7 +96,8 @@ impl Checker {
         }
     }
 
-    /// Checks that the refusal of a write has a cause. In a run with one partition, no other owner takes the key over.
+    /// Checks that the refusal of a write has a cause. In a run with one partition, no other partition can take the key
+    /// over.
     fn may_be_refused(&mut self, key: &Key, why: &WriteRefusal) {
         let alone = self.plan.partitions == 1;
         let unreadable = self.corrupt.contains(key);

@@ -1,4 +1,4 @@
-//! Turns of an owner: I2 (one of a key at a time), their bounds, and their results.
+//! Checks the turns of an owner: I2 (each key has one turn at a time), the limits, and the results.
 
 use ordain_core::{Turn, TurnResult};
 
@@ -24,7 +24,7 @@ impl Checker {
         let watch = self.watch(owner);
         let has = watch.generation;
         let needs = watch.loaded.get(&turn.key).copied();
-        // A guess is a turn that runs before its key record is loaded; a turn right after a guess is a guess, too.
+        // A guess is a turn that runs before its key record is loaded. A turn right after a guess is a guess, too.
         let ahead = watch.ahead.get(&turn.key).copied();
         let guessed = guess || ahead == Some((settings.first, first));
         if has.is_none_or(|has| !guessed && needs.is_some_and(|needs| has < needs)) {
@@ -85,8 +85,8 @@ impl Checker {
         if on_new_version
             && watch.version.as_ref().is_none_or(|version| *version != done.rollout.build.version)
         {
-            // While this turn ran, the owner switched to another version, or left its version and now waits for
-            // another; the count of tries begins again.
+            // While this turn ran, the owner switched to another version, or left its version and now waits for another
+            // one. The count of tries begins again.
             watch.failures.remove(&key);
             watch.fresh.remove(&key);
             return;

@@ -19,7 +19,8 @@ use crate::sink::content::SinkContent;
 /// How long the assigner of a test waits for a partition without a driver.
 const TEST_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A server, and an assigner of messages of one partition. A test can return the server to the moment after message 4.
+/// A server, and an assigner of messages of one partition. A test can roll the server back to the moment after message
+/// 4.
 struct Rig {
     redis: Redis,
     snapshot: Snapshot,

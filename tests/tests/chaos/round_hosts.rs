@@ -1,5 +1,5 @@
-//! The common parts of the rounds in which a store loses its last writes: the hosts, the way of the events, and the
-//! demands on the events.
+//! The common parts of the rounds in which a store loses its last writes: the hosts, the way on which events reach
+//! them, and the requirements on the events.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,39 +20,41 @@ use super::outlet::Outlet;
 use super::receiver::{Backlog, Kind, Receiver, redis};
 use super::ways::Way;
 
-/// Settings of a `sequenced` stream with which a key with a missing event soon holds the later events in the store.
+/// Settings of a `sequenced` stream with which the clock of a gap runs out soon. The store then holds the later events
+/// of the key.
 const SHORT_GAPS: &str =
     "spill_after = \"1s\"\ngap = { timeout = \"500ms\", attempts = 2, backoff = \"20ms..100ms\" }";
 
-/// The settings of a stage.
+/// The settings of the hosts of a round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup {
     pub(crate) way: Way,
     pub(crate) is_fifo: bool,
     pub(crate) backlog: Backlog,
-    /// True if hosts are killed around each loss.
+    /// True if the test kills hosts shortly before or after each loss of writes.
     pub(crate) is_killed: bool,
     pub(crate) hosts: usize,
 }
 
 impl Setup {
-    /// Draws the settings of a stage with this number of hosts.
+    /// Draws the settings of a round with this number of hosts.
     pub(crate) fn draw(hosts: usize, is_killed: bool, random: &mut ChaCha8Rng) -> Self {
         let mut way = Way::draw(random);
-        // The store numbers the lines of a file. RabbitMQ may change the order of events that several hosts return, and
-        // only a `sequenced` stream restores the order.
+        // Two kinds of rounds need a `sequenced` stream. The events of a file get their numbers from the store. And
+        // RabbitMQ may change the order of unacknowledged events that several hosts return to it; only a `sequenced`
+        // stream restores the order.
         let may_be_fifo = !way.is_file() && (hosts == 1 || !way.uses_broker());
         let is_fifo = random.random_bool(0.7) && may_be_fifo;
         if let Way::Chain { is_numbered } = &mut way {
-            // If a host ends, the store may number the events of a `fifo` stream anew, and their messages too
-            // (docs/guide/chains.md).
+            // If a host ends, the events of a `fifo` stream may get new numbers, and then their messages may get new
+            // numbers as well (docs/guide/chains.md).
             *is_numbered &= !is_fifo || hosts == 1 && !is_killed;
         }
         Self { way, is_fifo, backlog: Backlog::draw(random), is_killed, hosts }
     }
 
-    /// Returns whether hosts may end during the round. One of several hosts ends if it takes a partition over and the
-    /// store then loses its claim (docs/guide/redis.md).
+    /// Returns whether hosts may end during the round. With several hosts, a host ends if it takes over a partition and
+    /// the store then loses the host's new claim (docs/guide/redis.md).
     fn may_end(&self) -> bool {
         self.is_killed || self.hosts > 1
     }
@@ -63,7 +65,7 @@ impl Setup {
 }
 
 /// The hosts of a round.
-pub(crate) struct Stage {
+pub(crate) struct RoundHosts {
     pub(crate) setup: Setup,
     pub(crate) fleet: Fleet,
     /// The broker, if the events pass through one.
@@ -84,9 +86,9 @@ fn unsafe_events(sent: &Sent) -> Sent {
     sent.iter().map(of_key).collect()
 }
 
-impl Stage {
-    /// Starts hosts over the store at this URL, and creates the producer for their events. Without a lease, the hosts
-    /// have the lease of [`Kind::default`].
+impl RoundHosts {
+    /// Starts hosts that use the store at `url`, and creates the producer of their events. If `lease` is `None`, the
+    /// hosts have the lease of [`Kind::default`].
     pub(crate) fn start(
         setup: Setup,
         url: &str,
@@ -113,14 +115,15 @@ impl Stage {
         Ok((Self { setup, fleet, _rig: rig }, producer))
     }
 
-    /// Prepares the beginning of a time whose writes the servers may lose. With some ways, the producer waits as long
-    /// as the returned guard exists.
+    /// Prepares a period whose writes the servers may lose. If this method returns a guard, the producer waits as long
+    /// as the guard exists.
     pub(crate) fn before_loss<'a>(
         &mut self,
         producer: &Producer,
         sent: &'a Mutex<Sent>,
     ) -> Result<Option<MutexGuard<'a, Sent>>> {
-        // A host that is not ready may write its claim later, and ends if the store loses the claim.
+        // A host that is not ready yet could write its claim in this period. The host would end if the store lost the
+        // claim.
         self.fleet.until_ready()?;
         let Setup { way, .. } = self.setup;
         if !way.uses_broker() && !way.is_file() {
@@ -128,14 +131,16 @@ impl Stage {
         }
         let gate = self.stop_producer(sent)?;
         if way.uses_broker() && self.setup.may_end() {
-            // The broker has no event again that a host has acknowledged. If the store loses the effects of such events
-            // and the host ends, the events are lost. So all events up to now must take effect before the loss begins.
+            // The broker does not deliver an acknowledged event again. If the store loses the effects of acknowledged
+            // events and the host ends, the events are lost. The test expects an effect of every event from before the
+            // loss, so it waits here until all these events have taken effect.
             self.settle(&producer.outlet, &unsafe_events(&gate), &gate)?;
         }
         Ok(Some(gate))
     }
 
-    /// Waits until the producer is between two batches. The producer waits as long as the guard exists.
+    /// Waits until the producer is between two batches. The producer sends the next batch when the returned guard is
+    /// dropped.
     fn stop_producer<'a>(&mut self, sent: &'a Mutex<Sent>) -> Result<MutexGuard<'a, Sent>> {
         let mut guard = None;
         wait_until("the end of a batch", || {
@@ -146,7 +151,7 @@ impl Stage {
         guard.context("the producer holds the lock")
     }
 
-    /// Returns how many accepted events are without an effect until now.
+    /// Returns how many accepted events have had no effect yet.
     pub(crate) fn waiting(&self, producer: &Producer) -> Result<usize> {
         let outputs: Vec<String> = self.fleet.hosts.iter().map(Receiver::output).collect();
         let effects = effects(outputs.iter().map(String::as_str))?;
@@ -154,7 +159,8 @@ impl Stage {
         Ok(producer.accepted().saturating_sub(done))
     }
 
-    /// Sends events of a `sequenced` stream again, and waits until every event that must take effect has done so.
+    /// If the stream is `sequenced`, sends the events `again` once more. Then waits until every event of `sent` that
+    /// must take effect has taken effect.
     fn settle(&mut self, outlet: &Outlet, again: &Sent, sent: &Sent) -> Result<()> {
         if !self.setup.is_fifo {
             outlet.send_again(self.setup.way, again)?;
@@ -185,8 +191,8 @@ impl Stage {
         Ok(counts)
     }
 
-    /// Waits until no more events take effect, because waiting events must not count as lost. Returns how many events
-    /// took effect.
+    /// Waits until no more events take effect, because an event that still waits must not count as lost. Returns how
+    /// many events took effect.
     fn until_quiet(&mut self, sent: &Sent) -> Result<usize> {
         let mut before = None;
         loop {
@@ -199,15 +205,16 @@ impl Stage {
         }
     }
 
-    /// Waits until each accepted event of a `sequenced` stream has taken effect, is counted as lost, or is held behind a
-    /// lost one.
+    /// Waits until each accepted event of a `sequenced` stream has taken effect, is counted as lost, or is held in the
+    /// store because an earlier event of its key is missing.
     fn until_explained(&mut self, sent: &Sent) -> Result<()> {
         let accepted = sent.values().map(Vec::len).sum::<usize>() as u64;
         let mut balance = String::new();
         let explained = wait_for_command("events with an effect, lost or held", || {
             let outputs: Vec<String> = self.fleet.hosts.iter().map(Receiver::output).collect();
             let effects = effects(outputs.iter().map(String::as_str))?;
-            // No host ends, so the store has each effect that was published.
+            // No host ends in this round, so the store has every effect whose message was published. The highest count
+            // in the messages of a key is therefore the number of the key's effects.
             let counts = effects.values().filter_map(|of_key| of_key.keys().next_back());
             let taken: u64 = counts.sum();
             let lost = self.fleet.counted()?;
@@ -216,17 +223,19 @@ impl Stage {
             let held: u64 = rows.iter().filter_map(|row| row["held"]["count"].as_u64()).sum();
             balance = format!("{accepted} accepted, {taken} with effect, {lost} lost, {held} held");
             let all = taken + lost + held;
-            // Replay may find an event whose entry in the inbox is lost and counted.
+            // With the inbox, a host may count an event as lost because the store lost its entry in the inbox, and then
+            // fetch the same event by replay. The sum then counts this event twice.
             Ok(all == accepted || self.setup.way == Way::Inbox && all > accepted)
         });
         explained.context(balance)
     }
 
-    /// Compares the number of lost events with the hosts' counters and with the records in their logs.
+    /// Compares `lost`, the number of lost events, with the counters of the hosts and with the records in their logs.
     fn check_lost(&mut self, lost: usize) -> Result<()> {
         let counted = self.fleet.counted_and_logged()?;
-        // A host that has ended has forgotten what it counted, and which events it accepted. Several hosts may also count
-        // events that another host had read before the store lost them.
+        // The counters of a host that has ended are gone, and so is its memory of the events that it accepted. So the
+        // sum of the counters may be too low. With several hosts, the sum may be too high: a host also counts a lost
+        // event that another host had read before the loss.
         let is_right = match (self.fleet.has_ended, self.fleet.hosts.len()) {
             (false, 1) => counted == lost as u64,
             (false, _) => counted >= lost as u64,
