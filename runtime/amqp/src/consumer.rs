@@ -206,7 +206,8 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
     }
 }
 
-/// Restores the queue and the exchange of a stopped stream, so that no new message is lost before the stream is resumed.
+/// Restores the queue and the exchange of a stopped stream, so that no new message is lost before the stream is
+/// resumed.
 async fn restore_topology(options: &ConsumerOptions) -> Result<(), BrokerError> {
     let ConsumerOptions { broker, stream, partition, .. } = options;
     let connection = broker.connect(&format!("ordain {stream} {partition}")).await?;
@@ -285,9 +286,9 @@ async fn subscribe(
     Ok((connection, channel, consumer))
 }
 
-/// Gives the queue of a `sequenced` stream its marker, so that the monitor detects that the queue is replaced. The marker
-/// precedes the subscription: if the queue is replaced in between, the marker disappears. Records the loss of a queue
-/// that another program has deleted and declared again since the last subscription.
+/// Gives the queue of a `sequenced` stream its marker, so that the monitor detects that the queue is replaced. The
+/// marker precedes the subscription: if the queue is replaced in between, the marker disappears. Records the loss of a
+/// queue that another program has deleted and declared again since the last subscription.
 async fn mark_queue(
     options: &ConsumerOptions,
     connection: &Connection,

@@ -103,7 +103,8 @@ pub(super) async fn monitor_queue(
         if silent_checks == SILENT_CHECK_LIMIT {
             return BrokerError::Unavailable(format!(
                 "the queue {queue:?} has {ready} messages and delivers none to this process; subscribing again. \
-                 If this repeats, another consumer has the queue: stop it, or give it its own queue"
+                 If this repeats, another consumer receives the messages: stop that consumer, or let it use another \
+                 queue"
             ));
         }
         shared_checks = if consumers > 1 { shared_checks + 1 } else { 0 };
@@ -113,7 +114,7 @@ pub(super) async fn monitor_queue(
                 queue,
                 consumers,
                 "queue has another consumer: RabbitMQ gives each message to only one of them; stop the other consumer, \
-                 or give it its own queue"
+                 or let it use another queue"
             );
         }
         sleep(shortened(CHECK_INTERVAL)).await;
@@ -129,13 +130,14 @@ async fn restore_topology(
     is_marked: bool,
 ) -> Result<(), BrokerError> {
     let ConsumerOptions { broker, topology, partition, .. } = options;
-    let mut changes = Vec::new();
     // The owner of partition 0 restores the exchange, which all partitions share. If the restoration fails, the next
     // check repeats it.
-    if *partition == 0 {
-        let restored = restore_exchange(options);
-        let restored = timeout(shortened(CHECK_TIMEOUT), restored).await;
-        changes.extend(restored.ok().and_then(Result::ok).into_iter().flatten());
+    if *partition == 0
+        && let Ok(Ok(changes)) = timeout(shortened(CHECK_TIMEOUT), restore_exchange(options)).await
+    {
+        for change in changes {
+            record_change(options, &change);
+        }
     }
     if *partition == 0 {
         let report = report_dropped(options, connection, dropped_throttle);
@@ -149,23 +151,24 @@ async fn restore_topology(
         let has_marker = timeout(shortened(CHECK_TIMEOUT), check_marker(options, connection)).await;
         has_marker.unwrap_or_else(|_| Err(no_answer()))?
     } else {
-        if is_marked {
-            check_replaced(options, connection).await?;
-        }
         true
     };
-    let restored = topology.restore_queue(broker, connection, *partition, may_declare, true);
+    let restored = topology.restore_queue(broker, connection, *partition, may_declare);
     let change =
         timeout(shortened(CHECK_TIMEOUT), restored).await.unwrap_or_else(|_| Err(no_answer()))?;
-    changes.extend(change);
-    for change in changes {
+    if let Some(change) = change {
         record_change(options, &change);
+    }
+    // This check follows the declaration, because the declaration may have created the queue anew.
+    if is_marked {
+        check_replaced(options, connection).await?;
     }
     Ok(())
 }
 
-/// Returns an error if the queue of a `sequenced` stream has lost its marker: another program has deleted the queue and
-/// declared it again. RabbitMQ may then have moved the consumer to the new queue without delivering to it.
+/// Returns an error if the queue of a `sequenced` stream has lost its marker: the queue was deleted and declared again.
+/// RabbitMQ may then have moved the consumer to the new queue. The new queue hands out its messages to the consumer, but
+/// the consumer never receives them.
 async fn check_replaced(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -252,8 +255,8 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
         TopologyChange::ExchangeReplaced(exchange) => tracing::warn!(
             stream,
             exchange,
-            "exchange removed and declared again by another program: its bindings are declared again; events that \
-             were published since then are lost, so publish them again"
+            "exchange removed and declared again by another program: Ordain declares its bindings again; events \
+             published between the removal and now are lost, so publish them again"
         ),
         TopologyChange::Refused(reason) if allows_error(options) => tracing::error!(
             stream,

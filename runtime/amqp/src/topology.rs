@@ -48,16 +48,6 @@ pub(super) enum TopologyChange {
     Refused(String),
 }
 
-/// A queue that the broker has declared, or that existed already.
-#[derive(Debug)]
-struct DeclaredQueue {
-    /// The number of active consumers. A queue that did not exist before has none.
-    consumers: u32,
-    /// `true` if an earlier version of RabbitMQ declared the queue without a delivery limit, so that the queue has the
-    /// default limit of this version.
-    has_default_limit: bool,
-}
-
 /// The exchange, queues and bindings that a stream needs.
 #[derive(Debug, Clone)]
 pub struct Topology {
@@ -137,8 +127,8 @@ impl Topology {
         let mut other_form = dropped;
         for partition in 0..self.partitions {
             match self.declare_queue(broker, connection, partition).await {
-                Ok(declared) if declared.has_default_limit => limited.push(self.queue(partition)),
-                Ok(_) => {}
+                Ok(true) => limited.push(self.queue(partition)),
+                Ok(false) => {}
                 Err(error @ BrokerError::Refused { cause: RefusalCause::OtherForm, .. })
                     if is_known =>
                 {
@@ -159,41 +149,21 @@ impl Topology {
     /// Binds a partition's queue to the exchange. With `may_declare`, also declares a missing queue, and checks the
     /// form of an existing queue. Without `may_declare`, a missing queue is an error, because a declaration would hide
     /// that the messages of the queue are lost.
-    /// With `is_subscribed`, this process consumes the queue, and a queue that is missing or has no consumer is an error:
-    /// if another program deletes a queue and declares it again at once, RabbitMQ may move the consumer to the new queue
-    /// instead of cancelling it. The new queue then hands out its messages, but the consumer never receives them.
     pub(super) async fn restore_queue(
         &self,
         broker: &BrokerEndpoint,
         connection: &Connection,
         partition: u32,
         may_declare: bool,
-        is_subscribed: bool,
     ) -> Result<Option<TopologyChange>, BrokerError> {
         if !self.declare {
             return Ok(None);
         }
         let mut change = None;
-        if may_declare {
-            if is_subscribed
-                && let Err(error) = self.check_queue(broker, connection, partition).await
-                && error.is_not_found()
-            {
-                return Err(error);
-            }
-            match self.declare_queue(broker, connection, partition).await {
-                Ok(declared) if is_subscribed && declared.consumers == 0 => {
-                    return Err(BrokerError::Unavailable(format!(
-                        "the queue {:?} has lost its consumer; subscribing again. If another program deleted the queue, \
-                         its events are lost: publish them again",
-                        self.queue(partition)
-                    )));
-                }
-                Ok(_) => {}
-                Err(error) => change = Some(refused(error)?),
-            }
-        } else {
+        if !may_declare {
             self.check_queue(broker, connection, partition).await?;
+        } else if let Err(error) = self.declare_queue(broker, connection, partition).await {
+            change = Some(refused(error)?);
         }
         let Some(exchange) = &self.exchange else { return Ok(change) };
         let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
@@ -389,30 +359,30 @@ impl Topology {
         declared.await.map_err(|error| with_advice(broker.error(&error), &name, "queue"))
     }
 
-    /// Declares a partition's queue. A queue with the default delivery limit is used as it is, because the arguments of
-    /// a queue cannot be changed.
+    /// Declares a partition's queue. Returns whether the queue was declared without a delivery limit under an earlier
+    /// version of RabbitMQ, and now has the default limit of the present version. Ordain uses such a queue as it is,
+    /// because the arguments of a queue cannot be changed.
     async fn declare_queue(
         &self,
         broker: &BrokerEndpoint,
         connection: &Connection,
         partition: u32,
-    ) -> Result<DeclaredQueue, BrokerError> {
+    ) -> Result<bool, BrokerError> {
         let queue = self.queue(partition);
         let excludes_limit = broker.has_default_delivery_limit(&self.queue).await?;
         let declare = async |excludes_limit| {
             let channel = connection.create_channel().await?;
             let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
             let arguments = self.queue_arguments(excludes_limit).into();
-            let declared = channel.queue_declare(queue.as_str().into(), durable, arguments).await?;
-            channel.close(200, "done".into()).await?;
-            Ok::<u32, lapin::Error>(declared.consumer_count())
+            channel.queue_declare(queue.as_str().into(), durable, arguments).await?;
+            channel.close(200, "done".into()).await
         };
         let described = |error| with_advice(broker.error(&error), &queue, "queue");
         match declare(excludes_limit).await {
-            Ok(consumers) => Ok(DeclaredQueue { consumers, has_default_limit: false }),
+            Ok(()) => Ok(false),
             Err(error) if excludes_limit && error.to_string().contains(DELIVERY_LIMIT_ARGUMENT) => {
-                let consumers = declare(false).await.map_err(described)?;
-                Ok(DeclaredQueue { consumers, has_default_limit: true })
+                declare(false).await.map_err(described)?;
+                Ok(true)
             }
             Err(error) => Err(described(error)),
         }
@@ -520,7 +490,7 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
                  rabbitmq_sharding`"
             }
             RefusalCause::Access => {
-                "declare it by hand and set declare = false, or give the user the permission"
+                "declare it yourself and set declare = false, or give the user the permission"
             }
         };
         format!("the {what} {name:?} cannot be declared: {reason}; {advice}")
@@ -555,7 +525,7 @@ pub(super) async fn has_default_delivery_limit(
             format!(
                 "an exchange `{queue}.version.*`, whose type reveals the broker's version, cannot be declared: \
                  {reason}. To fix this, allow the user to configure names that begin with {queue:?}, or declare \
-                 everything by hand and set declare = false"
+                 the exchange, queues and bindings yourself and set declare = false"
             )
         })),
     }

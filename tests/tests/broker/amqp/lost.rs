@@ -124,6 +124,28 @@ fn replaced_queue_is_consumed() -> Result<()> {
     service.end()
 }
 
+/// The marker of the queue disappears, as it does together with a deleted queue. The host must subscribe again, and give
+/// the queue a new marker.
+#[test]
+fn lost_marker_renews_the_subscription() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    let lines = in_turn(5, 10);
+    let (first, second) = lines.split_at(25);
+    rig.publish(first)?;
+    let mut out = Vec::new();
+    rig.take(&mut out, 25)?;
+    rig.client.delete_exchange("cases.marker")?;
+    service.until_says("was deleted and declared again")?;
+    service.until_says("queue consumed again")?;
+    rig.until_bound("cases.marker", &["cases"])?;
+    rig.publish(second)?;
+    rig.take(&mut out, lines.len()).with_context(|| describe(&rig, &service))?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    service.end()
+}
+
 /// The host reports a queue that has messages and delivers none. The host processes its events as soon as
 /// they are delivered.
 #[test]

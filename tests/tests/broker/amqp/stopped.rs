@@ -217,6 +217,24 @@ fn fifo_stream_without_right_to_a_marker_runs() -> Result<()> {
     service.end()
 }
 
+/// A `sequenced` stream without the right to declare the marker runs too, and declares a deleted queue again.
+#[test]
+fn sequenced_stream_without_right_to_a_marker_runs() -> Result<()> {
+    let rig = Rig::with(ADMIN, "", "")?;
+    rig.rabbit.add_narrow_user("unmarked-too")?;
+    let url = rig.rabbit.url().replace("guest:guest", "unmarked-too:guest");
+    rig.home.write("ordain.toml", config(&url, ADMIN, "", ""))?;
+    let mut service = start(&rig)?;
+    rig.until_declared()?;
+    let lines = execute_first(&rig)?;
+    service.until_says("queue without a marker")?;
+    rig.client.delete_queue("cases")?;
+    service.until_says("queue consumed again")?;
+    rig.publish(&lines[30..])?;
+    rig.take(&mut Vec::new(), 30)?;
+    service.end()
+}
+
 /// The broker refuses new connections because of a connection limit. The limit is temporary: a `fifo` stream must not
 /// stop, and a start must wait and then end with exit code 75.
 #[test]
