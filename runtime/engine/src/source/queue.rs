@@ -117,8 +117,9 @@ struct QueueReader {
     acknowledged: watch::Receiver<AckProgress>,
     /// The cursor of each shard.
     cursors: Vec<QueueCursor>,
-    /// The number of the store's disconnects at the last check; `None` before the first check.
-    disconnects: Option<u64>,
+    /// The number of the store's disconnects at the last check; 0 before the first check, so that the first check also
+    /// finds the disconnects before the reader started.
+    disconnects: u64,
     /// The number of rollbacks that the driver had found at the last check.
     rollbacks: u64,
     /// Approximate number of acknowledged entries that the reader can remove.
@@ -149,7 +150,7 @@ impl QueueReader {
             options,
             acknowledged,
             cursors: vec![QueueCursor::default(); shards],
-            disconnects: None,
+            disconnects: 0,
             rollbacks: 0,
             removable_count: 0,
             removable_since: Instant::now(),
@@ -237,7 +238,7 @@ impl QueueReader {
                 self.cursors[shard as usize].expect(run, at);
             }
         }
-        if self.disconnects.replace(disconnects) != Some(disconnects) {
+        if std::mem::replace(&mut self.disconnects, disconnects) != disconnects {
             self.cursors.iter_mut().for_each(QueueCursor::suspect_rollback);
         }
         let handle = self.options.handle.as_ref();
