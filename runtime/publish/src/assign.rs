@@ -205,16 +205,6 @@ impl EventAssigner {
         Ok(!calls.contains(put.run.call))
     }
 
-    /// Writes events to each shard that has its witness, an earlier event that the shard must have. Writes nothing to a
-    /// shard that lacks its witness; the result is then [`AssignError::RolledBack`].
-    pub(crate) async fn assign_behind(
-        &self,
-        items: &[AssignItem],
-        witnesses: &BTreeMap<u32, Witness>,
-    ) -> AssignResult {
-        self.assign_once(items, witnesses).await
-    }
-
     /// Returns whether a shard has its witness, an earlier event that the shard must have.
     pub(crate) async fn has_witness(
         &self,
@@ -269,7 +259,9 @@ impl EventAssigner {
         newest.into_iter().map(|(shard, event)| (shard, witness(event))).collect()
     }
 
-    async fn assign_once(
+    /// Writes events to each shard that has its witness, an earlier event that the shard must have. Writes nothing to a
+    /// shard that lacks its witness; the result is then [`AssignError::RolledBack`].
+    pub(crate) async fn assign_behind(
         &self,
         items: &[AssignItem],
         witnesses: &BTreeMap<u32, Witness>,
