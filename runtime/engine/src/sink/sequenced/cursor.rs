@@ -185,8 +185,8 @@ impl OutboxCursor {
                 stream = &*self.handle.partition.stream,
                 shard = self.destination_shard,
                 messages = progress.changed,
-                "messages that the store had lost have new numbers, because the store has given their old numbers to \
-                 other messages: check the receivers for numbers that two messages of the last minutes share"
+                "lost messages were written again under new numbers, because other messages have the old \
+                 numbers: check the receivers for numbers that two messages of the last minutes share"
             );
         }
     }
@@ -287,6 +287,18 @@ mod tests {
         })
     }
 
+    /// Returns a cursor to shard 3 whose messages of the commits 1 to 8 the store has confirmed, each in its own call.
+    fn with_eight_messages() -> OutboxCursor {
+        let mut cursor = OutboxCursor::new(target(8), 0, 3, None, 0, 0);
+        for commit in 1..=8 {
+            let event = Arc::new(Event::new(&EventParts { key: "a", ..EventParts::default() }));
+            cursor.push(commit, AssignItem { event, partition: 0, number: 0 }, (0, 0));
+            let group = cursor.next_group(&mut CallBudget::default()).expect("a new message");
+            cursor.record_done(&group, &[AssignItemReply::New(commit)], true, 0);
+        }
+        cursor
+    }
+
     #[test]
     fn lost_messages_are_not_reported_as_done() {
         let mut strand = OutboxCursor::new(target(8), 0, 0, None, 0, 0);
@@ -312,13 +324,7 @@ mod tests {
     #[test]
     fn report_names_commits_of_lost_messages() {
         let before = now_ms();
-        let mut cursor = OutboxCursor::new(target(8), 0, 3, None, 0, 0);
-        for commit in 1..=8 {
-            let event = Arc::new(Event::new(&EventParts { key: "a", ..EventParts::default() }));
-            cursor.push(commit, AssignItem { event, partition: 0, number: 0 }, (0, 0));
-            let group = cursor.next_group(&mut CallBudget::default()).expect("a new message");
-            cursor.record_done(&group, &[AssignItemReply::New(commit)], true, 0);
-        }
+        let mut cursor = with_eight_messages();
         for _ in 0..5 {
             cursor.history.forget_oldest();
         }
@@ -343,13 +349,7 @@ mod tests {
     /// The store goes back twice: the messages that wait to be sent again are lost too.
     #[test]
     fn report_names_messages_that_wait_to_be_sent_again() {
-        let mut cursor = OutboxCursor::new(target(8), 0, 3, None, 0, 0);
-        for commit in 1..=8 {
-            let event = Arc::new(Event::new(&EventParts { key: "a", ..EventParts::default() }));
-            cursor.push(commit, AssignItem { event, partition: 0, number: 0 }, (0, 0));
-            let group = cursor.next_group(&mut CallBudget::default()).expect("a new message");
-            cursor.record_done(&group, &[AssignItemReply::New(commit)], true, 0);
-        }
+        let mut cursor = with_eight_messages();
         let position = |commit| Some(OutboxPosition { commit, chunk: 0 });
         assert_eq!(cursor.recover_lost(position(5)), Some(3));
         for _ in 0..4 {
