@@ -101,8 +101,8 @@ fn prepare(plugins: &Path) -> Result<Files> {
 
 fn generate(ordain: &Path, args: &DemoArgs, files: &Files) -> Result<()> {
     say(&format!(
-        "generating {} events of orders: 2 % repeated, each overtaken by at most {REORDER} later events, \
-         1 % impossible steps",
+        "generating {} events of orders: 2 % repeated, 1 % impossible steps, at most {REORDER} later events overtake \
+         an event",
         args.events
     ));
     let events = args.events.to_string();

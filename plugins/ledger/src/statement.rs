@@ -39,7 +39,7 @@ struct Statements<'a> {
 pub(crate) fn add(event: &Event<Raw>, statement: Option<Statement>) -> Result<Outcome<State>> {
     let Posting { cents, balance } = event.data.json()?;
     let before =
-        balance.checked_sub(cents).or_reject("no previous balance leads to this balance")?;
+        balance.checked_sub(cents).or_reject("the balance before this posting is out of range")?;
     let mut statement = statement.unwrap_or(Statement {
         opening: before,
         credits: 0,

@@ -273,7 +273,7 @@ fn check_cursor<F>(
     behind: Option<&str>,
 ) -> Result<ListPage<F>, CommandError> {
     if page.cursor.is_some() && page.cursor.as_deref() == behind {
-        return Err(process.unexpected_server("the cursor of a page leads to the page itself"));
+        return Err(process.unexpected_server("the cursor of a page leads to the same page again"));
     }
     Ok(page)
 }

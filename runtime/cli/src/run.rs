@@ -205,7 +205,8 @@ async fn shut_down(
         () = tokio::time::sleep(grace) => {
             tracing::warn!(
                 ?grace,
-                "shutdown incomplete: `runtime.shutdown_grace` elapsed; the next start continues the unfinished work"
+                "shutdown incomplete: `runtime.shutdown_grace` elapsed; the next start executes the unfinished \
+                 events again"
             );
             Ok(None)
         }

@@ -19,8 +19,9 @@ pub(crate) enum StreamsCommand {
     /// Resume a fifo stream that has stopped because its queue is lost.
     ///
     /// The messages of the lost queue do not come back. First publish again the events that have not taken effect:
-    /// `ordain keys list STREAM` shows the next expected event of each key. This command then lets the stream consume
-    /// the queue that now has the name of the lost queue. Processes notice it within seconds.
+    /// `ordain keys list STREAM` shows the number of the next expected event of each key. This command then lets the
+    /// stream consume the queue that now has the name of the lost queue. Running processes consume the queue within
+    /// seconds.
     Resume(StreamActionArgs),
     /// Remove the bindings that earlier configurations of a stream made, or all bindings of a stream that is not
     /// configured any more.

@@ -89,7 +89,7 @@ impl EventDecoder {
             return unreadable(format!("{size} bytes; runtime.event_size allows {limit}"));
         }
         let Ok(text) = std::str::from_utf8(line) else {
-            return unreadable("not UTF-8: it must be a CloudEvent in JSON");
+            return unreadable("the event is not UTF-8: it must be a CloudEvent in JSON");
         };
         serde_json::from_str(text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)).or_else(|error| {
             // The parser reads one line at a time, so it always reports line 1, which this code removes from the error.
@@ -147,7 +147,7 @@ impl EventDecoder {
             match self.ordering {
                 OrderingMode::Fifo => EventRejection(
                     Cause::NoId,
-                    message + "; a fifo stream recognizes repeats by it",
+                    message + "; a fifo stream needs the id to recognize repeated events",
                 ),
                 OrderingMode::Sequenced => EventRejection(cause, message),
             }

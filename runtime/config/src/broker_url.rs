@@ -40,7 +40,7 @@ pub fn parse(url: &str) -> Result<AMQPUri, String> {
         Some("") => {
             return Err(
                 "ends with a slash, which names a virtual host with an empty name: remove the \
-                        slash for the default one"
+                 slash to use the default virtual host"
                     .to_owned(),
             );
         }

@@ -154,7 +154,8 @@ impl ConfigChecker<'_> {
         let repeats = stream.source.redelivery_limit(self.config.ingress.is_some());
         if fifo && self.lines.has(&at("id_window")) && stream.id_window < repeats {
             let message = format!(
-                "must be at least {repeats}, the number of events that can arrive again after a crash or a lost response"
+                "must be at least {repeats}, because up to this number of events can arrive again after a crash or a \
+                 lost response"
             );
             self.report(&at("id_window"), message);
         }
@@ -169,8 +170,8 @@ impl ConfigChecker<'_> {
             && let Some(sink) = self.numbering_sink(name)
         {
             let message = format!(
-                "must be \"off\": sink \"{sink}\" numbers the events of this stream. After `key_ttl` has removed a \
-                 key, the sink continues the numbers of the key, and the key would wait for its earlier sequences"
+                "must be \"off\", because sink \"{sink}\" numbers the events of this stream: after `key_ttl` has \
+                 removed a key, the sink continues the key's numbers, and the key waits for the earlier numbers"
             );
             self.report(&at("key_ttl"), message);
         }
@@ -221,8 +222,8 @@ impl ConfigChecker<'_> {
                         self.config.numbering_conflict(&sink.exchange.0)
                 {
                     let message = format!(
-                        "must be as in [streams.{other}]: both streams read the exchange whose keys sink \
-                         \"{name}\" numbers"
+                        "must have the same value as in [streams.{other}]: both streams read the exchange of sink \
+                         \"{name}\", which numbers each key once for both"
                     );
                     self.report(&format!("streams.{stream}.{setting}"), message);
                 }
@@ -258,7 +259,8 @@ impl ConfigChecker<'_> {
             && let Some((other, _)) = self.config.sinks.iter().find(|entry| differs(entry.1))
         {
             let message = format!(
-                "must be as in [sinks.{other}], which feeds the same stream: either all events of a key are numbered or none"
+                "must have the same value as in [sinks.{other}], because both sinks feed one stream: either all events \
+                 of a key have numbers, or none has"
             );
             self.report(&format!("{at}.sequenced"), message);
         }

@@ -93,8 +93,8 @@ impl NumberingPolicy {
     pub fn for_producers(loaded: &LoadedConfig, exchange: &str) -> Result<Self, ConfigError> {
         if let Some((name, setting, other)) = loaded.config.numbering_conflict(exchange) {
             let message = format!(
-                "must be as in [streams.{other}], so that Ordain can publish to the exchange {exchange}: both \
-                 streams read this exchange, and Ordain counts each key once for both"
+                "must have the same value as in [streams.{other}]: both streams read the exchange {exchange}, and \
+                 Ordain numbers each key once for both"
             );
             return Err(loaded.setting_error(&format!("streams.{name}.{setting}"), message));
         }

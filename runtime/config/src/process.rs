@@ -43,7 +43,8 @@ section! {
         /// How long an instance owns its partitions after its last heartbeat.
         lease: Millis ["2s" to "10m"] = "10s",
             because "it is longer than a usual pause of a process or network, and short enough for a quick failover";
-        /// Longest time from the first signal to the end of the process. The next start continues unfinished work.
+        /// Longest time from the first signal to the end of the process. The next start executes the unfinished
+        /// events again.
         shutdown_grace: Millis ["0s" to "1h"] = "30s",
             because "service managers wait this long before they kill a process";
         /// Sink that receives a message for each parked key and dead letter.
@@ -219,7 +220,7 @@ section! {
             because "it is easy to find next to the configuration";
         /// Time limit for one event, counted while the handler runs.
         timeout: Millis ["1ms" to "1h"] = "5s",
-            because "a handler usually needs a thousandth of it, and an operator soon notices a handler that hangs";
+            because "a handler usually needs a thousandth of this time, and operators soon notice a handler that hangs";
         /// Memory limit of one handler instance, over all its memories.
         memory: ByteSize ["1MiB" to "4GiB"] = "64MiB",
             because "the runtime of every language fits, and a leak is stopped early";
@@ -237,17 +238,17 @@ section! {
             because "more messages point to a loop, not to a reaction to one event";
         /// Total size of the messages in one outcome.
         messages_size: ByteSize ["1KiB" to "256MiB"] = "4MiB",
-            because "it is the default size of a commit, so one commit holds such an outcome";
+            because "`runtime.batch_size` has the same default, so one commit holds such an outcome";
         /// Size of the log that a handler writes for one event. If the handler writes more, the event fails; the
         /// log up to the limit is kept.
         log: ByteSize [0 to "1MiB"] = "16KiB",
             because "a few hundred lines are enough to understand one event";
         /// Processor time for compiling a handler. A handler that needs more is rejected.
         compile_timeout: Millis ["1s" to "1h"] = "5m",
-            because "the largest handler that was measured needs a hundredth of it";
+            because "the largest measured handler needs a hundredth of this time";
         /// Memory for compiling a handler. A handler that needs more is rejected.
         compile_memory: ByteSize ["256MiB" to "64GiB"] = "4GiB",
-            because "a handler of 3 MB needs a fortieth of it, and the limit stops a malicious file";
+            because "a handler of 3 MB needs a fortieth of this memory, and the limit stops a malicious file";
     }
 }
 

@@ -73,7 +73,7 @@ impl<T: Scalar> SettingValue for T {
                 _ => value,
             }),
             Err(hint) => {
-                let found = if T::SECRET { "something else" } else { &shown };
+                let found = if T::SECRET { "another text (not shown)" } else { &shown };
                 let hint = if hint.is_empty() { hint } else { format!("; {hint}") };
                 let message = format!("expected {}, found {found}{hint}", T::FORM);
                 reader.report(node.line, &node.name, message);

@@ -76,7 +76,7 @@ section! {
             because "a consumer that lost an event requests it within a day";
         /// Number of events of a key that the store keeps for replay.
         retain_events: u64 [1 to 10_000_000] = 10_000,
-            because "it is the widest gap that a key waits for by default (`max_width`)";
+            because "by default, a key waits for a gap of at most this width (`gap.max_width`)";
         /// Sink that receives a copy of every dead letter, with the reason in extension attributes.
         dead_letter: Option<ResourceName>;
         /// Number of concurrent turns of this stream at the workers. Default: 256 for each worker.

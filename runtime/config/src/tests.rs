@@ -355,7 +355,7 @@ fn settings_are_checked_against_each_other() {
             (
                 8,
                 "ingress.token",
-                "expected a token of at least 16 visible ASCII characters, found something else",
+                "expected a token of at least 16 visible ASCII characters, found another text (not shown)",
             ),
         ],
     );
@@ -365,7 +365,8 @@ fn settings_are_checked_against_each_other() {
             (
                 5,
                 "broker.url",
-                "expected a URL such as \"amqp://user:password@host:5672/vhost\" (or amqps://), found something else",
+                "expected a URL such as \"amqp://user:password@host:5672/vhost\" (or amqps://), found another text \
+                 (not shown)",
             ),
             (6, "broker.heartbeat", "at most half of runtime.lease, here 5000ms"),
             (6, "broker.heartbeat", "whole seconds"),
@@ -379,7 +380,7 @@ fn settings_are_checked_against_each_other() {
             (
                 5,
                 "streams.orders.id_window",
-                "at least 5024, the number of events that can arrive again after a crash or a lost response",
+                "at least 5024, because up to this number of events can arrive again after a crash or a lost response",
             ),
             (6, "streams.orders.bake", "has no effect without `canary`"),
         ],
@@ -441,7 +442,7 @@ fn streams_that_feed_each_other_fit_together() {
         &(stream("a", "") + &sink("x", "a", true) + &sink("y", "a", false)),
         &[
             (9, "sinks.y", "needs numbered events"),
-            (12, "sinks.y.sequenced", "must be as in [sinks.x]"),
+            (12, "sinks.y.sequenced", "the same value as in [sinks.x]"),
         ],
     );
     check(
@@ -578,7 +579,7 @@ fn streams_of_a_numbered_exchange_must_be_numbered_alike() {
     for setting in ["first = 0", "retain = \"1h\"", "retain_events = 5", "complete_ttl = \"1h\""] {
         let name = format!("streams.b.{}", setting.split_once(' ').expect("a setting").0);
         let streams = stream("a", "") + &stream("b", setting);
-        check(&(streams.clone() + &rest(true)), &[(8, &name, "must be as in [streams.a]")]);
+        check(&(streams.clone() + &rest(true)), &[(8, &name, "the same value as in [streams.a]")]);
         check(&(streams.clone() + &rest(false)), &[]);
         // A `fifo` stream numbers its own events, so its settings may differ.
         let fifo = stream("a", "ordering = \"fifo\"") + &stream("b", setting);

@@ -96,8 +96,8 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         dropped
     }
 
-    /// Forgets the oldest call although the store may still lose it, because memory is needed. Returns the call, and the
-    /// time when the store answered it.
+    /// Forgets the oldest call although the store may still lose it, because memory is needed. Returns the call, and
+    /// the time when the store answered it.
     pub fn drop_oldest(&mut self, now: u64) -> Option<(C, u64)> {
         let oldest = self.forget_oldest()?;
         self.dropped_at = Some(now);
@@ -151,8 +151,8 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         self.renewed.iter().map(|(shard, (witness, _))| (*shard, witness.clone())).collect()
     }
 
-    /// Returns the next call that the producer must repeat, and the shards that lack their witnesses. The producer writes
-    /// again only the events in these shards.
+    /// Returns the next call that the producer must repeat, and the shards that lack their witnesses. The producer
+    /// writes again only the events in these shards.
     pub fn next_lost(&self) -> Option<(&C, &BTreeSet<u32>)> {
         self.calls.get(self.rewritten).map(|written| (&written.call, &self.lacking))
     }

@@ -159,7 +159,7 @@ impl ReplaySources {
             tracing::error!(
                 stream = &*partition.stream,
                 key = &**key,
-                "stored copies of missing events unreadable: {words}; treating them as absent"
+                "stored copies of missing events unreadable: {words}; trying the other replay sources, if any"
             );
             ReplayAnswer::failed(words)
         })

@@ -66,7 +66,7 @@ pub enum RunError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A file cannot be used now: it is missing, or its disk is full or read-only.
-    #[error("{0}; the start can succeed later")]
+    #[error("{0}; start again when the file can be used")]
     FileUnavailable(ConfigError),
     /// A handler cannot be used.
     #[error(transparent)]
@@ -104,11 +104,11 @@ pub enum RunError {
     Publisher(#[from] PublisherError),
     /// The publisher panicked.
     #[error(
-        "a bug of the host: the publisher ended; committed messages are published at the next start"
+        "bug in Ordain: the publisher stopped; the next start publishes the committed messages"
     )]
     PublisherGone,
     /// A part of the host panicked.
-    #[error("a bug of the host: {0}")]
+    #[error("bug in Ordain: {0}")]
     Panic(tokio::task::JoinError),
 }
 

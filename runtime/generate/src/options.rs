@@ -75,7 +75,8 @@ impl LoadOptions {
         let largest = self.payload.as_ref().map_or(0, |payload| *payload.0.end());
         if self.reorder.saturating_mul(largest) > HELD_BYTES_LIMIT {
             return Err(format!(
-                "--reorder multiplied by --payload must be at most {HELD_BYTES_LIMIT} bytes, which are held in memory"
+                "--reorder multiplied by --payload must be at most {HELD_BYTES_LIMIT} bytes, because lines of this \
+                 total size are held in memory"
             ));
         }
         if self.events as f64 / self.rate > TIME_SPAN_LIMIT_SECONDS {

@@ -69,7 +69,7 @@ impl ProblemDetails {
     }
 
     pub(crate) fn no_metrics() -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "a bug of the host: metrics were not written")
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "bug in Ordain: metrics were not written")
     }
 }
 

@@ -227,7 +227,7 @@ impl PublishedCalls {
             tracing::error!(
                 %to,
                 events = changed,
-                "events that the store had lost have new numbers, because other events have the old numbers, or \
+                "lost events were written again under new numbers, because other events have the old numbers, or \
                  because older events are lost and no longer in memory: check the receivers for numbers that two \
                  events share"
             );

@@ -87,7 +87,7 @@ pub(super) async fn send_durably(
         answers = link.pipe(&with_wait(store, script.with_text(call))).await;
     }
     let answers = answers.map_err(|error| request_error(&error))?;
-    let [reply, replicas] = parts(answers, "a wait for replicas")?;
+    let [reply, replicas] = parts(answers, "a command with WAIT")?;
     let enough = number(&replicas).is_some_and(|count| count >= u64::from(store.replicas));
     Ok(enough.then_some(reply))
 }
@@ -106,7 +106,7 @@ pub(super) async fn send_with_wait(
     let link = &store.wait_connections[shard as usize % store.wait_connections.len()];
     let answers = link.pipe(&with_wait(store, command)).await;
     let answers = answers.map_err(|error| request_error(&error))?;
-    let [reply, replicas] = parts(answers, "a wait for replicas")?;
+    let [reply, replicas] = parts(answers, "a command with WAIT")?;
     let enough = number(&replicas).is_some_and(|count| count >= u64::from(store.replicas));
     Ok(enough.then_some(reply))
 }

@@ -29,7 +29,7 @@ pub enum StoreError {
     #[error("the store contains a damaged value: {0}")]
     Corrupt(String),
     /// The text is not a cursor that this listing has returned.
-    #[error("not a cursor of this listing: {0:?}")]
+    #[error("the cursor {0:?} does not belong to this listing")]
     Cursor(String),
 }
 

@@ -114,7 +114,7 @@ fn run(worker: Worker) {
     if result.is_err() {
         // The guard ends the process even if the log panics.
         let _end = AbortGuard;
-        tracing::error!("worker thread panicked: this is a bug of the host; ending the process");
+        tracing::error!("worker thread panicked: this is a bug in Ordain; ending the process");
     }
 }
 

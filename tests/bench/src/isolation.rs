@@ -37,8 +37,8 @@ const COLD: f64 = 2.0;
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Interval between two requests for the metrics of the host.
 const LOOK: Duration = Duration::from_millis(20);
-/// Settings of the stream. The host makes up to 1,000 requests for the missing event, so it does not give up during a run.
-/// The host holds all later events, because none is too far ahead.
+/// Settings of the stream. The host makes up to 1,000 requests for the missing event, so it does not give up during a
+/// run. The host holds all later events, because none is too far ahead.
 const SETTINGS: &str = "gap = { attempts = 1000, backoff = \"200ms..1s\", max_width = 1000000 }";
 
 #[derive(Debug, Args)]

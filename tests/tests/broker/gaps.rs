@@ -219,7 +219,7 @@ fn is_told(home: &Home, service: &mut Service, keys: &BTreeSet<String>) -> Resul
     for key in keys {
         let why = home.output(&["keys", "why", "cases", key, "--admin", &admin])?;
         let why = String::from_utf8(why.stdout)?;
-        ensure!(why.contains("in 2 rounds since") && why.contains("asked 2 times"), "{why}");
+        ensure!(why.contains("in 2 rounds since") && why.contains("requested 2 times"), "{why}");
     }
     Ok(())
 }

@@ -102,7 +102,7 @@ fn owner_that_lost_the_partition_writes_no_checkpoint() -> Result<()> {
     let mark = rig.mark()?;
     ensure!(mark.contains(&format!("\"line\":{EVENTS}")), "{mark}");
     signal(&first, "CONT")?;
-    rig.says("first", "another process has taken the partition over")?;
+    rig.says("first", "another process owns the partition now")?;
     // The first process owns the partition again, or will own it soon. No event is left for it.
     signal(&first, "TERM")?;
     ensure!(first.wait()?.success(), "{}", rig.home.read("err-first"));
@@ -176,7 +176,7 @@ fn owner_that_lost_one_shard_starts_again() -> Result<()> {
         return redis.call('HSET', KEYS[1], 'f0', fence)";
     rig.redis.command(&["EVAL", next_epoch, "1", "ordain:{0}:data:cases"])?;
     rig.home.append("events.ndjson", rest)?;
-    rig.says("first", "another process has taken the partition over")?;
+    rig.says("first", "another process owns the partition now")?;
     let all = format!("\"line\":{EVENTS}");
     wait_until("the last checkpoint", || Ok(rig.mark()?.contains(&all)))?;
     signal(&run, "TERM")?;

@@ -34,7 +34,7 @@ const STUCK: [(&str, &str, &str); 6] = [
     ("many", r#"{ "do": "emit", "messages": 11 }"#, "raise `plugins.messages` and restart, or"),
     ("lost", r#"{ "do": "emit", "sink": "x" }"#, "configure the sink, or fix its name in the"),
     ("again", r#"{ "do": "retry" }"#, "make the resource that the handler needs available"),
-    ("gap", "", "send event 1 again from the producer; this closes the gap at any time"),
+    ("gap", "", "send event 1 again from the producer, at any time; the gap closes"),
 ];
 
 fn home() -> Result<Home> {
@@ -75,7 +75,7 @@ fn keys_with_a_late_first_event_are_explained() -> Result<()> {
     home.run_once()?;
     let near = home.output(&["keys", "why", "cases", "near"])?;
     let text = String::from_utf8(near.stdout)?;
-    ensure!(text.contains("remedy: send events 1 to 4999 again from the producer; this"), "{text}");
+    ensure!(text.contains("remedy: send events 1 to 4999 again from the producer, at"), "{text}");
     let far = home.output(&["keys", "why", "cases", "far"])?;
     let text = String::from_utf8(far.stderr)?;
     ensure!(text.contains("; dead letters: 1; see `ordain dead list cases --key far`"), "{text}");

@@ -139,11 +139,11 @@ fn requests_text(row: &KeyRow) -> String {
     let events = events(*first, *last);
     let mut words = format!("requested: {events}, in {rounds} since {since}{given_up}\n");
     for answers in &gap.answers {
-        let asked = pluralized(u64::from(answers.asked), "time");
         let source = &answers.source;
-        let found = answers.found;
-        let failed = answers.failed;
-        words += &format!("  {source}: asked {asked}, found {found}, failed {failed}");
+        let requested = pluralized(u64::from(answers.asked), "time");
+        let found = pluralized(u64::from(answers.found), "event");
+        let failed = pluralized(u64::from(answers.failed), "time");
+        words += &format!("  {source}: requested {requested}, found {found}, failed {failed}");
         if let Some(error) = &answers.error {
             words += &format!(", last error: {error}");
         }
@@ -154,7 +154,7 @@ fn requests_text(row: &KeyRow) -> String {
 
 fn remedy(row: &KeyRow, tries_again: bool) -> Option<String> {
     let again = format!(
-        "send {} again from the producer; this closes the gap at any time",
+        "send {} again from the producer, at any time; the gap closes when no event is missing",
         missing_events(row)
     );
     match row.status()? {

@@ -51,7 +51,9 @@ fn plain_data<'a>(raw: &'a str, content_type: &str) -> DecodeResult<Cow<'a, [u8]
 
 fn compacted(raw: &str) -> DecodeResult<Cow<'_, str>> {
     compact(raw).or_else(|NestingError| {
-        unreadable(format!("nested deeper than {NESTING_LIMIT} arrays and objects"))
+        unreadable(format!(
+            "the JSON is nested deeper than {NESTING_LIMIT} levels of arrays and objects"
+        ))
     })
 }
 

@@ -56,7 +56,8 @@ pub fn decode_http(
         Some(ContentMode::Binary) => decoder.binary(headers, body),
         Some(ContentMode::Structured) | None => decoder.decode(body),
         Some(ContentMode::Batch | ContentMode::Lines) => Err(unreadable_request(
-            "several events: a single event is required, as application/cloudevents+json",
+            "the content type is for several events: the body must be a single event, as \
+             application/cloudevents+json",
         )),
     }
 }

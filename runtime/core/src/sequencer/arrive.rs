@@ -76,7 +76,7 @@ impl Sequencer {
                 Some(sequence) => (
                     Cause::NoSequence,
                     format!(
-                        "sequence {sequence} is not in {first}..={} (see the setting `first`)",
+                        "sequence {sequence} is out of range: it must be from {first} to {} (see the setting `first`)",
                         SEQUENCE_END - 1
                     ),
                 ),

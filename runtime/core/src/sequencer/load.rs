@@ -124,7 +124,7 @@ impl Sequencer {
         let last = loaded.record.next.max(loaded.record.spilled.last);
         if settings.ordering == OrderingMode::Fifo && last >= NUMBERS_END {
             lane.mode = LaneMode::Broken(format!(
-                "the record has assigned {last} numbers, which is impossible"
+                "the record contains sequence {last}, which no key can reach: the record is damaged"
             ));
             return;
         }

@@ -6,7 +6,7 @@ use ordain_store::StoreError;
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     /// Another process owns the partition now.
-    #[error("another process has taken the partition over")]
+    #[error("another process owns the partition now")]
     Fenced,
     /// The store is not in the state in which this process left it.
     #[error(
@@ -37,8 +37,8 @@ pub enum DriverError {
     },
     /// More batches wait for the publisher than the sequencer allows.
     #[error(
-        "a bug of the host: the publisher's queue is full; committed messages are published at the \
-         next start"
+        "bug in Ordain: the publisher's queue is full; the next start publishes the committed \
+         messages"
     )]
     PublisherFull,
     /// The source failed.

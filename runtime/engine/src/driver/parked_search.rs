@@ -3,8 +3,9 @@
 //! parked keys in the store.
 //!
 //! The sequencer decides what happens to each found key, and does not report its decision to the search. The search
-//! therefore repeats until it finds no key any more. At its end, the search records the current rollout (the record that
-//! names the current handler version), so that a driver that starts later under this rollout does not search again.
+//! therefore repeats until it finds no key any more. At its end, the search records the current rollout (the record
+//! that names the current handler version), so that a driver that starts later under this rollout does not search
+//! again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -122,7 +123,7 @@ impl ParkedSearchTask {
                     stream,
                     version,
                     keys = found,
-                    "keys parked under another version are still parked; the next start retries them, see \
+                    "some keys parked under another version are still parked; the next start retries them: see \
                      `ordain keys why`"
                 );
             }

@@ -123,8 +123,8 @@ impl Driver {
         }
     }
 
-    /// Logs that a shard (slice of the store) lost commits which the sequencer cannot repeat. `stored` is the last commit
-    /// that the shard still has; `None` if the shard has lost the claim.
+    /// Logs that a shard (slice of the store) lost commits which the sequencer cannot repeat. `stored` is the last
+    /// commit that the shard still has; `None` if the shard has lost the claim.
     fn report_lost_commits(&self, shard: u32, last: u64, stored: Option<u64>, since: Option<u64>) {
         let claimed = self.handle.claimed_commits[shard as usize];
         let first = stored.unwrap_or(claimed).saturating_add(1);

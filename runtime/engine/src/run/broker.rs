@@ -114,8 +114,8 @@ fn report_prepared(loaded: &LoadedConfig, stream: &str, prepared: &PreparedTopol
     if *is_exchange_replaced {
         tracing::warn!(
             stream,
-            "exchange removed and declared again by another program while no process checked it: its bindings are \
-             declared again; events that were published after the removal are lost, so publish them again"
+            "exchange removed and declared again by another program while no process checked it: Ordain declares its \
+             bindings again; events published between the removal and now are lost, so publish them again"
         );
     }
 }

@@ -407,7 +407,7 @@ impl<'a> PartitionManager<'a> {
                 tracing::warn!(
                     stream = &*partition.stream,
                     partition = partition.number,
-                    "another process has taken the partition over; uncommitted work is dropped"
+                    "another process owns the partition now; uncommitted work is dropped"
                 );
                 self.retry_at.insert(partition.clone(), Instant::now() + LEASE_RETRY_DELAY);
             }

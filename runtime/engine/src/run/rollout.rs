@@ -218,7 +218,7 @@ impl<'a> RolloutController<'a> {
         for file in removed {
             tracing::warn!(
                 handler = &*file.build.version,
-                "last file of a handler removed; the running version continues, but a start would find no file"
+                "last file of a handler removed; the running version continues, but the next start fails without a file"
             );
         }
     }
@@ -320,7 +320,7 @@ impl<'a> RolloutController<'a> {
                 tracing::error!(
                     stream = &**stream,
                     generation = memory.newest_number(),
-                    "rollout numbers used up, so the handler version cannot change any more: another program has \
+                    "no rollout number left, so the handler version cannot change any more: another program has \
                      written to the store"
                 );
             }

@@ -236,8 +236,8 @@ fn warn_shorter(path: &Path, present: u64, published: u64) {
         path = %path.display(),
         present,
         published,
-        "file is shorter than the data published to it: another process truncated or removed it; new \
-         messages are written at its end"
+        "file shorter than the data published to it: another process truncated, replaced or removed it; new \
+         messages are appended"
     );
 }
 

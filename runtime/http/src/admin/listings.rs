@@ -86,7 +86,7 @@ impl AdminState {
 }
 
 fn internal_error(error: &tokio::task::JoinError) -> ProblemDetails {
-    ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, format!("a bug of the host: {error}"))
+    ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, format!("bug in Ordain: {error}"))
 }
 
 fn json_response(json: Body) -> Response {

@@ -135,10 +135,10 @@ fn read_applied(mut reader: RecordReader<'_>) -> Result<AppliedCommit, RecordDec
         applied.existing_spills.push(ExistingSpill {
             write: read_position(&mut reader)?,
             sequence: reader.u64("sequence")?,
-            same: match reader.u8("sameness")? {
+            same: match reader.u8("flag of equal content")? {
                 0 => false,
                 1 => true,
-                _ => return Err(reader.damaged("sameness")),
+                _ => return Err(reader.damaged("flag of equal content")),
             },
         });
     }

@@ -16,7 +16,7 @@ pub fn encode_accepted_id(id: &AcceptedId, out: &mut Vec<u8>) {
 
 /// Decodes the output of [`encode_accepted_id`].
 pub fn decode_accepted_id(sequence: u64, bytes: &[u8]) -> Result<AcceptedId, RecordDecodeError> {
-    let bad = RecordDecodeError::Part { record: "taken id", part: "length" };
+    let bad = RecordDecodeError::Part { record: "accepted id", part: "length" };
     let bytes: &[u8; ACCEPTED_ID_BYTES] = bytes.try_into().map_err(|_| bad)?;
     let (id, content) = bytes.split_at(8);
     Ok(AcceptedId {

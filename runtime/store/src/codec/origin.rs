@@ -73,10 +73,10 @@ impl OriginRecord {
         let highest = read_position(&mut reader)?;
         let first = reader.u64("first block")?;
         let next = reader.u64("next block")?;
-        let is_mixed = match reader.u8("order of blocks")? {
+        let is_mixed = match reader.u8("flag of unordered blocks")? {
             0 => false,
             1 => true,
-            _ => return Err(reader.damaged("order of blocks")),
+            _ => return Err(reader.damaged("flag of unordered blocks")),
         };
         reader.end()?;
         if first > next {

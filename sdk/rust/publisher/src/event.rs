@@ -115,7 +115,7 @@ impl Event {
             return Err("the event has no type, such as `order.paid`".to_owned());
         }
         if self.id.is_empty() {
-            return Err("the id is empty: set an id, or omit it to get a new one".to_owned());
+            return Err("the id is empty: set an id, or do not call `id` for a new id".to_owned());
         }
         for (name, text, limit) in [
             ("key", &self.key, KEY_SIZE_LIMIT),

@@ -417,7 +417,8 @@ fn until_effects(keys: &BTreeSet<String>, mut out: impl FnMut() -> String) -> Re
 }
 
 /// A producer sends events while the Redis loses everything. Within a second, the host stops accepting events. The host
-/// then ends. The events that it accepted after the loss are in the emptied Redis, and take effect after the next start.
+/// then ends. The events that it accepted after the loss are in the emptied Redis, and take effect after the next
+/// start.
 #[test]
 fn host_that_finds_redis_empty_accepts_no_more_events() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -432,8 +433,9 @@ fn host_that_finds_redis_empty_accepts_no_more_events() -> Result<()> {
     service.end()
 }
 
-/// An empty folder replaces the store's folder under a running host. Within a second, the host stops accepting events. The
-/// host then ends. The events that it accepted are in the old folder, and take effect after a start with that folder.
+/// An empty folder replaces the store's folder under a running host. Within a second, the host stops accepting events.
+/// The host then ends. The events that it accepted are in the old folder, and take effect after a start with that
+/// folder.
 #[test]
 fn host_whose_store_folder_is_replaced_accepts_no_more_events() -> Result<()> {
     let home = Home::new(&["tally"], &config("", SOURCE))?;

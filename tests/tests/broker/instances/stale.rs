@@ -11,7 +11,7 @@ use serde_json::json;
 use super::support::{Fleet, Host, while_published};
 
 const PAUSE: Duration = Duration::from_millis(20);
-const TAKEN: &str = "another process has taken the partition over";
+const TAKEN: &str = "another process owns the partition now";
 
 /// Isolates one of two hosts by `keep`, for longer than its lease. The other host takes over all partitions. After
 /// `release`, the first host gets its share again.

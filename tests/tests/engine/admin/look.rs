@@ -148,11 +148,11 @@ fn invalid_request_is_rejected_with_its_remedy() -> Result<()> {
         ("/v1/streams/cases/keys?limit=1001", 400, "from 1 to 1000"),
         ("/v1/streams/cases/keys?limit=-1", 400, "limit"),
         ("/v1/streams/cases/keys?limit=x", 400, "limit"),
-        ("/v1/streams/cases/keys?cursor=odd", 400, "not a cursor of this listing: \"odd\""),
-        ("/v1/streams/cases/keys?cursor=k1:x&prefix=y", 400, "not a cursor"),
+        ("/v1/streams/cases/keys?cursor=odd", 400, "the cursor \"odd\" does not belong to this"),
+        ("/v1/streams/cases/keys?cursor=k1:x&prefix=y", 400, "does not belong to this listing"),
         ("/v1/streams/cases/keys?odd=1", 400, "unknown field `odd`"),
         ("/v1/dead", 400, "missing field `stream`"),
-        ("/v1/dead?stream=cases&cursor=odd", 400, "not a cursor"),
+        ("/v1/dead?stream=cases&cursor=odd", 400, "does not belong to this listing"),
         ("/v1/dead?stream=cases&id=odd", 400, "an id looks like 3-b05cb4f9ec0b9b83"),
     ] {
         let answer = get(address, path)?;

@@ -252,7 +252,7 @@ fn listing_whose_cursor_does_not_advance_is_an_error() -> Result<()> {
         let page = json!({ list: [], "cursor": "k1:x" }).to_string();
         let url = other_with(move |_| page.clone())?;
         let args = [list, "list", "cases", "--admin", &url];
-        refused(&home, &args, "", 1, "the cursor of a page leads to the page itself")?;
+        refused(&home, &args, "", 1, "the cursor of a page leads to the same page again")?;
     }
     Ok(())
 }
