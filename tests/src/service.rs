@@ -167,15 +167,16 @@ impl Service {
     }
 
     /// Waits for the first line of the log. Before this line, the host does not handle signals.
-    pub fn until_logging(&mut self) -> Result<()> {
+    fn until_logging(&mut self) -> Result<()> {
         let log = self.stderr_path();
         self.until("its first line of the log", || {
             fs::metadata(&log).is_ok_and(|file| file.len() > 0)
         })
     }
 
-    /// Stops the host cleanly, and waits until it has ended: its exit code must be 0.
+    /// Stops the host cleanly as soon as it handles signals, and waits until it has ended: its exit code must be 0.
     pub fn end(&mut self) -> Result<()> {
+        self.until_logging()?;
         self.signal("TERM")?;
         let status = self.wait()?;
         ensure!(status.success(), "the host ended with {status}: {}", self.stderr());

@@ -133,7 +133,6 @@ impl Host {
 
     /// Stops the host cleanly.
     pub(crate) fn end(&mut self) -> Result<()> {
-        self.service.until_logging()?;
         self.service.end()
     }
 
