@@ -7,21 +7,19 @@
 
 mod cluster;
 mod connect;
-mod nodes;
 mod sentinel;
 mod single;
 
 use std::sync::Arc;
 
 use redis::aio::ConnectionLike;
-use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
 pub(super) use self::connect::{info_field, replica_info};
 
+use self::cluster::Cluster;
 use self::connect::config_error;
-use self::nodes::ClusterNodes;
-use self::single::SingleServer;
+use self::single::{ServerTarget, SingleServer};
 use super::script::tag_of;
 use ordain_store::RedisAddress;
 
@@ -32,7 +30,7 @@ pub(super) struct RedisConnection {
 
 enum RedisDeployment {
     Single(Arc<SingleServer>),
-    Cluster(Box<ClusterNodes>),
+    Cluster(Box<Cluster>),
 }
 
 /// The commands that one call sends together.
@@ -43,7 +41,7 @@ enum CommandGroup<'a> {
 
 impl CommandGroup<'_> {
     /// Returns the hash tag of the Redis keys in the commands.
-    fn tag(&self) -> Vec<u8> {
+    fn tag(&self) -> &[u8] {
         match self {
             Self::Command(cmd) => tag_of(cmd),
             Self::Pipeline(pipe) => pipe.cmd_iter().next().map(tag_of).unwrap_or_default(),
@@ -56,6 +54,29 @@ impl CommandGroup<'_> {
             Self::Pipeline(pipe) => pipe.query_async(connection).await,
         }
     }
+
+    /// Executes the commands at a node to which their slot is moving. Before each command, the node needs the command
+    /// `ASKING`.
+    async fn execute_asking(
+        &self,
+        connection: &mut (impl ConnectionLike + Send),
+    ) -> RedisResult<Value> {
+        let mut asking = Pipeline::new();
+        let mut add = |cmd: &Cmd| {
+            asking.add_command(redis::cmd("ASKING")).ignore().add_command(cmd.clone());
+        };
+        match self {
+            Self::Command(cmd) => add(cmd),
+            Self::Pipeline(pipe) => pipe.cmd_iter().for_each(add),
+        }
+        let answers = asking.query_async(connection).await?;
+        match (self, answers) {
+            (Self::Command(_), Value::Array(mut answers)) => {
+                Ok(answers.pop().unwrap_or(Value::Nil))
+            }
+            (_, answers) => Ok(answers),
+        }
+    }
 }
 
 impl RedisConnection {
@@ -66,21 +87,22 @@ impl RedisConnection {
             // well.
             drop(rustls::crypto::ring::default_provider().install_default());
         }
-        let mut first = connect::connect_any(address).await?;
+        let (mut first, host) = connect::connect_any(address).await?;
         let to = match &*connect::mode(&mut first).await? {
-            "cluster" => {
-                let cluster = cluster::connect(address, &mut first).await?;
-                RedisDeployment::Cluster(Box::new(ClusterNodes::new(address.clone(), cluster)))
-            }
+            "cluster" => RedisDeployment::Cluster(Box::new(
+                Cluster::connect(address, &mut first, host).await?,
+            )),
             "sentinel" => {
                 let master = sentinel::master_name(&mut first, address).await?;
-                let single = Arc::new(SingleServer::new(address.clone(), Some(master)));
+                let single =
+                    Arc::new(SingleServer::new(address.clone(), ServerTarget::Master(master)));
                 tokio::spawn(single::follow_master(Arc::downgrade(&single)));
                 RedisDeployment::Single(single)
             }
             _ => {
                 check_single(address)?;
-                RedisDeployment::Single(Arc::new(SingleServer::new(address.clone(), None)))
+                let single = SingleServer::new(address.clone(), ServerTarget::Url);
+                RedisDeployment::Single(Arc::new(single))
             }
         };
         if let RedisDeployment::Single(single) = &to {
@@ -94,7 +116,7 @@ impl RedisConnection {
     pub(super) fn disconnects(&self) -> u64 {
         match &self.deployment {
             RedisDeployment::Single(single) => single.disconnects(),
-            RedisDeployment::Cluster(nodes) => nodes.disconnects(),
+            RedisDeployment::Cluster(cluster) => cluster.disconnects(),
         }
     }
 
@@ -103,14 +125,19 @@ impl RedisConnection {
     pub(super) fn tag_disconnects(&self, tag: &str) -> u64 {
         match &self.deployment {
             RedisDeployment::Single(single) => single.disconnects(),
-            RedisDeployment::Cluster(nodes) => nodes.tag_disconnects(tag.as_bytes()),
+            RedisDeployment::Cluster(cluster) => cluster.tag_disconnects(tag.as_bytes()),
         }
+    }
+
+    /// Returns whether the servers are a Cluster.
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self.deployment, RedisDeployment::Cluster(_))
     }
 
     /// Returns the kind of deployment, as text.
     pub(super) fn kind(&self) -> &'static str {
         match &self.deployment {
-            RedisDeployment::Single(single) if single.master.is_none() => "Redis",
+            RedisDeployment::Single(single) if !single.is_under_sentinel() => "Redis",
             RedisDeployment::Single(_) => "Redis under Sentinel",
             RedisDeployment::Cluster(..) => "Redis Cluster",
         }
@@ -119,7 +146,9 @@ impl RedisConnection {
     /// Returns a description of the deployment, with the number of masters in a Cluster.
     pub(super) fn deployment(&self, masters: usize) -> String {
         match &self.deployment {
-            RedisDeployment::Single(single) if single.master.is_none() => "one server".to_owned(),
+            RedisDeployment::Single(single) if !single.is_under_sentinel() => {
+                "one server".to_owned()
+            }
             RedisDeployment::Single(_) => "the master that the Sentinels name".to_owned(),
             RedisDeployment::Cluster(..) => format!("a Cluster of {masters} masters"),
         }
@@ -149,16 +178,7 @@ impl RedisConnection {
 
     async fn send(&self, question: &CommandGroup<'_>, breaks: u64) -> RedisResult<Option<Value>> {
         match &self.deployment {
-            RedisDeployment::Cluster(..) if self.disconnects() > breaks => Ok(None),
-            RedisDeployment::Cluster(nodes) => {
-                let answer = question.execute(&mut nodes.connection()).await;
-                if answer.as_ref().is_err_and(is_broken) {
-                    nodes.record_disconnect(question.tag()).await;
-                } else {
-                    nodes.record_reply(|| question.tag());
-                }
-                answer.map(Some)
-            }
+            RedisDeployment::Cluster(cluster) => cluster.execute(question, breaks).await,
             RedisDeployment::Single(single) => {
                 let (mut connection, before) = single.connection().await?;
                 if before > breaks {
@@ -175,13 +195,9 @@ impl RedisConnection {
 
     /// Sends a command to every master.
     pub(super) async fn call_all_masters(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
-        let RedisDeployment::Cluster(nodes) = &self.deployment else {
-            return Ok(vec![self.call(cmd).await?]);
-        };
-        let to_all = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-        match nodes.connection().route_command(cmd.clone(), to_all).await?.extract_error()? {
-            Value::Map(answers) => Ok(answers.into_iter().map(|(_, answer)| answer).collect()),
-            answer => Ok(vec![answer]),
+        match &self.deployment {
+            RedisDeployment::Single(_) => Ok(vec![self.call(cmd).await?]),
+            RedisDeployment::Cluster(cluster) => cluster.call_all_masters(cmd).await,
         }
     }
 }

@@ -84,21 +84,34 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 struct KeepaliveTask(JoinHandle<()>);
 
 impl KeepaliveTask {
-    fn start(links: &Arc<[RedisConnection]>, names: &RedisKeys, shards: u32) -> Option<Self> {
-        if links.is_empty() {
+    /// Starts the task. Returns `None` if the store has no rarely used connections.
+    fn start(
+        connection: &Arc<RedisConnection>,
+        wait_connections: &Arc<[RedisConnection]>,
+        names: &RedisKeys,
+        shards: u32,
+    ) -> Option<Self> {
+        // `connection` to a single server is never idle, because heartbeats use it. In a Cluster, the heartbeats use
+        // only the connection to one of the nodes.
+        let has_idle_nodes = connection.is_cluster();
+        if wait_connections.is_empty() && !has_idle_nodes {
             return None;
         }
         let keys = (0..shards).map(|shard| names.of_stream(shard, RedisKeyKind::Data, ""));
-        let links = Arc::clone(links);
         let keys = keys.collect::<Vec<_>>();
+        let connection = Arc::clone(connection);
+        let wait_connections = Arc::clone(wait_connections);
         Some(Self(tokio::spawn(async move {
             loop {
                 tokio::time::sleep(KEEPALIVE_INTERVAL).await;
-                let probes = keys.iter().enumerate().map(|(shard, key)| {
-                    let mut probe = cmd("HGET");
-                    probe.arg(key).arg("f");
-                    let link = &links[shard % links.len()];
-                    async move { link.call(&probe).await }
+                let probes = keys.iter().enumerate().flat_map(|(shard, key)| {
+                    let waiting = wait_connections.iter().cycle().nth(shard);
+                    let links = [waiting, has_idle_nodes.then_some(&*connection)];
+                    links.into_iter().flatten().map(move |link| {
+                        let mut probe = cmd("HGET");
+                        probe.arg(key).arg("f");
+                        async move { link.call(&probe).await }
+                    })
                 });
                 // Ignore the results. If a connection is broken, the next call that uses it reports the failure.
                 drop(join_all(probes).await);
@@ -115,9 +128,9 @@ impl Drop for KeepaliveTask {
 
 /// A store in Redis.
 pub struct RedisStore {
-    connection: RedisConnection,
+    connection: Arc<RedisConnection>,
     wait_connections: Arc<[RedisConnection]>,
-    /// The task that sends probes on `wait_connections`.
+    /// The task that sends probes on rarely used connections.
     _keepalive: Option<KeepaliveTask>,
     names: RedisKeys,
     scripts: LuaScripts,
@@ -204,15 +217,17 @@ impl RedisStore {
         options: &RedisOptions,
     ) -> Self {
         let names = RedisKeys::new(&options.prefix);
+        let connection = Arc::new(link);
         let waiting_links = Arc::from(waiting_links);
-        let probing = KeepaliveTask::start(&waiting_links, &names, options.shards.max(1));
+        let shards = options.shards.max(1);
+        let probing = KeepaliveTask::start(&connection, &waiting_links, &names, shards);
         Self {
-            connection: link,
+            connection,
             wait_connections: waiting_links,
             _keepalive: probing,
             names,
             scripts: LuaScripts::new(&layout::layout()),
-            shards: options.shards.max(1),
+            shards,
             replicas: options.replicas,
             dead_ttl: options.dead_ttl,
             retry_timeout: options.retry_timeout,
@@ -304,13 +319,13 @@ impl Store for RedisStore {
     }
 
     fn disconnects(&self) -> u64 {
-        let links = self.wait_connections.iter().chain([&self.connection]);
+        let links = self.wait_connections.iter().chain([&*self.connection]);
         links.map(RedisConnection::disconnects).sum::<u64>() + self.rollbacks.load(Ordering::SeqCst)
     }
 
     fn shard_disconnects(&self, shard: u32) -> u64 {
         let tag = shard.to_string();
-        let links = self.wait_connections.iter().chain([&self.connection]);
+        let links = self.wait_connections.iter().chain([&*self.connection]);
         links.map(|link| link.tag_disconnects(&tag)).sum::<u64>()
             + self.rollbacks.load(Ordering::SeqCst)
     }

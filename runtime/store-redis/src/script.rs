@@ -51,14 +51,20 @@ pub(super) fn key_of(cmd: &Cmd) -> Vec<String> {
     key.map(Into::into).into_iter().collect()
 }
 
-/// Returns the hash tag (the bytes between braces) of the first Redis key that has a hash tag; empty if no key has one.
-pub(super) fn tag_of(cmd: &Cmd) -> Vec<u8> {
-    let tagged = simple_args(cmd).skip(1).take(3).find_map(|argument| {
-        let from = argument.iter().position(|byte| *byte == b'{')? + 1;
-        let length = argument[from..].iter().position(|byte| *byte == b'}')?;
-        Some(argument[from..from + length].to_vec())
+/// Returns the hash tag (the bytes between braces) of the first Redis key; empty if the key has no hash tag.
+pub(super) fn tag_of(cmd: &Cmd) -> &[u8] {
+    let mut arguments = simple_args(cmd);
+    let key = match arguments.next() {
+        // The digest or text of the script and the number of keys come before the keys.
+        Some(b"EVALSHA" | b"EVAL") => arguments.nth(2),
+        _ => arguments.next(),
+    };
+    let tag = key.and_then(|key| {
+        let from = key.iter().position(|byte| *byte == b'{')? + 1;
+        let length = key[from..].iter().position(|byte| *byte == b'}')?;
+        Some(&key[from..from + length])
     });
-    tagged.unwrap_or_default()
+    tag.unwrap_or_default()
 }
 
 fn simple_args(call: &Cmd) -> impl Iterator<Item = &[u8]> {
@@ -160,6 +166,20 @@ fn constants_are_replaced_by_numbers() {
     let text = "-- The layout.\nreturn layout.NEXT + layout.NEXT_AT, layout.OTHER";
     let expected = "-- The layout.\nreturn 41 + 7, layout.OTHER";
     assert_eq!(inline_constants(text, &layout), expected);
+}
+
+#[test]
+fn hash_tag_is_found_in_every_form_of_a_command() {
+    let scripts = LuaScripts::new(&super::layout::layout());
+    let call =
+        scripts.load.call(&["ordain:{12}:data:s".to_owned(), "ordain:{12}:ids:s".to_owned()]);
+    let mut get = cmd("HGET");
+    get.arg("ordain:{0}:marks").arg("{7}");
+    for (command, tag) in
+        [(&call, "12"), (&scripts.load.with_text(&call), "12"), (&get, "0"), (&cmd("INFO"), "")]
+    {
+        assert_eq!(tag_of(command), tag.as_bytes(), "{command:?}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use ordain_config::NumberingPolicy;
 use ordain_core::{Event, EventParts, QueuePosition, shard_of};
 use ordain_publish::{EventAssigner, QueueWriter};
-use ordain_servers::{Options, Sentinel, wait_until};
+use ordain_servers::{Cluster, Options, Sentinel, Takeover, wait_until};
 use ordain_store::{
     ASSIGN_LIMIT, AssignItem, DequeueResult, Destination, DestinationRules, MessageLog,
     NumberingSettings, Partition, RedisOptions, Store,
@@ -230,4 +230,70 @@ async fn call_during_a_split_does_not_trust_removed_numbers() {
             }
         })
         .await;
+}
+
+/// A call has one event for each of two shards of the same Cluster node. The first shard accepts its event. The queue of
+/// the second shard is full, so the call waits. A replica that lacks these events replaces the node. No connection
+/// breaks: the old master redirects the call for the second shard. When the call ends without an error, which a host
+/// would answer with 202, the new master must have both events, although no call for the first shard was redirected.
+async fn take_over_during_call(numbering: Option<NumberingSettings>) {
+    let mut cluster = Cluster::start(3).expect("a Cluster");
+    cluster.add_replicas().expect("replicas");
+    let options = options(&cluster.urls()[0]);
+    let prefix = options.prefix.clone();
+    let store = Arc::new(RedisStore::open(options).await.expect("the store"));
+    let owner = |shard: u32| {
+        let slot = cluster.slot(&format!("{{{shard}}}")).expect("a slot");
+        cluster.owner(slot).expect("an owner")
+    };
+    // There are more shards than nodes, so two shards have the same node.
+    let shards = 0..store.shards();
+    let mut pairs = shards.clone().flat_map(|one| (one + 1..shards.end).map(move |two| (one, two)));
+    let (one, two) = pairs.find(|(one, two)| owner(*one) == owner(*two)).expect("a pair");
+    let node = owner(one);
+    let key = |shard| {
+        let mut names = (0..).map(|number| format!("key-{number}"));
+        names.find(|key| shard_of(key, store.shards()) == shard).expect("a key of the shard")
+    };
+    let item = |assigner: &EventAssigner, key: &str, id: u32| {
+        let id = id.to_string();
+        assigner.item(&Arc::new(Event::new(&EventParts { key, id: &id, ..EventParts::default() })))
+    };
+    cluster.let_replica_lag(node).expect("a replica that lags");
+    let limited = |limit: u64| {
+        let mut assigner = assigner(&store, numbering);
+        assigner.policy.rules.queue_limit = Some(limit);
+        assigner
+    };
+    let filler = limited(2);
+    let fill = [item(&filler, &key(two), 1), item(&filler, &key(two), 2)];
+    assert!(filler.assign(&fill).await.error.is_none());
+    let assigner = limited(2);
+    let items = [item(&assigner, &key(one), 3), item(&assigner, &key(two), 3)];
+    let writing = tokio::spawn(async move { assigner.assign(&items).await });
+    tokio::task::block_in_place(|| {
+        wait_until("the event of the first shard in the old master", || {
+            let queue = format!("{prefix}:{{{one}}}:log:stream/s");
+            Ok(cluster.master(node).command(&["HGET", &queue, "w"])?.text() == Some("1"))
+        })
+        .expect("the event of the first shard in the old master");
+        assert!(!writing.is_finished(), "the call ended before the takeover");
+        cluster.take_over(node, Takeover::Takeover).expect("another master");
+    });
+    let result = writing.await.expect("a result");
+    assert!(result.error.is_none(), "{:?}", result.error);
+    for shard in [one, two] {
+        assert_eq!(ids(&store, &partition(), shard).await, [3], "shard {shard}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn call_during_a_takeover_in_a_cluster_loses_no_part() {
+    take_over_during_call(None).await;
+}
+
+/// The test [`call_during_a_takeover_in_a_cluster_loses_no_part`] with events that the store numbers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn call_with_numbers_during_a_takeover_in_a_cluster_loses_no_part() {
+    take_over_during_call(Some(NumberingSettings::default())).await;
 }

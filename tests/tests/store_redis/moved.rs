@@ -10,7 +10,7 @@ use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{Owner, event};
 
 use super::own::{next_of, numbers, step, until_applied};
-use super::rights::{IN_CLUSTER, RIGHTS, allow_client_info, denied, rules};
+use super::rights::{IN_CLUSTER, RIGHTS, denied, rules};
 use super::support::options;
 use super::work::Work;
 
@@ -23,7 +23,6 @@ async fn commits_continue_while_slot_moves() {
     let rules = rules(&[RIGHTS, IN_CLUSTER]);
     let cluster =
         Cluster::with(3, &Options::new().user("shop", "right", &rules)).expect("a Cluster");
-    cluster.nodes().iter().for_each(allow_client_info);
     let url = format!("redis://shop:right@127.0.0.1:{}", cluster.nodes()[0].port());
     let options = ordain_store::RedisOptions { prefix: "ordain".to_owned(), ..options(&url) };
     let store = Arc::new(RedisStore::open(options).await.expect("the store"));

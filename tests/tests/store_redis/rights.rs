@@ -26,10 +26,7 @@ pub(super) const RIGHTS: &str = "evalsha eval info config|get time type \
 /// The additional right for a store whose URL has a database number.
 pub(super) const WITH_DATABASE: &str = "select";
 /// The additional rights in a Cluster.
-pub(super) const IN_CLUSTER: &str = "cluster|slots ping asking";
-/// The right for a command that the client library sends to the nodes of a Cluster. The library ignores a refusal of
-/// this command. Redis has the command since version 7.2.
-const SET_CLIENT_INFO: &str = "client|setinfo";
+pub(super) const IN_CLUSTER: &str = "cluster|slots asking";
 /// The additional right under Sentinel.
 pub(super) const UNDER_SENTINEL: &str = "role";
 /// The additional right for commits that wait for replicas.
@@ -40,14 +37,6 @@ pub(super) fn rules(rights: &[&str]) -> String {
     let rights = rights.join(" ");
     let rights: Vec<&str> = rights.split_whitespace().collect();
     format!("resetchannels ~ordain:* -@all +{}", rights.join(" +"))
-}
-
-/// Grants the user `shop` the right [`SET_CLIENT_INFO`].
-pub(super) fn allow_client_info(server: &Server) {
-    let allow = ["ACL", "SETUSER", "shop", &format!("+{SET_CLIENT_INFO}")];
-    // A Redis before 7.2 refuses this, because it does not have the command. Then it also does not list the library's
-    // request as denied.
-    server.attempt(&allow).expect("an answer");
 }
 
 /// Returns the requests that the server denied because of missing rights.

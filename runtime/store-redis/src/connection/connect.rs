@@ -1,5 +1,6 @@
 //! Opens a connection to one host, for any kind of server.
 
+use std::fmt;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -19,15 +20,31 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// longer than a commit of some MiB takes on a slow network and a slow disk.
 pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connects to the first host that answers. If no host answers, returns the error of the last host.
-pub(super) async fn connect_any(address: &RedisAddress) -> RedisResult<MultiplexedConnection> {
+/// The address of a server, as Sentinels or the nodes of a Cluster report it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct NodeAddress {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl fmt::Display for NodeAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+/// Connects to the first host that answers. Returns the connection and the host. If no host answers, returns the error
+/// of the last host.
+pub(super) async fn connect_any(
+    address: &RedisAddress,
+) -> RedisResult<(MultiplexedConnection, &str)> {
     let mut last = None;
     for (host, port) in &address.hosts {
         match open(address, host, *port, true).await {
-            Ok(connection) => return Ok(connection),
+            Ok(connection) => return Ok((connection, host)),
             Err(error) if is_login_error(&error) && address.password.is_some() => {
                 match sentinel::without_login(address, host, *port).await {
-                    Some(sentinel) => return Ok(sentinel),
+                    Some(sentinel) => return Ok((sentinel, host)),
                     None => last = Some(error),
                 }
             }
@@ -81,12 +98,7 @@ pub(super) async fn open(
     client.get_multiplexed_async_connection_with_config(&config).await
 }
 
-pub(super) fn connection_info(
-    address: &RedisAddress,
-    host: &str,
-    port: u16,
-    login: bool,
-) -> ConnectionInfo {
+fn connection_info(address: &RedisAddress, host: &str, port: u16, login: bool) -> ConnectionInfo {
     let host = host.to_owned();
     let addr = if address.tls {
         ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }

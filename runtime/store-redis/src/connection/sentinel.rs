@@ -1,6 +1,5 @@
 //! Finds the master that Sentinels name.
 
-use std::fmt;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -9,21 +8,8 @@ use redis::{RedisError, RedisResult, Value, cmd};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::value::{array, number, text};
-use super::connect::{config_error, is_login_error, mode, open, retryable_error};
+use super::connect::{NodeAddress, config_error, is_login_error, mode, open, retryable_error};
 use ordain_store::RedisAddress;
-
-/// The address of a master, as Sentinels name it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct MasterAddress {
-    host: String,
-    port: u16,
-}
-
-impl fmt::Display for MasterAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
-    }
-}
 
 /// The time to wait for the other Sentinels after the first Sentinel has answered. The time is short, because some
 /// Sentinels may not answer at all: a Sentinel often runs on the machine of the failed master.
@@ -36,7 +22,7 @@ const OTHER_SENTINELS_TIMEOUT: Duration = Duration::from_millis(300);
 pub(super) async fn newest_masters(
     address: &RedisAddress,
     name: &str,
-) -> RedisResult<Vec<MasterAddress>> {
+) -> RedisResult<Vec<NodeAddress>> {
     let requests =
         address.hosts.iter().map(|(host, port)| query_sentinel(address, host, *port, name));
     let mut requests: FuturesUnordered<_> = requests.collect();
@@ -77,7 +63,7 @@ async fn query_sentinel(
     host: &str,
     port: u16,
     name: &str,
-) -> RedisResult<(u64, MasterAddress)> {
+) -> RedisResult<(u64, NodeAddress)> {
     let mut sentinel = match open(address, host, port, true).await {
         Err(error) if is_login_error(&error) && address.password.is_some() => {
             open(address, host, port, false).await?
@@ -97,7 +83,7 @@ async fn query_sentinel(
                 let mut place = place.into_iter();
                 let host = text(place.next()?)?;
                 let port = number(&place.next()?)?;
-                Some(MasterAddress { host, port: u16::try_from(port).ok()? })
+                Some(NodeAddress { host, port: u16::try_from(port).ok()? })
             });
             place.map(|place| (0, place)).ok_or_else(unknown)
         }
@@ -112,7 +98,7 @@ fn is_forbidden(error: &RedisError) -> bool {
 }
 
 /// Decodes the fields of `SENTINEL MASTER`: alternating names and values.
-fn parse_master(answer: Value) -> Option<(u64, MasterAddress)> {
+fn parse_master(answer: Value) -> Option<(u64, NodeAddress)> {
     let mut host = None;
     let mut port = None;
     let mut epoch = 0;
@@ -131,13 +117,13 @@ fn parse_master(answer: Value) -> Option<(u64, MasterAddress)> {
             _ => {}
         }
     }
-    Some((epoch, MasterAddress { host: host?, port: port? }))
+    Some((epoch, NodeAddress { host: host?, port: port? }))
 }
 
 /// Connects to a master that Sentinels name.
 pub(super) async fn open_master(
     address: &RedisAddress,
-    place: &MasterAddress,
+    place: &NodeAddress,
 ) -> RedisResult<MultiplexedConnection> {
     let mut master = open(address, &place.host, place.port, true).await?;
     let role: Value = cmd("ROLE").query_async(&mut master).await?;

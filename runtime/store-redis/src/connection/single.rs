@@ -1,4 +1,5 @@
-//! The connection to a single server: the server that the URL names, or the master that Sentinels name.
+//! The connection to a single server: the server that the URL names, the master that Sentinels name, or one node of a
+//! Cluster.
 
 use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -6,8 +7,8 @@ use std::time::Duration;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 
-use super::connect::connect_any;
-use super::sentinel::{self, MasterAddress};
+use super::connect::{NodeAddress, connect_any, open};
+use super::sentinel;
 use ordain_store::RedisAddress;
 use ordain_util::wait::shortened;
 
@@ -19,17 +20,26 @@ const SENTINEL_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// The connection to a single server. The server can change, if Sentinels name it.
 pub(super) struct SingleServer {
     address: RedisAddress,
-    /// The name of the master, if Sentinels name its address; `None` if the URL names the server.
-    pub(super) master: Option<String>,
+    target: ServerTarget,
     current: Mutex<CurrentConnection>,
     connecting: tokio::sync::Mutex<()>,
+}
+
+/// The server to connect to.
+pub(super) enum ServerTarget {
+    /// The server that the URL names.
+    Url,
+    /// The master with this name. The Sentinels that the URL names report its address.
+    Master(String),
+    /// A node of a Cluster.
+    Node(NodeAddress),
 }
 
 #[derive(Default)]
 struct CurrentConnection {
     connection: Option<MultiplexedConnection>,
     /// The address of the connected server, if Sentinels named it.
-    master_address: Option<MasterAddress>,
+    master_address: Option<NodeAddress>,
     /// The number of connections that broke before this one.
     disconnects: u64,
 }
@@ -45,12 +55,25 @@ pub(super) async fn follow_master(single: Weak<SingleServer>) {
 }
 
 impl SingleServer {
-    pub(super) fn new(address: RedisAddress, master: Option<String>) -> Self {
+    pub(super) fn new(address: RedisAddress, target: ServerTarget) -> Self {
         Self {
             address,
-            master,
+            target,
             current: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Returns whether Sentinels name the server.
+    pub(super) fn is_under_sentinel(&self) -> bool {
+        matches!(self.target, ServerTarget::Master(_))
+    }
+
+    /// Returns the address of a node of a Cluster.
+    pub(super) fn node(&self) -> Option<&NodeAddress> {
+        match &self.target {
+            ServerTarget::Node(node) => Some(node),
+            _ => None,
         }
     }
 
@@ -63,13 +86,14 @@ impl SingleServer {
         if let Some(connection) = self.current_connection() {
             return Ok(connection);
         }
-        let (connection, place) = match &self.master {
-            None => (connect_any(&self.address.refreshed()).await?, None),
-            Some(name) => {
-                let place =
-                    sentinel::newest_masters(&self.address.refreshed(), name).await?.swap_remove(0);
-                (sentinel::open_master(&self.address.refreshed(), &place).await?, Some(place))
+        let address = self.address.refreshed();
+        let (connection, place) = match &self.target {
+            ServerTarget::Url => (connect_any(&address).await?.0, None),
+            ServerTarget::Master(name) => {
+                let place = sentinel::newest_masters(&address, name).await?.swap_remove(0);
+                (sentinel::open_master(&address, &place).await?, Some(place))
             }
+            ServerTarget::Node(node) => (open(&address, &node.host, node.port, true).await?, None),
         };
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         current.connection = Some(connection.clone());
@@ -78,7 +102,7 @@ impl SingleServer {
     }
 
     async fn check_master(&self) {
-        let Some(name) = &self.master else { return };
+        let ServerTarget::Master(name) = &self.target else { return };
         let (before, ours) = {
             let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
             (current.disconnects, current.master_address.clone())
@@ -109,14 +133,16 @@ impl SingleServer {
     }
 
     /// Drops a connection that failed or leads to a replaced master. `before` is the number of connections that broke
-    /// before this connection. Does nothing if another call has already dropped the connection.
-    pub(super) fn drop_broken(&self, before: u64) {
+    /// before this connection. Returns `false`, and does nothing, if another call has already dropped the connection.
+    pub(super) fn drop_broken(&self, before: u64) -> bool {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.disconnects == before {
+        let is_first = current.disconnects == before;
+        if is_first {
             current.connection = None;
             current.master_address = None;
             current.disconnects += 1;
         }
+        is_first
     }
 
     /// Returns the number of broken connections.
