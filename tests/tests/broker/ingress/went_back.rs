@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ordain_core::shard_of;
-use ordain_servers::{Cluster, Connection, Options, Redis, Sentinel, Takeover};
+use ordain_servers::{Cluster, Connection, Mode, Options, Proxy, Redis, Reply, Sentinel, Takeover};
 use ordain_tests::host::Home;
 use ordain_tests::http::{self, Answer};
 use ordain_tests::log::{by_key, line, text};
@@ -110,6 +111,48 @@ fn inbox_events_accepted_after_rollback_take_effect() -> Result<()> {
         "{lost} were counted as lost, {taken} took effect: {}",
         service.stderr()
     );
+    service.end()
+}
+
+/// The host first retains an event of the broker's stream for replay, and then puts it into the inbox. The server loses
+/// the retained copy between the two writes. Before the host answers 202, it must retain the event again.
+#[test]
+fn copy_lost_during_a_request_is_retained_again() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let proxy = Proxy::start(redis.port())?;
+    let rig = Rig::alone("", "", "")?;
+    let url = redis.url_at(proxy.port());
+    let store = format!("[store]\nkind = \"redis\"\nurl = \"{url}\"\nshards = 1\n");
+    let text = config(&rig.rabbit.url(), &format!("{SECTIONS}{store}"), "", "");
+    let home = Home::new(&["tally"], &into_file(&text, "-"))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    rig.until_declared()?;
+    // After the first effect, the store has everything that the host needs to continue.
+    post_all(address, &[line("first", 1, &json!({ "n": 1 }))])?;
+    wait_until("the first effect", || Ok(effects(&service)?.get(&'f') == Some(&1)))?;
+    let early = redis.snapshot()?;
+    let retained = || -> Result<usize> {
+        let keys = redis.command(&["KEYS", "ordain:{0}:log:exchange/*"])?;
+        let Some(log) = keys.parts().first().and_then(Reply::text) else { return Ok(0) };
+        let fields = redis.command(&["HGETALL", log])?;
+        let texts = fields.parts().iter().filter_map(Reply::text);
+        Ok(texts.filter(|text| text.contains("marker-of-the-event")).count())
+    };
+    // The second write of the request reaches the server so late that the server loses the first write before.
+    proxy.set(Mode::Delay(Duration::from_secs(1)))?;
+    let event = line("a", 1, &json!({ "text": "marker-of-the-event" }));
+    let answer = std::thread::scope(|scope| -> Result<Answer> {
+        let posting = scope.spawn(|| post(address, LINES, &event));
+        wait_until("a retained copy", || Ok(retained()? == 1))?;
+        redis.go_back(&early)?;
+        proxy.set(Mode::Pass)?;
+        posting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    ensure!(answer.status == 202, "{answer:?}: {}", service.stderr());
+    ensure!(retained()? == 1, "the copy is lost: {}", service.stderr());
+    wait_until("the effect of the event", || Ok(effects(&service)?.get(&'a') == Some(&1)))
+        .with_context(|| service.stderr())?;
     service.end()
 }
 
