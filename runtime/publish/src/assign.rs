@@ -59,10 +59,10 @@ pub struct QueuedEntries {
     pub partition: u32,
     /// The shard.
     pub shard: u32,
-    /// The numbers of the entries, their history, and the number of the call. A store that went back in
-    /// time gives the numbers of lost entries to new entries; the history, a digest of all earlier writes to the queue,
-    /// distinguishes them. The number of the call shows
-    /// whether the store has lost the entries, because the store keeps the numbers of the calls that it has
+    /// The numbers of the entries, their history, and the number of the call. A store that went back in time gives the
+    /// numbers of lost entries to new entries. The history, a digest of all earlier writes to the queue, distinguishes
+    /// the new entries from the lost ones. The number of the call shows whether the store has lost the entries, because
+    /// the store records the number of each call together with its entries
     /// ([`ordain_store::MessageLog::writer_calls`]).
     pub run: QueueRun,
 }
@@ -98,8 +98,8 @@ impl EventAssigner {
     /// the next [`Store::flush`].
     ///
     /// If the store was unreachable during the call, it may have gone back in time and lost some of the events. The
-    /// call then writes the lost events again until the store has all events, at most `ROLLBACK_RETRY_LIMIT` times.
-    /// Events that the store still has stay as they are.
+    /// call then writes the lost events again until the store has all events, at most `ROLLBACK_RETRY_LIMIT` times. The
+    /// call does not change events that the store still has.
     pub async fn assign(&self, items: &[AssignItem]) -> AssignResult {
         let nothing = BTreeMap::new();
         let mut before = self.disconnects(items);
@@ -129,8 +129,8 @@ impl EventAssigner {
     pub fn disconnects(&self, items: &[AssignItem]) -> BTreeMap<u32, u64> {
         let shards = self.store.shards();
         let shard_of_item = |item: &AssignItem| shard_of(item.event.key(), shards);
-        let item_shards = items.iter().map(shard_of_item);
-        item_shards.map(|shard| (shard, self.store.shard_disconnects(shard))).collect()
+        let item_shards: BTreeSet<u32> = items.iter().map(shard_of_item).collect();
+        item_shards.into_iter().map(|shard| (shard, self.store.shard_disconnects(shard))).collect()
     }
 
     /// Writes those events again that the store may have lost. If `items` are the events of the present call, `only` is
@@ -161,8 +161,8 @@ impl EventAssigner {
         }
         let shards = self.store.shards();
         let queue_of = |item: &AssignItem| (item.partition, shard_of(item.event.key(), shards));
-        // A store that numbers the events recognises the events that it has, so this call can write every event once
-        // more.
+        // A store that numbers the events recognises the events that it has. In this case, this method can write every
+        // event once more.
         let is_numbered = self.policy.rules.numbering.is_some();
         let indexes: Vec<usize> = (0..items.len())
             .filter(|at| {
@@ -179,7 +179,7 @@ impl EventAssigner {
                 (AssignItemReply::New(_), AssignItemReply::Known(number)) => {
                     AssignItemReply::New(number)
                 }
-                // The second call did not write the event, so the first result stays.
+                // The second call did not write the event, so the first result is still valid.
                 (before, AssignItemReply::AfterConflict) => before,
                 (_, assigned) => assigned,
             };
@@ -393,7 +393,8 @@ impl EventAssigner {
             }
             if throttle.allow() {
                 tracing::warn!(
-                    "queue of {to} full (`source.queue`): waiting until events are consumed"
+                    "the queue of {to} has reached its limit (the setting `source.queue`); waiting until events are \
+                     consumed"
                 );
             }
             tokio::time::sleep(FULL_RETRY_DELAY).await;

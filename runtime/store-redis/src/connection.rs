@@ -1,9 +1,9 @@
-//! The connections: to one server, to the master that Sentinels name, or to all masters of a
-//! Cluster.
+//! The connections: to one server, to the master that Sentinels name, or to all masters of a Cluster.
 //!
-//! After a connection has broken, the next call opens a new connection; concurrent calls wait for the same new
-//! connection. Each call is sent only once, except that a Cluster may redirect it. The caller decides whether to repeat
-//! a call, because only the caller can judge whether a repetition is harmless.
+//! After a connection has broken, the next call opens a new connection; concurrent calls share the result of one
+//! attempt. Each call is executed at most once. In a Cluster, this module repeats a call only if a node has redirected or
+//! refused it. In all other cases the caller decides whether to repeat a call, because only the caller can judge whether
+//! a repetition is harmless.
 
 mod cluster;
 mod connect;
@@ -17,7 +17,7 @@ use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, 
 
 pub(super) use self::connect::{info_field, replica_info};
 
-use self::cluster::Cluster;
+use self::cluster::{Cluster, LINKS_LIMIT};
 use self::connect::config_error;
 use self::single::{ServerTarget, SingleServer};
 use super::script::tag_of;
@@ -30,7 +30,11 @@ pub(super) struct RedisConnection {
 
 enum RedisDeployment {
     Single(Arc<SingleServer>),
-    Cluster(Box<Cluster>),
+    Cluster {
+        cluster: Arc<Cluster>,
+        /// The number of the link to each node that this connection uses.
+        link: usize,
+    },
 }
 
 /// The commands that one call sends together.
@@ -89,9 +93,10 @@ impl RedisConnection {
         }
         let (mut first, host) = connect::connect_any(address).await?;
         let to = match &*connect::mode(&mut first).await? {
-            "cluster" => RedisDeployment::Cluster(Box::new(
-                Cluster::connect(address, &mut first, host).await?,
-            )),
+            "cluster" => {
+                let cluster = Arc::new(Cluster::connect(address, &mut first, host).await?);
+                RedisDeployment::Cluster { cluster, link: 0 }
+            }
             "sentinel" => {
                 let master = sentinel::master_name(&mut first, address).await?;
                 let single =
@@ -111,27 +116,45 @@ impl RedisConnection {
         Ok(Self { deployment: to })
     }
 
-    /// Returns how often a connection broke. After each break, the servers may have other data than before, because
-    /// they may have restarted or failed over.
-    pub(super) fn disconnects(&self) -> u64 {
+    /// Connects once more to the same servers, because a call that waits delays all later calls on its connection.
+    /// `number` distinguishes such connections: 1 to 8.
+    pub(super) async fn connect_again(
+        &self,
+        address: &RedisAddress,
+        number: usize,
+    ) -> RedisResult<Self> {
         match &self.deployment {
-            RedisDeployment::Single(single) => single.disconnects(),
-            RedisDeployment::Cluster(cluster) => cluster.disconnects(),
+            RedisDeployment::Single(_) => Self::connect(address).await,
+            // All links share the masters of the slots and the counts.
+            RedisDeployment::Cluster { cluster, .. } => {
+                let link = number % LINKS_LIMIT;
+                let deployment = RedisDeployment::Cluster { cluster: Arc::clone(cluster), link };
+                Ok(Self { deployment })
+            }
         }
     }
 
-    /// Returns how often a connection broke. In a Cluster, counts only the broken calls whose Redis keys have this hash
-    /// tag.
+    /// Returns how often a connection broke, plus, in a Cluster, how often slots got new masters. After each such
+    /// event, the servers may have other data than before. In a Cluster, the count covers all links.
+    pub(super) fn disconnects(&self) -> u64 {
+        match &self.deployment {
+            RedisDeployment::Single(single) => single.disconnects(),
+            RedisDeployment::Cluster { cluster, .. } => cluster.disconnects(),
+        }
+    }
+
+    /// Returns the same count as [`Self::disconnects`]. In a Cluster, counts only the broken connections to the nodes
+    /// that may have Redis keys with this hash tag, and the changes of the master of these Redis keys.
     pub(super) fn tag_disconnects(&self, tag: &str) -> u64 {
         match &self.deployment {
             RedisDeployment::Single(single) => single.disconnects(),
-            RedisDeployment::Cluster(cluster) => cluster.tag_disconnects(tag.as_bytes()),
+            RedisDeployment::Cluster { cluster, .. } => cluster.tag_disconnects(tag.as_bytes()),
         }
     }
 
     /// Returns whether the servers are a Cluster.
     pub(super) fn is_cluster(&self) -> bool {
-        matches!(self.deployment, RedisDeployment::Cluster(_))
+        matches!(self.deployment, RedisDeployment::Cluster { .. })
     }
 
     /// Returns the kind of deployment, as text.
@@ -139,7 +162,7 @@ impl RedisConnection {
         match &self.deployment {
             RedisDeployment::Single(single) if !single.is_under_sentinel() => "Redis",
             RedisDeployment::Single(_) => "Redis under Sentinel",
-            RedisDeployment::Cluster(..) => "Redis Cluster",
+            RedisDeployment::Cluster { .. } => "Redis Cluster",
         }
     }
 
@@ -150,7 +173,7 @@ impl RedisConnection {
                 "one server".to_owned()
             }
             RedisDeployment::Single(_) => "the master that the Sentinels name".to_owned(),
-            RedisDeployment::Cluster(..) => format!("a Cluster of {masters} masters"),
+            RedisDeployment::Cluster { .. } => format!("a Cluster of {masters} masters"),
         }
     }
 
@@ -160,7 +183,8 @@ impl RedisConnection {
         answer.map(|value| value.unwrap_or(Value::Nil))
     }
 
-    /// Sends a command, unless connections broke more than `breaks` times. Returns `None` if the command was not sent.
+    /// Sends a command, unless the count of [`Self::disconnects`] exceeds `breaks`. Returns `None` if the command was not
+    /// executed.
     pub(super) async fn call_unless_broken(
         &self,
         cmd: &Cmd,
@@ -178,7 +202,9 @@ impl RedisConnection {
 
     async fn send(&self, question: &CommandGroup<'_>, breaks: u64) -> RedisResult<Option<Value>> {
         match &self.deployment {
-            RedisDeployment::Cluster(cluster) => cluster.execute(question, breaks).await,
+            RedisDeployment::Cluster { cluster, link } => {
+                cluster.execute(*link, question, breaks).await
+            }
             RedisDeployment::Single(single) => {
                 let (mut connection, before) = single.connection().await?;
                 if before > breaks {
@@ -197,7 +223,7 @@ impl RedisConnection {
     pub(super) async fn call_all_masters(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
         match &self.deployment {
             RedisDeployment::Single(_) => Ok(vec![self.call(cmd).await?]),
-            RedisDeployment::Cluster(cluster) => cluster.call_all_masters(cmd).await,
+            RedisDeployment::Cluster { cluster, .. } => cluster.call_all_masters(cmd).await,
         }
     }
 }

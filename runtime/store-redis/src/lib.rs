@@ -47,7 +47,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use futures_util::future::{BoxFuture, join_all, try_join_all};
 use ordain_core::shard_of;
-use redis::cmd;
+use redis::{Cmd, cmd};
 use tokio::task::JoinHandle;
 
 use self::connection::RedisConnection;
@@ -65,13 +65,13 @@ use ordain_util::wait::shortened;
 /// The version of the stored layout. Ordain refuses a store whose layout has another version.
 const SCHEMA_VERSION: &str = "9";
 
-/// The maximum time for which the store waits at its opening for servers that do not answer, or that are still loading
+/// The maximum time for which [`RedisStore::open`] waits for servers that do not answer, or that are still loading
 /// their data.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The delay between two tries to open the store.
 const START_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// The number of connections for commits that wait for replicas. Several connections are needed, because a commit that
+/// The maximum number of connections for commits that wait for replicas. Several connections are needed, because a commit that
 /// waits delays all later commands on its connection.
 const WAIT_CONNECTIONS: u32 = 8;
 
@@ -80,7 +80,7 @@ const WAIT_CONNECTIONS: u32 = 8;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A task that regularly sends a probe on rarely used connections, so that the server does not close them as idle.
-/// After each closed connection, Ordain would have to assume that the store may have gone back in time.
+/// Ordain must treat each closed connection as a sign that the store may have gone back in time.
 struct KeepaliveTask(JoinHandle<()>);
 
 impl KeepaliveTask {
@@ -97,25 +97,26 @@ impl KeepaliveTask {
         if wait_connections.is_empty() && !has_idle_nodes {
             return None;
         }
-        let keys = (0..shards).map(|shard| names.of_stream(shard, RedisKeyKind::Data, ""));
-        let keys = keys.collect::<Vec<_>>();
+        let probe_of = |shard| {
+            let mut probe = cmd("HGET");
+            probe.arg(names.of_stream(shard, RedisKeyKind::Data, "")).arg("f");
+            probe
+        };
+        let probes: Vec<Cmd> = (0..shards).map(probe_of).collect();
         let connection = Arc::clone(connection);
         let wait_connections = Arc::clone(wait_connections);
         Some(Self(tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(KEEPALIVE_INTERVAL).await;
-                let probes = keys.iter().enumerate().flat_map(|(shard, key)| {
-                    let waiting = wait_connections.iter().cycle().nth(shard);
-                    let links = [waiting, has_idle_nodes.then_some(&*connection)];
-                    links.into_iter().flatten().map(move |link| {
-                        let mut probe = cmd("HGET");
-                        probe.arg(key).arg("f");
-                        async move { link.call(&probe).await }
-                    })
-                });
-                // Ignore the results. If a connection is broken, the next call that uses it reports the failure.
-                drop(join_all(probes).await);
-            }
+            // A server that does not answer must not delay the probes of the others, so each shard has its own loop.
+            let loops = probes.iter().enumerate().map(async |(shard, probe)| {
+                let waiting = wait_connections.iter().cycle().nth(shard);
+                let links = [waiting, has_idle_nodes.then_some(&*connection)];
+                loop {
+                    tokio::time::sleep(KEEPALIVE_INTERVAL).await;
+                    // Ignore the results. If a connection is broken, the next call that uses it reports the failure.
+                    drop(join_all(links.iter().flatten().map(|link| link.call(probe))).await);
+                }
+            });
+            let _: Vec<std::convert::Infallible> = join_all(loops).await;
         })))
     }
 }
@@ -182,6 +183,14 @@ impl RedisStore {
         }
     }
 
+    /// Returns the part of [`Store::disconnects`] that `connection` does not count. In a Cluster, `connection` also
+    /// counts for the connections of commits that wait for replicas.
+    fn other_disconnects(&self) -> u64 {
+        let waiting = if self.connection.is_cluster() { &[] } else { &*self.wait_connections };
+        waiting.iter().map(RedisConnection::disconnects).sum::<u64>()
+            + self.rollbacks.load(Ordering::SeqCst)
+    }
+
     /// Replaces a key record with arbitrary bytes, for tests of damaged records.
     #[doc(hidden)]
     pub async fn overwrite_record(
@@ -201,9 +210,9 @@ impl RedisStore {
         let durability = server::inspect_servers(&link, options.replicas).await?;
         let mut waiting_links = Vec::new();
         let wanted = if options.replicas == 0 { 0 } else { WAIT_CONNECTIONS.min(options.shards) };
-        for _ in 0..wanted {
-            let link = RedisConnection::connect(&options.address).await.map_err(start_error)?;
-            waiting_links.push(link);
+        for number in 1..=wanted {
+            let again = link.connect_again(&options.address, number as usize).await;
+            waiting_links.push(again.map_err(start_error)?);
         }
         let store = Self::with_connections(link, waiting_links, durability, options);
         store.check_schema(&options.address, true).await?;
@@ -319,15 +328,11 @@ impl Store for RedisStore {
     }
 
     fn disconnects(&self) -> u64 {
-        let links = self.wait_connections.iter().chain([&*self.connection]);
-        links.map(RedisConnection::disconnects).sum::<u64>() + self.rollbacks.load(Ordering::SeqCst)
+        self.connection.disconnects() + self.other_disconnects()
     }
 
     fn shard_disconnects(&self, shard: u32) -> u64 {
-        let tag = shard.to_string();
-        let links = self.wait_connections.iter().chain([&*self.connection]);
-        links.map(|link| link.tag_disconnects(&tag)).sum::<u64>()
-            + self.rollbacks.load(Ordering::SeqCst)
+        self.connection.tag_disconnects(&shard.to_string()) + self.other_disconnects()
     }
 
     async fn check_servers(&self) -> Result<Option<String>, StoreError> {

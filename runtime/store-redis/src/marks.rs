@@ -1,13 +1,10 @@
 //! Marks: small values by name. Shard 0 contains the marks, except those marks that are written into every shard.
 
-use std::sync::atomic::Ordering;
-
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use redis::{Value, cmd};
 
-use super::connection::RedisConnection;
 use super::error::{has_code, request_error};
 use super::message_log::put_witness;
 use super::names::RedisKeyKind;
@@ -87,9 +84,7 @@ impl MarkStore for RedisStore {
         call.arg(&mark.name).arg(&mark.value[..]);
         // A server that has restarted since the caller read `breaks` may have lost data. Send the call only if no
         // connection has broken since then.
-        let of_links: u64 = self.wait_connections.iter().map(RedisConnection::disconnects).sum();
-        let of_others = of_links + self.rollbacks.load(Ordering::SeqCst);
-        let Some(breaks) = breaks.checked_sub(of_others) else { return Ok(false) };
+        let Some(breaks) = breaks.checked_sub(self.other_disconnects()) else { return Ok(false) };
         let answer = match self.connection.call_unless_broken(&call, breaks).await {
             Err(error) if has_code(&error, "NOSCRIPT") => {
                 self.connection.call_unless_broken(&script.with_text(&call), breaks).await

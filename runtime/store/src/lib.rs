@@ -117,8 +117,8 @@ pub trait Store:
         false
     }
 
-    /// Returns how often the store was unreachable, plus how often a caller noticed that the store had gone back in
-    /// time. If the count differs between two calls, the store may have lost data between them.
+    /// Returns how often the store was unreachable or its data moved to another server, plus how often a caller noticed
+    /// that the store had gone back in time. If the count differs between two calls, the store may have lost data between them.
     fn disconnects(&self) -> u64 {
         0
     }
@@ -141,9 +141,9 @@ pub trait Store:
         self.mark(HEALTH_MARK).await.map(drop)
     }
 
-    /// Checks the settings of the store's servers again. Returns a description if the present settings can lose data
-    /// and the settings at the opening of the store could not. Settings can change while a process runs, for example
-    /// when a replica with other settings becomes master.
+    /// Checks the settings of the store's servers again. Returns a description if the settings can lose data now, but
+    /// could not when the store was opened. Settings can change while a process runs, for example when a replica with
+    /// other settings becomes master.
     async fn check_servers(&self) -> Result<Option<String>, StoreError> {
         Ok(None)
     }

@@ -11,14 +11,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use futures_util::future::{BoxFuture, FutureExt as _, try_join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, RetryMethod, ServerErrorKind, Value, cmd};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use self::owners::{SLOT_COUNT, SlotOwners, parse_redirection};
-use super::connect::{NodeAddress, config_error, connect_any, retryable_error};
+use super::connect::{NodeAddress, config_error, open, retryable_error};
 use super::single::{ServerTarget, SingleServer};
 use super::{CommandGroup, is_broken};
 use ordain_store::RedisAddress;
@@ -28,21 +28,28 @@ use ordain_store::RedisAddress;
 const TRIES_LIMIT: u32 = 6;
 /// The delay after the first refused try of a call. Each further delay is twice as long as the previous one.
 const RETRY_DELAY: Duration = Duration::from_millis(20);
-/// The timeout for a node's answer about the masters of the slots.
-const OWNERS_TIMEOUT: Duration = Duration::from_secs(2);
+/// The timeout for a node's answer about the masters of the slots, including the connection to the node. The timeout is
+/// a little longer than `CONNECT_TIMEOUT`, so that other calls learn of a failed connection.
+const OWNERS_TIMEOUT: Duration = Duration::from_millis(3_200);
+/// The minimum time between two refreshes because of failed calls.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
+/// The maximum number of links of one process to each node: one for most calls, and the others for commits that wait
+/// for replicas.
+pub(super) const LINKS_LIMIT: usize = 9;
 
 /// The connections to all masters of a Cluster.
 pub(super) struct Cluster {
     address: RedisAddress,
     state: Mutex<ClusterState>,
-    /// Ensures that only one task at a time asks for the masters of the slots.
-    refreshing: tokio::sync::Mutex<()>,
+    /// The time when the last refresh ended. The lock ensures that only one task at a time asks for the masters of the
+    /// slots.
+    last_refresh: tokio::sync::Mutex<Instant>,
 }
 
 struct ClusterState {
     slots: Vec<SlotState>,
-    /// The masters of all slots, and the nodes to which masters have redirected calls since the last refresh.
-    nodes: HashMap<NodeAddress, Arc<SingleServer>>,
+    /// The masters of all slots, and the nodes to which slots are moving.
+    nodes: HashMap<NodeAddress, Arc<ClusterNode>>,
     /// The number of broken connections, plus the number of refreshes that found new masters.
     disconnects: u64,
     /// The number of times that this process asked for the masters of the slots.
@@ -52,9 +59,25 @@ struct ClusterState {
 #[derive(Clone, Default)]
 struct SlotState {
     /// `None` if the Cluster has assigned the slot to no node.
-    master: Option<Arc<SingleServer>>,
-    /// The number of broken connections to the slot's master, plus the number of changes of the master.
+    master: Option<Arc<ClusterNode>>,
+    /// The node to which the slot is moving, if the master has redirected a call to this node by the error `ASK`. The
+    /// node may already have some of the slot's data.
+    next: Option<Arc<ClusterNode>>,
+    /// The number of broken connections to `master` and `next`, plus the number of changes of both.
     disconnects: u64,
+}
+
+/// A node with its connections, one for each link.
+struct ClusterNode {
+    address: NodeAddress,
+    links: Vec<SingleServer>,
+}
+
+impl ClusterNode {
+    fn new(address: &RedisAddress, node: &NodeAddress) -> Arc<Self> {
+        let link = |_| SingleServer::new(address.clone(), ServerTarget::Node(node.clone()));
+        Arc::new(Self { address: node.clone(), links: (0..LINKS_LIMIT).map(link).collect() })
+    }
 }
 
 impl Cluster {
@@ -86,8 +109,8 @@ impl Cluster {
             refreshes: 0,
         };
         state.assign(address, &owners);
-        let refreshing = tokio::sync::Mutex::default();
-        Ok(Self { address: address.clone(), state: Mutex::new(state), refreshing })
+        let last_refresh = tokio::sync::Mutex::new(Instant::now());
+        Ok(Self { address: address.clone(), state: Mutex::new(state), last_refresh })
     }
 
     /// Returns the number of broken connections, plus the number of refreshes that found new masters.
@@ -95,45 +118,73 @@ impl Cluster {
         self.state().disconnects
     }
 
-    /// Returns the number of broken connections to the master of the slot of this hash tag, plus the number of changes
-    /// of this master.
+    /// Returns the number of broken connections to the nodes that have data of the slot of this hash tag, plus the
+    /// number of changes of the slot's master.
     pub(super) fn tag_disconnects(&self, tag: &[u8]) -> u64 {
         self.state().slots[slot_of(tag)].disconnects
     }
 
-    /// Sends commands to the master of their slot, and follows redirections. Returns `None` if the commands were not
-    /// executed, because the count of [`Self::disconnects`] exceeds `disconnects_limit`.
+    /// Sends commands over a link to the master of their slot, and follows redirections. Returns `None` if the commands
+    /// were not executed, because the count of [`Self::disconnects`] exceeds `disconnects_limit`.
     pub(super) async fn execute(
         &self,
+        link: usize,
         commands: &CommandGroup<'_>,
         disconnects_limit: u64,
     ) -> RedisResult<Option<Value>> {
         let slot = slot_of(commands.tag());
         let mut attempt = 0;
         let mut delay = RETRY_DELAY;
-        let mut asked: Option<Arc<SingleServer>> = None;
+        let mut asked: Option<Arc<ClusterNode>> = None;
         loop {
             attempt += 1;
             let (master, refreshes) = self.master(slot);
             let is_asked = asked.is_some();
-            let result = match asked.take().as_ref().or(master.as_ref()) {
-                Some(node) => self.execute_at(node, commands, is_asked, disconnects_limit).await,
-                None => {
-                    Err(retryable_error(format!("the Cluster has assigned slot {slot} to no node")))
+            let Some(node) = asked.take().or(master) else {
+                let error = format!("the Cluster has assigned slot {slot} to no node");
+                self.refresh(refreshes, slot, None, None).await;
+                return Err(retryable_error(error));
+            };
+            let (mut connection, before) = match node.links[link].connection().await {
+                Ok(connection) => connection,
+                Err(error) => {
+                    self.refresh(refreshes, slot, Some(&node), None).await;
+                    let has_other =
+                        self.master(slot).0.is_some_and(|new| !Arc::ptr_eq(&new, &node));
+                    if is_asked || !has_other || attempt == TRIES_LIMIT {
+                        return Err(error);
+                    }
+                    continue;
                 }
             };
-            let error = match result {
-                Ok(answer) => return Ok(answer),
-                Err(error) if attempt == TRIES_LIMIT => return Err(error),
+            // A connection that replaces a broken one was opened after the broken one was counted.
+            if disconnects_limit < u64::MAX && self.disconnects() > disconnects_limit {
+                return Ok(None);
+            }
+            let answer = if is_asked {
+                commands.execute_asking(&mut connection).await
+            } else {
+                commands.execute(&mut connection).await
+            };
+            let error = match answer {
+                Ok(answer) => return Ok(Some(answer)),
                 Err(error) => error,
             };
-            match error.retry_method() {
+            if is_broken(&error) {
+                self.record_disconnect(&node, link, before);
+            }
+            let method = error.retry_method();
+            let named = match method {
+                RetryMethod::AskRedirect | RetryMethod::MovedRedirect => redirection(&error, &node),
+                _ => None,
+            };
+            match method {
+                _ if attempt == TRIES_LIMIT => return Err(error),
                 RetryMethod::AskRedirect => {
-                    asked = redirection(&error, master.as_ref()).map(|node| self.node(node));
+                    asked = named.map(|named| self.record_next(slot, &named));
                 }
                 RetryMethod::MovedRedirect | RetryMethod::RefreshSlotsAndRetry => {
-                    let named = redirection(&error, master.as_ref());
-                    self.refresh(refreshes, master.as_ref(), named).await;
+                    self.refresh(refreshes, slot, Some(&node), named).await;
                     // A second redirection means that not all nodes know the new master yet.
                     if attempt > 1 {
                         sleep(delay).await;
@@ -141,16 +192,16 @@ impl Cluster {
                     }
                 }
                 RetryMethod::WaitAndRetry => {
-                    // While a slot moves to another node, its master refuses some calls. It remains the master.
+                    // While a slot moves to another node, both nodes refuse some calls. Neither has failed.
                     if error.kind() != ErrorKind::Server(ServerErrorKind::TryAgain) {
-                        self.refresh(refreshes, master.as_ref(), None).await;
+                        self.refresh(refreshes, slot, Some(&node), None).await;
                     }
                     sleep(delay).await;
                     delay *= 2;
                 }
                 _ => {
                     if is_broken(&error) {
-                        self.refresh(refreshes, master.as_ref(), None).await;
+                        self.refresh(refreshes, slot, Some(&node), None).await;
                     }
                     return Err(error);
                 }
@@ -161,140 +212,149 @@ impl Cluster {
     /// Sends a command to every master.
     pub(super) async fn call_all_masters(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
         let (masters, refreshes) = self.masters();
-        let command = CommandGroup::Command(cmd);
-        let calls = masters.iter().map(async |master| {
-            let answer = self.execute_at(master, &command, false, u64::MAX).await;
+        let calls = masters.iter().map(async |(slot, master)| {
+            let call = async {
+                let (mut connection, before) = master.links[0].connection().await?;
+                let answer: RedisResult<Value> = cmd.query_async(&mut connection).await;
+                if answer.as_ref().is_err_and(is_broken) {
+                    self.record_disconnect(master, 0, before);
+                }
+                answer
+            };
+            let answer = call.await;
             if answer.as_ref().is_err_and(is_broken) {
-                self.refresh(refreshes, Some(master), None).await;
+                self.refresh(refreshes, *slot, Some(master), None).await;
             }
-            answer.map(|answer| answer.unwrap_or(Value::Nil))
+            answer
         });
         try_join_all(calls).await
     }
 
-    /// Executes commands at this node. `is_asked` states that the error `ASK` has named the node.
-    async fn execute_at(
-        &self,
-        server: &Arc<SingleServer>,
-        commands: &CommandGroup<'_>,
-        is_asked: bool,
-        disconnects_limit: u64,
-    ) -> RedisResult<Option<Value>> {
-        let (mut connection, before) = server.connection().await?;
-        // A connection that replaces a broken one was opened after the broken one was counted.
-        if self.disconnects() > disconnects_limit {
-            return Ok(None);
-        }
-        let answer = if is_asked {
-            commands.execute_asking(&mut connection).await
-        } else {
-            commands.execute(&mut connection).await
-        };
-        if answer.as_ref().is_err_and(is_broken) {
-            self.record_disconnect(server, before);
-        }
-        answer.map(Some)
-    }
-
-    /// Drops a broken connection, and counts it for all slots of the server. `before` is the number of connections to
-    /// the server that broke before this connection.
-    fn record_disconnect(&self, server: &Arc<SingleServer>, before: u64) {
+    /// Drops a broken connection, and counts it for all slots of which the node may have data. `before` is the number
+    /// of connections of this link to the node that broke before this connection.
+    fn record_disconnect(&self, node: &Arc<ClusterNode>, link: usize, before: u64) {
         let mut state = self.state();
-        if !server.drop_broken(before) {
+        if !node.links[link].drop_broken(before) {
             return;
         }
         state.disconnects += 1;
         for slot in &mut state.slots {
-            if slot.master.as_ref().is_some_and(|master| Arc::ptr_eq(master, server)) {
+            if [&slot.master, &slot.next]
+                .into_iter()
+                .flatten()
+                .any(|known| Arc::ptr_eq(known, node))
+            {
                 slot.disconnects += 1;
             }
         }
     }
 
+    /// Records the node to which a slot is moving, and returns the node.
+    fn record_next(&self, slot: usize, address: &NodeAddress) -> Arc<ClusterNode> {
+        let mut state = self.state();
+        let node = state.nodes.entry(address.clone());
+        let node = Arc::clone(node.or_insert_with(|| ClusterNode::new(&self.address, address)));
+        let known = state.slots[slot].next.replace(Arc::clone(&node));
+        if known.is_none_or(|known| !Arc::ptr_eq(&known, &node)) {
+            // The node may have lost data of the slot before this process knew that the node had data of it.
+            state.slots[slot].disconnects += 1;
+            state.disconnects += 1;
+        }
+        node
+    }
+
     /// Returns the master of a slot, and the number of refreshes before.
-    fn master(&self, slot: usize) -> (Option<Arc<SingleServer>>, u64) {
+    fn master(&self, slot: usize) -> (Option<Arc<ClusterNode>>, u64) {
         let state = self.state();
         (state.slots[slot].master.clone(), state.refreshes)
     }
 
-    /// Returns all masters, and the number of refreshes before.
-    fn masters(&self) -> (Vec<Arc<SingleServer>>, u64) {
+    /// Returns all masters, each with one of its slots, and the number of refreshes before.
+    fn masters(&self) -> (Vec<(usize, Arc<ClusterNode>)>, u64) {
         let state = self.state();
-        let mut masters: Vec<Arc<SingleServer>> = Vec::new();
-        for master in state.slots.iter().filter_map(|slot| slot.master.as_ref()) {
-            if !masters.iter().any(|known| Arc::ptr_eq(known, master)) {
-                masters.push(Arc::clone(master));
+        let mut masters: Vec<(usize, Arc<ClusterNode>)> = Vec::new();
+        for (number, slot) in state.slots.iter().enumerate() {
+            if let Some(master) = &slot.master
+                && !masters.iter().any(|(_, known)| Arc::ptr_eq(known, master))
+            {
+                masters.push((number, Arc::clone(master)));
             }
         }
         (masters, state.refreshes)
     }
 
-    fn node(&self, address: NodeAddress) -> Arc<SingleServer> {
-        let mut state = self.state();
-        let server = state.nodes.entry(address);
-        Arc::clone(server.or_insert_with_key(|address| server_of(&self.address, address)))
-    }
-
-    /// Asks for the masters of the slots, unless this has happened since the count of refreshes was `refreshes`. Does
-    /// not ask `previous`, because this node has just failed, or is no longer the master of a slot. First asks the node
-    /// `named`, which is the new master of a slot.
+    /// Asks for the masters of the slots after a call for `slot` failed, unless this has happened since the count of
+    /// refreshes was `refreshes`. `failed` is the node that did not answer, or that refused or redirected the call.
+    /// `named` is the node to which it redirected the call.
     async fn refresh(
         &self,
         refreshes: u64,
-        previous: Option<&Arc<SingleServer>>,
+        slot: usize,
+        failed: Option<&Arc<ClusterNode>>,
         named: Option<NodeAddress>,
     ) {
-        let _refreshing = self.refreshing.lock().await;
+        let mut ended_at = self.last_refresh.lock().await;
         if self.state().refreshes != refreshes {
             return;
         }
-        let owners = self.find_owners(previous, named).await;
+        if named.is_none() {
+            sleep_until(*ended_at + REFRESH_INTERVAL).await;
+        }
+        let owners = self.find_owners(slot, failed, named).await;
+        *ended_at = Instant::now();
         let mut state = self.state();
         state.refreshes += 1;
-        match owners {
-            Ok(owners) if owners.count() > 0 => state.assign(&self.address, &owners),
-            Ok(_) => tracing::debug!("the Cluster has assigned no slots"),
-            Err(error) => tracing::debug!("the masters of the Cluster are unknown: {error}"),
+        if owners.count() > 0 {
+            state.assign(&self.address, &owners);
         }
     }
 
-    /// Asks the nodes for the masters of the slots: first `named`, then all other known nodes, and finally the
-    /// configured hosts. The configured hosts are needed if the nodes have new addresses, or if the names of the known
-    /// nodes do not resolve.
+    /// Asks the nodes for the masters of the slots: first `named`, then all other known nodes except `failed`. If none of
+    /// them names a master for each slot, asks the configured hosts, because the nodes may have new addresses, or their
+    /// names may not resolve. Returns the first answer that names a master for each slot, and for `slot` a master other
+    /// than `failed`. If there is no such answer, returns the answer that comes closest.
     async fn find_owners(
         &self,
-        previous: Option<&Arc<SingleServer>>,
+        slot: usize,
+        failed: Option<&Arc<ClusterNode>>,
         named: Option<NodeAddress>,
-    ) -> RedisResult<SlotOwners> {
-        let named = named.map(|node| self.node(node));
-        let mut most = SlotOwners::default();
-        if let Some(named) = &named
-            && let Ok(owners) = query_owners(named).await
-        {
-            most = owners;
-        }
-        let skipped = [previous, named.as_ref()];
-        let is_skipped = |server: &Arc<SingleServer>| {
-            skipped.iter().flatten().any(|skipped| Arc::ptr_eq(skipped, server))
+    ) -> SlotOwners {
+        let rank = |owners: &SlotOwners| {
+            let failed = failed.map(|failed| &failed.address);
+            (owners.of(slot).is_some_and(|master| Some(master) != failed), owners.count())
+        };
+        let best = (true, SLOT_COUNT);
+        let named = named.map(|node| {
+            let known = self.state().nodes.get(&node).cloned();
+            known.unwrap_or_else(|| ClusterNode::new(&self.address, &node))
+        });
+        let skipped = [failed, named.as_ref()];
+        let is_skipped = |node: &Arc<ClusterNode>| {
+            skipped.iter().flatten().any(|skipped| Arc::ptr_eq(skipped, node))
         };
         let others: Vec<_> =
             self.state().nodes.values().filter(|node| !is_skipped(node)).cloned().collect();
-        let mut answers: FuturesUnordered<_> = others.iter().map(query_owners).collect();
-        while most.count() < SLOT_COUNT
-            && let Some(answer) = answers.next().await
-        {
-            if let Ok(owners) = answer
-                && owners.count() > most.count()
-            {
-                most = owners;
-            }
+        let named = named.iter().map(|node| self.query_owners(node).boxed()).collect();
+        let others = others.iter().map(|node| self.query_owners(node).boxed()).collect();
+        let mut found = SlotOwners::default();
+        for nodes in [named, others] {
+            collect_owners(nodes, &mut found, rank, &best).await;
         }
-        if most.count() > 0 {
-            return Ok(most);
+        if found.count() < SLOT_COUNT {
+            let address = self.address.refreshed();
+            let hosts = address.hosts.iter().map(|host| read_configured(&address, host).boxed());
+            collect_owners(hosts.collect(), &mut found, rank, &best).await;
         }
-        let address = self.address.refreshed();
-        let (mut node, host) = connect_any(&address).await?;
-        within_timeout(read_owners(&mut node, host)).await
+        found
+    }
+
+    async fn query_owners(&self, node: &Arc<ClusterNode>) -> RedisResult<SlotOwners> {
+        let (mut connection, before) = node.links[0].connection().await?;
+        let owners = read_owners(&mut connection, &node.address.host).await;
+        if owners.as_ref().is_err_and(is_broken) {
+            self.record_disconnect(node, 0, before);
+        }
+        owners
     }
 
     fn state(&self) -> MutexGuard<'_, ClusterState> {
@@ -310,7 +370,8 @@ impl ClusterState {
         let mut moved: BTreeMap<[String; 2], usize> = BTreeMap::new();
         for (number, slot) in self.slots.iter_mut().enumerate() {
             let master = owners.of(number).map(|node| {
-                let known = || known.get(node).map_or_else(|| server_of(address, node), Arc::clone);
+                let known =
+                    || known.get(node).map_or_else(|| ClusterNode::new(address, node), Arc::clone);
                 Arc::clone(self.nodes.entry(node.clone()).or_insert_with(known))
             });
             let is_same = match (&master, &slot.master) {
@@ -321,26 +382,48 @@ impl ClusterState {
                 continue;
             }
             if !is_first {
-                let change = [&slot.master, &master].map(|server| display_name(server.as_ref()));
+                let change = [&slot.master, &master].map(|node| display_name(node.as_deref()));
                 *moved.entry(change).or_default() += 1;
                 slot.disconnects += 1;
             }
             slot.master = master;
+            slot.next = None;
+        }
+        for next in self.slots.iter().filter_map(|slot| slot.next.as_ref()) {
+            self.nodes.entry(next.address.clone()).or_insert_with(|| Arc::clone(next));
         }
         self.disconnects += u64::from(!moved.is_empty());
         for ([from, to], count) in moved {
-            tracing::info!("the Cluster at {address} has moved {count} slots from {from} to {to}");
+            tracing::info!(
+                "{count} slots of the Cluster at {address} have a new master: {to} instead of {from}"
+            );
         }
     }
 }
 
-fn display_name(server: Option<&Arc<SingleServer>>) -> String {
-    let node = server.and_then(|server| server.node());
-    node.map_or_else(|| "no node".to_owned(), ToString::to_string)
+/// Waits for answers about the masters of the slots until `found` has the rank `best`. Keeps in `found` the answer with
+/// the highest rank.
+async fn collect_owners<R: Ord>(
+    answers: Vec<BoxFuture<'_, RedisResult<SlotOwners>>>,
+    found: &mut SlotOwners,
+    rank: impl Fn(&SlotOwners) -> R,
+    best: &R,
+) {
+    let answers = answers.into_iter().map(|answer| timeout(OWNERS_TIMEOUT, answer));
+    let mut answers: FuturesUnordered<_> = answers.collect();
+    while rank(found) < *best
+        && let Some(answer) = answers.next().await
+    {
+        match answer {
+            Ok(Ok(owners)) if rank(&owners) > rank(found) => *found = owners,
+            Ok(Err(error)) => tracing::debug!("masters of the Cluster unknown: {error}"),
+            Ok(Ok(_)) | Err(_) => {}
+        }
+    }
 }
 
-fn server_of(address: &RedisAddress, node: &NodeAddress) -> Arc<SingleServer> {
-    Arc::new(SingleServer::new(address.clone(), ServerTarget::Node(node.clone())))
+fn display_name(node: Option<&ClusterNode>) -> String {
+    node.map_or_else(|| "no node".to_owned(), |node| node.address.to_string())
 }
 
 /// Returns the slot of a hash tag (Redis Cluster specification, "Key distribution model").
@@ -348,25 +431,18 @@ fn slot_of(tag: &[u8]) -> usize {
     usize::from(crc16::State::<crc16::XMODEM>::calculate(tag)) % SLOT_COUNT
 }
 
-/// Returns the node to which the error `MOVED` or `ASK` redirects the call. `server` reported the error.
-fn redirection(error: &RedisError, server: Option<&Arc<SingleServer>>) -> Option<NodeAddress> {
-    let host = server.and_then(|server| server.node()).map_or("", |node| &node.host);
+/// Returns the node to which the error `MOVED` or `ASK` of a node redirects the call.
+fn redirection(error: &RedisError, node: &ClusterNode) -> Option<NodeAddress> {
     let errors = error.clone().into_server_errors()?;
-    parse_redirection(errors.first()?.1.details()?, host)
+    parse_redirection(errors.first()?.1.details()?, &node.address.host)
 }
 
-async fn query_owners(server: &Arc<SingleServer>) -> RedisResult<SlotOwners> {
-    let host = server.node().map_or("", |node| &node.host);
-    within_timeout(async {
-        let (mut connection, _) = server.connection().await?;
-        read_owners(&mut connection, host).await
-    })
-    .await
-}
-
-async fn within_timeout<T>(call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-    let result = timeout(OWNERS_TIMEOUT, call).await;
-    result.unwrap_or_else(|_| Err(retryable_error("the node does not answer".to_owned())))
+async fn read_configured(
+    address: &RedisAddress,
+    (host, port): &(String, u16),
+) -> RedisResult<SlotOwners> {
+    let mut node = open(address, host, *port, true).await?;
+    read_owners(&mut node, host).await
 }
 
 async fn read_owners(node: &mut MultiplexedConnection, host: &str) -> RedisResult<SlotOwners> {

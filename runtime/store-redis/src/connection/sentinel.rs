@@ -27,7 +27,7 @@ pub(super) async fn newest_masters(
         address.hosts.iter().map(|(host, port)| query_sentinel(address, host, *port, name));
     let mut requests: FuturesUnordered<_> = requests.collect();
     let mut newest = 0;
-    let mut places = Vec::new();
+    let mut masters = Vec::new();
     let mut failed = None;
     let mut until = None;
     loop {
@@ -36,14 +36,14 @@ pub(super) async fn newest_masters(
             Some(at) => timeout_at(at, requests.next()).await.unwrap_or(None),
         };
         match answer {
-            Some(Ok((epoch, place))) => {
+            Some(Ok((epoch, master))) => {
                 until.get_or_insert_with(|| Instant::now() + OTHER_SENTINELS_TIMEOUT);
                 if epoch > newest {
-                    places.clear();
+                    masters.clear();
                 }
                 if epoch >= newest {
                     newest = epoch;
-                    places.push(place);
+                    masters.push(master);
                 }
             }
             Some(Err(error)) => failed = Some(error),
@@ -51,7 +51,7 @@ pub(super) async fn newest_masters(
         }
     }
     match failed {
-        _ if !places.is_empty() => Ok(places),
+        _ if !masters.is_empty() => Ok(masters),
         Some(error) => Err(error),
         None => Err(config_error("the URL names no host".to_owned())),
     }
@@ -79,13 +79,13 @@ async fn query_sentinel(
             let mut question = cmd("SENTINEL");
             question.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
             let answer: Value = question.query_async(&mut sentinel).await?;
-            let place = array(answer, "SENTINEL").ok().and_then(|place| {
-                let mut place = place.into_iter();
-                let host = text(place.next()?)?;
-                let port = number(&place.next()?)?;
+            let master = array(answer, "SENTINEL").ok().and_then(|fields| {
+                let mut fields = fields.into_iter();
+                let host = text(fields.next()?)?;
+                let port = number(&fields.next()?)?;
                 Some(NodeAddress { host, port: u16::try_from(port).ok()? })
             });
-            place.map(|place| (0, place)).ok_or_else(unknown)
+            master.map(|master| (0, master)).ok_or_else(unknown)
         }
         Err(error) if error.is_io_error() => Err(error),
         Err(error) if error.to_string().contains("No such master") => Err(unknown()),
@@ -123,14 +123,14 @@ fn parse_master(answer: Value) -> Option<(u64, NodeAddress)> {
 /// Connects to a master that Sentinels name.
 pub(super) async fn open_master(
     address: &RedisAddress,
-    place: &NodeAddress,
+    node: &NodeAddress,
 ) -> RedisResult<MultiplexedConnection> {
-    let mut master = open(address, &place.host, place.port, true).await?;
+    let mut master = open(address, &node.host, node.port, true).await?;
     let role: Value = cmd("ROLE").query_async(&mut master).await?;
     let role = array(role, "ROLE").ok().and_then(|parts| text(parts.into_iter().next()?));
     match role.as_deref() {
         Some("master") => Ok(master),
-        _ => Err(retryable_error(format!("{place}, which the Sentinels name, is not a master"))),
+        _ => Err(retryable_error(format!("{node}, which the Sentinels name, is not a master"))),
     }
 }
 

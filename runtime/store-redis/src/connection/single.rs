@@ -1,11 +1,11 @@
 //! The connection to a single server: the server that the URL names, the master that Sentinels name, or one node of a
 //! Cluster.
 
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
+use redis::{RedisError, RedisResult};
 
 use super::connect::{NodeAddress, connect_any, open};
 use super::sentinel;
@@ -42,6 +42,9 @@ struct CurrentConnection {
     master_address: Option<NodeAddress>,
     /// The number of connections that broke before this one.
     disconnects: u64,
+    /// The number of attempts to connect that have failed, and the error of the last one.
+    failures: u64,
+    last_failure: Option<RedisError>,
 }
 
 /// Regularly queries the Sentinels, and drops the connection if they have replaced the master. Ends when `single` is
@@ -69,42 +72,62 @@ impl SingleServer {
         matches!(self.target, ServerTarget::Master(_))
     }
 
-    /// Returns the address of a node of a Cluster.
-    pub(super) fn node(&self) -> Option<&NodeAddress> {
-        match &self.target {
-            ServerTarget::Node(node) => Some(node),
-            _ => None,
+    /// Returns the connection, and the number of connections that broke before it. Concurrent calls share the result of
+    /// one attempt to connect, also if the attempt fails. If each call made its own attempt to reach a silent host, the
+    /// last of many calls would wait for a long time.
+    pub(super) async fn connection(&self) -> RedisResult<(MultiplexedConnection, u64)> {
+        let failures = {
+            let current = self.current();
+            if let Some(connection) = &current.connection {
+                return Ok((connection.clone(), current.disconnects));
+            }
+            current.failures
+        };
+        let _connecting = self.connecting.lock().await;
+        {
+            let current = self.current();
+            if let Some(connection) = &current.connection {
+                return Ok((connection.clone(), current.disconnects));
+            }
+            if current.failures > failures
+                && let Some(error) = &current.last_failure
+            {
+                return Err(error.clone());
+            }
+        }
+        let result = self.open().await;
+        let mut current = self.current();
+        match result {
+            Ok((connection, master_address)) => {
+                current.connection = Some(connection.clone());
+                current.master_address = master_address;
+                Ok((connection, current.disconnects))
+            }
+            Err(error) => {
+                current.failures += 1;
+                current.last_failure = Some(error.clone());
+                Err(error)
+            }
         }
     }
 
-    /// Returns the connection, and the number of connections that broke before it.
-    pub(super) async fn connection(&self) -> RedisResult<(MultiplexedConnection, u64)> {
-        if let Some(connection) = self.current_connection() {
-            return Ok(connection);
-        }
-        let _connecting = self.connecting.lock().await;
-        if let Some(connection) = self.current_connection() {
-            return Ok(connection);
-        }
+    /// Opens a connection. Returns also the address of the server, if Sentinels name it.
+    async fn open(&self) -> RedisResult<(MultiplexedConnection, Option<NodeAddress>)> {
         let address = self.address.refreshed();
-        let (connection, place) = match &self.target {
+        Ok(match &self.target {
             ServerTarget::Url => (connect_any(&address).await?.0, None),
             ServerTarget::Master(name) => {
-                let place = sentinel::newest_masters(&address, name).await?.swap_remove(0);
-                (sentinel::open_master(&address, &place).await?, Some(place))
+                let master_address = sentinel::newest_masters(&address, name).await?.swap_remove(0);
+                (sentinel::open_master(&address, &master_address).await?, Some(master_address))
             }
             ServerTarget::Node(node) => (open(&address, &node.host, node.port, true).await?, None),
-        };
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.connection = Some(connection.clone());
-        current.master_address = place;
-        Ok((connection, current.disconnects))
+        })
     }
 
     async fn check_master(&self) {
         let ServerTarget::Master(name) = &self.target else { return };
         let (before, ours) = {
-            let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+            let current = self.current();
             (current.disconnects, current.master_address.clone())
         };
         let Some(ours) = ours else { return };
@@ -120,22 +143,21 @@ impl SingleServer {
             return;
         }
         tracing::warn!(
-            "the Sentinels at {} name {newest} as master {name:?} instead of {ours}: \
+            "the Sentinels at {} report that the master {name:?} is now {newest} and no longer {ours}; \
              connecting to the new master",
             self.address
         );
         self.drop_broken(before);
     }
 
-    fn current_connection(&self) -> Option<(MultiplexedConnection, u64)> {
-        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.connection.clone().map(|connection| (connection, current.disconnects))
+    fn current(&self) -> MutexGuard<'_, CurrentConnection> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Drops a connection that failed or leads to a replaced master. `before` is the number of connections that broke
     /// before this connection. Returns `false`, and does nothing, if another call has already dropped the connection.
     pub(super) fn drop_broken(&self, before: u64) -> bool {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current();
         let is_first = current.disconnects == before;
         if is_first {
             current.connection = None;
@@ -147,6 +169,6 @@ impl SingleServer {
 
     /// Returns the number of broken connections.
     pub(super) fn disconnects(&self) -> u64 {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).disconnects
+        self.current().disconnects
     }
 }
