@@ -57,7 +57,7 @@ impl Drop for Attempt {
     fn drop(&mut self) {
         let mut socket = lock(&self.socket);
         if let AttemptSocket::Waiting(open) = &*socket {
-            // The broker may have closed the socket.
+            // Ignore an error, because the broker may already have closed the socket.
             let _ = open.shutdown(Shutdown::Both);
         }
         *socket = AttemptSocket::Abandoned;

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::connect::{BrokerEndpoint, BrokerError};
 
-/// Minimum time limit for a response, because opening the first connection takes several round trips.
+/// Minimum time limit for a response. A check may first have to open a connection, which takes several round trips.
 const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The result of the health checks.

@@ -50,7 +50,7 @@ impl ConfirmResult {
     }
 }
 
-/// The future confirm of a message.
+/// A future that completes when the confirm of a message arrives.
 pub(super) type ConfirmFuture<'a> =
     Pin<Box<dyn Future<Output = lapin::Result<Confirmation>> + Send + 'a>>;
 
@@ -69,7 +69,7 @@ pub(super) struct ResolvedConfirms {
 
 struct UnconfirmedPublish<'a> {
     item: PendingPublish,
-    /// The future confirm; `None` after it has arrived.
+    /// The future of the confirm; `None` after the confirm has arrived.
     confirm: Option<ConfirmFuture<'a>>,
     result: ConfirmResult,
     /// True if the confirm had arrived at the last check.
@@ -88,8 +88,8 @@ pub(super) struct ConfirmTracker<'a> {
     /// Number of messages that must be confirmed before the next check is due: the number of tracked messages at the
     /// last check.
     next_check_at: usize,
-    /// The time since which the tracker waits for the next confirm: the time of the last confirm, or the time at which
-    /// a message was sent while `sent` was empty, if that is later.
+    /// The time when the wait for the next confirm began: the time of the last confirm, or, if later, the time when a
+    /// message was sent while `sent` was empty.
     last_confirm_at: Instant,
     /// Confirms of messages that the tracker has given up. A late confirm may still arrive, and the library may have
     /// attached a returned message to it.
@@ -98,8 +98,8 @@ pub(super) struct ConfirmTracker<'a> {
     has_unmatched_return: bool,
 }
 
-/// Maximum number of given-up messages before the channel is replaced. The limit keeps a check fast, because every
-/// check polls the confirms of all given-up messages.
+/// Maximum number of given-up messages. Above this number, the sink replaces the channel. The limit keeps a check fast,
+/// because every check polls the confirms of all given-up messages.
 const LATE_CONFIRM_LIMIT: usize = 1_024;
 
 impl<'a> ConfirmTracker<'a> {
@@ -253,11 +253,11 @@ impl<'a> ConfirmTracker<'a> {
     /// Removes and returns the messages whose result is known. Also gives up each message that is still unconfirmed
     /// although a later message was confirmed at least `patience` ago.
     ///
-    /// The result of a message is known if its confirm had arrived at the last check. There is one exception: since
-    /// that check, the library has reported the return of a message R that was unconfirmed at the check. Each confirm
-    /// carries at most one returned message, so the library may have reported R with the confirm of another returned
-    /// message, and may report the return of that message only with a later confirm. In this case, the method returns
-    /// no results; a later check returns them.
+    /// The result of a message is known if its confirm had arrived at the last check. There is one exception: a message
+    /// R was unconfirmed at that check, and the library has reported since then that the broker returned R. Each
+    /// confirm carries at most one returned message, so the library may have attached R to the confirm of another
+    /// returned message S. The library then reports the return of S only with a later confirm. In this case, the method
+    /// returns no results; a later check returns them.
     ///
     /// Fails if the broker returned a message that was not sent. All results are then unreliable, and the method
     /// removes no message.
@@ -373,7 +373,7 @@ mod tests {
     /// Every reported result is true, and the messages of a key are reported in order. The broker confirms messages in
     /// any order, and some messages much later. The library attaches a returned message to the next confirm.
     #[test]
-    fn every_reported_result_is_true() {
+    fn every_reported_result_is_correct() {
         let mut all_given_up = 0;
         for seed in 0..4_000 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -384,19 +384,19 @@ mod tests {
                 confirmed: HashMap::new(),
             }));
             let lock = || wire.lock().expect("the lock is not poisoned");
-            let mut flight = ConfirmTracker::new();
+            let mut tracker = ConfirmTracker::new();
             let mut truth = Vec::new();
             let mut reported = Vec::new();
             let mut given_up = Vec::new();
             let mut silent = Vec::new();
             let often = rng.random_range(0.0..0.9);
-            let is_silent = if seed % 2 == 0 { 0.0 } else { 0.1 };
+            let silent_rate = if seed % 2 == 0 { 0.0 } else { 0.1 };
             while reported.len() + given_up.len() < 60 {
                 if truth.len() < 60 && rng.random_bool(0.5) {
                     let order = truth.len() as u64;
                     let item = item(order);
-                    let is_silent = rng.random_bool(is_silent);
-                    let comes_back = !is_silent && rng.random_bool(often);
+                    let is_unanswered = rng.random_bool(silent_rate);
+                    let comes_back = !is_unanswered && rng.random_bool(often);
                     if comes_back {
                         lock().waiting.push_back(returned(&item));
                     }
@@ -405,8 +405,8 @@ mod tests {
                     } else {
                         ConfirmResult::Acked
                     });
-                    flight.send(item, confirm(&wire, order));
-                    if is_silent {
+                    tracker.send(item, confirm(&wire, order));
+                    if is_unanswered {
                         silent.push(order);
                     } else {
                         lock().unconfirmed.push(order);
@@ -414,17 +414,18 @@ mod tests {
                 } else {
                     lock().confirm();
                 }
-                if rng.random_bool(0.3) && !flight.is_empty() {
-                    let polled = flight.poll_confirmed(&mut Context::from_waker(Waker::noop()));
+                if rng.random_bool(0.3) && !tracker.is_empty() {
+                    let polled = tracker.poll_confirmed(&mut Context::from_waker(Waker::noop()));
                     if polled.is_ready() {
-                        let Ok(settled) = flight.take_resolved() else { break };
-                        reported.extend(settled.iter().map(|(item, fate)| (item.order, *fate)));
+                        let Ok(settled) = tracker.take_resolved() else { break };
+                        reported.extend(settled.iter().map(|(item, result)| (item.order, *result)));
                     }
                 }
                 if seed % 2 == 1 && (truth.len() == 60 || rng.random_bool(0.1)) {
                     let patience = Duration::from_secs(if rng.random_bool(0.3) { 0 } else { 9 });
-                    let Ok(found) = flight.resolve(patience) else { break };
-                    reported.extend(found.resolved.iter().map(|(item, fate)| (item.order, *fate)));
+                    let Ok(found) = tracker.resolve(patience) else { break };
+                    reported
+                        .extend(found.resolved.iter().map(|(item, result)| (item.order, *result)));
                     given_up.extend(found.overdue.iter().map(|item| item.order));
                     // The broker confirms the silent messages, perhaps after the tracker has given them up.
                     if rng.random_bool(0.3) || truth.len() == 60 {
@@ -438,16 +439,16 @@ mod tests {
             let comes_late = |order: &u64| truth[*order as usize] == ConfirmResult::Returned;
             let may_be_strange = given_up.iter().any(comes_late);
             reported.sort_unstable_by_key(|(order, _)| *order);
-            if flight.has_unmatched_return {
+            if tracker.has_unmatched_return {
                 assert!(may_be_strange, "seed {seed}");
                 assert!(
-                    reported.iter().all(|(order, fate)| truth[*order as usize] == *fate),
+                    reported.iter().all(|(order, result)| truth[*order as usize] == *result),
                     "seed {seed}"
                 );
             } else {
                 let truth = (0..).zip(truth).filter(|(order, _)| !given_up.contains(order));
                 assert_eq!(reported, truth.collect::<Vec<_>>(), "seed {seed}");
-                assert!(flight.is_empty() && flight.bytes() == 0, "seed {seed}");
+                assert!(tracker.is_empty() && tracker.bytes() == 0, "seed {seed}");
             }
         }
         assert!(all_given_up > 1_000, "{all_given_up}");
@@ -457,26 +458,26 @@ mod tests {
     /// message up when later messages were confirmed long ago, even if the later messages are already removed.
     #[test]
     fn message_without_answer_is_given_up_and_delays_no_other() {
-        let mut flight = ConfirmTracker::new();
+        let mut tracker = ConfirmTracker::new();
         let ready = |confirmation| Box::pin(std::future::ready(Ok(confirmation)));
-        flight.send(item(0), ready(Confirmation::Nack(None)));
-        flight.send(item(1), Box::pin(std::future::pending()));
-        flight.send(item(2), ready(Confirmation::Ack(None)));
-        let polled = flight.poll_confirmed(&mut Context::from_waker(Waker::noop()));
+        tracker.send(item(0), ready(Confirmation::Nack(None)));
+        tracker.send(item(1), Box::pin(std::future::pending()));
+        tracker.send(item(2), ready(Confirmation::Ack(None)));
+        let polled = tracker.poll_confirmed(&mut Context::from_waker(Waker::noop()));
         assert!(polled.is_ready());
-        let mut settled = flight.take_resolved().expect("nothing strange");
-        settled.extend(flight.resolve(Duration::MAX).expect("nothing strange").resolved);
-        let settled: Vec<_> = settled.iter().map(|(item, fate)| (item.order, *fate)).collect();
+        let mut settled = tracker.take_resolved().expect("nothing strange");
+        settled.extend(tracker.resolve(Duration::MAX).expect("nothing strange").resolved);
+        let settled: Vec<_> = settled.iter().map(|(item, result)| (item.order, *result)).collect();
         assert_eq!(settled, [(0, ConfirmResult::Nacked), (2, ConfirmResult::Acked)]);
-        assert_eq!(flight.unconfirmed_count(), 1);
-        let found = flight.resolve(Duration::ZERO).expect("nothing strange");
+        assert_eq!(tracker.unconfirmed_count(), 1);
+        let found = tracker.resolve(Duration::ZERO).expect("nothing strange");
         assert_eq!(found.overdue.iter().map(|item| item.order).collect::<Vec<_>>(), [1]);
-        assert!(flight.is_empty() && flight.unconfirmed_count() == 1);
+        assert!(tracker.is_empty() && tracker.unconfirmed_count() == 1);
 
-        let mut flight = ConfirmTracker::new();
-        flight.send(item(0), ready(Confirmation::Ack(None)));
-        flight.send(item(1), Box::pin(std::future::pending()));
-        assert!(flight.resolve(Duration::MAX).expect("nothing strange").resolved.is_empty());
-        assert_eq!(flight.into_items().0, Some(1));
+        let mut tracker = ConfirmTracker::new();
+        tracker.send(item(0), ready(Confirmation::Ack(None)));
+        tracker.send(item(1), Box::pin(std::future::pending()));
+        assert!(tracker.resolve(Duration::MAX).expect("nothing strange").resolved.is_empty());
+        assert_eq!(tracker.into_items().0, Some(1));
     }
 }

@@ -36,7 +36,7 @@ const ERROR_TEXT_LIMIT: usize = 400;
 const TEMPORARY_REFUSALS: [&str; 2] =
     ["down or inaccessible", "delivery acknowledgement on channel"];
 
-/// Time between two warnings that a file of `broker.url` cannot be read.
+/// Time between two warnings about an unreadable file that `broker.url` names.
 const REREAD_WARN_INTERVAL: Duration = Duration::from_secs(30);
 /// The start of the texts with which the broker reports that a queue or exchange does not exist.
 const NOTHING_FOUND: &str = "NOT_FOUND - no ";
@@ -62,8 +62,8 @@ pub enum BrokerError {
 /// The cause of a refusal, according to the reply code of AMQP 0-9-1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalCause {
-    /// The login or a permission is missing, a limit of connections is reached, or the virtual host is missing. An
-    /// operator of the broker can change all of these at any time, so a retry may help.
+    /// The broker rejects the login, a permission is missing, a limit of connections is reached, or the virtual host
+    /// does not exist. An operator of the broker can change all of these at any time, so a retry may help.
     Access,
     /// The queue or exchange does not exist.
     NotFound,
@@ -136,7 +136,7 @@ impl BrokerEndpoint {
         Ok(Some(Arc::new(Self { url: Some(config.url.clone()), ..broker })))
     }
 
-    /// Returns the URL. Variables such as `${file:/path}` have the present content of their files.
+    /// Returns the URL. Replaces variables such as `${file:/path}` by the present content of their files.
     fn current_uri(&self) -> AMQPUri {
         match self.url.as_ref().map(BrokerUrl::read_again) {
             Some(Ok(Some(mut uri))) => {
@@ -148,7 +148,8 @@ impl BrokerEndpoint {
                     self.reread_throttle.lock().unwrap_or_else(PoisonError::into_inner);
                 if throttle.allow() {
                     tracing::warn!(
-                        "cannot read the files in `broker.url` again: {reason}; using the URL of the start"
+                        "cannot refresh `broker.url` from the files of its variables: {reason}; using the URL \
+                         that this process read when it started"
                     );
                 }
                 self.uri.clone()

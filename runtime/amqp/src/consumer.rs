@@ -129,9 +129,9 @@ async fn run(
                     tracing::error!(
                         stream,
                         queue,
-                        "subscription ended by the broker: if another program has removed the queue and declared it \
-                         again, its events are lost, and new events get the numbers of the lost events; publish \
-                         again the events that have not taken effect"
+                        "the broker has ended the subscription; Ordain subscribes again. Ordain cannot detect whether \
+                         another program has removed the queue and declared it again. If so, the events of the old \
+                         queue are lost: publish again those that have not taken effect"
                     );
                 }
                 QueueCheckError::Broker(BrokerError::Unavailable(
@@ -166,7 +166,7 @@ async fn run(
     }
 }
 
-/// Facts about a queue that its consumer has found out in earlier subscriptions.
+/// Facts about a queue that its consumer has learned in earlier subscriptions.
 #[derive(Debug, Default)]
 struct KnownQueue {
     /// `true` if the broker has refused the marker.
@@ -192,7 +192,7 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
             tracing::error!(
                 stream,
                 queue,
-                "stream stopped: {reason}: `ordain streams resume {stream}`"
+                "stream stopped: {reason}. The command to resume it is `ordain streams resume {stream}`"
             );
         }
         tokio::time::sleep(shortened(RESUME_CHECK_INTERVAL)).await;
@@ -286,9 +286,10 @@ async fn subscribe(
     Ok((connection, channel, consumer))
 }
 
-/// Gives the queue of a `sequenced` stream its marker, so that the monitor detects that the queue is replaced. The
-/// marker precedes the subscription: if the queue is replaced in between, the marker disappears. Records the loss of a
-/// queue that another program has deleted and declared again since the last subscription.
+/// Declares the marker of a `sequenced` stream's queue, so that the monitor detects that the queue is replaced. The
+/// caller subscribes after this call. If the queue is replaced between the two steps, the marker disappears with the
+/// old queue. Records the loss of a queue that another program has deleted and declared again since the last
+/// subscription.
 async fn mark_queue(
     options: &ConsumerOptions,
     connection: &Connection,

@@ -48,7 +48,7 @@ pub struct ConsumerOptions {
     /// The records of the stream's queues, with the store that holds them. Only the consumers of `fifo` streams read
     /// and write these records.
     pub records: QueueRecords,
-    /// Limits the errors about a topology that cannot be restored. See [`topology_throttle`].
+    /// The throttle for the errors about a topology that cannot be restored. See [`topology_throttle`].
     pub topology_throttle: Mutex<LogThrottle>,
     /// The state of the consumer, for status reports.
     pub health: Arc<SourceHealth>,
@@ -60,7 +60,7 @@ pub struct ConsumerOptions {
 /// Time between two errors about a topology that cannot be restored.
 const TOPOLOGY_ERROR_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Returns a limit for the errors about a topology that cannot be restored.
+/// Creates a throttle for the errors about a topology that cannot be restored.
 pub fn topology_throttle() -> Mutex<LogThrottle> {
     Mutex::new(LogThrottle::new(shortened(TOPOLOGY_ERROR_INTERVAL) / 2))
 }

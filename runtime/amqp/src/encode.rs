@@ -28,11 +28,11 @@ use ordain_util::text::truncated;
 /// Headers from which RabbitMQ reads an array of additional routing keys. RabbitMQ closes the channel if such a header
 /// has another type.
 const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
-/// Prefix of a header whose name is reserved.
+/// The prefix that the encoder adds to a reserved name of a header.
 const RENAMED_PREFIX: &str = "x-original-";
 /// Maximum size of a header's name, in bytes: a short string of AMQP.
 const NAME_LIMIT: usize = 255;
-/// Maximum size of a dead letter's reason, in bytes. A header cannot be split into several frames.
+/// Maximum size of a dead letter's reason, in bytes. The reason is a header, and all headers must fit into one frame.
 const REASON_LIMIT: usize = 16 << 10;
 /// Delivery mode of messages that durable queues write to disk.
 const PERSISTENT_DELIVERY_MODE: u8 = 2;
@@ -212,7 +212,8 @@ struct PropertiesBuilder {
 }
 
 impl PropertiesBuilder {
-    /// Creates properties with foreign headers. Renames the headers that are reserved or in `taken`.
+    /// Creates properties with the headers of a handler or producer. Renames the headers that are reserved or in
+    /// `taken`.
     fn new<'a>(
         source: &str,
         key: &str,

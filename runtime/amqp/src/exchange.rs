@@ -212,7 +212,7 @@ async fn watch_connection(
             ConnectionEvent::ConnectionBlocked(reason) => tracing::warn!(
                 sink,
                 reason,
-                "publishing blocked by the broker; messages wait in the outbox"
+                "publishing blocked by the broker; messages wait in the outbox until the broker unblocks publishing"
             ),
             ConnectionEvent::ConnectionUnblocked => {
                 tracing::info!(sink, "publishing unblocked by the broker");

@@ -44,10 +44,10 @@ pub(super) async fn record_lost_queues(
     Ok(())
 }
 
-/// Checks that the queue to which a consumer has just subscribed is not lost according to its record and its marker.
-/// The check follows the subscription, because the broker ends the subscription if the queue is removed after the
-/// check. Creates the record and the marker of the queue if they are missing. `waiting` is the last known number of
-/// messages in the queue.
+/// Checks that the queue of a consumer is not lost, according to the record and the marker of the queue. The caller
+/// must subscribe before this check. If the queue is removed after the check, the broker then ends the subscription.
+/// Creates the record and the marker of the queue if they are missing. `waiting` is the last known number of messages
+/// in the queue.
 pub(super) async fn check_subscribed_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -88,13 +88,15 @@ pub(super) fn warn_without_marker(stream: &str, queue: &str, reason: &str) {
     tracing::warn!(
         stream,
         queue,
-        "queue without a marker: {reason}; Ordain cannot detect that this queue was removed and declared again. \
-         Allow the user to configure and read the exchange {queue}.marker"
+        "queue without a marker: the broker refused the exchange {queue}.marker, which shows Ordain whether the queue was \
+         replaced: {reason}. If another program removes this queue and declares it again, Ordain cannot detect the \
+         loss of its events. Allow the user of `broker.url` to configure and read that exchange"
     );
 }
 
-/// Checks that the consumed queue still has its marker. If the queue is removed, the broker ends the subscription, but
-/// not always if another program declares the queue again at once. Returns whether the queue has a marker.
+/// Checks that the consumed queue still has its marker. If the queue is removed, the broker usually ends the
+/// subscription. But the subscription may survive if another program declares the queue again at once. Returns whether
+/// the queue has a marker.
 pub(super) async fn check_marker(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -177,8 +179,8 @@ async fn record_loss(
 }
 
 /// Returns whether a queue has been removed since the stream consumed it. If another program has declared the queue
-/// again, only the missing marker shows the removal. The queue must exist too: imported definitions can contain a
-/// marker without its queue.
+/// again, only the missing marker shows the removal. The marker alone does not show that the queue still exists:
+/// imported definitions can contain a marker without its queue.
 async fn is_lost(
     topology: &Topology,
     broker: &BrokerEndpoint,
@@ -212,7 +214,7 @@ fn describe_loss(queue: &str, waiting: Option<u64>) -> String {
         None => "the number of its messages is unknown".to_owned(),
     };
     format!(
-        "the queue {queue:?} was removed, found at {now:.0}; its messages are lost ({waiting}). Publish again the \
+        "the queue {queue:?} was removed (detected at {now:.0}); its messages are lost ({waiting}). Publish again the \
          events that have not taken effect, and resume the stream"
     )
 }

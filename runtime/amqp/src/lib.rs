@@ -10,7 +10,7 @@
 //! that delivers nothing; `decode` converts deliveries into events, and `unreadable` converts unreadable deliveries
 //! into dead letters. `fifo_queue` detects that the queue of a `fifo` stream is lost.
 //!
-//! Publishing: `publish` sends the messages that `encode` builds over an `exchange`. `confirm_tracker` tracks
+//! Publishing: `encode` builds messages, and `publish` sends them to an `exchange`. `confirm_tracker` tracks
 //! unconfirmed messages, `retry_queue` keeps refused messages, and `publish_warnings` logs them. `produce` publishes a
 //! producer's events.
 //!

@@ -1,12 +1,12 @@
 //! The window of a consumer: the maximum number of unacknowledged deliveries. The window is the configured prefetch, or
-//! less if the deliveries of a whole prefetch do not fit into the memory limit.
+//! less if that many deliveries do not fit into the memory limit.
 //!
 //! The broker counts messages, not bytes, so the consumer computes the window from the sizes of recent deliveries. A
 //! subscription keeps the window with which it started. A new window needs a new subscription, to which the broker
-//! delivers all unacknowledged messages again. The queue delivers these messages in order, but after messages that an
-//! earlier subscription has returned to the queue. To keep the order, the window changes only when all redelivered
-//! messages have arrived, and it grows rarely. Only if the deliveries exceed the memory limit does the subscription end
-//! at once.
+//! delivers all unacknowledged messages again. The queue delivers these messages in order, but only after the messages
+//! that returned to the queue when an earlier subscription ended. To keep the order, the window changes only when all
+//! redelivered messages have arrived, and it grows rarely. The subscription ends at once only if the deliveries exceed
+//! the memory limit.
 //!
 //! When a partition gets a new owner, the queue may have as many messages to redeliver as the previous owner's window
 //! allowed. A consumer with a small window would have to receive all of them before the window may grow. Only the first
@@ -34,7 +34,7 @@ pub(super) struct AdaptivePrefetch {
     max: u16,
     bytes: u64,
     current: u16,
-    /// True if a message has arrived that was not redelivered.
+    /// True if this subscription has received a message that is not a redelivery.
     has_new: bool,
     /// The number of deliveries in this sample, and their size in bytes.
     sample: (u64, u64),
@@ -45,7 +45,7 @@ pub(super) struct AdaptivePrefetch {
 
 impl AdaptivePrefetch {
     /// Creates a window of at most `max` deliveries with a total size of about `bytes`. The window starts at the
-    /// stream's last window. The first window of a stream assumes very large messages.
+    /// stream's last window. For the first window of a stream, this method assumes messages of `LARGEST_MESSAGE_BYTES`.
     pub(super) fn new(max: u16, bytes: usize, last: LastPrefetch) -> Self {
         let bytes = bytes as u64;
         let current = match last.load(Relaxed) {
@@ -84,10 +84,10 @@ impl AdaptivePrefetch {
         self.largest = self.largest.max(bytes as u64);
     }
 
-    /// Changes the window if, for the recent sizes, the right window is at least twice or at most half of the current
+    /// Changes the window if a window for messages of the recent sizes is at least twice or at most half of the current
     /// window. Returns whether the window changed.
     pub(super) fn adjust(&mut self) -> bool {
-        // A window that is smaller than a sample changes after as many deliveries as fit into the window.
+        // If the window is smaller than a whole sample, a sample with as many deliveries as the window is enough.
         if !self.has_new || self.sample.0 < SAMPLE_DELIVERIES.min(self.current.into()) {
             return false;
         }
@@ -140,79 +140,79 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    fn feed(window: &mut AdaptivePrefetch, deliveries: usize, size: usize) -> Vec<u16> {
+    fn feed(prefetch: &mut AdaptivePrefetch, deliveries: usize, size: usize) -> Vec<u16> {
         let mut changes = Vec::new();
         for _ in 0..deliveries {
-            window.record(size, false);
-            if window.adjust() {
-                changes.push(window.current());
-                window.start_subscription();
+            prefetch.record(size, false);
+            if prefetch.adjust() {
+                changes.push(prefetch.current());
+                prefetch.start_subscription();
             }
         }
         changes
     }
 
     #[test]
-    fn window_is_as_large_as_configured_and_as_memory_allows() {
-        let mut window = AdaptivePrefetch::new(4_000, 128 * MIB, LastPrefetch::default());
-        assert_eq!(window.current(), 8);
-        assert_eq!(feed(&mut window, 1_024, 256), [4_000]);
-        assert!(feed(&mut window, 1_024, 20_000).is_empty(), "the messages fit");
-        assert_eq!(feed(&mut window, 1_024, MIB / 2), [256]);
-        assert_eq!(feed(&mut window, 1_024, MIB), [128]);
-        assert_eq!(feed(&mut window, 1_024, 3 * MIB), [42]);
-        assert!(feed(&mut window, 10_000, 256).is_empty(), "the window grows later");
+    fn prefetch_is_as_large_as_configured_and_as_memory_allows() {
+        let mut prefetch = AdaptivePrefetch::new(4_000, 128 * MIB, LastPrefetch::default());
+        assert_eq!(prefetch.current(), 8);
+        assert_eq!(feed(&mut prefetch, 1_024, 256), [4_000]);
+        assert!(feed(&mut prefetch, 1_024, 20_000).is_empty(), "the messages fit");
+        assert_eq!(feed(&mut prefetch, 1_024, MIB / 2), [256]);
+        assert_eq!(feed(&mut prefetch, 1_024, MIB), [128]);
+        assert_eq!(feed(&mut prefetch, 1_024, 3 * MIB), [42]);
+        assert!(feed(&mut prefetch, 10_000, 256).is_empty(), "the window grows later");
     }
 
     #[test]
-    fn reduced_window_has_room_for_the_largest_message() {
-        let mut window = AdaptivePrefetch::new(4_000, 4 * MIB, LastPrefetch::default());
-        assert_eq!(feed(&mut window, 200, 100), [4_000]);
+    fn reduced_prefetch_has_room_for_the_largest_message() {
+        let mut prefetch = AdaptivePrefetch::new(4_000, 4 * MIB, LastPrefetch::default());
+        assert_eq!(feed(&mut prefetch, 200, 100), [4_000]);
         for number in 0..128 {
-            window.record(if number % 4 == 0 { 300_000 } else { 100 }, false);
+            prefetch.record(if number % 4 == 0 { 300_000 } else { 100 }, false);
         }
-        assert!(window.adjust());
-        assert_eq!(window.current(), 13);
+        assert!(prefetch.adjust());
+        assert_eq!(prefetch.current(), 13);
     }
 
     #[test]
-    fn window_always_allows_one_message() {
-        let mut window = AdaptivePrefetch::new(10, 1_000, LastPrefetch::default());
-        assert_eq!(window.current(), 1);
-        assert!(feed(&mut window, 10, MIB).is_empty());
-        assert!(!window.shrink_if_over_limit(MIB));
-        assert_eq!(feed(&mut window, 3, 200), [5], "the sample ends after one message");
+    fn prefetch_always_allows_one_message() {
+        let mut prefetch = AdaptivePrefetch::new(10, 1_000, LastPrefetch::default());
+        assert_eq!(prefetch.current(), 1);
+        assert!(feed(&mut prefetch, 10, MIB).is_empty());
+        assert!(!prefetch.shrink_if_over_limit(MIB));
+        assert_eq!(feed(&mut prefetch, 3, 200), [5], "the sample ends after one message");
         assert_eq!(AdaptivePrefetch::new(1, 1_000, LastPrefetch::default()).current(), 1);
     }
 
     #[test]
-    fn window_is_unchanged_during_redeliveries() {
-        let mut window = AdaptivePrefetch::new(4_000, 128 * MIB, LastPrefetch::default());
+    fn prefetch_is_unchanged_during_redeliveries() {
+        let mut prefetch = AdaptivePrefetch::new(4_000, 128 * MIB, LastPrefetch::default());
         for _ in 0..1_000 {
-            window.record(100, true);
-            assert!(!window.adjust());
+            prefetch.record(100, true);
+            assert!(!prefetch.adjust());
         }
-        window.record(100, false);
-        assert!(window.adjust());
-        assert_eq!(window.current(), 4_000);
+        prefetch.record(100, false);
+        assert!(prefetch.adjust());
+        assert_eq!(prefetch.current(), 4_000);
     }
 
     #[test]
-    fn exceeding_the_memory_limit_reduces_the_window_at_once() {
-        let mut window = AdaptivePrefetch::new(4_000, 128 * MIB, LastPrefetch::default());
-        assert_eq!(feed(&mut window, 8, 100), [4_000]);
-        assert!(!window.shrink_if_over_limit(128 * MIB));
-        window.record(MIB / 32, false);
-        assert!(window.shrink_if_over_limit(129 * MIB));
-        assert_eq!(window.current(), 2_000, "at most half");
-        window.record(16 * MIB, true);
-        window.record(1, true);
-        assert!(window.shrink_if_over_limit(160 * MIB));
-        assert_eq!(window.current(), 8);
+    fn exceeding_the_memory_limit_reduces_the_prefetch_at_once() {
+        let mut prefetch = AdaptivePrefetch::new(4_000, 128 * MIB, LastPrefetch::default());
+        assert_eq!(feed(&mut prefetch, 8, 100), [4_000]);
+        assert!(!prefetch.shrink_if_over_limit(128 * MIB));
+        prefetch.record(MIB / 32, false);
+        assert!(prefetch.shrink_if_over_limit(129 * MIB));
+        assert_eq!(prefetch.current(), 2_000, "at most half");
+        prefetch.record(16 * MIB, true);
+        prefetch.record(1, true);
+        assert!(prefetch.shrink_if_over_limit(160 * MIB));
+        assert_eq!(prefetch.current(), 8);
     }
 
     #[test]
-    fn later_consumer_starts_with_the_last_window() {
+    fn later_consumer_starts_with_the_last_prefetch() {
         let last = LastPrefetch::default();
         let mut first = AdaptivePrefetch::new(4_000, 128 * MIB, Arc::clone(&last));
         let mut second = AdaptivePrefetch::new(4_000, 128 * MIB, Arc::clone(&last));
@@ -225,10 +225,10 @@ mod tests {
     }
 
     #[test]
-    fn window_without_memory_limit_is_the_configured_one() {
-        let mut window = AdaptivePrefetch::new(4_000, usize::MAX, LastPrefetch::default());
-        assert_eq!(window.current(), 4_000);
-        assert!(feed(&mut window, 1_000, 100 * MIB).is_empty());
-        assert!(!window.shrink_if_over_limit(4_000 * MIB));
+    fn prefetch_without_memory_limit_is_the_configured_one() {
+        let mut prefetch = AdaptivePrefetch::new(4_000, usize::MAX, LastPrefetch::default());
+        assert_eq!(prefetch.current(), 4_000);
+        assert!(feed(&mut prefetch, 1_000, 100 * MIB).is_empty());
+        assert!(!prefetch.shrink_if_over_limit(4_000 * MIB));
     }
 }

@@ -34,7 +34,8 @@ pub async fn prepare_topology(
     is_known: bool,
 ) -> Result<PreparedTopology, BrokerError> {
     let failed = |error: StoreError| BrokerError::Unavailable(error.to_string());
-    let (store, stream) = (records.store(), records.stream());
+    let store = records.store();
+    let stream = records.stream();
     let connection = broker.connect(&format!("ordain {stream}")).await?;
     if is_fifo {
         record_lost_queues(topology, broker, &connection, records).await?;
@@ -45,7 +46,7 @@ pub async fn prepare_topology(
         record.replace_bindings(topology.bindings());
     }
     if record != before {
-        // The record comes first: a crash between two steps must not leave a binding that no record names.
+        // Write the record before the declarations, so that a crash never leaves a binding that no record names.
         record.write(store, stream).await.map_err(failed)?;
     }
     let marker = ExchangeMarker::new(store, stream);

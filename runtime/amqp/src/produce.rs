@@ -175,7 +175,8 @@ impl ExchangeProducer {
         let mut ended = None;
         let mut wait = limit;
         for (taken, confirm) in taken.iter_mut().zip(confirms) {
-            // After an error or a timeout, this loop continues, because further confirms may have arrived earlier.
+            // After an error or a timeout, this loop continues, because the confirms of later messages may already have
+            // arrived.
             let mut confirm = Box::pin(confirm);
             let confirmation = match timeout(wait, confirm.as_mut()).await {
                 Ok(Ok(confirmation)) => confirmation,
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn returned_message_is_not_taken_whichever_confirm_carries_it() {
+    fn returned_message_does_not_count_as_accepted() {
         let messages = [message("a", "1"), message("b", "2"), message("b", "3")];
         let mut taken = [true, true, true];
         exclude_returned(&messages, &mut taken, &[returned(&messages[2]), returned(&messages[0])]);
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_returned_message_leaves_nothing_taken() {
+    fn no_message_counts_as_accepted_after_an_unknown_return() {
         let messages = [message("a", "1"), message("b", "2")];
         let mut taken = [true, false];
         exclude_returned(&messages, &mut taken, &[returned(&message("c", "1"))]);

@@ -44,9 +44,9 @@ const SUSPECT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 const CONFIRM_LIMIT: usize = 1_024;
 /// Approximate limit for the size of unconfirmed messages, in bytes. The task keeps copies of these messages.
 const CONFIRM_LIMIT_BYTES: usize = 8 << 20;
-/// Number of waiting messages that the task sends together while earlier messages are unconfirmed, because each write
-/// and each confirm costs work on both sides. The task sends fewer messages when all earlier messages are confirmed, or
-/// at the next check.
+/// Number of messages that the task collects before it sends them, while earlier messages are unconfirmed. Larger
+/// groups need fewer writes and confirms, which cost work on both sides. The task sends a smaller group when all
+/// earlier messages are confirmed, or at the next check.
 const SEND_GROUP_SIZE: usize = 256;
 /// Interval between two checks for overdue confirms and due retries.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
@@ -161,7 +161,7 @@ struct ExchangePublisher {
     confirm_limit: usize,
     /// The delay before the next connection.
     backoff: Backoff,
-    /// True if the broker refused the last message that was sent alone.
+    /// True if the broker has closed a channel because of one message, and has accepted no message since then.
     was_last_refused: bool,
     /// Time limit for the next confirm.
     confirm_timeout: Duration,

@@ -40,7 +40,7 @@ impl PublishWarnings {
             tracing::error!(
                 sink = self.exchange.sink,
                 messages,
-                "messages not published: {reason}; they are kept and published again"
+                "messages not published: {reason}; Ordain keeps them and tries again"
             );
         }
     }
@@ -70,7 +70,8 @@ impl PublishWarnings {
         tracing::error!(
             sink = self.exchange.sink,
             held = held.len() + 1,
-            "messages not published: {reason}; they are kept and published again, and other keys continue"
+            "messages not published: {reason}; Ordain keeps them and tries again. Messages of other event keys are still \
+             published"
         );
     }
 
@@ -86,8 +87,8 @@ impl PublishWarnings {
         }
     }
 
-    /// Warns that the broker closed the channel because of a new message. This warning needs no throttle: the loss of
-    /// the channel makes such refusals rare.
+    /// Warns that the broker closed the channel because of a new message. This warning needs no throttle: such refusals
+    /// are rare, because each of them costs a channel.
     pub(super) fn refused(&mut self, outgoing: &AmqpMessage, reason: &str, held: &KeyRetryQueue) {
         let id = String::from_utf8_lossy(outgoing.id()).into_owned();
         tracing::error!(
@@ -95,7 +96,7 @@ impl PublishWarnings {
             held = held.len() + 1,
             id = &*escape_invisible(&id),
             bytes = outgoing.body.bytes().len(),
-            "message refused by the broker: {reason}; it is kept and published again, and other keys continue"
+            "message refused by the broker: {reason}; Ordain keeps it and tries again. Messages of other event keys are still published"
         );
     }
 
@@ -105,8 +106,9 @@ impl PublishWarnings {
             tracing::error!(
                 sink = self.exchange.sink,
                 held = held.len() + 1,
-                "messages of the exchange {:?} with the routing key {:?} neither accepted nor refused by the \
-                 broker; they are kept and published again, and other keys continue: is a queue without a leader?",
+                "the broker has neither accepted nor refused messages of the exchange {:?} with the routing key {:?}: \
+                 check that each bound queue has a leader. Ordain keeps them and tries again. Messages of \
+                 other event keys are still published",
                 self.exchange.name,
                 outgoing.routing_key.as_str()
             );

@@ -244,13 +244,14 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
         TopologyChange::QueueMissing(queue) => tracing::warn!(
             stream,
             queue,
-            "queue missing: declared again with its bindings; the events that it had are lost, so publish them again"
+            "queue missing: declared again by Ordain, with its bindings; the events of the old queue are lost, so publish them \
+             again"
         ),
         TopologyChange::ExchangeMissing(exchange) => tracing::warn!(
             stream,
             exchange,
-            "exchange missing: declared again with its bindings; events that were published meanwhile are lost, so \
-             publish them again"
+            "exchange missing: declared again by Ordain, with its bindings; events that were published while the exchange was \
+             missing are lost, so publish them again"
         ),
         TopologyChange::ExchangeReplaced(exchange) => tracing::warn!(
             stream,

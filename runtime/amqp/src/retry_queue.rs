@@ -127,8 +127,8 @@ impl KeyRetryQueue {
         }
     }
 
-    /// Removes and returns the messages that are due. Returns all messages to retry in pipelined mode, and at most
-    /// `isolated_limit` messages to retry in isolation, longest wait first.
+    /// Removes and returns the messages that are due. The first list has all due messages of pipelined mode. The second
+    /// list has at most `isolated_limit` due messages of isolated mode, the longest overdue first.
     pub(super) fn due(
         &mut self,
         isolated_limit: usize,

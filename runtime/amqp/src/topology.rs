@@ -174,8 +174,8 @@ impl Topology {
     }
 
     /// Declares the exchange and the bindings again if they have disappeared since the start of the stream. If another
-    /// program has removed the exchange and declared it again, the exchange has no bindings and drops all messages, and
-    /// the broker does not report the change. `has_marker` shows whether the exchange had its marker at the last check.
+    /// program has removed the exchange and declared it again, the exchange has no bindings and drops all messages. The
+    /// broker does not report this change. `has_marker` shows whether the exchange had its marker at the last check.
     /// Uses a connection of its own, because a refused exchange type closes the connection.
     pub(super) async fn restore_exchange(
         &self,

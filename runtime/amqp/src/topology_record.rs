@@ -25,7 +25,7 @@ pub struct Binding {
     /// removes bindings in this order: first the binding that leads to an exchange, then the bindings from that
     /// exchange to queues. In the opposite order, a message could reach an exchange without queues and be lost.
     pub kind: BindingKind,
-    /// The name of the exchange that receives the messages first.
+    /// The name of the exchange from which the binding takes messages.
     pub from: String,
     /// The name of the queue or exchange that the binding leads to.
     pub to: String,
@@ -66,7 +66,7 @@ impl fmt::Display for Binding {
     }
 }
 
-/// The bindings that a stream has made.
+/// The present and former bindings of a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TopologyRecord {

@@ -1,4 +1,5 @@
-//! Converts a message that is not an event into a dead letter that contains the whole message.
+//! Converts a message that is not an event into a dead letter that contains the message with its properties and
+//! headers.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -55,10 +56,10 @@ pub(super) fn decode_or_letter(
     })
 }
 
-/// Returns the tag for a new dead letter about a delivery that has returned to its stream: a dead letter of this
-/// stream, or another stream's dead letter about a dead letter of this stream. Returns `None` for any other delivery.
-/// Also returns `None` for a dead letter of this stream about an ordinary event, because the stream can process the
-/// event: an operator who has corrected the handler may send such a dead letter back to the stream.
+/// Returns the tag for the new dead letter about a delivery that has returned to this stream. Such a delivery is a dead
+/// letter of this stream, or another stream's dead letter about a dead letter of this stream. Returns `None` for any
+/// other delivery. Also returns `None` for a dead letter of this stream about an ordinary event, because the stream can
+/// process the event: an operator who has corrected the handler may send such a dead letter back to the stream.
 ///
 /// All returns of one letter have the same tag. The store therefore forwards the letter once, and no letter circulates
 /// forever.

@@ -74,8 +74,8 @@ impl AdminClient {
         &self.url
     }
 
-    /// Sends a request for a path, given as its segments, with a query. `part` names the most important member of the
-    /// response. If the JSON of the response does not have the expected form, the error names this member.
+    /// Sends a `GET` request for a path, given as its segments, with a query. `part` names the most important member of
+    /// the response. If the JSON of the response does not have the expected form, the error names this member.
     pub(crate) fn get<T: DeserializeOwned>(
         &self,
         path: &[&str],
@@ -141,7 +141,7 @@ impl AdminClient {
         let found = self.printable(found);
         CommandError::Failed(anyhow!(
             "the server at {} is not an admin listener of this version of Ordain ({found}): find the URL \
-             in the log of the process, and use a command of the process's version",
+             in the log of the process, and use the program `ordain` in the version of the process",
             self.url
         ))
     }

@@ -44,7 +44,8 @@ pub(crate) struct CheckArgs {
 /// The result, as JSON.
 #[derive(Serialize)]
 struct CheckReport {
-    /// URL of the Redis store if the check does not connect to it; `None` for an embedded store.
+    /// URL of the Redis store if the check has not connected to it. `None` if the check has connected, or for an
+    /// embedded store.
     not_asked: Option<String>,
     /// Settings with which events can be lost, or can take effect twice.
     warnings: Vec<String>,
@@ -155,7 +156,7 @@ fn connect(loaded: &LoadedConfig) -> Result<Vec<InspectedServer>, CommandError> 
     let (store, broker) = runtime.block_on(async {
         tokio::join!(inspect_store(loaded, limit), inspect_broker(loaded, limit))
     });
-    // Does not wait for the lookup of a host name that has not finished.
+    // Does not wait for an unfinished lookup of a host name.
     runtime.shutdown_background();
     Ok([Some(store), broker?].into_iter().flatten().collect())
 }

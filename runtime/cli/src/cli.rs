@@ -123,7 +123,8 @@ pub(crate) async fn open_to_read(loaded: &LoadedConfig) -> Result<Arc<dyn Store>
     loaded.check_supported()?;
     open_store(loaded, Some(shortened(STORE_RETRY_TIMEOUT))).await.map_err(|error| match error {
         StoreError::InUse(words) => CommandError::Unavailable(anyhow::anyhow!(
-            "{words}. Or read from the process that uses the store: --admin URL, with the URL from its log"
+            "{words}. Or read from the process that uses the store: --admin URL, with the URL from the log of that \
+             process"
         )),
         error => error.into(),
     })
@@ -198,7 +199,8 @@ impl OrdainCli {
             Err(CommandError::Unavailable(error)) => (error, EXIT_UNAVAILABLE),
         };
         if is_broken_pipe(&error) {
-            // The program that reads the output has closed it, as `head` does. This is no failure.
+            // The program that reads the output has closed the pipe, as `head` does when it has enough lines. This is
+            // no failure.
             return ExitCode::SUCCESS;
         }
         logs::log_final_error(self.log_format, &format!("{error:#}"));

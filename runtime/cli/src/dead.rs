@@ -25,7 +25,7 @@ pub(crate) enum DeadCommand {
 #[derive(Debug, Args)]
 pub(crate) struct DeadListArgs {
     #[command(flatten)]
-    look: InspectArgs,
+    inspect: InspectArgs,
     /// The stream.
     stream: String,
     /// Only dead letters of this key.
@@ -42,7 +42,7 @@ pub(crate) struct DeadListArgs {
 #[derive(Debug, Args)]
 pub(crate) struct DeadShowArgs {
     #[command(flatten)]
-    look: InspectArgs,
+    inspect: InspectArgs,
     /// The stream.
     stream: String,
     /// The id, as `list` prints it.
@@ -68,13 +68,13 @@ impl DeadCommand {
 }
 
 async fn list(args: DeadListArgs) -> Result<ExitCode, CommandError> {
-    let look = args.look.open_target(&args.stream).await?;
+    let target = args.inspect.open_target(&args.stream).await?;
     if args.json {
-        print_rows(&args, &look, JsonRow::line).await?;
+        print_rows(&args, &target, JsonRow::line).await?;
         return Ok(ExitCode::SUCCESS);
     }
     show::text(&format!("{:<24} {:<24} {:<12} {}\n", "KEY", "ID", "CAUSE", "WHY"))?;
-    if print_rows(&args, &look, line).await? {
+    if print_rows(&args, &target, line).await? {
         show::text(&format!(
             "more than {} dead letters exist: use --limit or --key\n",
             args.limit
@@ -86,7 +86,7 @@ async fn list(args: DeadListArgs) -> Result<ExitCode, CommandError> {
 /// Prints the rows up to the limit. Returns whether more rows exist.
 async fn print_rows<F: RowForm<LetterRow>>(
     args: &DeadListArgs,
-    look: &InspectTarget,
+    target: &InspectTarget,
     line: impl Fn(&F) -> String,
 ) -> Result<bool, CommandError> {
     let mut cursor = None;
@@ -94,7 +94,7 @@ async fn print_rows<F: RowForm<LetterRow>>(
     while left > 0 {
         let key = args.key.as_deref();
         let limit = PAGE_ROWS.min(left);
-        let page = look.letters(&args.stream, key, cursor.as_deref(), limit).await?;
+        let page = target.letters(&args.stream, key, cursor.as_deref(), limit).await?;
         let rows = &page.rows[..left.min(page.rows.len())];
         left -= rows.len();
         show::text(&rows.iter().map(&line).collect::<String>())?;
@@ -119,16 +119,16 @@ fn line(row: &LetterRow) -> String {
 }
 
 async fn show_letter(args: DeadShowArgs) -> Result<ExitCode, CommandError> {
-    let look = args.look.open_target(&args.stream).await?;
+    let target = args.inspect.open_target(&args.stream).await?;
     if LetterId::parse(&args.key, &args.id).is_none() {
         print_lossy(&view::no_letter_id(&args.id));
         return Ok(ExitCode::from(2));
     }
-    let letter: Option<JsonRow> = look.letter(&args.stream, &args.key, &args.id).await?;
+    let letter: Option<JsonRow> = target.letter(&args.stream, &args.key, &args.id).await?;
     let Some(letter) = letter else {
         print_lossy(&format!(
-            "stream {} has no dead letter {} of key {:?}: find it with `ordain dead list {}`, and use \
-             --key",
+            "stream {} has no dead letter {} of key {:?}: `ordain dead list {}` lists the ids and keys; give the \
+             key with --key",
             args.stream, args.id, args.key, args.stream
         ));
         return Ok(ExitCode::from(EXIT_FAILED));

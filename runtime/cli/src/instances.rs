@@ -16,7 +16,7 @@ use ordain_http::view::{
 #[derive(Debug, Args)]
 pub(crate) struct InstancesArgs {
     #[command(flatten)]
-    look: InspectArgs,
+    inspect: InspectArgs,
     /// Print JSON, one instance per line. The last line may list the partitions without an owner.
     #[arg(long)]
     json: bool,
@@ -36,12 +36,12 @@ impl InstancesArgs {
     }
 
     fn rows<F: RowForm<InstanceRow>>(&self) -> Result<Vec<F>, CommandError> {
-        if let Some(process) = self.look.process() {
+        if let Some(process) = self.inspect.process() {
             let page: InstancesPage<BoundedRows<F>> =
                 process.get(&["instances"], &[], "instances")?;
             return Ok(page.instances.0);
         }
-        let loaded = self.look.load()?;
+        let loaded = self.inspect.load()?;
         let runtime = tokio::runtime::Runtime::new()?;
         let table = runtime.block_on(async {
             let store = open_to_read(&loaded).await?;

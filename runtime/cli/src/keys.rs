@@ -47,7 +47,7 @@ pub(crate) enum KeysCommand {
 #[derive(Debug, Args)]
 pub(crate) struct KeysListArgs {
     #[command(flatten)]
-    look: InspectArgs,
+    inspect: InspectArgs,
     /// The stream.
     stream: String,
     /// Only keys with this status.
@@ -67,7 +67,7 @@ pub(crate) struct KeysListArgs {
 #[derive(Debug, Args)]
 pub(crate) struct KeyArgs {
     #[command(flatten)]
-    look: InspectArgs,
+    inspect: InspectArgs,
     /// The stream.
     stream: String,
     /// The key.
@@ -91,14 +91,14 @@ impl KeysCommand {
 }
 
 async fn list(args: KeysListArgs) -> Result<ExitCode, CommandError> {
-    let look = args.look.open_target(&args.stream).await?;
+    let target = args.inspect.open_target(&args.stream).await?;
     if args.json {
-        print_rows(&args, &look, JsonRow::line).await?;
+        print_rows(&args, &target, JsonRow::line).await?;
         return Ok(ExitCode::SUCCESS);
     }
     let head = format!("{:<32} {:<9} {:>12} {:>9}  {}\n", "KEY", "STATUS", "NEXT", "HELD", "WHY");
     show::text(&head)?;
-    if print_rows(&args, &look, line).await? {
+    if print_rows(&args, &target, line).await? {
         show::text(&format!(
             "more than {} keys exist: use --limit, --status or --prefix\n",
             args.limit
@@ -110,7 +110,7 @@ async fn list(args: KeysListArgs) -> Result<ExitCode, CommandError> {
 /// Prints the rows up to the limit. Returns whether more rows exist.
 async fn print_rows<F: RowForm<KeyRow>>(
     args: &KeysListArgs,
-    look: &InspectTarget,
+    target: &InspectTarget,
     line: impl Fn(&F) -> String,
 ) -> Result<bool, CommandError> {
     let mut filter = KeyFilter {
@@ -122,7 +122,7 @@ async fn print_rows<F: RowForm<KeyRow>>(
     };
     let mut left = args.limit;
     while left > 0 {
-        let page = look.keys(&args.stream, &filter).await?;
+        let page = target.keys(&args.stream, &filter).await?;
         let rows = &page.rows[..left.min(page.rows.len())];
         left -= rows.len();
         show::text(&rows.iter().map(&line).collect::<String>())?;
@@ -157,13 +157,13 @@ fn status_parser() -> impl TypedValueParser<Value = KeyStatus> {
 }
 
 async fn show_key(args: KeyArgs, why: bool) -> Result<ExitCode, CommandError> {
-    let look = args.look.open_target(&args.stream).await?;
+    let target = args.inspect.open_target(&args.stream).await?;
     if args.json || !why {
-        let row: JsonRow = read_key(&args, &look, why).await?;
+        let row: JsonRow = read_key(&args, &target, why).await?;
         row.print(args.json)?;
     } else {
-        let row: KeyRow = read_key(&args, &look, why).await?;
-        show::text(&why::explain(&row, &look, &args.stream, &args.key).await?)?;
+        let row: KeyRow = read_key(&args, &target, why).await?;
+        show::text(&why::explain(&row, &target, &args.stream, &args.key).await?)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -172,14 +172,14 @@ async fn show_key(args: KeyArgs, why: bool) -> Result<ExitCode, CommandError> {
 /// because all events of such a key may be dead letters.
 async fn read_key<F: RowForm<KeyRow>>(
     args: &KeyArgs,
-    look: &InspectTarget,
+    target: &InspectTarget,
     why: bool,
 ) -> Result<F, CommandError> {
-    let error = match look.key(&args.stream, &args.key).await {
+    let error = match target.key(&args.stream, &args.key).await {
         Err(CommandError::Failed(error)) if why => error,
         row => return row,
     };
-    let letters = why::letters_text(look, &args.stream, &args.key).await?;
+    let letters = why::letters_text(target, &args.stream, &args.key).await?;
     Err(CommandError::Failed(match letters {
         Some(letters) => anyhow::anyhow!("{error}; {letters}"),
         None => error,

@@ -19,7 +19,7 @@ pub(crate) enum LogFormat {
 
 static STATUS_LINE: OnceLock<ProgressBar> = OnceLock::new();
 
-/// Makes the log clear this status line before each log line and redraw it afterwards.
+/// Sets the status line, which the log clears before each log line and redraws afterwards.
 pub(crate) fn set_status_line(line: ProgressBar) {
     // A process has only one status line.
     let _ = STATUS_LINE.set(line);
@@ -39,7 +39,7 @@ pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), String> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(move || LogWriter { json: format == LogFormat::Json })
-        // By default the subscriber reports its own errors on standard error, and panics if that fails.
+        // By default, the subscriber reports its own errors on standard error, and panics if it cannot write there.
         .log_internal_errors(false);
     match format {
         LogFormat::Text => builder.with_target(false).with_ansi(is_terminal()).init(),

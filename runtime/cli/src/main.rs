@@ -28,8 +28,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Replaces the default allocator, because threads free millions of events, states and messages that other threads
-/// allocated.
+/// Replaces the default allocator by one that is fast when a thread frees memory that another thread allocated. Here,
+/// this happens with millions of events, states and messages.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

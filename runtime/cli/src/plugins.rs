@@ -30,7 +30,7 @@ pub(crate) enum PluginsCommand {
 #[derive(Debug, Args)]
 pub(crate) struct PluginsListArgs {
     #[command(flatten)]
-    look: InspectArgs,
+    inspect: InspectArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -88,10 +88,10 @@ impl PluginsListArgs {
     }
 
     fn read_page<F: RowForm<PluginsPage>>(&self) -> Result<F, CommandError> {
-        if let Some(process) = self.look.process() {
+        if let Some(process) = self.inspect.process() {
             return process.get(&["plugins"], &[], "handlers");
         }
-        let loaded = self.look.load()?;
+        let loaded = self.inspect.load()?;
         Ok(plugins_page(&loaded, &*create_engine(&loaded)?)?.into())
     }
 }

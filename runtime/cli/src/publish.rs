@@ -139,9 +139,10 @@ impl PublishArgs {
         let event_size = loaded.config.runtime.event_size.bytes();
         let decoder = EventDecoder { ordering: self.ordering(loaded), event_size };
         let event = decoder.decode(event.to_string().as_bytes());
-        let event = event.map_err(|error| CommandError::Failed(anyhow!("the event: {error}")))?;
+        let event =
+            event.map_err(|error| CommandError::Failed(anyhow!("invalid event: {error}")))?;
         let assigned = publisher.publish(&[Arc::new(event)]).await.map_err(|stopped| {
-            // An invalid event cannot be published under any id.
+            // Omits the advice for an invalid event, because a retry would fail under any id.
             if self.id.is_none() && !matches!(stopped.error, PublishError::Event { .. }) {
                 print_lossy(&format!("the event has the id {id}: to retry it, use --id {id}"));
             }

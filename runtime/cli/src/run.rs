@@ -62,8 +62,8 @@ impl RunArgs {
     }
 
     /// Prints the report. With `--json`, prints it as JSON to standard output, or to standard error if a sink writes
-    /// messages to standard output. With `--once` alone, prints it to standard error, as JSON if the log is JSON.
-    /// Without `--once`, also logs the totals.
+    /// messages to standard output. With `--once` but without `--json`, prints it to standard error, as JSON if the log
+    /// is JSON. Without `--once`, also logs the totals.
     fn print_report(
         &self,
         report: &RunReport,
@@ -83,8 +83,8 @@ impl RunArgs {
         Ok(())
     }
 
-    /// Runs the streams until they end by themselves or a signal ends them, and returns the report. Returns `None` if,
-    /// after a signal, the grace period elapsed or a second signal arrived before the run ended.
+    /// Runs the streams until they end by themselves or a signal ends them, and returns the report. Returns `None` if
+    /// the run did not end in time after a signal: the grace period elapsed, or a second signal arrived.
     async fn run_to_end(&self, loaded: &LoadedConfig) -> Result<Option<RunReport>, CommandError> {
         let figures = Arc::<RunStatus>::default();
         let (stop, shutdown) = watch::channel(false);
@@ -137,7 +137,7 @@ async fn start(
     mut shutdown: watch::Receiver<bool>,
     figures: &Arc<RunStatus>,
 ) -> Result<RunReport, CommandError> {
-    // Compiling takes seconds. A shutdown does not wait until it ends.
+    // Compiling takes seconds, so a shutdown does not wait for the end of the compilation.
     let to_load = loaded.clone();
     let loading = tokio::task::spawn_blocking(move || ordain_wasm::load_handlers(&to_load));
     let handlers = tokio::select! {
@@ -175,8 +175,8 @@ async fn drive(
     figures: &Arc<RunStatus>,
 ) -> Result<RunReport, CommandError> {
     let run = PreparedRun::prepare(loaded, once, handlers, store, figures).await?;
-    // With `once` there is no ingress, because its events would have no end. The ingress listens before the process
-    // connects to the broker, so that producers can send events even if the broker is unavailable.
+    // With `once` there is no ingress, because a run that accepts events over HTTP would never end. The ingress listens
+    // before the process connects to the broker, so that producers can send events even if the broker is unavailable.
     let ingress = if once {
         None
     } else {

@@ -34,7 +34,7 @@ pub(crate) enum StreamsCommand {
 #[derive(Debug, Args)]
 pub(crate) struct StreamsListArgs {
     #[command(flatten)]
-    look: InspectArgs,
+    inspect: InspectArgs,
     /// Print JSON, one stream per line.
     #[arg(long)]
     json: bool,
@@ -45,7 +45,7 @@ pub(crate) struct StreamActionArgs {
     /// The stream.
     stream: String,
     #[command(flatten)]
-    look: InspectArgs,
+    inspect: InspectArgs,
     /// Print JSON, one acknowledged loss or removed binding per line.
     #[arg(long)]
     json: bool,
@@ -64,10 +64,10 @@ impl StreamsCommand {
 impl StreamsListArgs {
     fn run(self) -> Result<ExitCode, CommandError> {
         if self.json {
-            return print_rows(&self.look.streams()?);
+            return print_rows(&self.inspect.streams()?);
         }
-        let rows: Vec<StreamRow> = self.look.streams()?;
-        show::text(&text(&rows, self.look.process().is_some()))?;
+        let rows: Vec<StreamRow> = self.inspect.streams()?;
+        show::text(&text(&rows, self.inspect.process().is_some()))?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -76,15 +76,15 @@ impl StreamActionArgs {
     fn resume(self) -> Result<ExitCode, CommandError> {
         let stream = &self.stream;
         if self.json {
-            return print_rows(&self.look.resume(stream)?);
+            return print_rows(&self.inspect.resume(stream)?);
         }
-        let losses: Vec<LossRow> = self.look.resume(stream)?;
+        let losses: Vec<LossRow> = self.inspect.resume(stream)?;
         if losses.is_empty() {
             show::text(&format!("stream {stream} has no lost queue: nothing to resume\n"))?;
         }
         for LossRow { partition, reason } in losses {
             show::text(&format!(
-                "stream {stream}, partition {partition} resumed. Acknowledged: {reason}\n"
+                "stream {stream}, partition {partition} resumed. The record of the loss was: {reason}\n"
             ))?;
         }
         Ok(ExitCode::SUCCESS)
@@ -93,9 +93,9 @@ impl StreamActionArgs {
     fn unbind(self) -> Result<ExitCode, CommandError> {
         let stream = &self.stream;
         if self.json {
-            return print_rows(&self.look.unbind(stream)?);
+            return print_rows(&self.inspect.unbind(stream)?);
         }
-        let removed: Vec<BindingRow> = self.look.unbind(stream)?;
+        let removed: Vec<BindingRow> = self.inspect.unbind(stream)?;
         if removed.is_empty() {
             show::text(&format!("stream {stream} has no binding of an earlier configuration\n"))?;
         }

@@ -37,11 +37,11 @@ pub(crate) fn log(when: &str, stats: &Stats) {
 }
 
 /// Returns whether a total that the log shows has changed.
-fn differs(now: &Stats, told: &Stats) -> bool {
+fn differs(now: &Stats, logged: &Stats) -> bool {
     let counters = |stats: &Stats| {
         [stats.delivered, stats.settled, stats.dead_total(), stats.failures, stats.messages]
     };
-    counters(now) != counters(told)
+    counters(now) != counters(logged)
 }
 
 #[cfg(test)]

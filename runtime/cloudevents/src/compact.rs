@@ -54,7 +54,7 @@ fn string_end(bytes: &[u8], mut at: usize) -> usize {
         if bytes[at - 1] == b'"' {
             return at;
         }
-        // The escaped character may be a quote or another backslash.
+        // Skips the escaped character, which may be a quote or another backslash.
         at += 1;
     }
     bytes.len()

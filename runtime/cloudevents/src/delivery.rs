@@ -38,8 +38,8 @@ pub const BATCH_BYTES: usize = 1 << 20;
 pub struct AckProgress {
     /// The number of the connection, as in [`DeliveryBatch::subscription_epoch`].
     pub subscription_epoch: u64,
-    /// All deliveries of the connection with this number or a lower number are acknowledged. The first delivery of the
-    /// connection has the number 1.
+    /// The number up to which all deliveries of the connection are acknowledged. The first delivery of a connection has
+    /// the number 1.
     pub through: u64,
 }
 

@@ -170,8 +170,9 @@ impl ConfigChecker<'_> {
             && let Some(sink) = self.numbering_sink(name)
         {
             let message = format!(
-                "must be \"off\", because sink \"{sink}\" numbers the events of this stream: after `key_ttl` has \
-                 removed a key, the sink continues the key's numbers, and the key waits for the earlier numbers"
+                "must be \"off\", because sink \"{sink}\" numbers the events of this stream: if `key_ttl` \
+                 removed a key, the sink would continue the key's numbers, and the key would wait for the earlier \
+                 numbers"
             );
             self.report(&at("key_ttl"), message);
         }

@@ -89,7 +89,7 @@ impl ConfigLint<'_> {
         }
         let unacknowledged =
             stream.spill_after.0.saturating_add(self.loaded.config.plugins.timeout.0);
-        // Half of the timeout is left for loads, commits and other keys.
+        // The other half of the broker's timeout is left for loads, commits and the processing of other keys.
         if unacknowledged > CONSUMER_TIMEOUT_MS / 2 {
             let message = format!(
                 "an event can stay unacknowledged for {} (`spill_after` and `plugins.timeout`), which is more than half \
@@ -213,7 +213,7 @@ mod tests {
 
     /// The `consumer_timeout` of RabbitMQ does not concern a stream that does not read from the broker.
     #[test]
-    fn times_of_the_broker_concern_streams_of_the_broker_only() {
+    fn broker_times_affect_only_broker_streams() {
         let text = "[streams.a]\nhandler = \"x\"\nsource = { kind = \"http\" }\ncomplete_ttl = \"1m\"\n\
                     [plugins]\ntimeout = \"1h\"";
         assert_eq!(warnings(text), [] as [&str; 0]);

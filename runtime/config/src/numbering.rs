@@ -73,8 +73,8 @@ impl StreamNumbering {
 /// write data of the streams.
 ///
 /// Each process must call this function again after the process has joined the membership (the list of running
-/// processes in the store). Two processes that start at the same time with different numbers of partitions may not find
-/// each other in the first call. In the second call, at least one of the two processes finds the other process.
+/// processes in the store). Two processes that start at the same time with different numbers of partitions might not
+/// find each other in the first call. In the second call, at least one of the two processes finds the other process.
 pub async fn check(
     loaded: &LoadedConfig,
     store: &dyn Store,

@@ -155,8 +155,8 @@ section! {
 section! {
     /// `[store] kind = "redis"`.
     pub struct RedisConfig {
-        /// URL with the address of a server, or with the addresses, separated by commas, of a few nodes of a
-        /// Cluster or of Sentinels. If the Sentinels watch several masters, the URL ends with the name of the
+        /// URL with the address of a server. For a Cluster or Sentinels, the URL has the addresses of a few nodes,
+        /// separated by commas. If the Sentinels watch several masters, the URL ends with the name of the
         /// master. Ordain detects whether a server, a Cluster or Sentinels run at the addresses.
         url: RedisAddress;
         /// Prefix of the names of all keys in Redis.

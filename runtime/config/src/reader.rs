@@ -38,7 +38,7 @@ pub(super) struct SettingNode<'n> {
     pub(super) value: &'n DeValue<'n>,
     /// True if the value is in the file. Otherwise the value is a default, which has no lines in the file.
     in_file: bool,
-    /// True if `kind` is among the fields.
+    /// True if `kind` is a known field of this table.
     has_kind: bool,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct TableNode<'n> {
 /// The documentation of one setting.
 #[derive(Debug, Clone, Copy)]
 pub struct ReferenceRow {
-    /// Name within the table.
+    /// Name of the setting within its table.
     pub name: &'static str,
     /// Meaning.
     pub meaning: &'static str,
@@ -68,7 +68,7 @@ pub struct ReferenceRow {
     /// The default, as the file would contain it. `None` if the setting has no default; `optional` is then `true` if
     /// the file may leave out the setting.
     pub default: Option<&'static str>,
-    /// The reason of the default, or of its absence.
+    /// The reason for the default, or for the lack of a default.
     pub because: Option<&'static str>,
     /// True if a setting without a default may be left out.
     pub optional: bool,
@@ -264,8 +264,8 @@ impl<'a> ConfigReader<'a> {
         {
             return Some(value);
         }
-        // The problem is recorded. With a default or placeholder, the settings that depend on this setting are still
-        // checked.
+        // The problem is already recorded. A default or a placeholder replaces the invalid value, so that the settings
+        // that depend on this setting are still checked.
         match row.default {
             Some(default) => self.read_literal(&node, default),
             None => T::absent().or_else(T::placeholder),
@@ -345,7 +345,7 @@ impl<'a> ConfigReader<'a> {
         found
     }
 
-    /// Reads a table after its `kind` has been read. The field `kind` is then no unknown field.
+    /// Reads the fields of a table whose `kind` has been read. The field `kind` then counts as known.
     pub(super) fn read_kind_table<T: SettingValue>(&mut self, node: &SettingNode<'_>) -> Option<T> {
         T::read(self, &SettingNode { has_kind: true, ..node.clone() })
     }

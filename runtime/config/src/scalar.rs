@@ -18,7 +18,8 @@ pub(super) trait Scalar: Sized {
     /// True if errors must not show the values of variables in the text.
     const HIDES_VARIABLES: bool = false;
 
-    /// Parses the text. A non-empty error is a hint, which the message of the problem shows after the expected form.
+    /// Parses the text. An error that is not empty is a hint. The message of the problem shows the hint after the
+    /// expected form.
     fn parse(text: &str) -> Result<Self, String>;
 
     /// Keeps the text with its variables, for a value that is read again while the process runs.

@@ -1,5 +1,5 @@
 //! Describes the configuration. A table of the file is a [`section!`], which states each setting once, with meaning,
-//! form, bounds, default and the reason of the default. The macro derives the struct, the reader, the checks and the
+//! form, bounds, default and the reason for the default. The macro derives the struct, the reader, the checks and the
 //! printed reference from the section.
 
 /// Defines a struct for a table of the file. A setting has the form

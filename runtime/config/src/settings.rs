@@ -19,17 +19,18 @@ const TURNS_PER_WORKER: usize = 256;
 /// records while the sequencer requests the next batch.
 const LOADS_PER_BATCH: usize = 2;
 
-/// Divisor of the memory budget: this part of the budget holds copies of the newest commits. A shared store may lose
-/// its newest commits, and the owner then writes them again from the copies. At ten thousand small events per second,
-/// the copies cover the last few seconds. A Redis that syncs its file once per second loses the commits of at most one
-/// or two seconds.
+/// The memory budget divided by this number is the room for copies of the newest commits. A shared store may lose its
+/// newest commits, and the owner then writes them again from the copies. At ten thousand small events per second, the
+/// copies cover the last few seconds. A Redis that syncs its file once per second loses the commits of at most one or
+/// two seconds.
 const KEPT_COMMITS_DIVISOR: usize = 8;
 
 /// The maximum number of committed and unpublished messages of a partition, as a multiple of `run_ahead`. At this
 /// limit, the partition starts no further turns, so that an unavailable sink does not fill the store.
 const OUTBOX_PER_EVENT: usize = 16;
 
-/// The minimum number of newest ids that a key remembers regardless of their age. This number is the default prefetch.
+/// The minimum number of newest ids that a key remembers regardless of their age. This number equals the default
+/// prefetch.
 const MIN_REMEMBERED_IDS: usize = 4_000;
 
 /// Longest interval between reads of the due index, in ms. After another process has added a key to the index, the
@@ -50,7 +51,7 @@ pub struct PartitionParams {
     /// The rollout under which the sequencer executes events at the start. The rollout names the handler version.
     /// `None` if no version is active.
     pub version: Option<Arc<Rollout>>,
-    /// Seed of the jitter.
+    /// Seed of the random part of delays (jitter).
     pub seed: u64,
 }
 
@@ -136,7 +137,8 @@ impl Config {
                 // expires.
                 id_window
             } else {
-                // The previous run may have had a larger prefetch, so the floor is at least the default prefetch.
+                // At least as many ids as the default prefetch: the previous run may have had a larger prefetch than
+                // this run.
                 repeats.max(MIN_REMEMBERED_IDS).min(id_window)
             },
             digests: stream.digests,

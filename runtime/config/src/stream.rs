@@ -40,7 +40,7 @@ section! {
             because "a forgotten key that receives another event would start again";
         /// Number of events of a blocked key that stay in memory. Further events move to the store.
         lane_buffer: usize [1 to 100_000] = 256,
-            because "a blocked key then holds a small part of the prefetch window";
+            because "a blocked key then holds only a small part of the prefetched events";
         /// How long an event may wait in memory before the events of its key move to the store.
         spill_after: Millis ["1ms" to "10m"] = "5s",
             because "most gaps close earlier, and the delivery timeout of a broker is much longer";

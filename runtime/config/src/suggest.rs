@@ -1,6 +1,6 @@
 //! Finds the known name that the writer of an unknown name may have meant.
 
-/// Length limit of compared names: the cost of the distance is the product of both lengths.
+/// Length limit of compared names. The time for a comparison grows with the product of both lengths.
 const NAME_LIMIT_BYTES: usize = 64;
 
 /// Returns the known name that is closest to `name`, if it is close enough.
@@ -20,8 +20,8 @@ pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
 
 /// Returns how many insertions, removals, replacements and swaps of neighbouring letters turn one text into the other.
 fn distance(from: &str, to: &str) -> usize {
-    let (from, to): (Vec<char>, Vec<char>) =
-        (from.to_lowercase().chars().collect(), to.to_lowercase().chars().collect());
+    let from: Vec<char> = from.to_lowercase().chars().collect();
+    let to: Vec<char> = to.to_lowercase().chars().collect();
     let mut rows = vec![(0..=to.len()).collect::<Vec<_>>()];
     for i in 1..=from.len() {
         let mut row = vec![i];

@@ -83,7 +83,7 @@ fn every_setting_is_accepted() {
         ["http://archive/{stream}/{key}/{sequence}", "https://other:8443/{key}?n={sequence}"]
     );
     assert_eq!(orders.key_ttl, OffOr(Some(Millis(90 * 86_400_000))));
-    // The file contains every setting of the reference, so that none is untested.
+    // The file must contain every setting of the reference, so that the test covers all settings.
     assert_contains_rows(reference(), "", text);
     // This build rejects the unsupported settings, with one error for each, sorted by line.
     let refused = loaded.check_supported().expect_err("an unsupported setting");
@@ -203,7 +203,8 @@ kind = "fiel"
 #[test]
 fn invalid_toml_is_reported_with_its_line() {
     check("[runtime\nworkers = 4\n", &[(1, "", "not valid TOML")]);
-    // Values on other lines are still checked; a missing setting may be on the invalid line.
+    // The reader still checks the values on other lines. It reports no missing setting, because the setting may be on
+    // an invalid line.
     check(
         "[streams.a]\nhandler = \"a\nsource = 3\nlane_buffer = 0\nx y",
         &[
@@ -422,7 +423,7 @@ fn settings_are_checked_against_each_other() {
 }
 
 #[test]
-fn streams_that_feed_each_other_fit_together() {
+fn settings_of_chained_streams_are_checked_against_each_other() {
     let stream = |name: &str, more: &str| {
         format!("[streams.{name}]\nhandler = \"h\"\nsource = {{ kind = \"stream\" }}\n{more}\n")
     };
@@ -653,7 +654,7 @@ fn unreadable_file_is_named() {
 
 proptest::proptest! {
     #[test]
-    fn no_text_makes_it_panic(text in "[\\[\\]{}=\".,${}a-z0-9\\n -]{0,200}") {
+    fn no_text_causes_a_panic(text in "[\\[\\]{}=\".,${}a-z0-9\\n -]{0,200}") {
         let _ = parse(&text);
         let _ = parse(&format!("{ORDERS}{text}"));
     }

@@ -133,7 +133,7 @@ impl Scalar for Percent {
     }
 }
 
-/// Parses digits followed by one of the units. Returns the value as a number of the smallest unit.
+/// Parses digits followed by one of the units. Returns the value in the smallest unit.
 fn parse_with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

@@ -1,5 +1,5 @@
-//! Settings that a file may contain but that this build does not support yet. The change that implements
-//! such a setting removes its row from [`UNSUPPORTED_FEATURES`]; no other module depends on the list.
+//! Settings that a file may contain but that this build does not support yet. A commit that implements such a setting
+//! must remove its row from [`UNSUPPORTED_FEATURES`]. No other module depends on the list.
 
 use super::problem::{ConfigProblem, SettingLines};
 use super::{Config, SourceConfig, StreamConfig};

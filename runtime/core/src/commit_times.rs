@@ -1,11 +1,11 @@
-//! The times of commits. After the store has lost commits, these times show when the loss began.
+//! The times of commits. If the store loses commits, these times show a moment that lies before all lost commits.
 
 use std::collections::VecDeque;
 
-/// Minimum time between two recorded commits, in ms.
+/// The minimum time between two recorded commits, in ms.
 const RECORD_INTERVAL_MS: u64 = 60_000;
-/// Maximum number of recorded commits: with a commit in each minute, the commits of an hour. A failover loses the
-/// commits of a shorter time.
+/// The maximum number of recorded commits. With one record per minute, the records reach back one hour or more. A
+/// failover loses only the commits of a much shorter time.
 const RECORDED_LIMIT: usize = 60;
 
 /// The numbers and times of some commits of one shard (slice of the store), the newest last.
@@ -13,8 +13,8 @@ const RECORDED_LIMIT: usize = 60;
 pub struct CommitTimes(VecDeque<(u64, u64)>);
 
 impl CommitTimes {
-    /// Records the time of a commit, in ms since the Unix epoch, if the last recorded time is at least a minute old.
-    /// The commit must be newer than all recorded commits.
+    /// Records the time of a commit, in ms since the Unix epoch, if the last recorded time is at least a minute
+    /// earlier. The commit must be newer than all recorded commits.
     pub fn record(&mut self, commit: u64, time: u64) {
         if self.0.back().is_none_or(|(_, last)| time >= last + RECORD_INTERVAL_MS) {
             self.0.push_back((commit, time));

@@ -1,11 +1,11 @@
 //! The assignment of partitions to instances. All instances compute the assignment from the same
 //! table and get the same result.
 //!
-//! Shares are even: any two instances that run a stream own the same number of its partitions, or one of them owns one
-//! more. An owner keeps a partition as long as its share has room for it, so that few partitions move. If several
-//! instances may own a partition, rendezvous hashing chooses one of them (Thaler and Ravishankar, "Using name-based
-//! mappings to increase hit rates", 1998). Rendezvous hashing alone would be uneven: with an average of ten partitions
-//! per instance, some instance would have about twenty.
+//! Shares are even: for each stream, the numbers of partitions that any two of its instances own differ by at most one.
+//! An owner keeps a partition as long as the owner's share has room for the partition, so that few partitions move. If
+//! several instances may own a partition, rendezvous hashing chooses one of them (Thaler and Ravishankar, "Using
+//! name-based mappings to increase hit rates", 1998). Rendezvous hashing alone would be uneven: with an average of ten
+//! partitions per instance, some instance would have about twenty.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,7 +74,8 @@ impl<'a> PartitionShares<'a> {
             let holder = held.get(&(stream, number)).and_then(|id| has.get_mut(id));
             holder.unwrap_or(&mut free).push(number);
         }
-        // Some instances get one partition more than others: those that own the most partitions of the stream now.
+        // If the division leaves a remainder, some instances get one partition more. These are the instances that now
+        // own the most partitions of the stream.
         let even = partitions as usize / of.len();
         let more = partitions as usize % of.len();
         let mut by_number: Vec<u64> = of.to_vec();
@@ -205,8 +206,8 @@ mod tests {
             let min = loads.values().min().unwrap();
             let max = loads.values().max().unwrap();
             assert!(max - min <= 1 && *max as usize <= even + 1, "step {step}: {min} to {max}");
-            // Only the share of the joining or leaving instance moves, and one partition more if the even share
-            // changes.
+            // Only the partitions of the joining or leaving instance move, and one partition more if the size of an
+            // even share changes.
             assert!(moved <= least + 1, "step {step}: {moved} moved, {least} had to");
             owners = next;
         }

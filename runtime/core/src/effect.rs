@@ -95,7 +95,7 @@ pub enum Effect {
 pub enum StopReason {
     /// A newer owner has claimed the partition.
     Fenced,
-    /// The store lacks this owner's last commit, or has another commit in its place, and the sequencer cannot recover
+    /// The store lacks this owner's last commit, or has another commit under its number. The sequencer cannot recover
     /// the lost commits.
     RolledBack {
         /// The shard that lacks commits.

@@ -160,8 +160,8 @@ impl Event {
         self.end
     }
 
-    /// Returns a digest of type and data. If two events of a key have the same sequence and the same digest, the
-    /// sequencer treats the second event as a repeat of the first.
+    /// Returns a digest of the type and the data. If two events of a key have the same sequence and the same digest,
+    /// the sequencer treats the second event as a repeat of the first.
     pub fn content(&self) -> u64 {
         self.content
     }

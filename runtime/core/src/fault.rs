@@ -1,8 +1,8 @@
 //! Deliberate faults in the sequencer's decisions. Tests activate these faults to prove that the checker of the
 //! simulator finds such errors. This module exists only with the feature `faults`, which is off by default.
 //!
-//! Faults that change only an input, an effect or a setting are outside the sequencer, in
-//! `tests/sim/src/boundary.rs`.
+//! The file `tests/sim/src/boundary.rs` defines the faults outside the sequencer, which change only an input, an effect
+//! or a setting.
 
 /// A deliberate fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,8 +22,8 @@ pub enum SequencerFault {
     BlockOthers,
     /// Neither an event's end mark nor a handler's outcome ends a key.
     ForgetTheEnd,
-    /// The sequencer executes the events of a key under an older rollout (an older choice of the handler version) than
-    /// the key's earlier events.
+    /// The sequencer executes events of a key although the key's earlier events were executed under a newer rollout (a
+    /// later choice of the handler version).
     IgnoreNewerVersion,
     /// The sequencer keeps the state of a key in memory after the store has refused a write of the key.
     KeepRefusedState,

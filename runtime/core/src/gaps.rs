@@ -1,12 +1,12 @@
-//! The history of a key's gaps: the missing events, the queried sources, and the result.
+//! The history of a key's gaps: the missing events, the replay sources that were queried, and how each gap ended.
 
 use std::sync::Arc;
 
 use crate::settings::SOURCES_LIMIT;
 
-/// The latest gaps of a key, the newest last. The history contains only gaps whose clock expired: the event was still
-/// missing after `gap.timeout`. Each commit clones the records of its keys, so clones share the list until one of them
-/// changes.
+/// The latest gaps of a key, the newest last. The history contains only gaps whose clock expired: their events were
+/// still missing after `gap.timeout`. Each commit clones the records of its keys. The clones are cheap, because they
+/// share one list until a clone changes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GapHistory(Option<Arc<Vec<GapEntry>>>);
 
@@ -127,8 +127,8 @@ impl GapEntry {
         let at =
             self.answers.iter().position(|known| known.source == *source).unwrap_or_else(|| {
                 if self.answers.len() >= SOURCES_LIMIT {
-                    // The list is full, so its first source was queried under earlier settings and is no longer
-                    // configured.
+                    // The list is full and lacks this source. At least one source in the list is therefore no longer
+                    // configured. Make room by removing the oldest entry.
                     self.answers.remove(0);
                 }
                 let source = Arc::clone(source);
@@ -159,8 +159,8 @@ impl GapEntry {
         until.saturating_sub(or_now(self.since)).saturating_add(self.waited)
     }
 
-    /// Returns an upper bound of the memory cost of the entry, in bytes. Does not scan the errors, because the
-    /// sequencer calls this function for every event.
+    /// Returns an upper bound of the memory cost of the entry, in bytes. For speed, counts the maximum length of each
+    /// error instead of its real length: the sequencer calls this function for every event.
     fn memory(&self) -> usize {
         size_of::<Self>() + self.answers.len() * (size_of::<SourceAnswers>() + Self::ERROR_LIMIT)
     }
@@ -188,9 +188,9 @@ impl GapHistory {
     }
 
     /// Removes the recorded gaps that begin at or after `from`, because their sequences were not settled and are
-    /// missing again. Returns the first of these gaps, extended to the last recorded sequence. If no gap begins there,
-    /// removes and returns the newest gap, if that gap is open and its last sequence is at least `from - 1`. If the
-    /// newest of the remaining gaps contains `from`, shortens that gap so that it ends at `from - 1`.
+    /// missing again. Returns the first of these gaps, extended to the last recorded sequence. If no gap begins at or
+    /// after `from`, removes and returns the newest gap instead, but only if that gap is open and its last sequence is
+    /// at least `from - 1`. If the newest remaining gap contains `from`, shortens that gap to end at `from - 1`.
     pub(crate) fn withdraw_from(&mut self, from: u64) -> Option<GapEntry> {
         self.iter().next_back().filter(|gap| gap.last.saturating_add(1) >= from)?;
         let entries = Arc::make_mut(self.0.as_mut()?);
@@ -221,8 +221,9 @@ impl GapHistory {
         }
     }
 
-    /// If a gap from `next` on has ended, replaces all gaps from `next` on by one open gap. The sequences from `next`
-    /// on are not settled yet, so the next owner may get another result for these sequences.
+    /// Reopens recorded gaps whose sequences are not settled yet, because the next owner may get another result for
+    /// these sequences. If a gap that reaches `next` or beyond has ended, merges the gaps that begin at `next` or later
+    /// into one open gap, and shortens earlier gaps to end before `next`.
     pub(crate) fn reopen_from(&mut self, next: u64) {
         let is_ahead = |gap: &GapEntry| gap.last >= next && !gap.end.is_open();
         if !self.iter().any(is_ahead) {
@@ -300,9 +301,9 @@ impl GapHistory {
             if entry.since == 0 && written.since == 0 {
                 entry.since = now;
             }
-            // The written gap may be longer than the rest that is still missing. The driver warns about each written
-            // gap without an end time. The driver has warned about the whole written gap. The rest of the gap gets its
-            // time now, because a second warning would follow otherwise.
+            // Some events of the written gap may have arrived since, so that only the rest of the gap is still missing.
+            // The driver warns about each written gap without an end time, and has already warned about the whole gap.
+            // The rest gets its end time here, so that no second warning follows.
             let is_rest = entry.end == GapEnd::Waiting && entry.last <= written.last;
             let is_same = (entry.first, entry.last) == (written.first, written.last);
             if (is_rest || is_same)

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 /// The stretches of a key, the newest last. A stretch is a run of consecutive ids with one timestamp. Each commit
-/// clones the records of its keys, so clones share the list until one of them changes.
+/// clones the records of its keys. The clones are cheap, because they share one list until a clone changes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IdTimes(Option<Arc<Vec<IdStretch>>>);
 
-/// A run of consecutive ids whose events settled within one quarter of the time `id_ttl`. The run ends before the first
-/// sequence of the next stretch.
+/// A run of consecutive ids. The events of these ids settled within a period of a quarter of `id_ttl`. The run ends
+/// before the first sequence of the next stretch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdStretch {
     /// The first sequence of the run.
@@ -44,8 +44,8 @@ impl IdTimes {
         }
     }
 
-    /// Records that a commit at `now` settles events from sequence `from` on. Starts a new stretch if the newest one
-    /// began a quarter of `ttl` ago or earlier.
+    /// Records that a commit at `now` settles events from sequence `from` on. Starts a new stretch if the newest
+    /// stretch began a quarter of `ttl` ago or earlier.
     pub(crate) fn record_commit(&mut self, from: u64, now: u64, ttl: u64) {
         let newest = self.iter().next_back();
         if newest.is_some_and(|last| last.since == 0 || now < last.since.saturating_add(span(ttl)))
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn id_is_young_for_its_ttl_and_at_most_a_quarter_longer() {
+    fn id_is_remembered_for_its_ttl_and_at_most_a_quarter_longer() {
         let times: Vec<u64> = (0..500).map(|number| 1 + 7 * number).collect();
         for (count, last) in (1..).zip(&times) {
             let ids = settled(times[..count].iter().copied());
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn key_has_few_stretches_and_none_without_ids() {
+    fn stretches_are_limited_and_forgotten_with_their_ids() {
         let mut ids = settled((1..100_000).step_by(100));
         assert_eq!(ids.iter().len(), IdTimes::LIMIT);
         let newest = *ids.iter().next_back().expect("a stretch");

@@ -9,7 +9,7 @@ use crate::turn::{AttemptToken, TurnResult};
 use crate::version::Rollout;
 
 /// The first spilled events of a key from the requested sequence on, in ascending order. Spilled events are events that
-/// the store holds until they can run. The `bool` is `true` if the key has no spilled event after them.
+/// the store holds until they can run. The `bool` is `true` if the key has no spilled event after these events.
 pub type SpillPage = (Vec<(u64, Arc<Event>)>, bool);
 
 /// An input of a sequencer. Some inputs are completions: a completion answers an [`Effect`](crate::Effect), and carries

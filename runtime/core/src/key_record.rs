@@ -119,8 +119,8 @@ impl KeyRecord {
         if self.incarnation == 0 {
             self.incarnation = now;
         }
-        let tries =
-            [&*self, written].map(|job| (job.next, job.park_count, job.attempts, &job.failure));
+        let tries = [&*self, written]
+            .map(|record| (record.next, record.park_count, record.attempts, &record.failure));
         if tries[0] == tries[1]
             && let Some(trouble) = &mut self.failure
             && trouble.since == 0
@@ -258,7 +258,8 @@ impl SpillExtent {
 /// event with the same sequence but other content. For this purpose, 32 bits per digest are enough. At the default
 /// length of 64 digests, the list costs 256 bytes per key record.
 ///
-/// Each commit clones the records of its keys, so clones share the list until one of them changes.
+/// Each commit clones the records of its keys. The clones are cheap, because they share one list until a clone changes
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ContentDigests(Arc<VecDeque<u32>>);
 
@@ -318,8 +319,8 @@ impl ContentDigests {
         }
     }
 
-    /// Returns whether `content` differs from the settled content of `sequence`. Returns `None` if the list does not
-    /// contain the digest.
+    /// Returns whether `content` differs from the content of the event that was settled with this sequence. Returns
+    /// `None` if the list does not contain the digest of that event.
     pub fn differs(&self, next: u64, sequence: u64, content: u64) -> Option<bool> {
         let settled = *self.0.get(self.position(next, sequence)?)?;
         (settled != Self::UNSEEN).then(|| settled != Self::short(content))
@@ -327,7 +328,7 @@ impl ContentDigests {
 }
 
 /// The sequences that were skipped because their event never arrived, as ranges (first, last) in ascending order. Few
-/// keys have such ranges. Clones share the list until one of them changes.
+/// keys have such ranges. Clones share one list until a clone changes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SkippedRanges(Option<Arc<Vec<(u64, u64)>>>);
 
@@ -390,7 +391,7 @@ impl SkippedRanges {
 /// The id of an event that a `fifo` stream accepted, with the sequence that Ordain assigned to the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AcceptedId {
-    /// The assigned sequence.
+    /// The sequence that Ordain assigned to the event.
     pub sequence: u64,
     /// The digest of the id: [`Event::id_digest`].
     pub id: u64,
@@ -428,7 +429,7 @@ pub enum WriteCondition {
     /// The key record exists, belongs to this partition, has this `next`, and has the same [`KeyRecord::takeovers`] as
     /// the record in the write. `next` alone is not sufficient: another partition may take the key over and spill
     /// events of the key without changing `next`. If the key then returns to this partition, only the number of
-    /// take-overs shows the lane that the spilled events may have changed since the lane loaded the key.
+    /// take-overs reveals that the spilled events may have changed since the lane loaded the key.
     Next(u64),
 }
 
@@ -460,8 +461,8 @@ pub struct KeyWrite {
     /// The time from the commit until the owner must process the key again, in ms. The write sets the key's entry in
     /// the due index, which the owner reads. `None` if the key needs no such entry.
     pub due_in: Option<u64>,
-    /// The time from the commit until the store removes the key record, in ms, if no later write prevents it. `None` if
-    /// the store keeps the record for ever.
+    /// The time from the commit until the store removes the key record, in ms. A later write replaces this time. `None`
+    /// if the store keeps the record for ever.
     pub expire_in: Option<u64>,
 }
 
@@ -485,8 +486,7 @@ pub struct EmittedMessage {
 pub struct Batch {
     /// The shard of the commit.
     pub shard: u32,
-    /// The previous commit number of this (partition, shard) plus one. A repeated batch keeps its
-    /// number.
+    /// The number of the previous commit of this partition and shard, plus one. A repeated batch keeps its number.
     pub number: u64,
     /// The writes, at most one per key.
     pub writes: Vec<KeyWrite>,
@@ -523,7 +523,7 @@ pub enum CommitReply {
     Applied(AppliedCommit),
     /// A newer owner has claimed the partition.
     Fenced,
-    /// The store lacks this owner's last commit, or has another commit in its place.
+    /// The store lacks this owner's last commit, or has another commit under its number.
     RolledBack {
         /// The state that the store found, as text.
         found: String,
@@ -581,7 +581,7 @@ pub enum WriteRefusal {
 /// A key record as loaded from the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeySnapshot {
-    /// The record.
+    /// The record, without the state and the ids.
     pub record: KeyRecord,
     /// The state of the handler; `None` if the key has no state.
     pub state: Option<Bytes>,

@@ -38,7 +38,8 @@ pub struct ProducerHistory<C, W> {
     newest: Witnesses<W>,
     /// The shards that lack their witness.
     lacking: BTreeSet<u32>,
-    /// The number of calls that the producer has written again since the check that found the shards in `lacking`.
+    /// The number of calls that the producer has written again since a check found that the shards in `lacking` lack
+    /// their witnesses.
     rewritten: usize,
     /// The witnesses of the calls that were written again.
     renewed: Witnesses<W>,
@@ -77,8 +78,8 @@ impl<C, W: Clone> ProducerHistory<C, W> {
     }
 
     /// Adds a call whose events are in the store, and its newest event in each shard. Returns the calls that the
-    /// history had to forget because memory is needed, each with the time when the store answered it. The store may
-    /// still lose the events of these calls.
+    /// history had to forget to free memory, each with the time when the store answered it. The store may still lose
+    /// the events of these calls.
     pub fn add(
         &mut self,
         call: C,
@@ -96,8 +97,8 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         dropped
     }
 
-    /// Forgets the oldest call although the store may still lose it, because memory is needed. Returns the call, and
-    /// the time when the store answered it.
+    /// Forgets the oldest call to free memory, although the store may still lose this call. Returns the call, and the
+    /// time when the store answered it.
     pub fn drop_oldest(&mut self, now: u64) -> Option<(C, u64)> {
         let oldest = self.forget_oldest()?;
         self.dropped_at = Some(now);
@@ -157,11 +158,11 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         self.calls.get(self.rewritten).map(|written| (&written.call, &self.lacking))
     }
 
-    /// Records that the producer has again written the call that [`Self::next_lost`] returned. `call` replaces the call
-    /// in memory; it has the form in which the store has the call now. `at` is the time of the write if the store had
-    /// lost events of the call, and `None` if the store still had all events of the call. The old witnesses stay until
-    /// the store has all calls again. If the producer fails before that time, the store therefore still refuses its new
-    /// events.
+    /// Records that the producer has again written the call that [`Self::next_lost`] returned. `call` has the form in
+    /// which the store has the call now, and replaces the call in memory. `at` is the time of the write if the store
+    /// had lost events of the call, and `None` if the store still had all events of the call. The old witnesses stay
+    /// until the store has all calls again. If the producer cannot write one of the calls again, the store therefore
+    /// refuses new events of the producer, because a shard still lacks its old witness.
     pub fn written_again(&mut self, call: C, witnesses: BTreeMap<u32, W>, at: Option<u64>) {
         if let Some(written) = self.calls.get_mut(self.rewritten) {
             written.call = call;
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn doubt_follows_from_breaks_and_time() {
+    fn disconnects_and_time_cause_doubt() {
         let mut history = history();
         history.checked(3, 1_000);
         assert!(!history.is_in_doubt(3, 1_000 + CHECK_INTERVAL_MS - 1));

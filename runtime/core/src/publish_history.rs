@@ -117,9 +117,9 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
     }
 
     /// Returns the two values that the next call names: the last outbox position that the store must have, and the last
-    /// commit whose messages the store may forget. This commit is `done`, the last commit of the outbox whose messages
-    /// are all published. But while the owner has lost parts to send again, this commit is earlier than the first
-    /// commit of these parts, because the store must recognize their messages if a call is repeated.
+    /// commit whose messages the store may forget. Normally the second value is `done`, the last commit of the outbox
+    /// whose messages are all published. But while lost parts wait to be sent again, the second value is lower than the
+    /// first commit of these parts, because the store must recognize their messages if a call is repeated.
     pub fn next_call(&self, done: u64) -> (Option<OutboxPosition>, u64) {
         let first = self.lost.front().map(|lost| lost.entry.chunk.position().commit);
         let known = first.map_or(done, |first| done.min(first.saturating_sub(1)));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_parts_go_before_new_ones_under_their_numbers() {
+    fn lost_chunks_are_sent_first_with_their_numbers() {
         let mut history = history("aaa");
         assert_eq!(history.roll_back_to(Some(place(1))), Some(2));
         let new = [part(4, 'a')];
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn message_behind_a_changed_number_asks_for_a_new_one() {
+    fn message_after_a_changed_number_requests_a_new_number() {
         let mut history = history("abab");
         assert_eq!(history.roll_back_to(None), Some(4));
         let first: Vec<TestChunk> = history.next_chunks(&[]).take(1).cloned().collect();
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_number_counts_in_later_calls() {
+    fn changed_number_affects_later_calls() {
         let mut history = history("abba");
         assert_eq!(history.roll_back_to(None), Some(4));
         let mut answer_next = |number: u64| {
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn forgotten_parts_cannot_be_given_again() {
+    fn forgotten_chunks_cannot_be_sent_again() {
         let mut small = history("a");
         let mut large = history("aaa");
         PublishHistory::limit_bytes([&mut small, &mut large].into_iter(), 25);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn doubt_follows_from_breaks_and_time() {
+    fn disconnects_and_time_cause_doubt() {
         let mut history = history("a");
         history.record_check(3, 1_000);
         assert!(!history.is_in_doubt(3, 1_000 + CHECK_INTERVAL_MS - 1));

@@ -103,8 +103,8 @@ pub struct QueueCursor {
     /// have had other entries between them.
     delivered: VecDeque<QueueRun>,
     /// The numbers and histories of late entries: unfinished entries that the cursor delivered after entries with
-    /// higher numbers. The store had removed the late entries. After the store went back in time, the late entries were
-    /// in the queue again.
+    /// higher numbers. The store had removed a late entry, then went back in time, and so had the entry in the queue
+    /// again. The cursor no longer remembered that it had delivered the entry.
     late: BTreeMap<u64, u64>,
     /// The entries that writers of this process have put into the queue and that the cursor has not read yet.
     expected: VecDeque<ExpectedRun>,
@@ -281,8 +281,8 @@ impl QueueCursor {
         self.recount.get_or_insert_default();
     }
 
-    /// Records that the store went back in time, and that `lost` lost entries were reported. Begins a recount if none is
-    /// running.
+    /// Records that the store went back in time. `lost` is the number of lost entries that were reported. Begins a
+    /// recount if none is running.
     pub fn confirm_rollback(&mut self, lost: u64) {
         if self.recount.is_none() {
             self.suspect_rollback();
@@ -569,7 +569,8 @@ mod tests {
         assert_eq!(cursor.take_recount(), Some(QueueRecount { safe: 3, lost: 2 }));
     }
 
-    /// A broken connection alone does not mean that the store went back in time, so its recount has no result.
+    /// A broken connection alone does not mean that the store went back in time. The recount after a broken connection
+    /// therefore has no result.
     #[test]
     fn recount_without_a_rollback_has_no_result() {
         let mut cursor = QueueCursor::default();

@@ -3,12 +3,12 @@
 //! rollout from the offers of all instances. If several instances send a rollout to the store, the store accepts one of
 //! these rollouts.
 //!
-//! The instances choose the highest offered version as soon as one of them offers it. Until an instance offers a higher
-//! version, the instances keep the chosen version as long as any instance offers this version. When no instance offers
-//! the chosen version any more, an instance may choose an older version only in two cases: this instance offered the
-//! chosen version and has lost its file, or no other instance offered the chosen version when this instance started.
-//! The restriction has two reasons: a crashed instance may return with the file, and an older version may be unable to
-//! read states that the newer version has written.
+//! The instances choose the highest offered version as soon as one of them offers it. The chosen version stays while at
+//! least one instance offers it and no instance offers a higher version. When no instance offers the chosen version any
+//! more, an instance may choose an older version only in two cases: this instance offered the chosen version and has
+//! lost its file, or no other instance offered the chosen version when this instance started. The restriction has two
+//! reasons: a crashed instance may return with the file, and an older version may be unable to read states that the
+//! newer version has written.
 
 use crate::{Build, Rollout, split_version};
 
@@ -22,7 +22,7 @@ pub struct RolloutView<'a> {
     /// The builds that the other instances offer.
     pub other_builds: &'a [Build],
     /// `true` if this instance may replace the last rollout by an older version. Even then, this instance replaces the
-    /// rollout only if no instance offers its build.
+    /// rollout only if no instance offers the build of the rollout.
     pub may_roll_back: bool,
     /// The highest rollout number that this instance knows. If the store went back in time (lost its newest writes),
     /// the rollout in the store has a lower number.
@@ -58,7 +58,7 @@ impl RolloutMemory {
     }
 
     /// Returns the next rollout, or `None` if the last rollout, `current`, stays. `may_become_usable` is `true` if only
-    /// a temporary fault of its machine prevents this instance from using the version of the last rollout. In this
+    /// a temporary fault of this machine prevents the instance from using the version of the last rollout. In this
     /// case, the stream must not return to a lower version.
     pub fn next(
         &mut self,
@@ -100,12 +100,12 @@ pub fn next_rollout(view: &RolloutView<'_>) -> Option<Rollout> {
         newest_number: newest,
     } = *view;
     let last = decided.map_or(0, |decided| decided.number);
-    let generation = newest.max(last) + 1;
-    if generation >= Rollout::NUMBER_END {
+    let number = newest.max(last) + 1;
+    if number >= Rollout::NUMBER_END {
         // No stream can reach this number, so the number comes from a damaged record.
         return None;
     }
-    let next = |build: &Build| Rollout { number: generation, build: build.clone() };
+    let next = |build: &Build| Rollout { number, build: build.clone() };
     let (my_name, my_semver) = split_version(&mine.version);
     let highest = || {
         let of_mine = others.iter().filter(|build| split_version(&build.version).0 == my_name);
@@ -120,7 +120,7 @@ pub fn next_rollout(view: &RolloutView<'_>) -> Option<Rollout> {
     let is_offered = *mine == decided.build || others.contains(&decided.build);
     // The stream has another handler now.
     let is_other = my_name != name;
-    // The store went back in time: it has lost a newer rollout than this one.
+    // The store went back in time: it has lost a rollout that was newer than the stored rollout.
     let is_lost = last < newest;
     if !is_offered && (may_go_back || is_other || is_lost) {
         return highest();
@@ -138,8 +138,8 @@ mod tests {
         Build { version: version.into(), digest: FileDigest([version.len() as u8; 32]) }
     }
 
-    fn decided(generation: u64, version: &str) -> Rollout {
-        Rollout { number: generation, build: build(version) }
+    fn decided(number: u64, version: &str) -> Rollout {
+        Rollout { number, build: build(version) }
     }
 
     /// Returns the rollout that an instance computes if it offers `mine`, the other instances offer
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_permitted_instance_goes_back() {
+    fn only_permitted_instance_rolls_back() {
         let back = Some("a@1.0.0".to_owned());
         assert_eq!(answer("a@2.0.0", "a@1.0.0", &["a@1.0.0"], false), None);
         assert_eq!(answer("a@2.0.0", "a@1.0.0", &["a@1.0.0"], true), back);

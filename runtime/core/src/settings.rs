@@ -46,8 +46,8 @@ pub struct SequencerSettings {
     pub max_outbox: usize,
     /// `true` if dead letters are forwarded: published like the messages of handlers.
     pub forward_letters: bool,
-    /// The maximum number of events in memory of a blocked key: a key that holds events which cannot run now. The
-    /// sequencer moves further events of the key into the store.
+    /// The maximum number of events that a blocked key has in memory. A blocked key holds events which cannot run now.
+    /// The sequencer moves further events of the key into the store.
     pub lane_buffer: usize,
     /// The time that the oldest unacknowledged delivery may wait for its acknowledgement. After this time, the
     /// sequencer moves the events of the delivery's key from memory into the store, and can then acknowledge the

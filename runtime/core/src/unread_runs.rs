@@ -12,9 +12,9 @@ use std::ops::RangeInclusive;
 
 use crate::queue::{QueueLoss, QueueRun, RUNS_LIMIT};
 
-/// If the record of the writer is missing, and the store had the record within this time, in ms, then the store has
-/// lost the record. Otherwise the record may have expired. The store keeps a record for at least half an hour after a
-/// call.
+/// The time, in ms, for which a record certainly does not expire. If the record of the writer is missing, and the store
+/// last had the record within this time, the store has lost the record. Otherwise the record may have expired. The
+/// store keeps a record for at least half an hour after a call.
 const RECORD_AGE_LIMIT: u64 = 20 * 60 * 1_000;
 
 /// The numbers of the calls of one writer that a shard (a slice of the store) has processed.
@@ -43,8 +43,8 @@ impl WriterCalls {
     }
 }
 
-/// The runs of one queue that no reader of this process expects. Each call of the writer makes at most one run. There are
-/// at most `RUNS_LIMIT` runs: above the limit, the oldest runs are dropped, and their loss is not counted.
+/// For one queue, the runs that no reader of this process expects. Each call of the writer makes at most one run. There
+/// are at most `RUNS_LIMIT` runs: above the limit, the oldest runs are dropped, and their loss is not counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct UnreadRuns {
     /// The runs, each with the time when the writer put it into the queue, in ms since 1970. The runs are in the order
@@ -87,8 +87,8 @@ impl UnreadRuns {
     }
 
     /// Compares the runs with the record of the writer. Removes the runs that the store has lost, and returns their
-    /// loss. Also removes the runs that another reader has removed from the queue. `asked` is the result of
-    /// [`Self::calls`] from before the request for the record. Runs of later calls stay, because the record need not
+    /// loss. Also removes the runs that another reader has removed from the queue. `asked` is the result that
+    /// [`Self::calls`] returned before the record was requested. Runs of later calls stay, because the record need not
     /// contain these calls. `stored` is the record. `first` is the number of the first entry in the queue, or of the
     /// next entry if the queue is empty.
     pub fn check(
@@ -158,7 +158,7 @@ mod tests {
         let asked = unread.calls();
         assert_eq!(unread.check(&asked, &stored(&[1..=4]), 4, NOW), None);
         assert_eq!(left(&unread), [2, 3, 4], "an entry of call 2 waits");
-        // The store has lost calls 3 and 4. Call 5 has their numbers.
+        // The store has lost calls 3 and 4. The entries of call 5 now have the numbers of the lost entries.
         add(&mut unread, run(6, 9, 5));
         let asked = unread.calls();
         let lost = unread.check(&asked, &stored(&[1..=2, 5..=5]), 6, NOW);
@@ -181,7 +181,7 @@ mod tests {
     /// The answers to some calls never arrived. The decision about the other calls is the same whether or not the
     /// record contains the unanswered calls.
     #[test]
-    fn calls_without_an_answer_make_no_difference() {
+    fn unanswered_calls_do_not_affect_the_result() {
         for record in [&[1..=5][..], &[1..=1, 3..=3, 5..=5]] {
             let mut unread = runs([run(1, 1, 1), run(8, 8, 5), run(4, 4, 3)]);
             let asked = unread.calls();
@@ -192,7 +192,7 @@ mod tests {
 
     /// If the store answered a call after it had returned the record, the record may lack this call.
     #[test]
-    fn newer_calls_are_not_judged() {
+    fn newer_calls_are_not_checked() {
         let mut unread = runs([run(1, 1, 1)]);
         let asked = unread.calls();
         add(&mut unread, run(2, 2, 2));
@@ -200,7 +200,8 @@ mod tests {
         assert_eq!(left(&unread), [2]);
     }
 
-    /// A reader has read some entries of a call before it puts the call back. Only the unread entries count as lost.
+    /// A reader has read some entries of a call, and then puts the rest of the call back. Only the unread entries count
+    /// as lost.
     #[test]
     fn read_entries_of_a_call_are_not_lost() {
         let mut unread = runs([run(8, 9, 2)]);

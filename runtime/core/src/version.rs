@@ -25,7 +25,7 @@ pub fn split_version(version: &str) -> (&str, Option<semver::Version>) {
     }
 }
 
-/// A rollout: the record in the store that names the build that executes the events of a stream.
+/// A rollout: a record in the store. The record names the build that executes the events of a stream.
 ///
 /// Each rollout of a stream has a higher number than the previous rollout. A key record contains the number of the
 /// rollout under which the key's last event was executed, and the store rejects a commit under an older rollout. A key

@@ -87,8 +87,7 @@ pub struct Driver {
     /// The number of the store's disconnects that the driver has reported to the sequencer.
     disconnects: u64,
     rollback_tracker: RollbackTracker,
-    /// `true` when the driver only waits until the store has all commits and the last checkpoint, before the driver
-    /// ends.
+    /// `true` once the driver is ending. It then only waits until the store has all commits and the last checkpoint.
     ending: bool,
     failed: Option<DriverError>,
     metrics: Arc<PartitionMetrics>,
@@ -106,8 +105,8 @@ struct RollbackTracker {
 }
 
 impl Driver {
-    /// Runs the driver. Returns when the partition is to be released, when nothing is left to do in a run with `once`,
-    /// or after a failure.
+    /// Runs the driver. Returns in one of three cases: this instance must release the partition, nothing is left to do
+    /// in a run with `once`, or the driver failed.
     pub async fn run(config: DriverConfig) -> Result<Stats, DriverError> {
         let DriverConfig { mut completions, mut source, mut inbox, .. } = config;
         let DriverConfig { mut version, mut may_end, once, .. } = config;
@@ -149,7 +148,8 @@ impl Driver {
         };
         driver.begin(config.backlog, once && source.is_fed_locally);
         let mut parked = driver.search_parked_keys(rollout.as_deref().filter(|_| retries_parked));
-        // The highest rollout number that this driver has received from `version` or has requested from it.
+        // The highest rollout number that `version` has sent to this driver, or that this driver has requested from
+        // `version`.
         let mut newest_known = rollout.as_ref().map_or(0, |rollout| rollout.number);
         let mut completed = Vec::with_capacity(COMPLETION_BATCH_LIMIT);
         let mut phases = driver.handle.ownership.phases();
@@ -344,8 +344,8 @@ impl Driver {
             StoreReply::Checkpoint(Ok(true)) => self.delivery_tracker.record_checkpoint(),
             StoreReply::Checkpoint(Ok(false)) => {
                 self.delivery_tracker.record_failed_checkpoint();
-                // The partition may have another owner, or the store may have lost the claim, so the sequencer must
-                // check the shards.
+                // The store refused the checkpoint. The partition may have another owner, or the store may have lost
+                // the claim, so the sequencer must check the shards.
                 self.sequencer.handle(now, Input::StoreMayHaveRolledBack);
             }
             StoreReply::Checkpoint(Err(error)) => self.failed = Some(error.into()),
@@ -440,8 +440,8 @@ impl Driver {
             self.delivery_tracker.next_checkpoint_at().filter(|_| !self.sequencer.in_doubt());
         let publish_deadline = self.unpublished.filter(|_| self.sequencer.drained());
         let publish_deadline = publish_deadline.map(|(_, since)| since + PUBLISH_IDLE_TIMEOUT);
-        // After this deadline, a driver that is ending waits only for the store, so the deadline must not wake the
-        // driver again.
+        // After this deadline, a driver that is ending waits only for the store. Leave the past deadline out, because
+        // it would wake the driver again and again.
         let publish_deadline = publish_deadline.filter(|at| !self.ending || *at > Instant::now());
         [timeout, save_at, publish_deadline].into_iter().flatten().min().unwrap_or(never)
     }

@@ -19,7 +19,9 @@ fn tls() -> TlsConfig {
     static ROOTS: LazyLock<RootCerts> = LazyLock::new(|| {
         let found = rustls_native_certs::load_native_certs();
         for error in &found.errors {
-            tracing::warn!("trusted certificates of this machine unreadable: {error}");
+            tracing::warn!(
+                "cannot read all trusted certificates of this machine: {error}; https requests may fail"
+            );
         }
         RootCerts::from(
             found.certs.iter().map(|certificate| Certificate::from_der(certificate).to_owned()),

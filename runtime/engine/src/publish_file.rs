@@ -134,8 +134,9 @@ async fn publish_once(
         let opened = File::open(&canonical_path).map_err(read_error)?;
         let mut of_file = Checkpoints::read(publisher, &canonical_path).await?;
         position = of_file.position(path, &opened).map_err(read_error)?;
-        // First write a checkpoint of this run. If the store loses this checkpoint later, it has gone back in time, and
-        // may also have lost events that an earlier run published after its own checkpoints.
+        // First write a checkpoint of this run. If the store loses this checkpoint later, the store has gone back in
+        // time. It may then also have lost events of an earlier run, which that run published after its last
+        // checkpoint.
         let print = read_fingerprint(&opened, position).map_err(read_error)?;
         if !of_file.put(publisher, position, print).await? {
             return Ok(PublishEnd::StoreRolledBack);
@@ -222,8 +223,8 @@ impl Checkpoints {
                 tracing::warn!(
                     file = %path.display(),
                     line = position.line + 1,
-                    "the last run ended early, or the store has lost events of the last run: continuing at this line; \
-                     the store recognises repeated events by their ids, but only within `retain`"
+                    "the last run ended early, or the store has lost events of the last run: publishing from \
+                     this line on; the store recognises repeated events by their ids, but forgets ids that are older than `retain`"
                 );
                 position
             }
@@ -231,7 +232,7 @@ impl Checkpoints {
                 tracing::warn!(
                     file = %path.display(),
                     "the file changed, or is another file than in the last run: publishing from its beginning; the \
-                     store recognises repeated events by their ids, but only within `retain`"
+                     store recognises repeated events by their ids, but forgets ids that are older than `retain`"
                 );
                 FilePosition::default()
             }

@@ -159,7 +159,8 @@ impl ReplaySources {
             tracing::error!(
                 stream = &*partition.stream,
                 key = &**key,
-                "stored copies of missing events unreadable: {words}; trying the other replay sources, if any"
+                "cannot search the store for missing events of the key, because stored data is unreadable: {words}; \
+                 trying the other replay sources, if any"
             );
             ReplayAnswer::failed(words)
         })

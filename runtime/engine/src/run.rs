@@ -80,9 +80,9 @@ pub enum RunError {
     /// The driver of a partition failed.
     #[error("stream {stream}")]
     Driver {
-        /// The stream.
+        /// The stream of the partition.
         stream: Arc<str>,
-        /// The reason.
+        /// The reason why the driver failed.
         source: DriverError,
     },
     /// A run with `--once` lacks the handler version for a stream's events.
@@ -91,7 +91,7 @@ pub enum RunError {
          process, or stop the processes that have it"
     )]
     VersionMissing {
-        /// The stream.
+        /// The stream whose handler version is missing.
         stream: Arc<str>,
         /// The reason why this process lacks the version.
         reason: String,
@@ -159,8 +159,8 @@ pub fn check_once_sources(loaded: &LoadedConfig) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Returns whether the configuration has a stream that receives its events from other streams. A stream with this
-/// source may receive events until the partitions of all streams are idle.
+/// Returns whether the configuration has a stream that receives its events from other streams. Such a stream may
+/// receive events until the partitions of all streams are idle.
 fn has_stream_source(loaded: &LoadedConfig) -> bool {
     loaded.config.streams.values().any(|stream| matches!(stream.source, SourceConfig::Stream(_)))
 }

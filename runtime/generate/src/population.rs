@@ -1,6 +1,6 @@
-//! The keys in use: either further events of the key are to be generated, or lines of the key are in transit. Each key
-//! with further events has a slot, and the chooser of keys selects a slot. An order that has ended releases its slot to
-//! a new order. The memory of the ended order is released after its last line is written.
+//! The keys in use. A key is in use while further events of the key are to be generated, or lines of the key are in
+//! transit. Each key with further events has a slot, and the chooser of keys selects a slot. An order that has ended
+//! releases its slot to a new order. The memory of the ended order is released after its last line is written.
 
 use std::ops::{Index, IndexMut};
 

@@ -21,7 +21,7 @@ pub trait LoadObserver {
     fn before(&mut self, index: u64, after: Duration, out: &mut dyn Write) -> io::Result<()>;
 }
 
-/// The observer of a caller that needs only the bytes.
+/// An observer that does nothing, for a caller that needs only the bytes.
 impl LoadObserver for () {
     fn before(&mut self, _: u64, _: Duration, _: &mut dyn Write) -> io::Result<()> {
         Ok(())
@@ -43,7 +43,8 @@ pub fn generate_to<'a>(
         lines: LineFormatter::new(load),
         channel: FaultyChannel::new(load),
         keys: Population::new(load),
-        // The last event of each key is known only after all choices of keys, so this counts the choices in advance.
+        // The last event of each key is known only after all choices of keys, so `keys::count` makes all choices in
+        // advance.
         remaining_events: if load.end_of_sequence { keys::count(load) } else { Vec::new() },
     };
     run.manifest

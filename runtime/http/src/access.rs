@@ -24,7 +24,7 @@ pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The access rule of a listener.
 #[derive(Debug)]
 pub(crate) struct AccessRule {
-    /// The listener's section of the configuration, without brackets.
+    /// Name of the listener's section in the configuration: `admin` or `ingress`.
     pub(crate) section: &'static str,
     /// The token that a caller must present.
     pub(crate) token: Option<Secret>,

@@ -1,6 +1,6 @@
-//! The operators' listener: metrics, health, read access to streams, keys, dead letters and handlers, and actions. Only
-//! the module `actions` may change data. HTTP callers must never delay the processing of events, so this module limits
-//! the number of connections and store queries, and the duration of connections and requests.
+//! The operators' listener: serves metrics and health, lists streams, keys, dead letters and handlers, and performs
+//! actions. Only the module `actions` may change data. HTTP callers must never delay the processing of events, so this
+//! module limits the number of connections and store queries, and the duration of connections and requests.
 
 mod actions;
 mod health;
@@ -37,7 +37,7 @@ const DEFAULT_ADDRESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7070);
 
 /// Maximum number of store queries at one time, because each query may return a page of several MiB. A query counts
-/// until its response is sent.
+/// against this limit until its response is sent.
 const QUERY_LIMIT: usize = 8;
 
 /// Limits for operators, dashboards and probes, which open few connections. The limit of the header size leaves room

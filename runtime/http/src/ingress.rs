@@ -118,8 +118,8 @@ impl IngressListener {
         let Settings { listen, token, request_size, in_flight } = settings;
         let mut streams = BTreeMap::new();
         for (name, stream) in &config.streams {
-            // Without `[ingress]`, only the permissions of the broker decide which programs publish to its exchanges,
-            // so streams of the broker accept no events over HTTP.
+            // Without `[ingress]`, streams of the broker accept no events over HTTP: only the permissions of the broker
+            // then decide which programs publish to its exchanges.
             if config.ingress.is_none() && matches!(stream.source, SourceConfig::Amqp(_)) {
                 continue;
             }
@@ -303,8 +303,8 @@ impl IngressState {
         Ok(())
     }
 
-    /// Reads a whole body, and takes memory permits for its bytes when they arrive. A client that only announces bytes
-    /// therefore takes no permits. Returns the body and its permits.
+    /// Reads a whole body, and takes memory permits for its bytes when they arrive. A client that announces a large
+    /// body and does not send it therefore takes no permits. Returns the body and its permits.
     async fn body(
         &self,
         body: Body,

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 pub use data::JsonData;
 pub use instances::{InstanceOverview, InstanceRow, InstancesPage, PartitionRow, ScaleReport};
-pub use key::{AnswersRow, GapRow, HeldRow, KeyRow, KeysPage, TroubleRow};
+pub use key::{AnswersRow, FailureRow, GapRow, HeldRow, KeyRow, KeysPage};
 pub use letter::{DeadPage, EventRow, LetterRow};
 pub use plugins::{
     FileRow, PluginRow, PluginsPage, RefusedRow, inspect_file, plugins_page, running_plugins_page,
@@ -52,8 +52,8 @@ pub fn to_json(shown: &impl Serialize) -> String {
 /// Returns the error for a key that does not exist.
 pub fn no_key(stream: &str, key: &str) -> String {
     format!(
-        "key {key:?} of stream {stream} was never committed or held, or its record was removed; a new key is listed \
-         after its first event was executed, or after `spill_after`"
+        "key {key:?} of stream {stream} was never committed or held, or its record was removed; a new key appears \
+         in the list after its first event was executed, or after `spill_after`"
     )
 }
 

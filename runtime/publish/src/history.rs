@@ -18,7 +18,8 @@ use ordain_store::{AssignItem, Destination, Witness};
 /// keeps its events for less than [`HISTORY_AGE`].
 const HISTORY_BYTES: usize = 16 << 20;
 /// The time for which events stay in memory: longer than a failover takes. The store must remember the ids of the
-/// events for longer than this time.
+/// events for longer than this time, so that it recognises the events that it still has when the publisher writes them
+/// again.
 const HISTORY_AGE: Duration = Duration::from_mins(2);
 
 /// A call that wrote events to the store.
@@ -130,7 +131,8 @@ impl PublishedCalls {
         Ok(())
     }
 
-    /// Writes, in their order, all events of the history that the store has lost.
+    /// Writes the events that the store has lost again, in their order, and verifies that the store then has all events
+    /// of the history.
     pub(crate) async fn put_lost_again(
         &mut self,
         assigner: &EventAssigner,
@@ -146,7 +148,7 @@ impl PublishedCalls {
             self.rewinds += 1;
             match self.put_calls_again(assigner).await {
                 Ok(()) => self.log_restored(&assigner.policy.destination),
-                // The store went back in time again during the repetition.
+                // The store went back in time again during this write, so the loop checks the shards once more.
                 Err(AssignError::RolledBack) => {}
                 failed => return failed,
             }
@@ -219,17 +221,18 @@ impl PublishedCalls {
                 events,
                 %since,
                 cloudevent = record(&self.stream, IncidentSubject::Publisher, &incident),
-                "the store went back in time, and older events of this publisher are no longer in memory (limit: 16 \
-                 MiB): some of them may be lost; publish the events of the last two minutes again, with their ids"
+                "the store went back in time. This publisher keeps at most 16 MiB of its events in memory and has \
+                 dropped older ones: some of the dropped events may be lost. Publish the events of the last two \
+                 minutes again, with their ids"
             );
         }
         if changed > 0 {
             tracing::error!(
                 %to,
                 events = changed,
-                "lost events were written again under new numbers, because other events have the old numbers, or \
-                 because older events are lost and no longer in memory: check the receivers for numbers that two \
-                 events share"
+                "the store had lost events, and this publisher wrote them again. Some got new numbers, because other \
+                 events have the old ones, or because older events are lost. Check whether a receiver has two events \
+                 with the same number"
             );
         }
     }

@@ -103,9 +103,9 @@ pub struct NumberedMessages {
     pub shard: u32,
     /// The shard of the commits that emitted the messages.
     pub outbox: u32,
-    /// The commit after the last commit of which the shard still has a message. The shard may have lost other messages
-    /// of that last commit. If no later commit had messages, `first` is that commit itself. `None` if the shard has no
-    /// message of this owner.
+    /// The number of the first commit whose messages may be lost. Usually this is the commit after the newest commit of
+    /// which the shard still has a message. If that newest commit is also `last`, `first` equals `last`: the shard then
+    /// lost a part of the messages of this commit. `None` if the shard has no message of this owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<u64>,
     /// The number of the last commit whose messages the shard had.
@@ -223,7 +223,7 @@ mod tests {
 
     /// The example in the guide is a record of this version, apart from its id and its time.
     #[test]
-    fn example_in_the_guide_is_a_true_record() {
+    fn example_in_the_guide_equals_a_record() {
         let section = PAGE.split("### Records of a loss").nth(1).expect("the section");
         let example = section.split("```json").nth(1).and_then(|rest| rest.split("```").next());
         let example: Value = serde_json::from_str(example.expect("an example")).expect("JSON");

@@ -36,8 +36,8 @@ pub use writer::QueueWriter;
 
 /// The time for which calls to an unreachable store or broker are retried.
 pub const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time limit for the declaration of a stream's exchange and queues: the maximum number of partitions needs thousands of
-/// round trips.
+/// Time limit for declaring the exchange and the queues of a stream. With the maximum number of partitions, the
+/// declaration takes thousands of round trips.
 const PREPARE_TIMEOUT: Duration = Duration::from_mins(2);
 /// Time limit for the end of the connection after the declaration.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -101,8 +101,8 @@ pub struct StreamPublisher {
     assigner: Option<(EventAssigner, PublishedCalls)>,
     /// Publishes to the exchange of the stream; `None` if the stream has no exchange.
     producer: Option<ExchangeProducer>,
-    /// A stream that receives the events and forgets idle keys even if they have not completed (`key_ttl`); `None` if
-    /// no stream does so.
+    /// A stream that receives the events, and whose setting `key_ttl` makes it forget idle keys even if they have not
+    /// completed; `None` if there is no such stream.
     expiring_stream: Option<Arc<str>>,
 }
 
@@ -169,7 +169,7 @@ impl StreamPublisher {
         let forgets = readers.into_iter().find(|(_, reader)| reader.key_ttl.0.is_some());
         let forgets = forgets.map(|(name, _)| name.shared());
         // Waiting for room in an embedded store is useless: no other process can make room, because only one process at
-        // a time opens the store.
+        // a time can open the store.
         let is_alone = matches!(loaded.config.store, StoreConfig::Embedded(_));
         let patience = if is_alone { Duration::ZERO } else { shortened(RETRY_TIMEOUT) };
         let assigner = passage.map(|passage| {
@@ -222,7 +222,7 @@ impl StreamPublisher {
             self.store.flush().await.map_err(PublishError::from)
         };
         if let Err(error) = sent {
-            // The publisher cannot know which of the events arrived.
+            // The publisher does not know which of the events arrived, so each event gets the result `AfterConflict`.
             return Err(PartialPublishError {
                 assigned: vec![AssignItemReply::AfterConflict; events.len()],
                 error,

@@ -1,5 +1,6 @@
-//! Numbers the calls with which a writer adds entries to the queues of a stream. The store keeps the numbers with the
-//! entries, so that it knows which calls of the writer it has lost.
+//! Numbers the calls with which a writer adds entries to the queues of a stream. The store records the number of each
+//! call together with the entries of the call. A number that the store lacks therefore shows that the store has lost
+//! the call.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

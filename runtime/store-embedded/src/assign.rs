@@ -1,7 +1,7 @@
 //! Assigns numbers to messages, retains them for replay, and puts them into the queues of their streams.
 //!
-//! The records of a call that expire at the same time share one entry of the time index. The entry lists the places of
-//! the records (their keys in the tables), and the length of each place precedes it.
+//! The records of a call that expire at the same time share one entry of the time index. The entry lists the table
+//! keys of the records, and the length of each table key precedes it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use ordain_store::{
     StoreError,
 };
 
-/// The number of blocks of an origin from which on a call removes blocks. An origin is the outbox from which messages
-/// come, and a block contains the new messages of one call. A call removes the oldest blocks whose messages are all
-/// published, up to `TRIM_BLOCKS_LIMIT` blocks.
+/// The minimum number of blocks that an origin must have before a call removes any of them. An origin is the outbox
+/// from which messages come, and a block contains the new messages of one call. A call removes the oldest blocks whose
+/// messages are all published, up to `TRIM_BLOCKS_LIMIT` blocks.
 const TRIM_BLOCKS_THRESHOLD: u64 = 8;
 const TRIM_BLOCKS_LIMIT: u64 = 16;
 
@@ -38,9 +38,10 @@ pub(super) struct AssignChanges<'a> {
     /// A random number of this call. If the store goes back in time and another call then writes entries with the same
     /// numbers, the random number distinguishes the entries of the two calls.
     nonce: u64,
-    /// The ids, retained messages and blocks to write into the table `log`, by place; `None` removes the entry.
+    /// The ids, retained messages and blocks to write into the table `log`, by table key; `None` removes the entry.
     log: HashMap<Vec<u8>, Option<Vec<u8>>>,
-    /// By expiry time, the places of the records that this call writes, each after its length.
+    /// The table keys of the records that this call writes, grouped by expiry time. The length of each table key
+    /// precedes it.
     expiries: BTreeMap<u64, Vec<u8>>,
     /// The earliest expiry time in `expiries`.
     pub(super) earliest: u64,
@@ -90,13 +91,14 @@ impl<'a> AssignChanges<'a> {
         }
         let mut origins = HashSet::new();
         let mut replies = Vec::with_capacity(self.assign.groups.len());
-        for lot in &self.assign.groups {
-            replies.push(match &lot.origin {
-                None => AssignGroupReply::Done(self.assign_producer_group(lot)?),
+        for group in &self.assign.groups {
+            replies.push(match &group.origin {
+                None => AssignGroupReply::Done(self.assign_producer_group(group)?),
                 Some(origin) => {
-                    let place = keys::origin(&self.assign.destination, self.assign.shard, origin);
-                    if origins.insert(place.clone()) {
-                        self.assign_owner_group(lot, origin, &place)?
+                    let table_key =
+                        keys::origin(&self.assign.destination, self.assign.shard, origin);
+                    if origins.insert(table_key.clone()) {
+                        self.assign_owner_group(group, origin, &table_key)?
                     } else {
                         // The request has a second group of this origin. The caller must send that group again in
                         // another call.
@@ -111,11 +113,11 @@ impl<'a> AssignChanges<'a> {
 
     fn assign_producer_group(
         &mut self,
-        lot: &'a AssignGroup,
+        group: &'a AssignGroup,
     ) -> Result<Vec<AssignItemReply>, AssignFailure> {
         let mut answers = Vec::new();
         let mut stops = false;
-        for item in lot.items() {
+        for item in group.items() {
             let assigned =
                 if stops { AssignItemReply::AfterConflict } else { self.put_by_id(item)? };
             stops |= matches!(assigned, AssignItemReply::Conflict(_));
@@ -127,11 +129,11 @@ impl<'a> AssignChanges<'a> {
     /// Processes the messages of an owner. The number of the commit and the id together identify each message.
     fn assign_owner_group(
         &mut self,
-        lot: &'a AssignGroup,
+        group: &'a AssignGroup,
         origin: &OriginOutbox,
-        place: &[u8],
+        table_key: &[u8],
     ) -> Result<AssignGroupReply, AssignFailure> {
-        let mut record = match self.tables.log.get(place)? {
+        let mut record = match self.tables.log.get(table_key)? {
             Some(bytes) => OriginRecord::decode(&bytes)
                 .map_err(|error| AssignFailure::Store(corrupt(error)))?,
             None => OriginRecord::default(),
@@ -145,22 +147,25 @@ impl<'a> AssignChanges<'a> {
             return Ok(AssignGroupReply::RolledBack(last));
         }
         if origin.epoch > record.epoch && record.highest.commit > origin.claimed_commit {
-            self.drop_lost_commits(place, &mut record, origin.claimed_commit)?;
+            self.drop_lost_commits(table_key, &mut record, origin.claimed_commit)?;
         }
         let highest = record.highest;
-        let is_behind_all = lot.chunks.iter().all(|part| part.position > highest);
-        let given =
-            if is_behind_all { HashMap::new() } else { self.known_numbers(place, &record, lot)? };
-        let known = |part: &OutboxChunk, item: &AssignItem| {
-            given.get(&(part.position.commit, item.event.id_digest())).copied()
+        let is_behind_all = group.chunks.iter().all(|chunk| chunk.position > highest);
+        let known_numbers = if is_behind_all {
+            HashMap::new()
+        } else {
+            self.known_numbers(table_key, &record, group)?
+        };
+        let known = |chunk: &OutboxChunk, item: &AssignItem| {
+            known_numbers.get(&(chunk.position.commit, item.event.id_digest())).copied()
         };
         // A late chunk is a chunk at or before the last assigned outbox position. The chunk may come from an old
         // request, whose caller no longer waits for a reply. If a late chunk has a message that is not assigned yet,
         // refuse the group.
         let is_late =
-            |part: &&OutboxChunk| origin.epoch == record.epoch && part.position <= record.last;
-        let mut late = lot.chunks.iter().filter(is_late);
-        if late.any(|part| part.items.iter().any(|item| known(part, item).is_none())) {
+            |chunk: &&OutboxChunk| origin.epoch == record.epoch && chunk.position <= record.last;
+        let mut late = group.chunks.iter().filter(is_late);
+        if late.any(|chunk| chunk.items.iter().any(|item| known(chunk, item).is_none())) {
             return Ok(AssignGroupReply::Fenced);
         }
         let mut answers = Vec::new();
@@ -168,10 +173,10 @@ impl<'a> AssignChanges<'a> {
         // The number of the last processed message of each key. Each further message of the key must get a higher
         // number.
         let mut floors: HashMap<&str, u64> = HashMap::new();
-        for part in &lot.chunks {
+        for chunk in &group.chunks {
             let mut messages = Vec::new();
-            for item in &part.items {
-                let sequence = if let Some(sequence) = known(part, item) {
+            for item in &chunk.items {
+                let sequence = if let Some(sequence) = known(chunk, item) {
                     answers.push(AssignItemReply::Known(sequence));
                     sequence
                 } else {
@@ -185,21 +190,22 @@ impl<'a> AssignChanges<'a> {
                 floors.insert(item.event.key(), sequence);
             }
             if !messages.is_empty() {
-                new.push(AssignedChunk { position: part.position, messages });
+                new.push(AssignedChunk { position: chunk.position, messages });
             }
-            record.record_assigned(origin.epoch, part.position);
+            record.record_assigned(origin.epoch, chunk.position);
         }
-        self.trim_blocks(place, &mut record, origin.published_commit)?;
+        self.trim_blocks(table_key, &mut record, origin.published_commit)?;
         record.is_unordered &= record.first < record.next;
         if let Some(first) = new.first() {
             record.is_unordered |=
                 record.first < record.next && first.position.commit < highest.commit;
             // If the map contains the removal of a lost block with the same number, this insertion replaces the
             // removal.
-            self.log.insert(keys::assigned_block(place, record.next), Some(encode_assigned(&new)));
+            self.log
+                .insert(keys::assigned_block(table_key, record.next), Some(encode_assigned(&new)));
             record.next += 1;
         }
-        self.batch.insert(&self.tables.log, place, record.encode());
+        self.batch.insert(&self.tables.log, table_key, record.encode());
         Ok(AssignGroupReply::Done(answers))
     }
 
@@ -207,41 +213,42 @@ impl<'a> AssignChanges<'a> {
     /// digest.
     fn known_numbers(
         &self,
-        place: &[u8],
+        table_key: &[u8],
         record: &OriginRecord,
-        lot: &AssignGroup,
+        group: &AssignGroup,
     ) -> Result<HashMap<(u64, u64), u64>, AssignFailure> {
-        let commits = lot.chunks.iter().map(|part| part.position.commit);
+        let commits = group.chunks.iter().map(|chunk| chunk.position.commit);
         let from = commits.clone().min().unwrap_or(0);
         let to = commits.max().unwrap_or(0);
         let mut low = record.first;
         let mut high = record.next;
         while low < high && !record.is_unordered {
             let middle = low.midpoint(high);
-            let block = self.block(place, middle)?;
-            if block.last().is_some_and(|part| part.position.commit < from) {
+            let block = self.block(table_key, middle)?;
+            if block.last().is_some_and(|chunk| chunk.position.commit < from) {
                 low = middle + 1;
             } else {
                 high = middle;
             }
         }
-        let mut given = HashMap::new();
+        let mut known_numbers = HashMap::new();
         for number in low..record.next {
-            let block = self.block(place, number)?;
-            if !record.is_unordered && block.first().is_some_and(|part| part.position.commit > to) {
+            let block = self.block(table_key, number)?;
+            if !record.is_unordered && block.first().is_some_and(|chunk| chunk.position.commit > to)
+            {
                 break;
             }
-            for AssignedChunk { position: place, messages } in block {
-                given.extend(
-                    messages.into_iter().map(|(id, sequence)| ((place.commit, id), sequence)),
+            for AssignedChunk { position, messages } in block {
+                known_numbers.extend(
+                    messages.into_iter().map(|(id, sequence)| ((position.commit, id), sequence)),
                 );
             }
         }
-        Ok(given)
+        Ok(known_numbers)
     }
 
-    fn block(&self, place: &[u8], number: u64) -> Result<Vec<AssignedChunk>, AssignFailure> {
-        let field = keys::assigned_block(place, number);
+    fn block(&self, table_key: &[u8], number: u64) -> Result<Vec<AssignedChunk>, AssignFailure> {
+        let field = keys::assigned_block(table_key, number);
         if let Some(Some(bytes)) = self.log.get(&field) {
             return decode_assigned(bytes).map_err(|error| AssignFailure::Store(corrupt(error)));
         }
@@ -252,47 +259,53 @@ impl<'a> AssignChanges<'a> {
         decode_assigned(&bytes).map_err(|error| AssignFailure::Store(corrupt(error)))
     }
 
-    /// Removes the messages of all commits after `found`, because the outbox has lost these commits. If commits ascend
-    /// from block to block, only the last blocks contain such messages; otherwise any block may contain them.
+    /// Removes the messages of all commits after `claimed_commit`, because the outbox has lost these commits. If
+    /// commits ascend from block to block, only the last blocks contain such messages; otherwise any block may contain
+    /// them.
     fn drop_lost_commits(
         &mut self,
-        place: &[u8],
+        table_key: &[u8],
         record: &mut OriginRecord,
-        found: u64,
+        claimed_commit: u64,
     ) -> Result<(), AssignFailure> {
         for number in (record.first..record.next).rev() {
-            let mut block = self.block(place, number)?;
-            let parts = block.len();
-            block.retain(|part| part.position.commit <= found);
+            let mut block = self.block(table_key, number)?;
+            let chunk_count = block.len();
+            block.retain(|chunk| chunk.position.commit <= claimed_commit);
             if block.is_empty() && number + 1 == record.next {
-                self.log.insert(keys::assigned_block(place, number), None);
+                self.log.insert(keys::assigned_block(table_key, number), None);
                 record.next = number;
-            } else if block.len() < parts {
-                self.log.insert(keys::assigned_block(place, number), Some(encode_assigned(&block)));
+            } else if block.len() < chunk_count {
+                self.log
+                    .insert(keys::assigned_block(table_key, number), Some(encode_assigned(&block)));
             } else if !record.is_unordered {
                 break;
             }
         }
-        record.highest = OutboxPosition { commit: found, chunk: u32::MAX };
+        record.highest = OutboxPosition { commit: claimed_commit, chunk: u32::MAX };
         Ok(())
     }
 
-    /// If the origin has many blocks, removes the oldest blocks, up to the first block with a commit after `done`, the
-    /// last published commit.
+    /// If the origin has many blocks, removes the oldest blocks. Stops at the first block with a commit after
+    /// `published_commit`.
     fn trim_blocks(
         &mut self,
-        place: &[u8],
+        table_key: &[u8],
         record: &mut OriginRecord,
-        done: u64,
+        published_commit: u64,
     ) -> Result<(), AssignFailure> {
         if record.next - record.first < TRIM_BLOCKS_THRESHOLD {
             return Ok(());
         }
         for number in record.first..record.next.min(record.first + TRIM_BLOCKS_LIMIT) {
-            if self.block(place, number)?.iter().any(|part| part.position.commit > done) {
+            if self
+                .block(table_key, number)?
+                .iter()
+                .any(|chunk| chunk.position.commit > published_commit)
+            {
                 break;
             }
-            self.log.insert(keys::assigned_block(place, number), None);
+            self.log.insert(keys::assigned_block(table_key, number), None);
             record.first = number + 1;
         }
         Ok(())
@@ -319,21 +332,21 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Processes a producer's message. If the producer has numbered the message, the number identifies it; otherwise
-    /// its id.
+    /// the id does.
     fn put_by_id(&mut self, item: &'a AssignItem) -> Result<AssignItemReply, AssignFailure> {
         let to = &self.assign.destination;
         let event = &item.event;
         let Some(numbers) = self.assign.rules.numbering else {
             return Ok(AssignItemReply::New(self.put_message(item, None)?.unwrap_or_default()));
         };
-        let place = match event.sequence() {
+        let table_key = match event.sequence() {
             Some(sequence) => keys::retained(to, event.key(), sequence),
             None => keys::id(to, event.key(), event.id_digest()),
         };
-        let found = if let Some(found) = self.log.get(&place) {
+        let found = if let Some(found) = self.log.get(&table_key) {
             found.as_deref().and_then(|stored| self.decode_published(event.sequence(), stored))
         } else {
-            let stored = self.tables.log.get(&place)?;
+            let stored = self.tables.log.get(&table_key)?;
             stored.and_then(|stored| self.decode_published(event.sequence(), &stored))
         };
         if let Some((sequence, content)) = found {
@@ -346,15 +359,15 @@ impl<'a> AssignChanges<'a> {
             let until = self.now.saturating_add(numbers.retain);
             let content = event.content().to_be_bytes();
             let value = [sequence.to_le_bytes(), content, until.to_le_bytes()].concat();
-            self.schedule_expiry(until, &place);
-            self.log.insert(place, Some(value));
+            self.schedule_expiry(until, &table_key);
+            self.log.insert(table_key, Some(value));
         }
         Ok(AssignItemReply::New(sequence))
     }
 
-    /// Decodes the record of an earlier message. The record is a retained message if the new message has its own number
-    /// (`own`), and the record of an id otherwise. Returns the number and the content digest of the earlier message;
-    /// `None` if the record has expired.
+    /// Decodes the record of an earlier message. If the new message has its own number (`own`), the record is a
+    /// retained message. Otherwise it is the record of an id. Returns the number and the content digest of the earlier
+    /// message; `None` if the record has expired.
     fn decode_published(&self, own: Option<u64>, found: &[u8]) -> Option<(u64, u64)> {
         let (parts, _) = found.as_chunks::<8>();
         let (until, sequence, content) = match own {
@@ -371,10 +384,10 @@ impl<'a> AssignChanges<'a> {
         if item.number == 0 {
             return Ok(None);
         }
-        let place = keys::retained(&self.assign.destination, item.event.key(), item.number);
-        let stored = match self.log.get(&place) {
+        let table_key = keys::retained(&self.assign.destination, item.event.key(), item.number);
+        let stored = match self.log.get(&table_key) {
             Some(found) => found.as_deref().map(<[u8]>::to_vec),
-            None => self.tables.log.get(&place)?.map(|stored| stored.to_vec()),
+            None => self.tables.log.get(&table_key)?.map(|stored| stored.to_vec()),
         };
         let is_taken = stored
             .is_some_and(|stored| self.decode_published(Some(item.number), &stored).is_some());
@@ -400,16 +413,16 @@ impl<'a> AssignChanges<'a> {
             let number = queue.ends.last.number + 1;
             queue.ends.last = QueuePosition { number, history: *history };
             let partition = Partition { stream: Arc::clone(stream), number: item.partition };
-            let place = keys::queued(&partition, self.assign.shard, number);
+            let table_key = keys::queued(&partition, self.assign.shard, number);
             let entry = [&history.to_le_bytes()[..], &value[8..]].concat();
-            self.batch.insert(&self.tables.queue, place, entry);
+            self.batch.insert(&self.tables.queue, table_key, entry);
         }
         if let (Some(numbers), Some(sequence)) = (self.assign.rules.numbering, sequence) {
-            let place = keys::retained(to, event.key(), sequence);
+            let table_key = keys::retained(to, event.key(), sequence);
             let until = self.now.saturating_add(numbers.retain);
-            self.schedule_expiry(until, &place);
+            self.schedule_expiry(until, &table_key);
             let value = [&until.to_le_bytes()[..], &value].concat();
-            self.log.insert(place, Some(value));
+            self.log.insert(table_key, Some(value));
             if let Some(old) = sequence.checked_sub(numbers.retain_events) {
                 self.log.insert(keys::retained(to, event.key(), old), None);
             }
@@ -440,30 +453,30 @@ impl<'a> AssignChanges<'a> {
         counter.next = counter.next.max(sequence.saturating_add(1));
         if item.event.end() {
             counter.end = self.now.saturating_add(numbers.complete_ttl);
-            let place = keys::key_counter(&self.assign.destination, key);
-            self.schedule_expiry(counter.end, &place);
+            let table_key = keys::key_counter(&self.assign.destination, key);
+            self.schedule_expiry(counter.end, &table_key);
         }
         self.counters.insert(key, counter);
         Ok(sequence)
     }
 
-    fn schedule_expiry(&mut self, until: u64, place: &[u8]) {
+    fn schedule_expiry(&mut self, until: u64, table_key: &[u8]) {
         let block = self.expiries.entry(until).or_default();
-        block.extend_from_slice(&(place.len() as u32).to_le_bytes());
-        block.extend_from_slice(place);
+        block.extend_from_slice(&(table_key.len() as u32).to_le_bytes());
+        block.extend_from_slice(table_key);
     }
 
     /// Adds the remaining changes to `batch`, and returns the range of new entries of each queue.
     fn finish(&mut self) -> Vec<(u32, QueueRun)> {
-        for (place, value) in self.log.drain() {
+        for (table_key, value) in self.log.drain() {
             match value {
-                Some(value) => self.batch.insert(&self.tables.log, place, value),
-                None => self.batch.remove(&self.tables.log, place),
+                Some(value) => self.batch.insert(&self.tables.log, table_key, value),
+                None => self.batch.remove(&self.tables.log, table_key),
             }
         }
         for (key, counter) in &self.counters {
-            let place = keys::key_counter(&self.assign.destination, key);
-            self.batch.insert(&self.tables.log, place, counter.encode());
+            let table_key = keys::key_counter(&self.assign.destination, key);
+            self.batch.insert(&self.tables.log, table_key, counter.encode());
         }
         let mut runs = Vec::new();
         let call = self.assign.call.map_or(0, |call| call.call);
@@ -475,8 +488,8 @@ impl<'a> AssignChanges<'a> {
                     runs.push((*number, run));
                 }
                 let partition = Partition { stream: Arc::clone(stream), number: *number };
-                let place = keys::queue(&partition, self.assign.shard);
-                self.batch.insert(&self.tables.log, place, queue.encode());
+                let table_key = keys::queue(&partition, self.assign.shard);
+                self.batch.insert(&self.tables.log, table_key, queue.encode());
             }
         }
         for (until, block) in std::mem::take(&mut self.expiries) {
@@ -503,11 +516,12 @@ pub(super) fn remove_expired(
     let mut count = 0;
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
         let length = u32::from_le_bytes(*length) as usize;
-        let Some((place, after)) = after.split_at_checked(length) else { break };
+        let Some((table_key, after)) = after.split_at_checked(length) else { break };
         // If a later call has written the record again, the record has a later expiry time, and stays.
-        let until = tables.log.get(place)?.and_then(|value| keys::expiry_time(place, &value));
+        let until =
+            tables.log.get(table_key)?.and_then(|value| keys::expiry_time(table_key, &value));
         if until.is_none_or(|until| until <= now) {
-            batch.remove(&tables.log, place);
+            batch.remove(&tables.log, table_key);
         }
         rest = after;
         count += 1;

@@ -107,8 +107,8 @@ impl<'a> BatchChanges<'a> {
         write: &KeyWrite,
     ) -> fjall::Result<Option<WriteRefusal>> {
         let tables = self.tables;
-        let place = Slice::from(keys::job(&self.partition.stream, &write.key));
-        let stored = self.record_cache.get(tables, &place)?;
+        let table_key = Slice::from(keys::key_record(&self.partition.stream, &write.key));
+        let stored = self.record_cache.get(tables, &table_key)?;
         let old = match stored.as_deref().map(EmbeddedRecord::parse).transpose() {
             Ok(old) => old,
             Err(error) => return Ok(Some(WriteRefusal::Corrupt(error.to_string()))),
@@ -124,11 +124,11 @@ impl<'a> BatchChanges<'a> {
             // A separate batch removes the expired key record, because no batch may write a record twice. If the
             // process ends between the two batches, nothing is lost: readers already ignore an expired key record.
             let mut leftover = OwnedWriteBatch::with_capacity(tables.db.clone(), 8);
-            remove_record(tables, self.record_cache, &mut leftover, &place, old)?;
+            remove_record(tables, self.record_cache, &mut leftover, &table_key, old)?;
             leftover.commit()?;
         }
         let found = self.read_related(write, live)?;
-        self.apply(index, write, place, live, found);
+        self.apply(index, write, table_key, live, found);
         Ok(None)
     }
 
@@ -141,12 +141,12 @@ impl<'a> BatchChanges<'a> {
         let mut found = RelatedEntries::default();
         let Some(old) = old else { return Ok(found) };
         let stream = &self.partition.stream;
-        let place = |sequence| keys::event(stream, &write.key, sequence);
+        let event_at = |sequence| keys::event(stream, &write.key, sequence);
         let stored = old.key_record.spilled;
         let remaining = write.record.spilled.count;
         for (sequence, event) in &write.spill {
             if stored.spans(*sequence)
-                && let Some(there) = self.tables.spill.get(place(*sequence))?
+                && let Some(there) = self.tables.spill.get(event_at(*sequence))?
             {
                 let there = Event::decode(there.into());
                 let same = there.is_ok_and(|there| there.content() == event.content());
@@ -158,16 +158,16 @@ impl<'a> BatchChanges<'a> {
         // on.
         let end = if remaining == 0 { u64::MAX } else { next };
         if stored.count > 0 && stored.first < end {
-            found.settled = in_range(&self.tables.spill, place(stored.first), place(end))?;
+            found.settled = in_range(&self.tables.spill, event_at(stored.first), event_at(end))?;
         }
         // If the new record remembers no ids, remove all ids of the key. All these ids are below the next sequence.
         let to = if write.record.ids_from == 0 { next } else { write.record.ids_from };
         let from = old.key_record.ids_from;
         if from != 0 && from < to {
             found.old_ids = if to - from > NAMED_IDS_LIMIT {
-                in_range(&self.tables.ids, place(from), place(to))?
+                in_range(&self.tables.ids, event_at(from), event_at(to))?
             } else {
-                (from..to).map(|sequence| place(sequence).into()).collect()
+                (from..to).map(|sequence| event_at(sequence).into()).collect()
             };
         }
         Ok(found)
@@ -177,17 +177,17 @@ impl<'a> BatchChanges<'a> {
         &mut self,
         index: usize,
         write: &KeyWrite,
-        place: Slice,
+        table_key: Slice,
         old: Option<&EmbeddedRecord<'_>>,
         found: RelatedEntries,
     ) {
         self.spill(index, write, &found.present);
         self.ids(write);
-        for place in found.settled {
-            self.batch.remove(&self.tables.spill, place);
+        for event in found.settled {
+            self.batch.remove(&self.tables.spill, event);
         }
-        for place in found.old_ids {
-            self.batch.remove(&self.tables.ids, place);
+        for id in found.old_ids {
+            self.batch.remove(&self.tables.ids, id);
         }
         let before = old.map(|old| old.envelope).unwrap_or_default();
         let envelope = RecordEnvelope {
@@ -196,18 +196,18 @@ impl<'a> BatchChanges<'a> {
             expiry_entry: before.expiry_entry,
         };
         let state = old.map(|old| old.state).unwrap_or_default();
-        let state = self.state(&write.state, &place, state);
+        let state = self.state(&write.state, &table_key, state);
         self.due(&write.key, before.due_at, envelope.due_at);
-        let envelope = self.expiry(&place, envelope);
+        let envelope = self.expiry(&table_key, envelope);
         self.scratch.clear();
         record::encode(&envelope, state, &write.record, self.now, &mut self.scratch);
-        let job = Slice::from(self.scratch.as_slice());
-        self.record_cache.put(&place, job.clone());
-        self.batch.insert(&self.tables.jobs, place, job);
+        let record = Slice::from(self.scratch.as_slice());
+        self.record_cache.put(&table_key, record.clone());
+        self.batch.insert(&self.tables.jobs, table_key, record);
 
         for id in &write.removed_letters {
-            let place = keys::letter(&self.partition.stream, id);
-            self.batch.remove(&self.tables.letters, place);
+            let letter = keys::letter(&self.partition.stream, id);
+            self.batch.remove(&self.tables.letters, letter);
         }
         self.letters(&write.letters);
     }
@@ -216,7 +216,7 @@ impl<'a> BatchChanges<'a> {
     fn state<'s>(
         &mut self,
         change: &'s StateUpdate,
-        place: &Slice,
+        table_key: &Slice,
         before: StateLocation<'s>,
     ) -> StateLocation<'s> {
         let after = match change {
@@ -225,13 +225,13 @@ impl<'a> BatchChanges<'a> {
                 StateLocation::Inline(state)
             }
             StateUpdate::Put(state) => {
-                self.batch.insert(&self.tables.states, place.clone(), state.clone());
+                self.batch.insert(&self.tables.states, table_key.clone(), state.clone());
                 return StateLocation::Separate(state.len() as u64);
             }
             StateUpdate::Delete => StateLocation::None,
         };
         if matches!(before, StateLocation::Separate(_)) {
-            self.batch.remove(&self.tables.states, place.clone());
+            self.batch.remove(&self.tables.states, table_key.clone());
         }
         after
     }
@@ -250,19 +250,19 @@ impl<'a> BatchChanges<'a> {
     }
 
     /// Replaces the expiry entry of the key record, or removes the entry if the key record no longer expires. Keeps an
-    /// entry whose time is not later than the new expiry time. When that time comes, the sweep moves the entry, which
-    /// costs less than moving it with every write.
-    fn expiry(&mut self, place: &[u8], mut envelope: RecordEnvelope) -> RecordEnvelope {
+    /// entry whose time is not later than the new expiry time. When the time of the entry comes, the sweep moves the
+    /// entry, which costs less than moving it with every write.
+    fn expiry(&mut self, table_key: &[u8], mut envelope: RecordEnvelope) -> RecordEnvelope {
         let entry = envelope.expiry_entry;
         let at = envelope.expire_at;
         if entry != 0 && at != 0 && entry <= at {
             return envelope;
         }
         if entry != 0 {
-            self.batch.remove(&self.tables.times, keys::expiry(entry, place));
+            self.batch.remove(&self.tables.times, keys::expiry(entry, table_key));
         }
         if at != 0 {
-            self.batch.insert(&self.tables.times, keys::expiry(at, place), b"");
+            self.batch.insert(&self.tables.times, keys::expiry(at, table_key), b"");
             self.earliest.expiry = self.earliest.expiry.min(at);
         }
         envelope.expiry_entry = at;
@@ -274,10 +274,10 @@ impl<'a> BatchChanges<'a> {
             if let Some(&(sequence, same)) = present.iter().find(|(there, _)| there == sequence) {
                 self.present.push(ExistingSpill { write: index, sequence, same });
             } else if *sequence >= write.record.next {
-                let place = keys::event(&self.partition.stream, &write.key, *sequence);
+                let table_key = keys::event(&self.partition.stream, &write.key, *sequence);
                 let mut value = Vec::with_capacity(event.encoded_len());
                 event.encode(&mut value);
-                self.batch.insert(&self.tables.spill, place, value);
+                self.batch.insert(&self.tables.spill, table_key, value);
             }
         }
     }
@@ -287,8 +287,8 @@ impl<'a> BatchChanges<'a> {
         for id in write.ids.iter().filter(|id| from != 0 && id.sequence >= from) {
             let mut value = Vec::with_capacity(ACCEPTED_ID_BYTES);
             encode_accepted_id(id, &mut value);
-            let place = keys::event(&self.partition.stream, &write.key, id.sequence);
-            self.batch.insert(&self.tables.ids, place, value);
+            let table_key = keys::event(&self.partition.stream, &write.key, id.sequence);
+            self.batch.insert(&self.tables.ids, table_key, value);
         }
     }
 
@@ -301,16 +301,16 @@ impl<'a> BatchChanges<'a> {
         shared: &SharedStore,
     ) -> fjall::Result<Vec<usize>> {
         let mut known = Vec::new();
-        let mut seen = HashSet::new();
+        let mut checked = HashSet::new();
         let forwarded = batch.letters.iter().enumerate().filter(|_| batch.forward);
         for (at, letter) in forwarded {
-            let place = keys::letter(&self.partition.stream, &letter.id);
-            let there = match self.tables.letters.get(&place) {
+            let table_key = keys::letter(&self.partition.stream, &letter.id);
+            let there = match self.tables.letters.get(&table_key) {
                 Err(error) if !is_damage(&error) => return Err(error),
                 there => there.ok().flatten().and_then(|there| letter_time(&there)),
             };
             let lives = there.is_some_and(|put| shared.is_letter_live(put, self.now));
-            if !seen.insert(place) || lives {
+            if !checked.insert(table_key) || lives {
                 known.push(at);
             }
         }
@@ -320,13 +320,13 @@ impl<'a> BatchChanges<'a> {
 
     fn letters(&mut self, letters: &[DeadLetter]) {
         for letter in letters {
-            let place = keys::letter(&self.partition.stream, &letter.id);
+            let table_key = keys::letter(&self.partition.stream, &letter.id);
             let mut value = Vec::new();
             encode_letter(letter, self.now, &mut value);
-            let age = keys::letter_age(self.now, &place);
+            let age = keys::letter_age(self.now, &table_key);
             self.earliest.letter = self.now;
             self.batch.insert(&self.tables.times, age, b"");
-            self.batch.insert(&self.tables.letters, place, value);
+            self.batch.insert(&self.tables.letters, table_key, value);
         }
     }
 }
@@ -337,47 +337,49 @@ pub(super) struct EarliestTimes {
     pub(super) due: u64,
     pub(super) expiry: u64,
     pub(super) letter: u64,
-    pub(super) kept: u64,
+    pub(super) retained: u64,
 }
 
 impl Default for EarliestTimes {
     fn default() -> Self {
-        Self { due: u64::MAX, expiry: u64::MAX, letter: u64::MAX, kept: u64::MAX }
+        Self { due: u64::MAX, expiry: u64::MAX, letter: u64::MAX, retained: u64::MAX }
     }
 }
 
 /// The entries, besides the key record, that a write changes.
 #[derive(Default)]
 struct RelatedEntries {
-    /// The events of the write that the store already holds as spilled events: the sequence, and `true` if the content
-    /// is the same.
+    /// The events of the write that the store already has as spilled events: for each event, its sequence, and `true`
+    /// if the stored event has the same content.
     present: Vec<(u64, bool)>,
-    /// The places of the spilled events that the write removes: events below the new `next`, or all events if the new
-    /// record has no spilled events.
+    /// The table keys of the spilled events that the write removes: events below the new `next`, or all events if the
+    /// new record has no spilled events.
     settled: Vec<Slice>,
-    /// The places of the ids that the write removes, because the new record no longer remembers them.
+    /// The table keys of the ids that the write removes, because the new record no longer remembers them.
     old_ids: Vec<Slice>,
 }
 
-/// Returns the reason for the refusal if the condition of a write does not hold, or `None`.
+/// Returns the reason for the refusal if the condition of a write does not hold; otherwise `None`.
 fn check_condition(
     write: &KeyWrite,
-    job: Option<&EmbeddedRecord<'_>>,
+    stored: Option<&EmbeddedRecord<'_>>,
     partition: u32,
 ) -> Option<WriteRefusal> {
     let takeovers = write.record.takeovers;
-    match (write.condition, job.map(|record| &record.key_record)) {
+    match (write.condition, stored.map(|record| &record.key_record)) {
         (WriteCondition::Absent, None) => None,
         (WriteCondition::Next(_), None) => Some(WriteRefusal::Next(None)),
-        (_, Some(job)) if job.partition != partition => Some(WriteRefusal::Partition(job.next)),
-        (WriteCondition::Next(_), Some(job)) if job.takeovers != takeovers => {
-            Some(WriteRefusal::Partition(job.next))
+        (_, Some(record)) if record.partition != partition => {
+            Some(WriteRefusal::Partition(record.next))
         }
-        (WriteCondition::Next(next), Some(job)) if job.next == next => {
-            let is_older = write.record.rollout_number() < job.rollout_number;
+        (WriteCondition::Next(_), Some(record)) if record.takeovers != takeovers => {
+            Some(WriteRefusal::Partition(record.next))
+        }
+        (WriteCondition::Next(next), Some(record)) if record.next == next => {
+            let is_older = write.record.rollout_number() < record.rollout_number;
             is_older.then_some(WriteRefusal::Version)
         }
-        (_, Some(job)) => Some(WriteRefusal::Next(Some(job.next))),
+        (_, Some(record)) => Some(WriteRefusal::Next(Some(record.next))),
     }
 }
 
@@ -386,40 +388,40 @@ pub(super) fn remove_record(
     tables: &Tables,
     recent: &mut RecordCache,
     batch: &mut OwnedWriteBatch,
-    place: &[u8],
+    table_key: &[u8],
     record: &EmbeddedRecord<'_>,
 ) -> fjall::Result<usize> {
     let before = batch.len();
-    batch.remove(&tables.jobs, place);
-    recent.remove(place);
+    batch.remove(&tables.jobs, table_key);
+    recent.remove(table_key);
     if matches!(record.state, StateLocation::Separate(_)) {
-        batch.remove(&tables.states, place);
+        batch.remove(&tables.states, table_key);
     }
     if record.envelope.expiry_entry != 0 {
-        batch.remove(&tables.times, keys::expiry(record.envelope.expiry_entry, place));
+        batch.remove(&tables.times, keys::expiry(record.envelope.expiry_entry, table_key));
     }
-    let Some((stream, key)) = keys::split_job(place) else {
+    let Some((stream, key)) = keys::split_key_record(table_key) else {
         return Ok(batch.len() - before);
     };
     if record.envelope.due_at != 0 {
         let partition = Partition { stream: stream.into(), number: record.key_record.partition };
         batch.remove(&tables.times, keys::due(&partition, record.envelope.due_at, key));
     }
-    let place = |sequence| keys::event(stream, key, sequence);
+    let event_at = |sequence| keys::event(stream, key, sequence);
     for (table, any) in [
         (&tables.spill, record.key_record.spilled.count > 0),
         (&tables.ids, record.key_record.ids_from > 0),
     ] {
         if any {
-            for place in in_range(table, place(0), place(u64::MAX))? {
-                batch.remove(table, place);
+            for entry in in_range(table, event_at(0), event_at(u64::MAX))? {
+                batch.remove(table, entry);
             }
         }
     }
     Ok(batch.len() - before)
 }
 
-/// Returns the places in a table from `from` to before `to`.
+/// Returns the table keys in a table from `from` to before `to`.
 fn in_range(table: &fjall::Keyspace, from: Vec<u8>, to: Vec<u8>) -> fjall::Result<Vec<Slice>> {
     if from >= to {
         return Ok(Vec::new());

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// The store logs a warning at its opening if the machine's clock is more than this number of ms behind the last time
-/// in the store.
+/// The maximum number of ms by which the machine's clock may be behind the last time in the store. Above this number,
+/// the store logs a warning when it is opened.
 const CLOCK_WARNING_MS: u64 = 60_000;
 
 /// The source of the time, in ms.
@@ -65,11 +65,11 @@ impl MonotonicClock {
         if wall.saturating_add(CLOCK_WARNING_MS) < newest {
             tracing::warn!(
                 behind_ms = newest - wall,
-                "the machine's clock is earlier than the last time in the store: the store continues from its \
-                 own time; correct the machine's clock if it is wrong"
+                "the machine's clock is behind the newest time in the store, so the store continues from its own time; \
+                 correct the machine's clock if it is wrong"
             );
         }
-        // Records use 0 for "no time".
+        // Records use 0 for "no time", so the clock starts at 1 or later.
         let ahead = newest.max(1).saturating_sub(steady);
         Self { source, offset: AtomicU64::new(ahead), newest: AtomicU64::new(newest.max(1)) }
     }

@@ -1,4 +1,4 @@
-//! The due index: the keys that the owner of a partition must process again, each with the time at which it must do so.
+//! The due index: the keys that the owner of a partition must process again, and the earliest time for each key.
 
 use async_trait::async_trait;
 use fjall::{Readable, Snapshot};
@@ -81,8 +81,8 @@ fn is_due(
     at: u64,
     now: u64,
 ) -> Result<bool, StoreError> {
-    let place = keys::job(&partition.stream, key);
-    let stored = match snapshot.get(&shared.tables.jobs, place) {
+    let table_key = keys::key_record(&partition.stream, key);
+    let stored = match snapshot.get(&shared.tables.jobs, table_key) {
         Err(error) if !is_damage(&error) => return Err(read_error(&error)),
         stored => stored.ok().flatten(),
     };

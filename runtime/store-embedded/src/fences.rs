@@ -21,16 +21,16 @@ impl FenceTable {
         let mut fences = HashMap::new();
         for entry in tables.meta.prefix(keys::FENCES_PREFIX) {
             let (key, value) = entry.into_inner().map_err(|error| read_error(&error))?;
-            let place = keys::split_fence(&key)
+            let partition_shard = keys::split_fence(&key)
                 .ok_or_else(|| StoreError::Corrupt(format!("the key {key:?} of a fence")))?;
             let fence = decode_fence(&value).map_err(|error| {
-                let (partition, shard) = &place;
+                let (partition, shard) = &partition_shard;
                 StoreError::Corrupt(format!(
                     "stream {:?}, partition {}, shard {shard}: {error}",
                     partition.stream, partition.number
                 ))
             })?;
-            fences.insert(place, fence);
+            fences.insert(partition_shard, fence);
         }
         Ok(Self(fences))
     }

@@ -3,8 +3,8 @@
 //! ```text
 //! ordain.store   identity of the folder: schema and number of shards, as text
 //! lock           locked by the process that has the folder open; contains its id
-//! answered       number of groups of requests answered
-//! closed         exists if the last process closed the store in order; names the oldest journal
+//! answered       number of groups of requests that the store has answered
+//! closed         exists if the last process closed the store cleanly; names the oldest journal
 //! data/          the engine's data
 //! data.new/      the engine's data during its creation; incomplete and useless after a crash
 //! data.before/   the engine's original journals, kept until an opening of the store succeeds
@@ -31,8 +31,8 @@ const MARKER_FILE: &str = "ordain.store";
 const MARKER_DRAFT_FILE: &str = "ordain.store.new";
 const LOCK_FILE: &str = "lock";
 const CLOSED_FILE: &str = "closed";
-const ANSWERED: &str = "answered";
-const DATA: &str = "data";
+const ANSWERED_FILE: &str = "answered";
+const DATA_FOLDER: &str = "data";
 const OLD_JOURNALS_FOLDER: &str = "data.before";
 const MARKER_HEADING: &str = "ordain embedded store";
 
@@ -47,13 +47,14 @@ pub(super) struct StoreFolder {
 }
 
 impl Drop for StoreFolder {
-    /// Writes the file `closed`, if the store was closed in order. By now the engine has ended, so the oldest journal
+    /// Writes the file `closed`, if the store was closed cleanly. By now the engine has ended, so the oldest journal
     /// does not change any more.
     fn drop(&mut self) {
         if self.is_closed.load(Ordering::Relaxed)
             && let Ok(Some(oldest)) = journal::oldest(&self.data())
         {
-            // A failure is ignored: without this file, the next start only copies the journals unnecessarily.
+            // Ignore a failure. Without this file, the next start copies the journals, which is unnecessary but
+            // harmless.
             let _ = fs::write(self.path.join(CLOSED_FILE), format!("{oldest}\n"));
         }
     }
@@ -81,7 +82,7 @@ impl StoreFolder {
             None => write_marker(path, shards).map_err(|error| folder_error(path, &error))?,
         }
         create_data(path, make_tables)?;
-        let engine = path.join(DATA);
+        let engine = path.join(DATA_FOLDER);
         let data = File::open(&engine).map_err(|error| folder_error(&engine, &error))?;
         Ok(Self { path: path.to_owned(), lock, data, is_closed: AtomicBool::new(false) })
     }
@@ -97,7 +98,7 @@ impl StoreFolder {
     }
 
     /// Prepares the journals for the engine. Returns an error if they are damaged ([`journal::damage`]). If the last
-    /// process did not close the store in order, or if an earlier opening failed, replaces the journals by copies whose
+    /// process did not close the store cleanly, or if an earlier opening failed, replaces the journals by copies whose
     /// content is certainly on the disk ([`journal::rewrite_journals`]). [`Self::finish_opening`] removes the original
     /// journals once the engine is open.
     pub(super) fn secure_journals(&self) -> Result<(), StoreError> {
@@ -116,7 +117,8 @@ impl StoreFolder {
     fn begin_writing(&self, before: &Path) -> io::Result<()> {
         match fs::remove_file(self.path.join(CLOSED_FILE)) {
             // Sync the folder, so that the file does not exist again after a power failure. The file names the oldest
-            // journal, and the engine may remove this journal from now on.
+            // journal, and the engine may remove this journal from now on. The next start would then report the journal
+            // as missing.
             Ok(()) => File::open(&self.path)?.sync_all()?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return journal::rewrite_journals(&self.data(), before);
@@ -135,7 +137,7 @@ impl StoreFolder {
     }
 
     /// Removes the original journals that [`Self::secure_journals`] has kept, and makes the names of new files in the
-    /// folder durable. The caller must first open the engine and check that it contains all answered commits.
+    /// folder durable. The caller must first open the engine and check that the database contains all answered commits.
     pub(super) fn finish_opening(&self) -> Result<(), StoreError> {
         let before = self.path.join(OLD_JOURNALS_FOLDER);
         match fs::remove_dir_all(&before) {
@@ -153,12 +155,12 @@ impl StoreFolder {
 
     /// Returns the path of the engine's folder.
     pub(super) fn data(&self) -> PathBuf {
-        self.path.join(DATA)
+        self.path.join(DATA_FOLDER)
     }
 
     /// Returns the path of the file in which [`AnsweredCommits`](super::answered_commits::AnsweredCommits) counts.
     pub(super) fn answered_file(&self) -> PathBuf {
-        self.path.join(ANSWERED)
+        self.path.join(ANSWERED_FILE)
     }
 
     /// Makes the names of new files in the folder durable, and also the name of the folder itself. The engine syncs
@@ -195,8 +197,9 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Creates the engine's folder if it does not exist: first under another name, because the engine writes one file after
-/// another, and a crash could leave an incomplete folder. A rename then makes the complete folder visible.
+/// Creates the engine's folder if it does not exist. The engine writes one file after another, and a crash could leave
+/// an incomplete folder. This function therefore creates the folder under another name, and renames it when it is
+/// complete.
 ///
 /// The engine treats a folder without certain files as new, and would silently begin an empty database. This function
 /// therefore returns an error if an existing folder lacks one of the files that every database has. It also returns an
@@ -205,7 +208,7 @@ fn create_data(
     path: &Path,
     make_tables: impl FnOnce(&Path) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
-    let data = path.join(DATA);
+    let data = path.join(DATA_FOLDER);
     let draft = path.join("data.new");
     if data.exists() {
         let files = ["version", "lock"].map(str::to_owned).into_iter();
@@ -221,7 +224,7 @@ fn create_data(
             ))),
         };
     }
-    let answered = path.join(ANSWERED);
+    let answered = path.join(ANSWERED_FILE);
     if answered_commits::read(&answered) > 0 {
         return Err(StoreError::Unusable(format!(
             "the database in {} is missing: it was removed or is not mounted, or a backup does not \

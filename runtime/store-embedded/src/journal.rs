@@ -2,15 +2,15 @@
 //!
 //! **Copying.** After a failed sync, the operating system treats unwritten data as written. A later process then reads
 //! the data from the page cache, and its sync succeeds, although the disk lacks the data. If the store was not closed
-//! in order, this module therefore copies each journal and syncs the copy, before the store answers any request. The
-//! engine truncates a journal at a damaged place. This module therefore keeps the original journal until the engine is
-//! open and contains all answered commits.
+//! cleanly, this module therefore copies each journal and syncs the copy, before the store answers any request. The
+//! engine truncates a journal at a damaged place. The store therefore keeps the original journals until the engine is
+//! open and its database contains all answered commits.
 //!
 //! **Checking.** The engine reports no error if a journal is damaged in the middle, and drops the batches after the
 //! damaged place. The engine also reports no error if a journal is missing, or if another journal than the newest is
 //! empty. This module therefore refuses such journals before the engine opens them. One case remains undetected: after
-//! a crash, this module does not know which journal was the oldest, because the engine removes journals that it no
-//! longer needs.
+//! a crash, the oldest journals may be missing. The engine itself removes old journals that it no longer needs, and
+//! only a clean shutdown records which journal is the oldest.
 //!
 //! **Truncating.** A power failure can leave a torn (incomplete) batch at the end of the newest journal. This module
 //! removes the batch if the engine cannot.
@@ -19,8 +19,8 @@
 //! missing, the engine finds a wrong checksum, and refuses to open. This module then truncates the journal before that
 //! batch. If the batch is torn, nothing is lost: it was never synced, so the store answered neither this batch nor a
 //! later batch. If the wrong checksum has another cause, answered requests may be lost:
-//! [`AnsweredCommits`](super::answered_commits::AnsweredCommits) then detects the loss, and the original journal is
-//! still beside the truncated journal. This module must never change a journal whose format it does not know.
+//! [`AnsweredCommits`](super::answered_commits::AnsweredCommits) then detects the loss, and the folder still contains a
+//! copy of the original journal. This module must never change a journal whose format it does not know.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -55,9 +55,9 @@ pub(super) fn put_back(folder: &Path, before: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a description of the damage if a journal in `folder` is missing or empty, or if a journal is unreadable at a
-/// place that another journal's data follows. Allows a torn batch at the end of the last journal with data, and one
-/// empty journal after it: a failed write leaves both. `oldest` is the number of the oldest journal, if it is known.
+/// Returns a description of the damage if a journal in `folder` is missing or empty, or if a journal has unreadable
+/// data although a later journal has data. Allows a torn batch at the end of the last journal with data, and one empty
+/// journal after it: a failed write leaves both. `oldest` is the number of the oldest journal, if it is known.
 pub(super) fn damage(folder: &Path, oldest: Option<u64>) -> io::Result<Option<String>> {
     if fs::read(folder.join("version"))? != JOURNAL_MAGIC {
         return Ok(None);
@@ -104,8 +104,8 @@ fn unreadable_from(journal: &[u8]) -> Option<usize> {
     journal[end..].iter().any(|byte| *byte != 0).then_some(end)
 }
 
-/// Replaces each journal in `folder` by a synced copy, and keeps the original in `before`. If an earlier, failed
-/// opening has already left an original of the journal in `before`, keeps that one.
+/// Replaces each journal in `folder` by a synced copy, and keeps the original in `before`. If a failed opening has
+/// already left an older original of the journal in `before`, keeps the older original instead.
 pub(super) fn rewrite_journals(folder: &Path, before: &Path) -> io::Result<()> {
     fs::create_dir_all(before)?;
     for (_, journal) in journals(folder)? {
@@ -122,8 +122,8 @@ pub(super) fn rewrite_journals(folder: &Path, before: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Copies a file through memory, and syncs the copy. A copy by the operating system (`fs::copy`) may share blocks of
-/// the disk with the original, and would then not be written.
+/// Copies a file through memory, and syncs the copy. A copy by the operating system (`fs::copy`) may share disk blocks
+/// with the original. Such a copy would not write the data to the disk again.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut from = File::open(from)?;
     let mut to = File::create(to)?;

@@ -1,10 +1,9 @@
-//! The binary keys of all tables, called table keys here. Variables have the name `place` for a table key, to
-//! distinguish it from the key of an event.
+//! The binary keys of all tables, called table keys here, to distinguish them from the keys of events.
 //!
 //! Two different records must never have the same table key. A scan over the table keys of one stream or key must never
 //! find records of another stream or key. The length of a stream's name therefore precedes the name. The key of an
-//! event is the last part of a table key, or its length precedes it. In table keys that must sort by key, the key is
-//! escaped and ends with a terminator instead. Numbers are big-endian, so that they sort numerically.
+//! event is the last part of a table key, or its length precedes it. In table keys that must sort by key, no length
+//! precedes the key: it is escaped and ends with a terminator. Numbers are big-endian, so that they sort numerically.
 
 use ordain_core::{Key, LetterId};
 
@@ -54,14 +53,14 @@ pub fn split_stream(key: &[u8]) -> Option<(&str, &[u8])> {
 
 /// Returns the table key of a key record in the table `jobs`. In the table `states`, the same table key has the state
 /// of the key.
-pub(super) fn job(stream: &str, key: &str) -> Vec<u8> {
+pub(super) fn key_record(stream: &str, key: &str) -> Vec<u8> {
     let mut out = with_stream(&[], stream, key.len());
     out.extend_from_slice(key.as_bytes());
     out
 }
 
 /// Splits the table key of a key record into stream and key.
-pub fn split_job(key: &[u8]) -> Option<(&str, &str)> {
+pub fn split_key_record(key: &[u8]) -> Option<(&str, &str)> {
     let (stream, key) = split_stream(key)?;
     Some((stream, std::str::from_utf8(key).ok()?))
 }
@@ -83,8 +82,8 @@ pub(super) fn letter(stream: &str, id: &LetterId) -> Vec<u8> {
 }
 
 /// Returns the id of the letter at a table key; `None` if the table key is not valid.
-pub fn split_letter(place: &[u8]) -> Option<LetterId> {
-    split_letter_place(split_stream(place)?.1)
+pub fn split_letter(table_key: &[u8]) -> Option<LetterId> {
+    split_letter_place(split_stream(table_key)?.1)
 }
 
 /// Returns the first possible table key of a letter with this sequence.
@@ -134,9 +133,9 @@ pub fn split_due(prefix: &[u8], entry: &[u8]) -> Option<(u64, Key)> {
     Some((u64::from_be_bytes(*at), std::str::from_utf8(key).ok()?.into()))
 }
 
-/// Returns the table key of the expiry entry that names the key record at `job`.
-pub(super) fn expiry(at: u64, job: &[u8]) -> Vec<u8> {
-    timed(EXPIRY_TAG, at, job)
+/// Returns the table key of the expiry entry that names the key record at `table_key`.
+pub(super) fn expiry(at: u64, table_key: &[u8]) -> Vec<u8> {
+    timed(EXPIRY_TAG, at, table_key)
 }
 
 /// Returns the table key of the age entry that names the letter at `letter`.
@@ -202,8 +201,8 @@ pub(super) fn key_counter(to: &Destination, key: &str) -> Vec<u8> {
 
 /// Returns the expiry time of a record in the table `log`, in ms since the Unix epoch; `None` if records of this kind
 /// never expire.
-pub(super) fn expiry_time(place: &[u8], value: &[u8]) -> Option<u64> {
-    let at = match *place.first()? {
+pub(super) fn expiry_time(table_key: &[u8], value: &[u8]) -> Option<u64> {
+    let at = match *table_key.first()? {
         RETAINED_TAG => 0,
         COUNTER_TAG => 9,
         ID_TAG => 16,
@@ -302,11 +301,11 @@ mod tests {
 
     #[test]
     fn streams_and_keys_do_not_overlap() {
-        assert_ne!(job("a", "b"), job("ab", ""));
-        assert_ne!(job("a", "\u{1}b"), job("\u{1}", "ab"));
-        assert!(!job("ab", "c").starts_with(&stream("a")));
+        assert_ne!(key_record("a", "b"), key_record("ab", ""));
+        assert_ne!(key_record("a", "\u{1}b"), key_record("\u{1}", "ab"));
+        assert!(!key_record("ab", "c").starts_with(&stream("a")));
         assert!(!event("s", "aa", 1).starts_with(&event("s", "a", 1)[..5]));
-        assert_eq!(split_job(&job("s", "k\0ü")), Some(("s", "k\0ü")));
+        assert_eq!(split_key_record(&key_record("s", "k\0ü")), Some(("s", "k\0ü")));
     }
 
     #[test]
@@ -330,7 +329,7 @@ mod tests {
     /// The engine has a limit on the length of a table key. Even the longest key of an event, in the longest kind of
     /// table key, stays within this limit.
     #[test]
-    fn the_longest_key_fits() {
+    fn longest_key_fits_into_a_table_key() {
         let name = "s".repeat(ordain_store::STREAM_NAME_LIMIT);
         let id = LetterId { key: "\0".repeat(KEY_SIZE_LIMIT).into(), sequence: 1, tag: 1 };
         let longest = letter_age(1, &letter(&name, &id));

@@ -4,8 +4,8 @@
 mod keys;
 pub mod letters;
 
-/// Returns the lowest place that sorts after `place`.
-fn after(mut place: Vec<u8>) -> Vec<u8> {
-    place.push(0);
-    place
+/// Returns the lowest table key that sorts after `table_key`.
+fn after(mut table_key: Vec<u8>) -> Vec<u8> {
+    table_key.push(0);
+    table_key
 }

@@ -33,8 +33,8 @@ impl MarkStore for EmbeddedStore {
         _breaks: u64,
         mark: &Mark,
     ) -> Result<bool, StoreError> {
-        // The write of a mark alone does not check the claim, but `outbox_done` does. A call up to commit 0 removes no
-        // outbox entries.
+        // `put_marks` does not check the claim, but `outbox_done` does. With commit 0, `outbox_done` removes no outbox
+        // entries.
         self.outbox_done(partition, claim, 0, 0, slice::from_ref(mark)).await?;
         Ok(self.mark(&mark.name).await?.as_ref() == Some(&mark.value))
     }
@@ -51,10 +51,10 @@ pub(super) fn read_all(
     begin: &str,
 ) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
     let mut found = Vec::new();
-    let place = keys::mark(begin);
-    for guard in shared.tables.meta.prefix(&place) {
+    let prefix = keys::mark(begin);
+    for guard in shared.tables.meta.prefix(&prefix) {
         let (name, value) = guard.into_inner().map_err(|error| read_error(&error))?;
-        let name = String::from_utf8_lossy(&name[place.len()..]).into_owned();
+        let name = String::from_utf8_lossy(&name[prefix.len()..]).into_owned();
         found.push((name, value.to_vec()));
     }
     Ok(found)

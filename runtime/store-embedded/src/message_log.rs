@@ -71,8 +71,8 @@ impl MessageLog for EmbeddedStore {
         stream: &str,
         keys: &[&str],
     ) -> Result<Vec<Option<u32>>, StoreError> {
-        let places: Vec<_> = keys.iter().map(|key| keys::job(stream, key)).collect();
-        self.read(move |shared| partitions_of(shared, &places)).await
+        let table_keys: Vec<_> = keys.iter().map(|key| keys::key_record(stream, key)).collect();
+        self.read(move |shared| partitions_of(shared, &table_keys)).await
     }
 
     async fn queue_ends(&self, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError> {
@@ -96,8 +96,8 @@ fn retained(
         let from = keys::retained(to, key, *range.start());
         let last = *range.end();
         for entry in snapshot.range(&shared.tables.log, from..=keys::retained(to, key, last)) {
-            let (place, value) = entry.into_inner().map_err(|error| read_error(&error))?;
-            if keys::expiry_time(&place, &value).is_some_and(|until| until <= now) {
+            let (table_key, value) = entry.into_inner().map_err(|error| read_error(&error))?;
+            if keys::expiry_time(&table_key, &value).is_some_and(|until| until <= now) {
                 continue;
             }
             if !events.is_empty() && read + value.len() > bytes {
@@ -131,25 +131,28 @@ fn queued(
     let mut entries = Vec::new();
     let mut read = 0;
     for entry in snapshot.range(&store.tables.queue, from..=of(u64::MAX)) {
-        let (place, value) = entry.into_inner().map_err(|error| read_error(&error))?;
+        let (table_key, value) = entry.into_inner().map_err(|error| read_error(&error))?;
         if entries.len() >= limit || (!entries.is_empty() && read + value.len() > bytes) {
             break;
         }
         read += value.len();
-        let number = keys::outbox_number(&place).unwrap_or_default();
-        let place = QueuePosition { number, history: queue.history_at(number, Some(&value)) };
+        let number = keys::outbox_number(&table_key).unwrap_or_default();
+        let position = QueuePosition { number, history: queue.history_at(number, Some(&value)) };
         let value = into_owned_bytes(value);
-        entries.push((place, decode_queued(value.slice(value.len().min(8)..))));
+        entries.push((position, decode_queued(value.slice(value.len().min(8)..))));
     }
     Ok(QueuePage { first, entries })
 }
 
-fn partitions_of(shared: &SharedStore, places: &[Vec<u8>]) -> Result<Vec<Option<u32>>, StoreError> {
-    let partition = |place: &Vec<u8>| {
-        let found = shared.tables.jobs.get(place).map_err(|error| read_error(&error))?;
-        Ok(found.and_then(|job| Some(EmbeddedRecord::parse(&job).ok()?.key_record.partition)))
+fn partitions_of(
+    shared: &SharedStore,
+    table_keys: &[Vec<u8>],
+) -> Result<Vec<Option<u32>>, StoreError> {
+    let partition = |table_key: &Vec<u8>| {
+        let found = shared.tables.jobs.get(table_key).map_err(|error| read_error(&error))?;
+        Ok(found.and_then(|record| Some(EmbeddedRecord::parse(&record).ok()?.key_record.partition)))
     };
-    places.iter().map(partition).collect()
+    table_keys.iter().map(partition).collect()
 }
 
 fn waiting_in(shared: &SharedStore, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError> {

@@ -60,14 +60,14 @@ fn outbox(
     let mut entries = Vec::new();
     let mut bytes = 0;
     for entry in snapshot.range(&tables.outbox, range) {
-        let (place, value) = entry.into_inner().map_err(|error| read_error(&error))?;
+        let (table_key, value) = entry.into_inner().map_err(|error| read_error(&error))?;
         if !entries.is_empty()
             && (entries.len() >= limit || bytes + value.len() > OUTBOX_READ_BYTES)
         {
             break;
         }
         bytes += value.len();
-        let number = keys::outbox_number(&place).unwrap_or_default();
+        let number = keys::outbox_number(&table_key).unwrap_or_default();
         entries.push(decode_outbox(number, &value.into()).map_err(|error| {
             StoreError::Corrupt(format!(
                 "stream {:?}, partition {}, shard {shard}, commit {number}: {error}",

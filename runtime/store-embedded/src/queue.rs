@@ -59,10 +59,10 @@ impl QueueRecord {
     /// given number.
     pub(super) fn contains<E>(
         &self,
-        place: QueuePosition,
+        position: QueuePosition,
         read: impl FnOnce(u64) -> Result<Option<fjall::Slice>, E>,
     ) -> Result<bool, E> {
-        let QueuePosition { number, history } = place;
+        let QueuePosition { number, history } = position;
         let QueueEnds { first, last } = self.ends;
         let found = if number > last.number {
             return Ok(false);

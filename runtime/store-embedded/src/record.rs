@@ -9,8 +9,8 @@ use ordain_store::codec::{
 
 const FORMAT: u8 = 1;
 
-/// The maximum size of a state that is stored together with the key record, in bytes. An event of a key with a small
-/// state writes one entry instead of two, which saves a third of the engine's work. A larger state has a separate
+/// The maximum size of a state that is stored together with the key record, in bytes. For a key with a small state, a
+/// commit writes one entry instead of two, which saves a third of the engine's work. A larger state has a separate
 /// entry, because a write of the key record that does not change the state would otherwise write the large state again.
 pub(super) const INLINE_STATE_BYTES: usize = 1024;
 
@@ -141,10 +141,10 @@ impl<'a> EmbeddedRecord<'a> {
 pub(super) fn encode(
     envelope: &RecordEnvelope,
     state: StateLocation<'_>,
-    job: &KeyRecord,
+    record: &KeyRecord,
     now: u64,
     out: &mut Vec<u8>,
 ) {
     envelope.encode(state, out);
-    encode_key_record(job, now, out);
+    encode_key_record(record, now, out);
 }

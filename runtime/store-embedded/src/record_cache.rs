@@ -10,8 +10,8 @@ use foldhash::fast::RandomState;
 
 use super::tables::Tables;
 
-/// The maximum size of the places and values in each of the two halves, in bytes: enough for some ten thousand keys of
-/// ordinary size. A value that the engine also has in memory takes no additional memory in the cache.
+/// The maximum size of the table keys and values in each of the two halves, in bytes: enough for some ten thousand
+/// keys of ordinary size. A value that the engine also has in memory takes no additional memory in the cache.
 const HALF_BYTES_LIMIT: usize = 8 << 20;
 
 /// A cache of two halves. Each written key record goes into the young half. When the young half is full, it replaces
@@ -25,19 +25,19 @@ pub(super) struct RecordCache {
 }
 
 impl RecordCache {
-    /// Returns the key record at this place.
-    pub(super) fn get(&self, tables: &Tables, place: &Slice) -> fjall::Result<Option<Slice>> {
-        match self.young.get(place).or_else(|| self.old.get(place)) {
-            Some(job) => Ok(Some(job.clone())),
-            None => tables.jobs.get(place),
+    /// Returns the key record at this table key.
+    pub(super) fn get(&self, tables: &Tables, table_key: &Slice) -> fjall::Result<Option<Slice>> {
+        match self.young.get(table_key).or_else(|| self.old.get(table_key)) {
+            Some(record) => Ok(Some(record.clone())),
+            None => tables.jobs.get(table_key),
         }
     }
 
     /// Stores a written key record in the cache.
-    pub(super) fn put(&mut self, place: &Slice, job: Slice) {
-        self.bytes += place.len() + job.len();
-        if let Some(before) = self.young.insert(place.clone(), job) {
-            self.bytes -= place.len() + before.len();
+    pub(super) fn put(&mut self, table_key: &Slice, record: Slice) {
+        self.bytes += table_key.len() + record.len();
+        if let Some(before) = self.young.insert(table_key.clone(), record) {
+            self.bytes -= table_key.len() + before.len();
         }
         if self.bytes > HALF_BYTES_LIMIT {
             self.old = std::mem::take(&mut self.young);
@@ -47,11 +47,11 @@ impl RecordCache {
 
     /// Removes a key record from the cache. The caller must call this function when it removes the key record from the
     /// tables, or writes it there without calling [`Self::put`].
-    pub(super) fn remove(&mut self, place: &[u8]) {
-        if let Some(before) = self.young.remove(place) {
-            self.bytes -= place.len() + before.len();
+    pub(super) fn remove(&mut self, table_key: &[u8]) {
+        if let Some(before) = self.young.remove(table_key) {
+            self.bytes -= table_key.len() + before.len();
         }
-        self.old.remove(place);
+        self.old.remove(table_key);
     }
 }
 
@@ -59,36 +59,37 @@ impl RecordCache {
 mod tests {
     use super::*;
 
-    fn held(recent: &RecordCache, place: &Slice) -> Option<Slice> {
-        recent.young.get(place).or_else(|| recent.old.get(place)).cloned()
+    fn held(recent: &RecordCache, table_key: &Slice) -> Option<Slice> {
+        recent.young.get(table_key).or_else(|| recent.old.get(table_key)).cloned()
     }
 
     #[test]
-    fn cache_is_bounded_and_forgets() {
+    fn cache_is_bounded_and_removes_oldest_records() {
         let mut recent = RecordCache::default();
-        let place = |number: u32| Slice::from(number.to_be_bytes());
+        let table_key = |number: u32| Slice::from(number.to_be_bytes());
         let value = |byte: u8| Slice::from(vec![byte; 1 << 10]);
         let many = (HALF_BYTES_LIMIT >> 10) as u32;
         for number in 0..5 * many / 2 {
-            recent.put(&place(number), value(1));
+            recent.put(&table_key(number), value(1));
             // A repeated write of a key record counts its size only once.
-            recent.put(&place(number), value(2));
+            recent.put(&table_key(number), value(2));
         }
         assert!(recent.bytes <= HALF_BYTES_LIMIT);
         assert!(recent.young.len() + recent.old.len() <= 2 * many as usize);
-        assert_eq!(held(&recent, &place(0)), None, "the first key record was written long ago");
+        assert_eq!(held(&recent, &table_key(0)), None, "the first key record was written long ago");
 
-        let last = place(5 * many / 2 - 1);
+        let last = table_key(5 * many / 2 - 1);
         let of_old = recent.old.keys().next().cloned().expect("the old half is not empty");
-        for place in [last, of_old] {
-            assert_eq!(held(&recent, &place), Some(value(2)));
+        for table_key in [last, of_old] {
+            assert_eq!(held(&recent, &table_key), Some(value(2)));
             // The young half now has a newer value than the old half. `remove` must remove both.
-            recent.put(&place, value(3));
-            assert_eq!(held(&recent, &place), Some(value(3)));
-            recent.remove(&place);
-            assert_eq!(held(&recent, &place), None);
+            recent.put(&table_key, value(3));
+            assert_eq!(held(&recent, &table_key), Some(value(3)));
+            recent.remove(&table_key);
+            assert_eq!(held(&recent, &table_key), None);
         }
-        let bytes: usize = recent.young.iter().map(|(place, job)| place.len() + job.len()).sum();
+        let bytes: usize =
+            recent.young.iter().map(|(table_key, record)| table_key.len() + record.len()).sum();
         assert_eq!(recent.bytes, bytes);
     }
 }

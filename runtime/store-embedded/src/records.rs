@@ -52,7 +52,10 @@ impl RecordStore for EmbeddedStore {
         let wanted = keys.to_vec();
         let read = move |shared: &SharedStore| load(shared, &stream, &wanted, bytes);
         let mut loaded = self.read(read).await?;
-        let is_foreign = |job: &KeyLoad| matches!(job, Ok(Some(loaded)) if loaded.record.partition != partition.number);
+        let is_foreign = |key_load: &KeyLoad| {
+            let loaded = key_load.as_ref().ok().and_then(Option::as_ref);
+            loaded.is_some_and(|loaded| loaded.record.partition != partition.number)
+        };
         let foreign: Vec<usize> =
             (0..loaded.len()).filter(|index| is_foreign(&loaded[*index])).collect();
         if foreign.is_empty() {
@@ -71,11 +74,11 @@ impl RecordStore for EmbeddedStore {
         let stream = partition.stream.clone();
         let again = move |shared: &SharedStore| load(shared, &stream, &taken, usize::MAX);
         let again = self.read(again).await?;
-        for (index, mut job) in foreign.into_iter().zip(again) {
-            if let (Ok(Some(before)), Ok(Some(taken))) = (&loaded[index], &mut job) {
+        for (index, mut key_load) in foreign.into_iter().zip(again) {
+            if let (Ok(Some(before)), Ok(Some(taken))) = (&loaded[index], &mut key_load) {
                 taken.moved_from = Some(before.record.partition);
             }
-            loaded[index] = job;
+            loaded[index] = key_load;
         }
         Ok(loaded)
     }
@@ -98,19 +101,19 @@ fn load(
 ) -> Result<Vec<KeyLoad>, StoreError> {
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
-    let mut jobs = Vec::with_capacity(keys.len());
+    let mut key_loads = Vec::with_capacity(keys.len());
     let mut read = 0;
     for key in keys {
-        let job = of_key(load_one(shared, &snapshot, stream, key, now))?;
-        if let Ok(Some(job)) = &job {
-            read += job.memory();
+        let key_load = of_key(load_one(shared, &snapshot, stream, key, now))?;
+        if let Ok(Some(loaded)) = &key_load {
+            read += loaded.memory();
         }
-        jobs.push(job);
+        key_loads.push(key_load);
         if read >= bytes {
             break;
         }
     }
-    Ok(jobs)
+    Ok(key_loads)
 }
 
 fn load_one(
@@ -124,8 +127,8 @@ fn load_one(
         return Ok(Err(words));
     }
     let tables = &shared.tables;
-    let place = keys::job(stream, key);
-    let Some(stored) = snapshot.get(&tables.jobs, &place)? else { return Ok(Ok(None)) };
+    let table_key = keys::key_record(stream, key);
+    let Some(stored) = snapshot.get(&tables.jobs, &table_key)? else { return Ok(Ok(None)) };
     let record = match EmbeddedRecord::parse(&stored) {
         Ok(record) => record,
         Err(error) => return Ok(Err(error.to_string())),
@@ -137,7 +140,7 @@ fn load_one(
         StateLocation::None => None,
         StateLocation::Inline(state) => Some(Bytes::copy_from_slice(state)),
         StateLocation::Separate(size) => {
-            let state = snapshot.get(&tables.states, &place)?.map(into_owned_bytes);
+            let state = snapshot.get(&tables.states, &table_key)?.map(into_owned_bytes);
             match state.filter(|state| state.len() as u64 == size) {
                 Some(state) => Some(state),
                 None => return Ok(Err(format!("its state of {size} bytes is missing"))),
@@ -150,9 +153,9 @@ fn load_one(
     };
     let due_in = record.envelope.due_in(now);
     let expire_in = record.envelope.expire_in(now);
-    let job = record.key_record.to_key_record();
+    let key_record = record.key_record.to_key_record();
     Ok(Ok(Some(Box::new(KeySnapshot {
-        record: job,
+        record: key_record,
         state,
         ids,
         now,
@@ -175,8 +178,8 @@ fn ids(
     }
     let range = keys::event(stream, key, from)..keys::event(stream, key, u64::MAX);
     for entry in snapshot.range(&shared.tables.ids, range) {
-        let (place, value) = entry.into_inner()?;
-        let sequence = sequence_of(&place);
+        let (table_key, value) = entry.into_inner()?;
+        let sequence = sequence_of(&table_key);
         match decode_accepted_id(sequence, &value) {
             Ok(id) => ids.push(id),
             Err(error) => return Ok(Err(format!("sequence {sequence}: {error}"))),

@@ -31,7 +31,7 @@ pub(super) enum WriterRequest {
         partition: Partition,
         answer: ReplySender<u64>,
     },
-    /// Changes the partition of key records that belong to another partition to this partition.
+    /// Moves key records that belong to another partition to this partition.
     TakeOver {
         partition: Partition,
         keys: Vec<Key>,

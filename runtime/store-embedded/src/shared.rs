@@ -62,7 +62,9 @@ impl SharedStore {
 
     fn disable(&self, words: &str) {
         if self.failure.set(words.to_owned()).is_ok() {
-            tracing::error!("store disabled until it is opened again: {words}");
+            tracing::error!(
+                "the store accepts no more requests until Ordain is started again: {words}"
+            );
         }
     }
 
@@ -71,7 +73,7 @@ impl SharedStore {
         self.folder.still_exists()
     }
 
-    /// Makes all written data durable, and records that the store was closed in order.
+    /// Makes all written data durable, and records that the store was closed cleanly.
     pub(super) fn close(&self) {
         if self.check().is_ok() && self.tables.sync().is_ok() {
             self.folder.close();
@@ -88,7 +90,7 @@ impl SharedStore {
         StoreError::Failed(self.failure.wait().await.clone())
     }
 
-    /// Returns whether a dead letter that was put at `at` has not expired.
+    /// Returns whether a dead letter that was stored at time `at` has not expired.
     pub(super) fn is_letter_live(&self, at: u64, now: u64) -> bool {
         at.saturating_add(self.dead_ttl) > now
     }
@@ -156,8 +158,8 @@ impl DueWatermarks {
         }
     }
 
-    /// Lowers the watermark to `at` if it is later, because a write has added an entry at this time. The caller must
-    /// call this function after the entry has become visible to readers.
+    /// If the watermark is later than `at`, lowers it to `at`, because a write has added an entry with this time. The
+    /// caller must call this function after the entry has become visible to readers.
     pub(super) fn lower(&self, partition: &Partition, at: u64) {
         let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // If the partition has no watermark yet, create one, so that a read that is in progress notices the write.
@@ -172,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_failed_write_promises_that_nothing_is_lost() {
+    fn only_error_of_a_failed_write_states_that_nothing_is_lost() {
         let full = fjall::Error::Io(std::io::Error::other("no space"));
         let words = failure(Path::new("folder"), &full);
         assert!(words.contains("no space. No acknowledged event is lost. Check"), "{words}");

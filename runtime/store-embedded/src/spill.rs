@@ -70,11 +70,11 @@ fn spilled_page(
     }
     let range = keys::event(stream, key, from)..keys::event(stream, key, u64::MAX);
     for entry in snapshot.range(&shared.tables.spill, range) {
-        let (place, value) = entry.into_inner()?;
+        let (table_key, value) = entry.into_inner()?;
         if !events.is_empty() && events.len() >= limit {
             return Ok(Ok((events, false)));
         }
-        let sequence = sequence_of(&place);
+        let sequence = sequence_of(&table_key);
         let event = match decode_spilled(key, sequence, into_owned_bytes(value)) {
             Ok(event) => event,
             Err(words) => return Ok(Err(words)),
@@ -96,7 +96,7 @@ fn has_expired(
     stream: &str,
     key: &str,
 ) -> fjall::Result<bool> {
-    let stored = snapshot.get(&shared.tables.jobs, keys::job(stream, key))?;
+    let stored = snapshot.get(&shared.tables.jobs, keys::key_record(stream, key))?;
     let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
     Ok(record.is_some_and(|record| record.envelope.is_expired(shared.clock.now())))
 }
@@ -156,11 +156,11 @@ fn spilled(
     range: &RangeInclusive<u64>,
     found: &mut FoundEvents,
 ) -> fjall::Result<KeyResult<()>> {
-    let place = |sequence| keys::event(stream, key, sequence);
-    let range = place(*range.start())..=place(*range.end());
+    let event_at = |sequence| keys::event(stream, key, sequence);
+    let range = event_at(*range.start())..=event_at(*range.end());
     for entry in snapshot.range(&shared.tables.spill, range) {
-        let (place, value) = entry.into_inner()?;
-        let sequence = sequence_of(&place);
+        let (table_key, value) = entry.into_inner()?;
+        let sequence = sequence_of(&table_key);
         match decode_spilled(key, sequence, into_owned_bytes(value)) {
             Ok(event) => found.push(sequence, event),
             Err(words) => return Ok(Err(words)),
@@ -187,8 +187,8 @@ fn far_ahead(
     // `end` is exclusive. At the largest `u64`, the addition does not change the number, but no event has this
     // sequence.
     let end = range.end().saturating_add(1);
-    let place = |sequence| keys::letter_sequence(stream, key, sequence);
-    for entry in snapshot.range(&shared.tables.letters, place(*range.start())..place(end)) {
+    let letter_at = |sequence| keys::letter_sequence(stream, key, sequence);
+    for entry in snapshot.range(&shared.tables.letters, letter_at(*range.start())..letter_at(end)) {
         if found.is_full() {
             break;
         }

@@ -27,19 +27,19 @@ pub(super) fn group_sweep_limit(writes: usize) -> usize {
 /// [`DueWatermarks`](super::shared::DueWatermarks).
 #[derive(Debug, Default)]
 pub(super) struct ExpirySweep {
-    jobs_from: u64,
+    key_records_from: u64,
     letters_from: u64,
-    kept_from: u64,
-    /// `true` if the sweep found damaged data. It then removes nothing any more.
+    retained_from: u64,
+    /// `true` if the sweep found damaged data. The sweep then removes nothing any more.
     stopped: bool,
 }
 
 impl ExpirySweep {
     /// Lowers the start times to the times of new entries.
     pub(super) fn lower(&mut self, earliest: &EarliestTimes) {
-        self.jobs_from = self.jobs_from.min(earliest.expiry);
+        self.key_records_from = self.key_records_from.min(earliest.expiry);
         self.letters_from = self.letters_from.min(earliest.letter);
-        self.kept_from = self.kept_from.min(earliest.kept);
+        self.retained_from = self.retained_from.min(earliest.retained);
     }
 
     /// Removes about `limit` expired entries of each kind.
@@ -52,19 +52,20 @@ impl ExpirySweep {
     ) -> fjall::Result<()> {
         let tables = &shared.tables;
         let before = now.saturating_sub(shared.dead_ttl);
-        let is_early = self.jobs_from > now && self.letters_from > before && self.kept_from > now;
+        let is_early =
+            self.key_records_from > now && self.letters_from > before && self.retained_from > now;
         if self.stopped || is_early {
             return Ok(());
         }
         let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), 64);
         let result = self
-            .jobs(shared, recent, &mut batch, now, limit)
-            .and_then(|()| self.letters(shared, &mut batch, before, limit))
-            .and_then(|()| self.kept(shared, &mut batch, now, limit));
+            .sweep_key_records(shared, recent, &mut batch, now, limit)
+            .and_then(|()| self.sweep_letters(shared, &mut batch, before, limit))
+            .and_then(|()| self.sweep_retained(shared, &mut batch, now, limit));
         match result {
             Err(error) if is_damage(&error) => {
                 tracing::error!(
-                    "sweep stopped: {error}; expired key records, letters and messages are no longer removed"
+                    "the store no longer removes expired key records, dead letters and messages: {error}"
                 );
                 self.stopped = true;
                 Ok(())
@@ -74,7 +75,7 @@ impl ExpirySweep {
         }
     }
 
-    fn jobs(
+    fn sweep_key_records(
         &mut self,
         shared: &SharedStore,
         recent: &mut RecordCache,
@@ -85,23 +86,26 @@ impl ExpirySweep {
         let times = &shared.tables.times;
         let mut moved_to = u64::MAX;
         let mut work = 0;
-        for entry in times.range(keys::expiry(self.jobs_from, &[])..keys::expiry(u64::MAX, &[])) {
+        for entry in
+            times.range(keys::expiry(self.key_records_from, &[])..keys::expiry(u64::MAX, &[]))
+        {
             let entry = copy_key(entry)?;
-            let Some((at, place)) = keys::split_timed(&entry) else { continue };
-            self.jobs_from = at;
+            let Some((at, table_key)) = keys::split_timed(&entry) else { continue };
+            self.key_records_from = at;
             if at > now || work >= limit {
-                self.jobs_from = at.min(moved_to);
+                self.key_records_from = at.min(moved_to);
                 return Ok(());
             }
-            let (removed, moved) = job(shared, recent, batch, &entry, (place, at), now)?;
+            let (removed, moved) =
+                sweep_key_record(shared, recent, batch, &entry, (table_key, at), now)?;
             work += removed;
             moved_to = moved_to.min(moved);
         }
-        self.jobs_from = moved_to;
+        self.key_records_from = moved_to;
         Ok(())
     }
 
-    fn letters(
+    fn sweep_letters(
         &mut self,
         shared: &SharedStore,
         batch: &mut OwnedWriteBatch,
@@ -113,16 +117,16 @@ impl ExpirySweep {
         let to = keys::letter_age(u64::MAX, &[]);
         for (count, entry) in tables.times.range(from..to).enumerate() {
             let entry = copy_key(entry)?;
-            let Some((at, place)) = keys::split_timed(&entry) else { continue };
+            let Some((at, table_key)) = keys::split_timed(&entry) else { continue };
             self.letters_from = at;
             if at > before || count >= limit {
                 return Ok(());
             }
-            // If the letter was replaced after this entry was written, its time differs. The new letter has its own
-            // entry, and stays.
-            let kept = tables.letters.get(place)?;
-            if kept.is_some_and(|letter| letter_time(&letter) == Some(at)) {
-                batch.remove(&tables.letters, place);
+            // If the letter was replaced after this entry was written, the new letter has another time. The new letter
+            // has its own entry, and stays.
+            let stored = tables.letters.get(table_key)?;
+            if stored.is_some_and(|letter| letter_time(&letter) == Some(at)) {
+                batch.remove(&tables.letters, table_key);
             }
             batch.remove(&tables.times, entry);
         }
@@ -133,7 +137,7 @@ impl ExpirySweep {
 
 impl ExpirySweep {
     /// Removes expired records of destinations: retained messages, ids and counters.
-    fn kept(
+    fn sweep_retained(
         &mut self,
         shared: &SharedStore,
         batch: &mut OwnedWriteBatch,
@@ -142,49 +146,49 @@ impl ExpirySweep {
     ) -> fjall::Result<()> {
         let times = &shared.tables.times;
         let mut work = 0;
-        let from = keys::retained_age(self.kept_from, 0);
+        let from = keys::retained_age(self.retained_from, 0);
         for entry in times.range(from..keys::retained_age(u64::MAX, 0)) {
             let entry = copy_key(entry)?;
             let Some((at, _)) = keys::split_timed(&entry) else { continue };
-            self.kept_from = at;
+            self.retained_from = at;
             if at > now || work >= limit {
                 return Ok(());
             }
             work += assign::remove_expired(&shared.tables, batch, entry, now)?;
         }
-        self.kept_from = u64::MAX;
+        self.retained_from = u64::MAX;
         Ok(())
     }
 }
 
 /// Processes one expiry entry: removes the expired key record, or moves the entry if the key record expires later.
-/// Returns the number of changed entries, and the new time of a moved entry, or `u64::MAX`.
-fn job(
+/// Returns the number of changed entries, and the new time of a moved entry (`u64::MAX` if no entry was moved).
+fn sweep_key_record(
     shared: &SharedStore,
     recent: &mut RecordCache,
     batch: &mut OwnedWriteBatch,
     entry: &fjall::Slice,
-    (place, at): (&[u8], u64),
+    (table_key, at): (&[u8], u64),
     now: u64,
 ) -> fjall::Result<(usize, u64)> {
     let tables = &shared.tables;
-    let stored = tables.jobs.get(place)?;
+    let stored = tables.jobs.get(table_key)?;
     // An unreadable key record is not removed, so that an operator can examine it. If the key record names another
     // expiry entry, this entry is stale: it comes from an earlier record of the key.
     let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
     match record.filter(|record| record.envelope.expiry_entry == at) {
         None => batch.remove(&tables.times, entry.clone()),
         Some(record) if record.envelope.is_expired(now) => {
-            return Ok((remove_record(tables, recent, batch, place, &record)?, u64::MAX));
+            return Ok((remove_record(tables, recent, batch, table_key, &record)?, u64::MAX));
         }
         Some(record) => {
             let expire_at = record.envelope.expire_at;
             let envelope = RecordEnvelope { expiry_entry: expire_at, ..record.envelope };
             batch.remove(&tables.times, entry.clone());
-            batch.insert(&tables.jobs, place, record.with_envelope(&envelope));
-            recent.remove(place);
+            batch.insert(&tables.jobs, table_key, record.with_envelope(&envelope));
+            recent.remove(table_key);
             if expire_at != 0 {
-                batch.insert(&tables.times, keys::expiry(expire_at, place), b"");
+                batch.insert(&tables.times, keys::expiry(expire_at, table_key), b"");
                 return Ok((1, expire_at));
             }
         }

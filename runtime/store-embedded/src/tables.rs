@@ -26,11 +26,12 @@ const JOURNALS_BYTES_LIMIT: u64 = 128 * MIB;
 /// thread compacts, and this costs more time than the additional threads save.
 const WORKER_THREADS: usize = 1;
 
-/// The size of a table's memory part at which the engine writes it to disk. Tables with large, short-lived values have
-/// the larger limit, so that most values are removed before the engine writes them to disk. A still larger limit would
-/// only make searches longer. When four memory parts of one table wait to be written, the engine stops writers. The
-/// limits of all tables add up to 128 MiB, so all tables together need at most four times 128 MiB, and usually a fifth
-/// of that. Writing to disk and merging need additional memory, which grows with the length of keys.
+/// The engine writes the in-memory part of a table to disk when the part reaches this size, in bytes. Tables with
+/// large, short-lived values have the larger limit, so that most values are removed before the engine writes them to
+/// disk. A still larger limit would only make searches longer. When four memory parts of one table wait to be written,
+/// the engine stops writers. The limits of all tables add up to 128 MiB, so all tables together need at most four times
+/// 128 MiB, and usually a fifth of this maximum. Writing to disk and merging need additional memory, which grows with
+/// the length of keys.
 const SMALL_TABLE_BYTES: u64 = 8 * MIB;
 const LARGE_TABLE_BYTES: u64 = 16 * MIB;
 
@@ -56,9 +57,9 @@ enum EngineOpenError {
 
 /// The engine's tables.
 pub(super) struct Tables {
-    /// Key records: [`keys::job`](super::keys::job).
+    /// Key records: [`keys::key_record`](super::keys::key_record).
     pub(super) jobs: Keyspace,
-    /// Handler states that are too large to be stored together with the key record, at the same places as the key
+    /// Handler states that are too large to be stored together with the key record, at the same table keys as the key
     /// records.
     pub(super) states: Keyspace,
     /// Spilled events.

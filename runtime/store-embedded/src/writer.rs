@@ -38,8 +38,8 @@ use ordain_store::{
 /// partitions times the number of shards reaches this limit.
 pub(super) const REQUEST_QUEUE_LIMIT: usize = 256;
 
-/// The maximum number of requests in a group (requests that one sync makes durable), so that the first request does not
-/// wait for long.
+/// The maximum number of requests in a group (requests that one sync makes durable). The limit prevents the first
+/// request of a group from waiting long.
 const GROUP_LIMIT: usize = 64;
 
 /// A reply that the writer sends when its group is durable.
@@ -181,9 +181,9 @@ impl StoreWriter {
                 PendingReply::Unit(answer)
             }
             WriterRequest::Overwrite { stream, key, bytes, answer } => {
-                let place = keys::job(&stream, &key);
-                self.record_cache.remove(&place);
-                self.shared.tables.jobs.insert(place, bytes)?;
+                let table_key = keys::key_record(&stream, &key);
+                self.record_cache.remove(&table_key);
+                self.shared.tables.jobs.insert(table_key, bytes)?;
                 PendingReply::Unit(answer)
             }
         })
@@ -218,8 +218,8 @@ impl StoreWriter {
             AppliedCommit { time: now, refused, existing_spills: present, existing_letters: known };
         encode_outbox_letters(batch.forwarded(&applied), now, &mut outbox);
         if !outbox.is_empty() {
-            let place = keys::outbox(partition, batch.shard, batch.number);
-            writes.insert(&tables.outbox, place, outbox);
+            let table_key = keys::outbox(partition, batch.shard, batch.number);
+            writes.insert(&tables.outbox, table_key, outbox);
         }
         let fence = FenceRecord { claim, number: batch.number, applied: applied.clone() };
         self.fences.put(tables, &mut writes, partition, batch.shard, fence);
@@ -265,17 +265,17 @@ impl StoreWriter {
         Ok(Some(ClaimedPartition { claim, commits }))
     }
 
-    /// Changes the partition of key records that belong to another partition to this partition. The writer does not
-    /// sync this change, because writes that depend on it come later in the same journal.
+    /// Moves key records that belong to another partition to this partition. The writer does not sync this change,
+    /// because writes that depend on it come later in the same journal.
     fn take_over(&mut self, partition: &Partition, keys: &[Key]) -> fjall::Result<()> {
         let tables = &self.shared.tables;
         let now = self.shared.clock.now();
         let mut first_due = u64::MAX;
         let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), 3 * keys.len());
         for key in keys {
-            let place = Slice::from(keys::job(&partition.stream, key));
+            let table_key = Slice::from(keys::key_record(&partition.stream, key));
             // An unreadable key record stays unchanged; the load reports it.
-            let stored = match tables.jobs.get(&place) {
+            let stored = match tables.jobs.get(&table_key) {
                 Err(error) if !is_damage(&error) => return Err(error),
                 stored => stored.ok().flatten(),
             };
@@ -284,8 +284,8 @@ impl StoreWriter {
             if record.key_record.partition == partition.number || record.envelope.is_expired(now) {
                 continue;
             }
-            self.record_cache.remove(&place);
-            batch.insert(&tables.jobs, place, record.with_partition(partition.number));
+            self.record_cache.remove(&table_key);
+            batch.insert(&tables.jobs, table_key, record.with_partition(partition.number));
             let due_at = record.envelope.due_at;
             if due_at != 0 {
                 let stream = partition.stream.clone();
@@ -316,14 +316,14 @@ impl StoreWriter {
             last = Some(fence.number);
             // If `through` is after the last commit of the shard, remove only the entries up to the last commit.
             let through = fence.number.min(*through);
-            let place = keys::published_commit(partition, *shard);
-            let done = read_number(tables.meta.get(&place)?);
+            let table_key = keys::published_commit(partition, *shard);
+            let done = read_number(tables.meta.get(&table_key)?);
             if through > done {
                 let from = keys::outbox(partition, *shard, done + 1);
                 for entry in tables.outbox.range(from..=keys::outbox(partition, *shard, through)) {
                     batch.remove(&tables.outbox, copy_key(entry)?);
                 }
-                batch.insert(&tables.meta, place, through.to_le_bytes());
+                batch.insert(&tables.meta, table_key, through.to_le_bytes());
             }
         }
         for mark in marks {
@@ -350,7 +350,7 @@ impl StoreWriter {
             let AssignChanges { batch, earliest, .. } = assigning;
             self.written_records += batch.len();
             batch.commit()?;
-            self.sweep.lower(&EarliestTimes { kept: earliest, ..EarliestTimes::default() });
+            self.sweep.lower(&EarliestTimes { retained: earliest, ..EarliestTimes::default() });
             // Entries of a queue need no sync, because writes that depend on them come later in the same journal.
             self.must_sync |= !matches!(assign.destination, Destination::Stream(_));
         }
@@ -370,8 +370,8 @@ impl StoreWriter {
         else {
             return Ok(Ok(DequeueResult::Done));
         };
-        let place = keys::queue(partition, shard);
-        let mut queue = match QueueRecord::decode(tables.log.get(&place)?.as_deref()) {
+        let table_key = keys::queue(partition, shard);
+        let mut queue = match QueueRecord::decode(tables.log.get(&table_key)?.as_deref()) {
             Ok(queue) => queue,
             Err(error) => return Ok(Err(error)),
         };
@@ -393,7 +393,7 @@ impl StoreWriter {
         for number in first..=through {
             batch.remove(&tables.queue, keys::queued(partition, shard, number));
         }
-        batch.insert(&tables.log, place, queue.encode());
+        batch.insert(&tables.log, table_key, queue.encode());
         batch.commit().map(|()| Ok(DequeueResult::Done))
     }
 }

@@ -1,4 +1,4 @@
-//! Sends commands and scripts to the server, and repeats them.
+//! Sends commands and scripts to the server, and repeats requests that fail for a temporary reason.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ impl RedisStore {
     }
 
     /// Runs a script, and repeats the call if another try may succeed. Commits do not use this function, because the
-    /// publisher itself decides whether to repeat a commit.
+    /// caller of a commit decides whether to repeat it.
     pub(super) async fn run_script(
         &self,
         script: &LuaScript,
@@ -87,8 +87,8 @@ impl RedisStore {
         }
     }
 
-    /// Returns `answer`. If the error is that a Redis key has the wrong type, returns an error with the name of that
-    /// key instead, because the server's error lacks the name.
+    /// Returns `answer`. The server's error for a Redis key with the wrong type does not name the key. In place of such
+    /// an error, returns an error that names the key.
     pub(super) async fn with_key_name<T>(
         &self,
         answer: Result<T, StoreError>,

@@ -63,8 +63,8 @@ pub(super) fn forget_registrations(store: &RedisStore) {
     store.registered_partitions.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
-/// Returns the highest epoch in the fences of the partition in all shards; 0 if it has no fence. Logs an error if only
-/// some of the shards have lost their fences.
+/// Returns the highest epoch in the fences of the partition in all shards; 0 if the partition has no fence. Logs an
+/// error if only some of the shards have lost their fences.
 pub(super) async fn newest_epoch(
     store: &RedisStore,
     partition: &Partition,
@@ -90,8 +90,8 @@ pub(super) async fn newest_epoch(
     Ok(epochs.max().unwrap_or_default())
 }
 
-/// Logs an error if some shards have lost the data of a partition: its owner wrote a fence into every shard before its
-/// first commit.
+/// Logs an error if some shards have lost the data of a partition. An owner writes a fence into every shard before its
+/// first commit, so a shard without a fence has lost its data.
 fn log_lost_shards(partition: &Partition, fences: &[Option<FenceRecord>]) {
     if !fences.iter().flatten().any(|fence| fence.number > 0) {
         return;

@@ -17,7 +17,8 @@ use ordain_store::{Claim, StoreError};
 /// number of replicas that have it.
 const REPLICAS_TIMEOUT_MS: u64 = 1_000;
 
-/// The operations of a write, as numbers in the arguments of the commit script: the change of the key's state.
+/// The operations of a write: the possible changes of the key's state, as numbers in the arguments of the commit
+/// script.
 const STATE_KEEP: u8 = 0;
 const STATE_PUT: u8 = 1;
 const STATE_PUT_SEPARATE: u8 = 2;
@@ -43,7 +44,7 @@ pub(super) const LAYOUT: [(&str, u8); 10] = [
     ("PUT_BESIDE", STATE_PUT_SEPARATE),
     ("ABSENT", FLAG_ABSENT),
     ("NEW", FLAG_NEW),
-    ("TROUBLED", FLAG_NEW_FAILURE),
+    ("NEW_FAILURE", FLAG_NEW_FAILURE),
     ("LETTERS", FLAG_LETTERS),
     ("SPILL", FLAG_SPILL),
     ("TAKES_IDS", FLAG_IDS),
@@ -63,8 +64,8 @@ pub(super) fn record_field(key: &str) -> Vec<u8> {
     [b"j", key.as_bytes()].concat()
 }
 
-/// Runs a script that writes, once, and waits for replicas if they are required. Returns `None` if too few replicas
-/// have the write in time.
+/// Runs a writing script once. If replicas are required, waits until enough of them have the write. Returns `None` if
+/// too few replicas have the write in time.
 pub(super) async fn send_durably(
     store: &RedisStore,
     script: &LuaScript,
@@ -92,8 +93,8 @@ pub(super) async fn send_durably(
     Ok(enough.then_some(reply))
 }
 
-/// Sends a command that writes, once, and waits for replicas if they are required. Returns `None` if too few replicas
-/// have the write in time.
+/// Sends a writing command once. If replicas are required, waits until enough of them have the write. Returns `None` if
+/// too few replicas have the write in time.
 pub(super) async fn send_with_wait(
     store: &RedisStore,
     shard: u32,

@@ -1,4 +1,4 @@
-//! The due index: the keys that the owner of a partition must process again, each with the time at which it must do so.
+//! The due index: the keys that the owner of a partition must process again, and the earliest time for each key.
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
@@ -10,9 +10,9 @@ use super::names::RedisKeyKind;
 use super::value::{array, bytes, number, parts, unexpected_reply};
 use ordain_store::{DueIndex, Partition, StoreError};
 
-/// A part of the number of entries that a read requests from each shard: twice the shard's share, plus this number. The
-/// share is the limit of the read divided by the number of shards. The share alone would often not be enough, because
-/// shards have different numbers of entries.
+/// The fixed part of the number of entries that a read requests from each shard. A read requests twice the shard's
+/// share, plus this number. The share is the limit of the read divided by the number of shards. The share alone would
+/// often not be enough, because shards have different numbers of entries.
 const SPARE_ENTRIES: usize = 16;
 
 #[async_trait]
@@ -102,8 +102,8 @@ impl ShardDueEntries {
         Ok(Self { now, entries: read, next })
     }
 
-    /// Merges the entries of all shards in order. The result ends before the first entry that a shard has and its read
-    /// did not return.
+    /// Merges the entries of all shards in order. The result ends before the first entry that the read of a shard has
+    /// omitted.
     fn merge(shards: Vec<Self>, limit: usize) -> (Vec<(u64, Key)>, Option<u64>) {
         let now = shards.iter().map(|shard| shard.now).max().unwrap_or_default();
         let next = shards.iter().filter_map(|shard| shard.next.clone()).min();

@@ -73,8 +73,8 @@ pub(super) fn request_error(error: &RedisError) -> StoreError {
     StoreError::Unavailable(error_text(error))
 }
 
-/// Converts an error that occurred while the store was opened. An error that a retry cannot resolve becomes an error
-/// that ends the start.
+/// Converts an error that occurred while the store was opened. An error that a retry cannot resolve becomes
+/// [`StoreError::Unusable`], which ends the start.
 #[allow(clippy::needless_pass_by_value, reason = "it is an argument of `map_err`")]
 pub(super) fn start_error(error: RedisError) -> StoreError {
     let words = error_text(&error);

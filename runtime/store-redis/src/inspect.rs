@@ -99,14 +99,15 @@ async fn inspect_replicas(
         .iter()
         .map(|(host, port)| timeout(REPLICAS_TIMEOUT, replica_info(&options.address, host, *port)));
     for ((host, port), answer) in replicas.iter().zip(join_all(requests).await) {
-        let place = display_text(&format!("{host}:{port}"));
+        let replica = display_text(&format!("{host}:{port}"));
         let unknown = |reason: &str| {
             Finding::note(format!(
-                "the settings of the replica {place} are unknown ({reason}): its maxmemory-policy must be noeviction too"
+                "the settings of the replica {replica} are unknown ({reason}): its maxmemory-policy must be noeviction \
+                 too"
             ))
         };
         match answer {
-            Ok(Ok(info)) => findings.extend(check_replica(&place, &info)),
+            Ok(Ok(info)) => findings.extend(check_replica(&replica, &info)),
             Ok(Err(error)) => findings.push(unknown(&display_text(&error.to_string()))),
             Err(_) => findings.push(unknown("no answer")),
         }

@@ -46,16 +46,16 @@ impl LeaseStore for RedisStore {
         let mut call = self.script_call(script, &keys);
         call.arg(beat.id.to_string()).arg(beat.info).arg(beat.report.unwrap_or_default());
         call.arg(beat.lease.as_millis() as u64).arg(random_version());
-        let [lasts, generation] = parts(self.run_script(script, call).await?, script.name)?;
+        let [lasts, membership_version] = parts(self.run_script(script, call).await?, script.name)?;
         let lasts = number(&lasts);
-        let generation = number(&generation);
-        let (lasts, generation) =
-            lasts.zip(generation).ok_or_else(|| unexpected_reply(script.name))?;
-        let table = if generation == beat.known_version {
+        let membership_version = number(&membership_version);
+        let (lasts, membership_version) =
+            lasts.zip(membership_version).ok_or_else(|| unexpected_reply(script.name))?;
+        let table = if membership_version == beat.known_version {
             None
         } else {
-            // The version also changes if the store lost everything. A new store must register its partitions anew, so
-            // that this process does not accept events into a store without its record.
+            // The version also changes if the store has lost all its data. Make this process check the record of the
+            // store again before it registers a partition, so that it accepts no events into a store without a record.
             forget_registrations(self);
             Some(self.table().await?)
         };
@@ -69,8 +69,8 @@ impl LeaseStore for RedisStore {
         let mut call =
             self.script_call(script, &kinds.map(|kind| self.names.in_common_shard(kind)));
         call.arg(lease_field(partition)).arg(to.to_string()).arg(floor).arg(random_version());
-        let [given, answer] = parts(self.run_script(script, call).await?, script.name)?;
-        let answer = match number(&given) {
+        let [outcome, answer] = parts(self.run_script(script, call).await?, script.name)?;
+        let answer = match number(&outcome) {
             Some(1) => number(&answer).map(LeaseReply::Granted),
             Some(_) => text(answer).and_then(|id| id.parse().ok()).map(LeaseReply::HeldBy),
             None => Some(LeaseReply::NotMember),
@@ -127,11 +127,12 @@ impl LeaseStore for RedisStore {
     async fn table(&self) -> Result<MembershipTable, StoreError> {
         let script = &self.scripts.table;
         let answer = self.run_script(script, self.script_call(script, &self.table_keys())).await?;
-        let [generation, members, leases, versions] = parts(answer, script.name)?;
-        let generation = number(&generation).ok_or_else(|| unexpected_reply(script.name))?;
+        let [membership_version, members, leases, versions] = parts(answer, script.name)?;
+        let membership_version =
+            number(&membership_version).ok_or_else(|| unexpected_reply(script.name))?;
         let members = array(members, script.name)?.into_iter().map(|row| member(row, script.name));
         let mut table = MembershipTable {
-            membership_version: generation,
+            membership_version,
             members: members.filter_map(Result::transpose).collect::<Result<_, _>>()?,
             leases: BTreeMap::new(),
             versions: BTreeMap::new(),
@@ -169,13 +170,13 @@ impl RedisStore {
 /// Decodes a member. Returns `None` for a row with an invalid id: another program has written such a row, and no lease
 /// names its id.
 fn member(row: Value, what: &str) -> Result<Option<(InstanceId, MemberRecord)>, StoreError> {
-    let [id, lasts, about, report] = parts(row, what)?;
+    let [id, lasts, info, report] = parts(row, what)?;
     let Some(id) = text(id).and_then(|id| id.parse().ok()) else { return Ok(None) };
     let lasts = number(&lasts).map(Duration::from_millis);
     let words = |value| bytes(value).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    let about = words(about).unwrap_or_default();
+    let info = words(info).unwrap_or_default();
     let report = words(report);
-    Ok(Some((id, MemberRecord { info: about, report, valid_for: lasts })))
+    Ok(Some((id, MemberRecord { info, report, valid_for: lasts })))
 }
 
 /// Decodes a lease from its field and value. Returns `None` if the lease is not valid.

@@ -1,4 +1,4 @@
-//! Loads key records, and assigns key records of other partitions to the partition that loads them.
+//! Loads key records, and moves key records of other partitions to the partition that loads them.
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
@@ -31,13 +31,13 @@ pub(super) async fn load_some(
         load_shard(store, stream, *shard, keys, if shards.len() == 1 { bytes } else { part })
     });
     let mut all: Vec<Option<LoadedKey>> = keys.iter().map(|_| None).collect();
-    for ((_, positions), jobs) in shards.iter().zip(try_join_all(loads).await?) {
-        for (at, job) in positions.iter().zip(jobs) {
-            all[*at] = Some(key_length_error(&keys[*at]).map_or(job, Err));
+    for ((_, positions), loaded_keys) in shards.iter().zip(try_join_all(loads).await?) {
+        for (at, loaded_key) in positions.iter().zip(loaded_keys) {
+            all[*at] = Some(key_length_error(&keys[*at]).map_or(loaded_key, Err));
         }
     }
     // End the result before the first key that a shard did not load because of its limit.
-    Ok(all.into_iter().map_while(|job| job).collect())
+    Ok(all.into_iter().map_while(|loaded_key| loaded_key).collect())
 }
 
 /// Groups the indexes of the keys by shard.
@@ -122,9 +122,9 @@ fn parse_loaded(value: Value, now: u64) -> LoadedKey {
 
 /// Decodes the accepted ids of a key from their blocks. `first` is the number of the first block. A block has one place
 /// for each sequence; the place is empty if the sequence has no id. Omits the id of a sequence that the key has neither
-/// settled nor spilled, because the script of a commit wrote the id but did not complete the commit.
+/// settled nor spilled: a commit script wrote such an id, but ended before it made the commit.
 fn ids_of(
-    job: &KeyRecordView<'_>,
+    record: &KeyRecordView<'_>,
     first: u64,
     blocks: Vec<Value>,
 ) -> Result<Vec<AcceptedId>, String> {
@@ -135,9 +135,9 @@ fn ids_of(
             let id = decode_accepted_id(sequence, id)
                 .map_err(|error| format!("sequence {sequence}: {error}"))?;
             let is_empty = id.id == 0 && id.content == 0;
-            let spilled = job.spilled.first..=job.spilled.last;
-            let is_taken = sequence < job.next || spilled.contains(&sequence);
-            if sequence >= job.ids_from && is_taken && !is_empty {
+            let spilled = record.spilled.first..=record.spilled.last;
+            let is_taken = sequence < record.next || spilled.contains(&sequence);
+            if sequence >= record.ids_from && is_taken && !is_empty {
                 taken.push(id);
             }
         }

@@ -107,8 +107,8 @@ impl MessageLog for RedisStore {
             (answer.next(), answer.next(), answer.next())
         {
             let history = bytes(history).and_then(|value| value.first_chunk().copied());
-            let place = number(&at).zip(history.map(u64::from_le_bytes));
-            let (number, history) = place.ok_or_else(|| unexpected_reply(script.name))?;
+            let position = number(&at).zip(history.map(u64::from_le_bytes));
+            let (number, history) = position.ok_or_else(|| unexpected_reply(script.name))?;
             let event = bytes(event).ok_or_else(|| unexpected_reply(script.name))?;
             entries.push((QueuePosition { number, history }, decode_queued(event)));
         }
@@ -149,11 +149,11 @@ impl MessageLog for RedisStore {
         for (at, key) in keys.iter().enumerate() {
             by_shard.entry(shard_of(key, self.shards)).or_default().push(at);
         }
-        let asked = by_shard.iter().map(async |(shard, places)| {
+        let requests = by_shard.iter().map(async |(shard, indexes)| {
             let [data] = self.stream_keys(*shard, stream, [RedisKeyKind::Data]);
             let mut ask = cmd("HMGET");
             ask.arg(&data);
-            for at in places {
+            for at in indexes {
                 let key = keys[*at];
                 // Truncate a key above `KEY_SIZE_LIMIT` to one byte more than the limit. No stored key is that long, so
                 // the script finds no record.
@@ -162,8 +162,8 @@ impl MessageLog for RedisStore {
             array(self.run_command(&ask).await?, "HMGET")
         });
         let mut partitions = vec![None; keys.len()];
-        for (places, found) in by_shard.values().zip(try_join_all(asked).await?) {
-            for (at, record) in places.iter().zip(found) {
+        for (indexes, found) in by_shard.values().zip(try_join_all(requests).await?) {
+            for (at, record) in indexes.iter().zip(found) {
                 let record = bytes(record);
                 let record = record.as_deref().and_then(|bytes| RedisRecord::parse(bytes).ok());
                 partitions[*at] = record.map(|record| record.key_record.partition);
@@ -194,17 +194,17 @@ impl MessageLog for RedisStore {
 
     async fn queue_ends(&self, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError> {
         let to = Destination::Stream(Arc::clone(&partition.stream));
-        let asked = (0..self.shards).map(async |shard| {
+        let requests = (0..self.shards).map(async |shard| {
             let mut ask = cmd("HGET");
             ask.arg(self.log_key(shard, &to)).arg(format!("q{}", partition.number));
             let found = bytes(self.run_command(&ask).await?);
             Ok(found.as_deref().map_or(EMPTY_QUEUE, parse_ends))
         });
-        try_join_all(asked).await
+        try_join_all(requests).await
     }
 }
 
-/// The ends of a queue before its first entry.
+/// The ends of a queue that never had an entry.
 const EMPTY_QUEUE: QueueEnds =
     QueueEnds { first: 1, last: QueuePosition { number: 0, history: 0 } };
 
@@ -304,12 +304,12 @@ fn put_request(call: &mut Cmd, assign: &AssignRequest) {
         Some(WriterCall { writer, call: number }) => call.arg(writer_id(writer)).arg(number),
     };
     call.arg(assign.groups.len());
-    for lot in &assign.groups {
-        put_origin(call, lot.origin.as_ref());
-        call.arg(lot.chunks.len());
-        for part in &lot.chunks {
-            call.arg(part.position.commit).arg(part.position.chunk).arg(part.items.len());
-            for item in &part.items {
+    for group in &assign.groups {
+        put_origin(call, group.origin.as_ref());
+        call.arg(group.chunks.len());
+        for chunk in &group.chunks {
+            call.arg(chunk.position.commit).arg(chunk.position.chunk).arg(chunk.items.len());
+            for item in &chunk.items {
                 put_item(call, item, rules.numbering.is_some());
             }
         }
@@ -382,19 +382,19 @@ fn parse_reply(answer: &Bytes, assign: &AssignRequest) -> Option<AssignReply> {
         _ => return None,
     };
     let mut replies = Vec::with_capacity(assign.groups.len());
-    for lot in &assign.groups {
+    for group in &assign.groups {
         let (kind, after) = rest.split_first()?;
         rest = after;
         replies.push(match kind {
             b'C' => AssignGroupReply::Fenced,
             b'B' => {
-                let (place, after) = rest.split_first_chunk::<12>()?;
+                let (position, after) = rest.split_first_chunk::<12>()?;
                 rest = after;
-                let place = parse_position(place)?;
-                AssignGroupReply::RolledBack((place.commit > 0).then_some(place))
+                let position = parse_position(position)?;
+                AssignGroupReply::RolledBack((position.commit > 0).then_some(position))
             }
             b'D' => {
-                let (answers, after) = rest.split_at_checked(9 * lot.items().count())?;
+                let (answers, after) = rest.split_at_checked(9 * group.items().count())?;
                 rest = after;
                 let (answers, _) = answers.as_chunks::<9>();
                 AssignGroupReply::Done(answers.iter().map(parse_result).collect::<Option<_>>()?)
@@ -411,9 +411,9 @@ fn parse_reply(answer: &Bytes, assign: &AssignRequest) -> Option<AssignReply> {
 /// Parses the last outbox position of an owner that the store has. Returns `None` if the commit in the position is 0,
 /// because the store then has no position of the owner.
 fn parse_position(bytes: &[u8; 12]) -> Option<OutboxPosition> {
-    let (commit, part) = bytes.split_first_chunk::<8>()?;
-    let part = part.first_chunk::<4>()?;
-    Some(OutboxPosition { commit: u64::from_le_bytes(*commit), chunk: u32::from_le_bytes(*part) })
+    let (commit, chunk) = bytes.split_first_chunk::<8>()?;
+    let chunk = chunk.first_chunk::<4>()?;
+    Some(OutboxPosition { commit: u64::from_le_bytes(*commit), chunk: u32::from_le_bytes(*chunk) })
 }
 
 /// Parses the range of entries that a call added to the queue of a partition.

@@ -4,9 +4,9 @@
 //! one slot, and one script may use them together. The name of a stream comes last, so that two Redis keys never have
 //! the same name.
 //!
-//! A shard has only a few Redis keys: all key records of a stream in a shard are fields of one hash. With one Redis key
-//! for each record, a caller would have to name all Redis keys of a script before the script runs. While a slot moves
-//! to another server, a script does not find a moved Redis key that the caller has not named.
+//! A shard has only a few Redis keys: all key records of a stream in a shard are fields of one hash. If each record had
+//! its own Redis key, a caller would have to name all Redis keys of a script before the script runs. Otherwise, while a
+//! slot moves to another server, the script would not find the Redis keys that have already moved.
 
 use ordain_store::Partition;
 

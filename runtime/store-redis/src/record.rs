@@ -47,11 +47,11 @@ const DURATION_LIMIT_MS: u64 = 1 << 50;
 
 /// Returns the constants that scripts use, by name. Offsets start at 1, as in Lua.
 pub(super) fn layout() -> [(&'static str, usize); 40] {
-    let job = ENVELOPE_BYTES + 1;
+    let key_record_at = ENVELOPE_BYTES + 1;
     [
         ("KEY_LIMIT", KEY_SIZE_LIMIT),
         ("RECORD_FORMAT", usize::from(FORMAT)),
-        ("JOB_FORMAT", usize::from(KEY_RECORD_FORMAT)),
+        ("KEY_RECORD_FORMAT", usize::from(KEY_RECORD_FORMAT)),
         ("COUNTER_FORMAT", usize::from(COUNTER_FORMAT)),
         ("ORIGIN_FORMAT", usize::from(ORIGIN_FORMAT)),
         ("FENCE_FORMAT", usize::from(FENCE_FORMAT)),
@@ -76,16 +76,16 @@ pub(super) fn layout() -> [(&'static str, usize); 40] {
         ("END", 11),
         ("ENTRY", 19),
         ("LENGTH", 27),
-        ("JOB", job),
-        ("PARTITION", job + PARTITION_AT),
-        ("TAKEOVERS", job + TAKEOVERS_AT),
-        ("NEXT", job + NEXT_AT),
-        ("INCARNATION", job + INCARNATION_AT),
-        ("SINCE", job + FAILURE_TIME_AT),
-        ("GENERATION", job + ROLLOUT_AT),
-        ("GAPS_TIME", job + NEW_TIME_AT),
-        ("NUMBERS", job + VARINTS_AT),
-        // After its fixed fields, a record has at least seven numbers and four empty parts.
+        ("KEY_RECORD", key_record_at),
+        ("PARTITION", key_record_at + PARTITION_AT),
+        ("TAKEOVERS", key_record_at + TAKEOVERS_AT),
+        ("NEXT", key_record_at + NEXT_AT),
+        ("INCARNATION", key_record_at + INCARNATION_AT),
+        ("SINCE", key_record_at + FAILURE_TIME_AT),
+        ("ROLLOUT", key_record_at + ROLLOUT_AT),
+        ("GAPS_TIME", key_record_at + NEW_TIME_AT),
+        ("NUMBERS", key_record_at + VARINTS_AT),
+        // After its fixed fields, a record has at least seven numbers and four other parts, each of at least one byte.
         ("SHORTEST", ENVELOPE_BYTES + VARINTS_AT + 7 + 4),
         ("BLOCK", IDS_PER_BLOCK as usize),
         ("ID", ACCEPTED_ID_BYTES),
@@ -114,7 +114,8 @@ pub(super) enum StatePlacement<'a> {
 }
 
 /// The error of a record with [`StatePlacement::Separate`] whose state is missing.
-pub(super) const MISSING_STATE_MESSAGE: &str = "its state, which has a separate field, is missing";
+pub(super) const MISSING_STATE_MESSAGE: &str =
+    "the state of the key is missing; it has a separate field";
 
 impl<'a> RedisRecord<'a> {
     /// Parses a stored key record.
@@ -125,17 +126,17 @@ impl<'a> RedisRecord<'a> {
         let expire_at = reader.u64("expiry")?;
         reader.u64("expiry entry")?;
         let length = reader.u32("length")? as usize;
-        let job = KeyRecordView::parse(reader.take(length, "length")?)?;
+        let key_record = KeyRecordView::parse(reader.take(length, "length")?)?;
         let state = if flags & FLAG_SEPARATE_STATE != 0 {
             Some(StatePlacement::Separate)
         } else {
             (flags & FLAG_STATE != 0).then(|| StatePlacement::Inline(reader.rest()))
         };
-        let given = |flag: u8, time: u64| (flags & flag != 0).then_some(time);
+        let time_if = |flag: u8, time: u64| (flags & flag != 0).then_some(time);
         Ok(Self {
-            due_at: given(FLAG_DUE, due_at),
-            expire_at: given(FLAG_EXPIRES, expire_at),
-            key_record: job,
+            due_at: time_if(FLAG_DUE, due_at),
+            expire_at: time_if(FLAG_EXPIRES, expire_at),
+            key_record,
             state,
         })
     }

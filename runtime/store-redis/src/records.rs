@@ -43,7 +43,10 @@ impl RecordStore for RedisStore {
         bytes: usize,
     ) -> Result<Vec<KeyResult<Option<Box<KeySnapshot>>>>, StoreError> {
         let mut loaded = load_some(self, &partition.stream, keys, bytes).await?;
-        let is_foreign = |job: &LoadedKey| matches!(job, Ok(Some(loaded)) if loaded.record.partition != partition.number);
+        let is_foreign = |loaded_key: &LoadedKey| {
+            let loaded = loaded_key.as_ref().ok().and_then(Option::as_ref);
+            loaded.is_some_and(|loaded| loaded.record.partition != partition.number)
+        };
         let foreign: Vec<usize> =
             (0..loaded.len()).filter(|index| is_foreign(&loaded[*index])).collect();
         if foreign.is_empty() {
@@ -54,11 +57,11 @@ impl RecordStore for RedisStore {
         let taken: Vec<Key> = foreign.iter().map(|index| keys[*index].clone()).collect();
         take_over(self, partition, &taken).await?;
         let again = load_some(self, &partition.stream, &taken, usize::MAX).await?;
-        for (index, mut job) in foreign.into_iter().zip(again) {
-            if let (Ok(Some(before)), Ok(Some(taken))) = (&loaded[index], &mut job) {
+        for (index, mut loaded_key) in foreign.into_iter().zip(again) {
+            if let (Ok(Some(before)), Ok(Some(taken))) = (&loaded[index], &mut loaded_key) {
                 taken.moved_from = Some(before.record.partition);
             }
-            loaded[index] = job;
+            loaded[index] = loaded_key;
         }
         Ok(loaded)
     }

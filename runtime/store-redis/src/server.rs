@@ -154,11 +154,11 @@ pub(super) async fn inspect_servers(
 
 /// Returns a warning if a replica would evict Redis keys when its memory is full. A replica has its own settings, which
 /// take effect when the replica becomes master.
-pub(super) fn check_replica(place: &str, info: &str) -> Option<Finding> {
+pub(super) fn check_replica(replica: &str, info: &str) -> Option<Finding> {
     let policy = info_field(info, "maxmemory_policy").filter(|policy| *policy != "noeviction")?;
     Some(Finding::warning(format!(
-        "the replica {place} has maxmemory-policy {}: as a master, it would evict records and events when its memory is \
-         full. Set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)",
+        "the replica {replica} has maxmemory-policy {}: as a master, it would evict records and events when its \
+         memory is full. Set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)",
         display_text(policy)
     )))
 }
@@ -177,11 +177,11 @@ fn product(info: &str) -> String {
 
 fn replicas_of(info: &str) -> Vec<(String, u16)> {
     let rows = (0..).map_while(|number| info_field(info, &format!("slave{number}")));
-    let place = |row: &str| {
+    let address = |row: &str| {
         let field = |name: &str| row.split(',').find_map(|part| part.strip_prefix(name));
         Some((field("ip=")?.to_owned(), field("port=")?.parse().ok()?))
     };
-    rows.filter_map(place).collect()
+    rows.filter_map(address).collect()
 }
 
 fn check_version(version: &str) -> Result<(), StoreError> {

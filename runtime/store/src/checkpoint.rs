@@ -5,8 +5,8 @@
 //! after the first unprocessed event.
 //!
 //! A checkpoint is stored in one shard (a slice of the store), but depends on commits in all shards. For each shard,
-//! the checkpoint therefore contains the number of the shard's last commit. If a shard no longer has this commit, the
-//! checkpoint may be wrong.
+//! the checkpoint therefore contains the number of the shard's last commit. If a shard has lost this commit, the
+//! results of events before the position may be lost too, so the checkpoint may be wrong.
 
 use std::fs::File;
 use std::io;
@@ -30,7 +30,8 @@ pub struct Checkpoint {
     print: ReadFingerprint,
     /// For each shard, the number of the last commit on which the position depends.
     commits: Vec<u64>,
-    /// A random number of the run that wrote the checkpoint.
+    /// A random number of the run (one execution of `ordain publish`) that wrote the checkpoint; `None` if a stream's
+    /// source wrote the checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     run: Option<u64>,
 }
@@ -120,7 +121,8 @@ impl Checkpoint {
         Self { run: Some(run), ..self }
     }
 
-    /// Returns the shards whose last commit has a lower number than the commit that the checkpoint names for the shard.
+    /// Returns the shards that have lost the commit that the checkpoint names. The last commit of such a shard has a
+    /// lower number.
     pub fn shards_that_lost_commits(&self, last_commits: &[u64]) -> Vec<usize> {
         let required_and_last = self.commits.iter().zip(last_commits).enumerate();
         required_and_last
@@ -160,14 +162,14 @@ impl Checkpoint {
     }
 }
 
-/// Returns the end of a log line about a file that is read again from its beginning: the effect on the events that the
-/// source reads a second time.
+/// Returns the end of the log line for a file that the source reads again from its beginning. This part of the line
+/// describes the effect on the events that the source reads a second time.
 pub fn reread_advice(ordering: OrderingMode) -> &'static str {
     match ordering {
         OrderingMode::Sequenced => "events that were processed before do not take effect again",
         OrderingMode::Fifo => {
-            "events that were processed before do not take effect again if their ids are among those of the last \
-             `id_window` events of their keys; older events take effect again"
+            "events that were processed before do not take effect again if their ids are among the last \
+             `id_window` ids of their keys; older events take effect again"
         }
     }
 }

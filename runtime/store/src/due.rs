@@ -9,7 +9,7 @@ use super::{Partition, StoreError};
 #[async_trait]
 pub trait DueIndex: Send + Sync {
     /// Returns the due entries (time, key) of a partition, the earliest first, starting after the entry `after`. If
-    /// `all` is `true`, includes the entries that are not due yet. The second value is the time, in ms, until the first
+    /// `all` is `true`, includes the entries that are not due yet. The second result is the time, in ms, until the
     /// entry after the returned entries is due; `None` if no entry follows.
     async fn due(
         &self,

@@ -165,7 +165,8 @@ impl ProcessIdentity {
     /// Returns `true` if the process has certainly ended. Returns `false` if the process runs, or if this process
     /// cannot see it.
     pub fn has_ended(&self) -> bool {
-        // If the processes of other users are hidden, process 1 is hidden too.
+        // If the system hides the processes of other users, it hides process 1 too. A process that this process cannot
+        // see may then still run.
         let sees_others = start_ticks(1).is_some();
         boot_and_namespace().is_some_and(|here| here == self.seen_from)
             && start_ticks(self.id).map_or(sees_others, |time| time != self.started)
@@ -179,8 +180,8 @@ fn boot_and_namespace() -> Option<String> {
     Some(format!("{} {}", boot.trim(), namespace.display()))
 }
 
-/// Returns the start time of a process; `None` if the process does not exist, or has ended and
-/// waits for its parent.
+/// Returns the start time of a process. Returns `None` if the process does not exist, or if it has ended and its parent
+/// has not called `wait` yet.
 fn start_ticks(id: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The name of the process precedes these fields, in parentheses. The name may contain any characters.

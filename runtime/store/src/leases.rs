@@ -1,10 +1,10 @@
 //! The membership of instances (processes) and their leases of partitions, as the store keeps them. A lease is the
 //! right of an instance to a partition.
 //!
-//! An instance is a member as long as it writes heartbeats. A lease lasts as long as its holder is a member, and
-//! provides the epoch of a [claim](super::RecordStore::claim). The correctness of commits does not depend on leases.
-//! Even if two instances act as owners of a partition, the store accepts the commits of only one of them: the fence of
-//! each shard contains the claim of the current owner.
+//! An instance is a member as long as it writes heartbeats. A lease lasts as long as its holder is a member. The epoch
+//! of the lease is the epoch of the holder's [claim](super::RecordStore::claim). The correctness of commits does not
+//! depend on leases. Even if two instances act as owners of a partition, the store accepts the commits of only one of
+//! them: the fence of each shard contains the claim of the current owner.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -52,11 +52,12 @@ impl FromStr for InstanceId {
 /// A heartbeat of an instance.
 #[derive(Debug, Clone, Copy)]
 pub struct HeartbeatRequest<'a> {
-    /// The instance.
+    /// The id of the instance.
     pub id: InstanceId,
-    /// The instance's information; other instances are notified when it changes.
+    /// The instance's information. A change gives the membership table a new version, so the other instances get the
+    /// table again.
     pub info: &'a str,
-    /// The report to store; `None` keeps the stored report. Other instances are not notified of a report.
+    /// The report to store; `None` keeps the stored report. A new report does not change the version of the table.
     pub report: Option<&'a str>,
     /// The time for which the membership lasts without another heartbeat.
     pub lease: Duration,
@@ -142,9 +143,9 @@ pub enum LeaseReply {
 #[async_trait]
 pub trait LeaseStore: Send + Sync + 'static {
     /// Renews the membership of an instance, and removes the members whose last heartbeat is older than their lease. A
-    /// store may leave out the record of a heartbeat that soon follows another. The store may therefore remove a member
-    /// as soon as nine tenths of the lease have passed since its last heartbeat. If no member sent a heartbeat for half
-    /// a lease, the store assumes that it was itself unreachable or that its clock jumped. The store then extends the
+    /// store need not record a heartbeat that soon follows another. The store may therefore remove a member as soon as
+    /// nine tenths of the lease have passed since the member's last heartbeat. If no member sent a heartbeat for half a
+    /// lease, the store assumes that it was itself unreachable or that its clock jumped. The store then extends the
     /// memberships by some seconds.
     async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError>;
 

@@ -28,11 +28,11 @@ pub struct Mark {
 /// back in time: it lost its newest writes.
 #[derive(Debug, Clone, Default)]
 pub struct MarkConditions<'a> {
-    /// By shard, the value of the mark that the shard must have now, as [`MarkStore::mark_in_shards`] returned it.
+    /// For each shard, the value that the mark must have now, as [`MarkStore::mark_in_shards`] returned it.
     pub before: &'a [Option<Bytes>],
     /// The destination to which the events in `witnesses` were written.
     pub destination: Option<&'a Destination>,
-    /// By shard, the newest event that the store has confirmed to the producer.
+    /// For each shard, the newest event that the store has confirmed to the producer.
     pub witnesses: BTreeMap<u32, Witness>,
 }
 

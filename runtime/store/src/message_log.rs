@@ -1,5 +1,5 @@
-//! The data that the store keeps between streams: the numbers of messages, a log of messages for replay, and the queues
-//! of streams whose source is the store.
+//! The data that the store keeps about messages on their way to a destination: their numbers, a log of messages for
+//! replay, and the queues of streams whose source is the store.
 //!
 //! An outbox contains the committed messages of a partition that are to be published. The owner of the partition
 //! assigns these messages in the order of its outbox: the store gives each message its number, keeps it for replay, and
@@ -116,13 +116,13 @@ pub struct OutboxChunk {
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssignItem {
-    /// The event as its receiver will see it. If a producer has given the event a sequence, the event keeps it. An
-    /// event to which no producer has given a sequence has no sequence in this field.
+    /// The event as its receiver will see it. If a producer has given the event a sequence, the event keeps it.
+    /// Otherwise the event in this field has no sequence.
     pub event: Arc<Event>,
     /// The partition of the destination stream.
     pub partition: u32,
-    /// The number that the store once gave to this message of an owner and then lost; 0 if the message never had a
-    /// number. The store gives the message the same number again, unless another message has the number by now.
+    /// The number that this message of an owner had before the store lost it; 0 if the message never had a number. The
+    /// store gives the message this number again, unless another message has the number by now.
     pub number: u64,
 }
 
@@ -259,9 +259,9 @@ impl AssignItemReply {
 /// The reply to a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AssignGroupReply {
-    /// The store has numbered all messages, put them into the log, and queued them for their stream. In a group of a
-    /// producer, this does not hold for a message with a conflict and for the messages after it. The value has one
-    /// result for each message.
+    /// The store has numbered all messages, put them into the log, and queued them for their stream. Exception: in a
+    /// group of a producer, the store has skipped a message with a conflict and the messages after it. The value has
+    /// one result for each message.
     Done(Vec<AssignItemReply>),
     /// A newer owner of the outbox has begun to assign messages, or the messages of this group are already recorded as
     /// published. The store changed nothing.
@@ -324,8 +324,8 @@ pub enum DequeueResult {
     MissingCommit,
 }
 
-/// The data that a store keeps between streams: the numbers of messages, the log of messages for replay, and the
-/// queues.
+/// The data that a store keeps about messages on their way to a destination: their numbers, the log of messages for
+/// replay, and the queues.
 ///
 /// Queues use positions ([`QueuePosition`]) instead of bare numbers, because a store that went back in time gives the
 /// numbers of lost entries to other entries. A position consists of the number of an entry, and a history: a digest of
@@ -342,8 +342,8 @@ pub trait MessageLog: Send + Sync {
     /// store that cannot go back in time while it is open does not check the witness.
     async fn assign(&self, assign: Arc<AssignRequest>) -> Result<AssignReply, StoreError>;
 
-    /// Returns the retained messages of a key with the wanted sequences, in ascending order. Returns about `bytes` at
-    /// most, but at least one message if there is one. Omits unreadable messages, and logs them.
+    /// Returns the retained messages of a key with the wanted sequences, in ascending order. Returns at most about
+    /// `bytes` bytes, but at least one message if there is one. Omits unreadable messages, and logs them.
     async fn retained_messages(
         &self,
         to: &Destination,
@@ -353,9 +353,9 @@ pub trait MessageLog: Send + Sync {
     ) -> Result<Vec<Arc<Event>>, StoreError>;
 
     /// Reads the entries that wait for a partition in a shard, after the queue position `after`. Returns at most
-    /// `limit` entries and about `bytes`, and at least one entry if there is one. Returns the bytes of an unreadable
-    /// entry, with the reason. The store keeps no history of removed entries. The store therefore accepts every `after`
-    /// before the last removed entry.
+    /// `limit` entries and about `bytes` bytes, but at least one entry if there is one. Returns the bytes of an
+    /// unreadable entry, with the reason. The store keeps no history of removed entries. The store therefore accepts
+    /// every `after` before the last removed entry.
     ///
     /// # Errors
     ///
@@ -369,10 +369,10 @@ pub trait MessageLog: Send + Sync {
         bytes: usize,
     ) -> Result<QueuePage, StoreError>;
 
-    /// Removes the entries of a partition's queue in a shard, up to and including a queue position. The removal takes
-    /// place only under the current claim, and becomes durable with a later commit, like the write of
-    /// [`outbox_done`](super::Outbox::outbox_done). `commit` is the last commit of the shard that this owner knows to
-    /// be durable, or 0 if the removal depends on no commit.
+    /// Removes the entries of a partition's queue in a shard, up to and including a queue position. Changes nothing if
+    /// `claim` is not the current claim of the partition. The removal becomes durable with a later commit, like the
+    /// write of [`outbox_done`](super::Outbox::outbox_done). `commit` is the last commit of the shard that this owner
+    /// knows to be durable, or 0 if the removal depends on no commit.
     ///
     /// # Errors
     ///
@@ -394,12 +394,12 @@ pub trait MessageLog: Send + Sync {
         keys: &[&str],
     ) -> Result<Vec<Option<u32>>, StoreError>;
 
-    /// Returns two things about a shard, read at one moment: the calls of a writer to the partition's stream that the
-    /// shard still has, and the ends of the partition's queue in the shard. A store that can go back in time writes the
-    /// number of a call together with the entries of the call. If the store loses the entries, it therefore loses the
-    /// number too. The store keeps the numbers for at least half an hour after the writer's last call, and then returns
-    /// that it has no call of the writer. A store that cannot go back in time while it is open returns that it has all
-    /// calls.
+    /// Returns two things about a shard, read at one moment. The first result contains those calls of a writer to the
+    /// partition's stream that the shard still has. The second result contains the ends of the partition's queue in the
+    /// shard. A store that can go back in time writes the number of a call together with the entries of the call. If
+    /// the store loses the entries, it therefore loses the number too. The store keeps the numbers for at least half an
+    /// hour after the writer's last call. Later it reports that it has no call of the writer. A store that cannot go
+    /// back in time while it is open reports that it has all calls.
     async fn writer_calls(
         &self,
         partition: &Partition,
@@ -423,7 +423,10 @@ pub trait MessageLog: Send + Sync {
 pub fn ok_or_log(key: &str, result: Result<Arc<Event>, String>) -> Option<Arc<Event>> {
     result
         .inspect_err(|error| {
-            tracing::error!(key, "retained message is unreadable: {error}; continuing without it");
+            tracing::error!(
+                key,
+                "a message that the store kept for replay is unreadable: {error}; continuing without it"
+            );
         })
         .ok()
 }

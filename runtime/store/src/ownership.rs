@@ -50,7 +50,7 @@ struct LeaseGrant {
 
 impl Ownership {
     /// Creates the ownership of a partition. The ownership is suspended after the time in `valid_until`. Each renewal
-    /// of the membership moves this time.
+    /// of the membership postpones this time.
     pub fn new(valid_until: watch::Receiver<MembershipExpiry>) -> Self {
         Self {
             valid_until,
@@ -76,9 +76,9 @@ impl Ownership {
     }
 
     /// Ends the ownership if `table` shows that this instance no longer owns the partition. `requested_at` is the time
-    /// when this instance requested the table. If the table does not contain the lease, because the store went back in
-    /// time (lost its newest writes), this process hands the partition over as in an ordinary handover instead. The
-    /// handover detects whether commits are lost too.
+    /// when this instance requested the table. The table may also lack the lease, because the store went back in time
+    /// (lost its newest writes). In this case, this process hands the partition over as in an ordinary handover, which
+    /// detects whether commits are lost too.
     pub fn evaluate(&self, id: InstanceId, table: &MembershipTable, requested_at: Instant) {
         let Some(LeaseGrant { partition, epoch, learned_at: at }) = self.lease.get() else {
             return;
@@ -169,7 +169,7 @@ pub struct PhaseReceiver(watch::Receiver<OwnershipPhase>);
 impl PhaseReceiver {
     /// Waits until the phase differs from `phase`, and returns the new phase.
     pub async fn changed_from(&mut self, phase: OwnershipPhase) -> OwnershipPhase {
-        // The ownership was dropped. The process may then no longer act for the partition.
+        // If the `Ownership` was dropped, this process may no longer act for the partition.
         self.0.wait_for(|now| *now != phase).await.map_or(OwnershipPhase::Lost, |now| *now)
     }
 }
@@ -186,13 +186,13 @@ mod tests {
     const TEST_TIMEOUT: Duration = Duration::from_secs(5);
 
     #[tokio::test]
-    async fn unrenewed_tenure_is_suspended_and_resumes() {
-        let heard = watch::Sender::new(Some(Instant::now() + Duration::from_millis(50)));
-        let ownership = Ownership::new(heard.subscribe());
+    async fn unrenewed_ownership_is_suspended_and_resumes() {
+        let valid_until = watch::Sender::new(Some(Instant::now() + Duration::from_millis(50)));
+        let ownership = Ownership::new(valid_until.subscribe());
         assert!(ownership.is_active());
         timeout(TEST_TIMEOUT, ownership.wait_inactive()).await.expect("the ownership is suspended");
         assert!(!ownership.is_active() && !ownership.is_lost());
-        heard.send_replace(Some(Instant::now() + TEST_TIMEOUT));
+        valid_until.send_replace(Some(Instant::now() + TEST_TIMEOUT));
         timeout(TEST_TIMEOUT, ownership.wait_active()).await.expect("the ownership resumes");
         assert!(
             timeout(Duration::from_millis(50), ownership.wait_inactive()).await.is_err(),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_lease_ends_the_tenure_and_older_table_does_not() {
+    fn newer_lease_ends_the_ownership_and_older_table_does_not() {
         let id = InstanceId(1);
         let other = InstanceId(2);
         let partition = Partition { stream: "s".into(), number: 0 };
@@ -212,8 +212,8 @@ mod tests {
             let mut table = MembershipTable::default();
             let row = row.map(|(epoch, holder)| Lease { epoch, holder, since: 0 });
             table.leases.extend(row.map(|row| (partition.clone(), row)));
-            let asked = if is_newer { Instant::now() + TEST_TIMEOUT } else { before };
-            ownership.evaluate(id, &table, asked);
+            let requested_at = if is_newer { Instant::now() + TEST_TIMEOUT } else { before };
+            ownership.evaluate(id, &table, requested_at);
             ownership.phase()
         };
         for (is_newer, went_back) in
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tenure_ends_once() {
+    async fn ownership_ends_once() {
         let ownership = Ownership::permanent();
         ownership.advance_to(OwnershipPhase::Draining);
         let mut stages = ownership.phases();

@@ -27,8 +27,8 @@ pub struct ClaimedPartition {
     pub commits: Vec<u64>,
 }
 
-/// The stored data of one key, or the reason why the data cannot be read. A failure that can also affect other keys is
-/// a [`StoreError`] instead.
+/// The stored data of one key, or the reason why the data cannot be read. If a failure can also affect other keys, the
+/// store returns a [`StoreError`] instead of this result.
 pub type KeyResult<T> = Result<T, String>;
 
 /// The records of a partition's keys.
@@ -45,8 +45,8 @@ pub trait RecordStore: Send + Sync {
     ) -> Result<ClaimedPartition, StoreError>;
 
     /// Loads key records in the order of `keys`, at least one, until their total size reaches `bytes`. If a loaded
-    /// record belongs to another partition, assigns it to this partition. Neither returns nor changes the records of
-    /// the remaining keys.
+    /// record belongs to another partition, moves it to this partition. Neither returns nor changes the records of the
+    /// remaining keys.
     async fn load(
         &self,
         partition: &Partition,

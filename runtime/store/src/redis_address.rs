@@ -27,7 +27,7 @@ pub struct RedisAddress {
 }
 
 impl RedisAddress {
-    /// Reads the files again that the URL names as variables, for example a file with a new password, and returns the
+    /// Reads again the files that variables in the URL name, for example a file with a new password, and returns the
     /// resulting address. If a file cannot be read or the new URL is invalid, returns the address unchanged; the next
     /// connection then tries again.
     #[must_use]
@@ -38,7 +38,9 @@ impl RedisAddress {
         match expand_again(template).and_then(|url| Self::parse(&url)) {
             Ok(fresh) => Self { template: self.template.clone(), ..fresh },
             Err(reason) => {
-                tracing::warn!("URL of the store not read again: {reason}; using the previous one");
+                tracing::warn!(
+                    "cannot refresh the URL of the store from the files of its variables: {reason}; using the previous URL"
+                );
                 self.clone()
             }
         }

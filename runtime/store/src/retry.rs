@@ -23,13 +23,13 @@ where
         match ask().await {
             Ok(answer) => {
                 if tries > 0 {
-                    tracing::info!(tries, "{what} succeeded after retries");
+                    tracing::info!(tries, "store request succeeded after retries ({what})");
                 }
                 return answer;
             }
             Err(error) => {
                 if throttle.allow() {
-                    tracing::error!(%error, tries, "{what} failed; retrying");
+                    tracing::error!(%error, tries, "store request failed ({what}); retrying");
                 }
                 tries = tries.saturating_add(1);
                 tokio::time::sleep(RETRY_DELAY).await;

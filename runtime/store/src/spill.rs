@@ -16,8 +16,8 @@ pub const FOUND_BYTES_LIMIT: usize = 16 << 20;
 #[async_trait]
 pub trait SpillArea: Send + Sync {
     /// Returns the spilled events of a key from sequence `from` on, in ascending order. The page also records whether
-    /// it contains the last spilled event. Returns at most `limit` events, and at most `bytes` of memory, but at least
-    /// one event if there is one.
+    /// it contains the last spilled event. Returns at most `limit` events, which use at most `bytes` bytes of memory,
+    /// but at least one event if there is one.
     async fn read_spill(
         &self,
         partition: &Partition,

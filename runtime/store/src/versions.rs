@@ -7,8 +7,8 @@ use ordain_core::{Build, Rollout};
 
 /// Encodes a rollout for the store.
 pub fn encode(rollout: &Rollout) -> String {
-    let Rollout { number: generation, build: Build { version, digest } } = rollout;
-    format!("{generation} {digest} {version}")
+    let Rollout { number, build: Build { version, digest } } = rollout;
+    format!("{number} {digest} {version}")
 }
 
 /// The maximum length of a version's name, in bytes. The name comes from the name of a file, and no file name is
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_decisions_are_decoded() {
+    fn only_valid_rollouts_are_decoded() {
         let build = Build { version: "orders@1.2.3".into(), digest: FileDigest([0xa5; 32]) };
         let decided = Rollout { number: 7, build };
         let text = encode(&decided);

@@ -41,7 +41,8 @@ pub fn expand<'a>(text: &'a str, env: EnvLookup<'_>) -> Result<(Cow<'a, str>, bo
     Ok((Cow::Owned(out), has_variables))
 }
 
-/// Returns whether a text has a variable whose value is the content of a file, which may change while a process runs.
+/// Returns whether a text has a variable whose value is the content of a file. The content may change while a process
+/// runs.
 pub fn has_file_variable(text: &str) -> bool {
     text.contains("${file:")
 }

@@ -9,8 +9,8 @@ pub type BucketBounds = LazyLock<Vec<f64>>;
 pub static HANDLER_SECONDS: BucketBounds = LazyLock::new(|| geometric(1e-6, 2.0, 10.0));
 /// Bounds for the duration of a commit, in seconds.
 pub static COMMIT_SECONDS: BucketBounds = LazyLock::new(|| geometric(1e-4, 1.5, 60.0));
-/// Bounds for the time from the moment that the producer set on an event to the commit of the event, in seconds. The
-/// buckets are narrow, so that percentiles computed from them are precise.
+/// Bounds for the time from the producer's timestamp of an event to the commit of the event, in seconds. The buckets
+/// are narrow, so that percentiles computed from them are precise.
 pub static PUBLISH_TO_COMMIT_SECONDS: BucketBounds = LazyLock::new(|| geometric(5e-4, 1.3, 60.0));
 /// Bounds for the number of events in a commit.
 pub static BATCH_EVENTS: BucketBounds = LazyLock::new(|| geometric(1.0, 2.0, 65_536.0));

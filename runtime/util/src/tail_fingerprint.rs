@@ -75,7 +75,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn probe_matches_only_the_unchanged_file() {
+    fn fingerprint_matches_only_unchanged_file() {
         let mut file = tempfile::tempfile().expect("a file");
         let mut probe = TailFingerprint::default();
         for length in

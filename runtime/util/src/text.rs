@@ -16,7 +16,7 @@ pub fn escape_invisible(text: &str) -> Cow<'_, str> {
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
-            // Four digits, so that the result is a valid JSON escape too.
+            // Writes four digits, so that the result is also a valid JSON escape.
             c if is_invisible(c) => out += &format!("\\u{:04x}", u32::from(c)),
             c => out.push(c),
         }
@@ -35,7 +35,7 @@ pub fn escape_invisible_lines(text: &str) -> Cow<'_, str> {
     Cow::Owned(lines.join("\n"))
 }
 
-/// Returns whether a character is invisible. All such characters have at most four hexadecimal digits.
+/// Returns whether a character is invisible. The code of each such character has at most four hexadecimal digits.
 fn is_invisible(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}')

@@ -3,17 +3,17 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-static DIVISOR: AtomicU32 = AtomicU32::new(1);
+static WAIT_DIVISOR: AtomicU32 = AtomicU32::new(1);
 
 /// Makes [`shortened`] divide all waits by `divisor` from now on; 0 counts as 1. For tests only: with short waits, a
 /// busy broker or store can appear unavailable.
 pub fn shorten(divisor: u32) {
-    DIVISOR.store(divisor.max(1), Ordering::Relaxed);
+    WAIT_DIVISOR.store(divisor.max(1), Ordering::Relaxed);
 }
 
 /// Returns `wait`, divided by the divisor that a test has set with [`shorten`].
 pub fn shortened(wait: Duration) -> Duration {
-    wait / DIVISOR.load(Ordering::Relaxed)
+    wait / WAIT_DIVISOR.load(Ordering::Relaxed)
 }
 
 /// Waits until `at`. Never completes if `at` is `None`.

@@ -19,7 +19,7 @@ const STATS_EXTENSION: &str = "stats";
 
 /// Beginning of the extension of an entry that is being written.
 const PARTIAL_EXTENSION_PREFIX: &str = "wip-";
-/// Age of an incomplete file at which the process that writes it counts as ended, because no write takes this long.
+/// Age at which an incomplete file counts as abandoned by the process that began to write it: no write takes this long.
 const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The folder of a cache, to which this process can write.
@@ -81,7 +81,7 @@ struct CacheEntry {
 fn evict_entries(dir: &Path, limit_bytes: u64, now: SystemTime) -> io::Result<()> {
     let mut entries = Vec::new();
     for path in list_files(dir)? {
-        // Another process that cleans the cache at the same time may have removed this file.
+        // Skips a missing file: another process that cleans the cache at the same time may have removed it.
         let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
         if path.extension().is_none() {
             let stats_modified = fs::metadata(path.with_extension(STATS_EXTENSION))
@@ -187,8 +187,8 @@ pub(super) fn open_cache(dir: &Path) -> Option<Cache> {
     let open = || -> wasmtime::Result<Cache> {
         let mut config = CacheConfig::new();
         config.with_directory(dir);
-        // `clean` enforces the limit instead of Wasmtime, because `clean` keeps entries that another process may be
-        // about to load.
+        // Wasmtime's own limits are set too high to apply. `clean` enforces the real limit, because `clean` keeps
+        // entries that another process may be about to load.
         config.with_files_total_size_soft_limit(1 << 50).with_file_count_soft_limit(1 << 40);
         Cache::new(config)
     };

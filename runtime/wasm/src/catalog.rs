@@ -185,8 +185,8 @@ impl Catalog {
                 .get(&file.path)
                 .is_some_and(|known| known.first_seen + DEBOUNCE_DELAY <= now);
             if offered.is_some() && !is_settled {
-                // Skip a file that is still changing: lower versions must not wait for a file that may change again and
-                // again.
+                // Skips a file that is still changing. If lower versions waited for this file, a file that changes
+                // again and again would block them.
                 continue;
             }
             let found = self.load_result(&file.path);
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(dir.offered(), "a@1.0.0");
         assert_eq!(dir.write_and_load(&[("a@3.0.0.wasm", "three")]), ["a@3.0.0 offered"]);
         assert_eq!(dir.write_and_load(&[("a@4.0.0.wasm", "bad")]), ["a@4.0.0: bad"]);
-        // The offered version's own file is damaged, and then has another content.
+        // The offered version's own file is damaged, and then gets other content.
         assert_eq!(dir.write_and_load(&[("a@3.0.0.wasm", "bad")]), ["a@3.0.0: bad"]);
         assert_eq!(
             dir.write_and_load(&[("a@3.0.0.wasm", "other")]),
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn lower_version_is_offered_when_the_file_is_gone_and_the_last_one_is_kept() {
+    fn removal_offers_lower_version_and_keeps_last_version() {
         let mut dir =
             TestFolder::new(&[("a@1.0.0.wasm", "one"), ("a@2.0.0.wasm", "two"), ("a.wasm", "x")]);
         assert_eq!(dir.offered(), "a@2.0.0");
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_is_removed_and_replaced_is_not_gone() {
+    fn replaced_file_does_not_count_as_removed() {
         let mut dir = TestFolder::new(&[("a@1.0.0.wasm", "one"), ("a@2.0.0.wasm", "two")]);
         let whole = dir.catalog.folder().clone();
         let mut without = whole.clone();

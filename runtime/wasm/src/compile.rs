@@ -23,7 +23,7 @@ const LOW_PRIORITY_NICENESS: i32 = 15;
 const ELAPSED_TIME_FACTOR: u32 = 10;
 /// Interval at which the host checks whether the process has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Maximum size, in bytes, of the reason for a failure that the host reads from the process.
+/// Maximum number of bytes that the host reads from the process when the process reports the reason for a failure.
 const REASON_LIMIT_BYTES: u64 = 16 << 10;
 /// The exit code for a failure that may be temporary.
 const TEMPORARY_FAILURE_CODE: u8 = 75;
@@ -58,7 +58,8 @@ pub(super) fn compile_in_child(
         input.map(|mut input| input.write_all(bytes))
     };
     let status = std::thread::scope(|scope| {
-        // The child may never read its input, so a second thread writes it. That thread ends when the child ends.
+        // A second thread writes the input, because the write blocks while the child does not read. The write ends at
+        // the latest when the child ends.
         std::thread::Builder::new().spawn_scoped(scope, write_input)?;
         wait_for_exit(&mut child, limits.timeout * ELAPSED_TIME_FACTOR)
     });
@@ -163,7 +164,7 @@ pub fn run_compiler(cache: &Path, limits: CompileLimits, is_low_priority: bool) 
 }
 
 fn compile_stdin(cache: &Path, limits: CompileLimits) -> Result<(), LoadFailure> {
-    // If the host dies, the kernel kills this process, because nothing needs the result.
+    // Makes the kernel kill this process when the host dies: no other process needs the result.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     // When memory runs out, the kernel must kill this process rather than the host.

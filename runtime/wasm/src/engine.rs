@@ -142,7 +142,10 @@ fn build_wasm_engine(
         .allocation_strategy(InstanceAllocationStrategy::Pooling(pooling_config(settings.workers)));
     wasmtime::Engine::new(&pooled).or_else(|error| {
         // A limit on address space (`ulimit -v`) is the usual reason.
-        tracing::warn!("instance pool unavailable: {error:#}; handlers will start more slowly");
+        tracing::warn!(
+            "instance pool unavailable: {error:#}; handlers will start more slowly. The usual reason is a limit on \
+             address space (`ulimit -v`)"
+        );
         wasmtime::Engine::new(&config)
     })
 }

@@ -100,7 +100,7 @@ pub(super) fn classify(
     let cause = error.root_cause().to_string();
     if cause.contains(LIFT_EXHAUSTED_TEXT) {
         let words = format!(
-            "the handler gave the host more than {} at once: the sum of `plugins.state_size` ({}), \
+            "the handler returned more than {} at once: the sum of `plugins.state_size` ({}), \
              `plugins.messages_size` ({}) and 1 KiB for each of the {} messages that `plugins.messages` allows",
             DisplaySize(limits.lift_limit()),
             DisplaySize(limits.state_size),
@@ -112,7 +112,7 @@ pub(super) fn classify(
     failure(FailureKind::Trap, format!("trap: {cause}{}", trap_location(error)))
 }
 
-/// Cuts a handler's reason to the size that is stored.
+/// Cuts a handler's reason to its maximum size.
 pub(super) fn cut_reason(words: String) -> String {
     truncated(words, REASON_LIMIT_BYTES)
 }
@@ -138,17 +138,17 @@ fn append_output(mut message: String, last_words: &str) -> String {
 
 /// Returns the guest functions in which the error occurred, if the component contains their names.
 fn trap_location(error: &wasmtime::Error) -> String {
-    let mut place = String::new();
-    let Some(backtrace) = error.downcast_ref::<WasmBacktrace>() else { return place };
+    let mut location = String::new();
+    let Some(backtrace) = error.downcast_ref::<WasmBacktrace>() else { return location };
     let mut names: Vec<_> =
         backtrace.frames().iter().filter_map(wasmtime::FrameInfo::func_name).collect();
     // A function that calls itself counts once.
     names.dedup();
     for (depth, name) in names.into_iter().take(FRAME_LIMIT).enumerate() {
         let joint = if depth == 0 { " in " } else { ", called by " };
-        let _ = write!(place, "{joint}`{:#}`", rustc_demangle::demangle(name));
+        let _ = write!(location, "{joint}`{:#}`", rustc_demangle::demangle(name));
     }
-    place
+    location
 }
 
 #[cfg(test)]
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uncaught_error_keeps_its_message_and_place() {
+    fn uncaught_error_keeps_its_message_and_location() {
         let rust = "a line of its own\n\nthread '<unnamed>' (1) panicked at src/lib.rs:7:9:\n\
                     no such order: 17\nnote: run with `RUST_BACKTRACE=1` environment variable to \
                     display a backtrace\n";

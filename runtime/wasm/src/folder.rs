@@ -25,7 +25,7 @@ pub struct PluginFolder {
     pub stamps: BTreeMap<PathBuf, FileStamp>,
 }
 
-/// Metadata that reveals a change to a file without reading the file.
+/// Metadata that reveals a change of a file, so that this module need not read the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FileStamp {
     size: u64,

@@ -152,8 +152,8 @@ impl Wake for WakeFlag {
 }
 
 /// Polls the call of a guest until the call ends. Returns `None` if the guest waits for something that can never occur.
-/// Nothing outside the guest can wake the guest. A wait that can end therefore requests another poll at once, and a
-/// wait without such a request can never end.
+/// Nothing outside the guest can wake the guest, so the timer or the pause for which the guest waits must request the
+/// next poll itself. If a poll of the call ends without such a request, the wait can never end.
 async fn poll_until_stuck<T>(
     woken: &WakeFlag,
     waker: &Waker,
@@ -167,7 +167,7 @@ async fn poll_until_stuck<T>(
     .await
 }
 
-/// Polls a future of [`poll_until_stuck`] on this thread until it completes.
+/// Polls a future of [`poll_until_stuck`] on this thread until the future completes.
 pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {

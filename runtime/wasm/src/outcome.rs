@@ -23,8 +23,8 @@ pub(super) enum AcceptedReply {
     Rejected(String),
 }
 
-/// Checks a reply against the limits. Returns a failure for the first limit that the reply exceeds, and for a reply
-/// that requests a retry.
+/// Checks a reply against the limits. Returns a failure if the reply requests a retry or exceeds a limit. The failure
+/// names only the first exceeded limit.
 pub(super) fn accept(
     reply: HandleReply,
     event: &Event,

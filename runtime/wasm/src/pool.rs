@@ -1,8 +1,8 @@
 //! The worker threads, shared by all streams, and the queues from which they take turns (runs of events of one key).
 //!
-//! Work passes between threads in batches: a driver submits several turns at once, a worker takes several turns at
-//! once, and the worker delivers several results at once. The workers serve the queues round robin, so that a stream
-//! with a slow handler does not starve another stream. This module must never inspect the contents of a turn.
+//! Turns and results pass between threads in batches: a driver submits several turns at once, a worker takes several
+//! turns at once, and the worker delivers several results at once. The workers serve the queues round robin, so that a
+//! stream with a slow handler does not starve another stream. This module must never inspect the contents of a turn.
 
 mod instances;
 mod queue;
@@ -100,7 +100,7 @@ impl Drop for WorkerPool {
     fn drop(&mut self) {
         self.scheduler.close();
         for thread in self.threads.drain(..) {
-            // A panic of a worker has already ended the process.
+            // The result is ignored, because a panic of a worker has already ended the process.
             let _ = thread.join();
         }
     }
@@ -141,7 +141,7 @@ impl TurnQueueHandle {
         self.scheduler.submit(&self.queue, turns);
     }
 
-    /// Stops or resumes the start of the queue's turns. Turns that have started continue.
+    /// Stops or resumes the start of the queue's turns. A pause does not affect turns that have already started.
     pub fn pause(&self, paused: bool) {
         self.scheduler.pause(&self.queue, paused);
     }

@@ -81,9 +81,9 @@ impl VersionWatcher {
     /// Reports that an event of a key was executed under this rollout. The stream then needs this rollout or a newer
     /// one.
     pub fn require_rollout(&self, rollout_number: u64) {
-        let is_new = self.required_rollout.send_if_modified(|needs| {
-            let is_new = *needs < rollout_number;
-            *needs = rollout_number.max(*needs);
+        let is_new = self.required_rollout.send_if_modified(|required| {
+            let is_new = *required < rollout_number;
+            *required = rollout_number.max(*required);
             is_new
         });
         if is_new {
@@ -97,25 +97,18 @@ impl HandlerRegistry {
     /// names.
     pub(crate) fn new(
         engine: Arc<HandlerEngine>,
-        stock: RegistryState,
+        state: RegistryState,
         streams: impl IntoIterator<Item = (Arc<str>, String)>,
     ) -> Self {
         let streams = streams.into_iter().map(|(name, handler)| {
             let reason = "the stream has no rollout yet".to_owned();
             let missing =
                 VersionUnavailable { rollout: None, reason, is_available_elsewhere: false };
-            let chosen = watch::Sender::new(Err(missing));
-            (
-                name,
-                StreamHandler {
-                    handler,
-                    activation: chosen,
-                    required_rollout: watch::Sender::new(0),
-                },
-            )
+            let activation = watch::Sender::new(Err(missing));
+            (name, StreamHandler { handler, activation, required_rollout: watch::Sender::new(0) })
         });
         let streams = streams.collect();
-        Self { engine, state: Mutex::new(stock), streams, rollout_required: Notify::new() }
+        Self { engine, state: Mutex::new(state), streams, rollout_required: Notify::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, RegistryState> {
@@ -129,13 +122,10 @@ impl HandlerRegistry {
 
     /// Returns a new view of a stream's version; `None` if the stream is not configured.
     pub fn watch(self: &Arc<Self>, stream: &str) -> Option<VersionWatcher> {
-        let StreamHandler { activation: chosen, required_rollout: needs, .. } =
-            self.streams.get(stream)?;
-        let chosen = chosen.subscribe();
-        let needs = needs.clone();
+        let StreamHandler { activation, required_rollout, .. } = self.streams.get(stream)?;
         Some(VersionWatcher {
-            activation: chosen,
-            required_rollout: needs,
+            activation: activation.subscribe(),
+            required_rollout: required_rollout.clone(),
             handlers: Arc::clone(self),
         })
     }
@@ -172,7 +162,7 @@ impl HandlerRegistry {
                 .filter_map(|(_, running)| active_handler_id(&running.activation.borrow()))
                 .chain(active_handler_id(&new));
             self.evict(&active.collect::<Vec<u64>>());
-            running.activation.send_modify(|chosen| *chosen = new);
+            running.activation.send_modify(|activation| *activation = new);
         }
         !same
     }
@@ -184,10 +174,10 @@ impl HandlerRegistry {
 
     /// Returns the result of loading a file (`None` before the first load), and whether its build is offered.
     pub fn inspect_file(&self, file: &HandlerFile) -> (Option<Result<Build, FileFault>>, bool) {
-        let stock = self.state();
-        let found = stock.catalog.load_result(&file.path).cloned();
+        let state = self.state();
+        let found = state.catalog.load_result(&file.path).cloned();
         let offered =
-            stock.catalog.offered(&file.name).filter(|offered| offered.file.path == file.path);
+            state.catalog.offered(&file.name).filter(|offered| offered.file.path == file.path);
         let is_offered = offered.is_some_and(|offered| {
             found.as_ref().is_some_and(|found| found.as_ref() == Ok(&offered.build))
         });
@@ -201,8 +191,8 @@ impl HandlerRegistry {
 
     /// Counts the unusable files of each handler. The name of a file determines its handler.
     pub fn unusable_file_counts(&self) -> BTreeMap<String, usize> {
-        let stock = self.state();
-        let refused = stock.catalog.unusable_file_counts();
+        let state = self.state();
+        let refused = state.catalog.unusable_file_counts();
         refused.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
     }
 
@@ -248,8 +238,8 @@ impl HandlerRegistry {
 
     /// Releases handlers that are neither offered nor active.
     fn evict(&self, active: &[u64]) {
-        let mut stock = self.state();
-        let RegistryState { catalog, compiled, retired_times: former } = &mut *stock;
+        let mut state = self.state();
+        let RegistryState { catalog, compiled, retired_times } = &mut *state;
         let (stay, go) = std::mem::take(compiled).into_iter().partition(|handler| {
             let offered = catalog.offered(&handler.file().name);
             active.contains(&handler.id())
@@ -258,21 +248,21 @@ impl HandlerRegistry {
         *compiled = stay;
         let go: Vec<Arc<Handler>> = go;
         for handler in go {
-            former.push((
+            retired_times.push((
                 handler.file().name.clone(),
                 handler.version().to_string(),
                 handler.times(),
             ));
         }
-        let beyond = former.len().saturating_sub(RETIRED_VERSIONS_LIMIT);
-        former.drain(..beyond);
+        let beyond = retired_times.len().saturating_sub(RETIRED_VERSIONS_LIMIT);
+        retired_times.drain(..beyond);
     }
 
     /// Returns the build that is offered for each stream.
     pub fn offered_builds(&self) -> BTreeMap<String, Build> {
-        let stock = self.state();
+        let state = self.state();
         let offers = self.streams.iter().filter_map(|(stream, running)| {
-            let offered = stock.catalog.offered(&running.handler)?;
+            let offered = state.catalog.offered(&running.handler)?;
             Some((stream.to_string(), offered.build.clone()))
         });
         offers.collect()
@@ -281,9 +271,9 @@ impl HandlerRegistry {
     /// Returns the histogram of seconds per event for each handler and version, including versions that no longer
     /// execute events.
     pub fn times(&self) -> Vec<(String, String, Histogram)> {
-        let stock = self.state();
-        let mut times = stock.retired_times.clone();
-        for handler in &stock.compiled {
+        let state = self.state();
+        let mut times = state.retired_times.clone();
+        for handler in &state.compiled {
             let name = &handler.file().name;
             let version = handler.version().to_string();
             match times.iter_mut().find(|entry| (&entry.0, &entry.1) == (name, &version)) {
@@ -296,6 +286,6 @@ impl HandlerRegistry {
 }
 
 /// Returns the id of the handler that executes events; `None` if the stream has no such handler.
-fn active_handler_id(chosen: &ActivationResult) -> Option<u64> {
-    chosen.as_ref().ok().map(|active| active.handler.id())
+fn active_handler_id(activation: &ActivationResult) -> Option<u64> {
+    activation.as_ref().ok().map(|active| active.handler.id())
 }

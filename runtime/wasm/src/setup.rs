@@ -62,14 +62,14 @@ pub fn load_handlers(loaded: &LoadedConfig) -> Result<HandlerRegistry, HandlerSe
     }
     let engine = create_engine(loaded)?;
     let names = loaded.config.streams.values().map(|stream| stream.handler.to_string());
-    let mut stock = RegistryState { catalog: Catalog::new(names), ..RegistryState::default() };
-    stock.catalog.update(folder, Instant::now());
+    let mut state = RegistryState { catalog: Catalog::new(names), ..RegistryState::default() };
+    state.catalog.update(folder, Instant::now());
     for (name, stream) in &loaded.config.streams {
         let handler = stream.handler.to_string();
-        stock.load_highest(&engine, &handler)?;
-        if stock.catalog.offered(&handler).is_none() {
+        state.load_highest(&engine, &handler)?;
+        if state.catalog.offered(&handler).is_none() {
             let known: Vec<&str> =
-                stock.catalog.folder().handlers.keys().map(String::as_str).collect();
+                state.catalog.folder().handlers.keys().map(String::as_str).collect();
             let known = if known.is_empty() { "nothing".into() } else { known.join(", ") };
             return Err(HandlerSetupError::Config(loaded.setting_error(
                 &format!("streams.{name}.handler"),
@@ -82,7 +82,7 @@ pub fn load_handlers(loaded: &LoadedConfig) -> Result<HandlerRegistry, HandlerSe
     }
     let streams = loaded.config.streams.iter();
     let streams = streams.map(|(name, stream)| (name.shared(), stream.handler.to_string()));
-    Ok(HandlerRegistry::new(engine, stock, streams))
+    Ok(HandlerRegistry::new(engine, state, streams))
 }
 
 impl RegistryState {

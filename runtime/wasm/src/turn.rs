@@ -1,5 +1,5 @@
-//! Executes a turn (a run of events of one key): its events in order, each event on the state that the previous event
-//! left.
+//! Executes a turn (a run of events of one key): calls the handler for each event in order, with the state after the
+//! previous event.
 
 use std::sync::Arc;
 

@@ -14,7 +14,8 @@ use ordain_util::text::escape_invisible;
 /// The arguments of a queue.
 pub(crate) type QueueArguments = BTreeMap<ShortString, AMQPValue>;
 
-/// Maximum number of declarations. RabbitMQ knows fewer queue arguments, so the limit only ends an endless comparison.
+/// Maximum number of declarations. RabbitMQ has fewer queue arguments than this number, so the limit only prevents an
+/// endless comparison.
 const ATTEMPTS_LIMIT: usize = 32;
 
 /// The value of `DELIVERY_LIMIT_ARGUMENT` that excludes a limit.
@@ -22,7 +23,7 @@ pub(super) const NO_DELIVERY_LIMIT: &str = "-1";
 
 /// The arguments with which a queue loses events, each with the broker's action.
 const LOSSY_ARGUMENTS: [(&str, &str); 5] = [
-    ("x-message-ttl", "drops messages that wait for longer"),
+    ("x-message-ttl", "drops messages that wait for longer than this time"),
     ("x-expires", "removes the queue with its messages if no consumer uses it for this time"),
     ("x-max-length", "drops or rejects messages above this number"),
     ("x-max-length-bytes", "drops or rejects messages above this size"),
@@ -81,8 +82,8 @@ impl QueueForm {
     }
 
     /// Compares a queue with the expected arguments of a durable queue. The queue must exist, so that a declaration
-    /// changes nothing. Each refused declaration names one difference. The next declaration takes the queue's own value
-    /// of this argument, until the broker accepts a declaration or names no further argument.
+    /// changes nothing. Each refused declaration names one difference. The next declaration uses the queue's own value
+    /// of this argument. The comparison ends when the broker accepts a declaration or names no further argument.
     pub(crate) async fn read(
         broker: &BrokerEndpoint,
         connection: &Connection,
@@ -196,7 +197,7 @@ mod tests {
     /// The broker does not name all arguments of a queue with a long name. The form may then contain expected arguments
     /// that the queue does not have.
     #[test]
-    fn incomplete_form_is_a_stream_only_by_arguments_of_streams() {
+    fn queue_of_incomplete_form_is_a_stream_only_with_stream_arguments() {
         for (argument, is_stream) in [
             ("x-max-age", true),
             ("x-stream-max-segment-size-bytes", true),

@@ -5,7 +5,7 @@ use ordain_core::{Cause, GapEnd, HandlerLimit, KeyStatus, split_version};
 
 use super::super::inspect::InspectTarget;
 use crate::cli::CommandError;
-use ordain_http::view::{GapRow, KeyRow, LetterRow, TroubleRow};
+use ordain_http::view::{FailureRow, GapRow, KeyRow, LetterRow};
 use ordain_store::ListPage;
 use ordain_util::text::{escape_invisible, pluralized, shell_quoted};
 
@@ -15,7 +15,7 @@ const LETTER_COUNT_LIMIT: usize = 500;
 /// Explains the record of a key.
 pub(super) async fn explain(
     row: &KeyRow,
-    look: &InspectTarget,
+    target: &InspectTarget,
     stream: &str,
     name: &str,
 ) -> Result<String, CommandError> {
@@ -27,7 +27,7 @@ pub(super) async fn explain(
         ));
     }
     let mut words = format!("key {key}: {}\n", status_text(row));
-    if let Some(missing) = look.missing(stream)? {
+    if let Some(missing) = target.missing(stream)? {
         words += &format!(
             "on this instance, all keys of the stream wait for a handler version: {missing}\n"
         );
@@ -40,10 +40,10 @@ pub(super) async fn explain(
     if let Some(at) = &row.due_at {
         words += &format!("next check: {at}\n");
     }
-    if let Some(letters) = letters_text(look, stream, name).await? {
+    if let Some(letters) = letters_text(target, stream, name).await? {
         words += &format!("{letters}\n");
     }
-    if let Some(helps) = remedy(row, look.retries_on_new_version(stream)?) {
+    if let Some(helps) = remedy(row, target.retries_on_new_version(stream)?) {
         words += &format!("remedy: {helps}\n");
     }
     Ok(words)
@@ -52,12 +52,12 @@ pub(super) async fn explain(
 /// Returns a text with the number of dead letters of a key and the command that lists them; `None` if the key has no
 /// dead letters.
 pub(super) async fn letters_text(
-    look: &InspectTarget,
+    target: &InspectTarget,
     stream: &str,
     name: &str,
 ) -> Result<Option<String>, CommandError> {
     let letters: ListPage<LetterRow> =
-        look.letters(stream, Some(name), None, LETTER_COUNT_LIMIT).await?;
+        target.letters(stream, Some(name), None, LETTER_COUNT_LIMIT).await?;
     if letters.rows.is_empty() {
         return Ok(None);
     }
@@ -66,13 +66,13 @@ pub(super) async fn letters_text(
         "dead letters: {}{more}; see `ordain dead list {stream} --key {}{}`",
         letters.rows.len(),
         shell_quoted(name),
-        look.option()
+        target.option()
     )))
 }
 
 /// Returns the cause of a key's failure.
 fn cause(row: &KeyRow) -> Option<Cause> {
-    row.trouble.as_ref().and_then(TroubleRow::cause)
+    row.trouble.as_ref().and_then(FailureRow::cause)
 }
 
 fn status_text(row: &KeyRow) -> String {
@@ -98,8 +98,8 @@ fn status_text(row: &KeyRow) -> String {
     }
 }
 
-fn reason_text(trouble: &TroubleRow) -> String {
-    let TroubleRow { cause, error, since, .. } = trouble;
+fn reason_text(trouble: &FailureRow) -> String {
+    let FailureRow { cause, error, since, .. } = trouble;
     let version = trouble.version.as_ref().map(|version| format!(", under {version}"));
     format!("reason: {error} ({cause}), since {since}{}\n", version.unwrap_or_default())
 }
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     fn parked(cause: Cause, limit: Option<HandlerLimit>, version: &str) -> String {
-        let trouble = TroubleRow {
+        let trouble = FailureRow {
             cause: cause.name().into(),
             // The remedy must not depend on the setting named in this text.
             error: "`plugins.log`, which is not configured".into(),
@@ -266,7 +266,7 @@ mod tests {
         {
             for status in ["waiting", "parked"] {
                 let trouble =
-                    TroubleRow { cause: Cause::Gap.name().into(), ..TroubleRow::default() };
+                    FailureRow { cause: Cause::Gap.name().into(), ..FailureRow::default() };
                 let row = KeyRow {
                     status: status.into(),
                     next,

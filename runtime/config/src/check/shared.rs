@@ -30,8 +30,8 @@ impl ConfigChecker<'_> {
                     && source.partitions.max(earlier.partitions) > 1
                 {
                     let message = format!(
-                        "[streams.{other}] also reads this exchange, which divides its messages among all queues \
-                         of both streams because of `partitions`: give each stream its own exchange, and `bind` \
+                        "[streams.{other}] also reads this exchange. Because of `partitions`, the exchange divides \
+                         its messages among the queues of both streams: give each stream its own exchange, and `bind` \
                          both exchanges to one that all producers use"
                     );
                     self.report(&format!("{at}.exchange"), message);

@@ -66,7 +66,7 @@ fn collect(rows: &[ReferenceRow], names: &mut BTreeSet<&'static str>) {
     }
 }
 
-/// Returns the names that no text accesses as a field.
+/// Returns the names that the code never accesses as a field.
 fn unread<'a>(names: &BTreeSet<&'a str>, code: &[String]) -> Vec<&'a str> {
     let is_unread = |name: &&&str| !code.iter().any(|text| has_field(text, name));
     names.iter().filter(is_unread).copied().collect()

@@ -44,8 +44,9 @@ impl Sequencer {
     }
 
     /// Accepts an event without a delivery. Drops the event if `overflow` is `dead-letter` and the blocked key already
-    /// has `spill_limit` waiting events. In a `fifo` stream, never drops the event, because the key would then execute
-    /// its next offered event first. Offered events cannot fill the memory, because the source limits their number.
+    /// has `spill_limit` waiting events. In a `fifo` stream, never drops the event, because otherwise the key would
+    /// execute its next offered event first. Offered events cannot fill the memory, because the source limits their
+    /// number.
     fn accept_undelivered(&mut self, index: u32, event: Arc<Event>) {
         if self.settings.ordering == OrderingMode::Fifo || !self.overflows(index) {
             self.accept(index, 0, event);
@@ -100,8 +101,8 @@ impl Sequencer {
             && event.sequence() == Some(self.settings.first);
         let lane = &mut self.lanes[index];
         if first_of_all {
-            // The key of a first event usually has no record yet, so the event may run before any load. The commit
-            // checks that the store has no record of the key.
+            // A key whose first event arrives usually has no record yet, so the event may run before any load. The
+            // commit checks that the store has no record of the key.
             lane.mode = LaneMode::Live;
             lane.absent = true;
             lane.absence_assumed = true;

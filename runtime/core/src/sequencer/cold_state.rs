@@ -1,6 +1,7 @@
 //! The cold state of a lane: fields that most lanes do not need. If `gap.tail` is set, which is not the default, every
-//! lane needs these fields. The fields are stored apart from the lane, because with a hundred thousand lanes the time
-//! per event depends mainly on how much memory the event touches.
+//! lane needs these fields. The fields are stored apart from the lane, so that the lane stays small: with a hundred
+//! thousand lanes, the time per event depends mainly on the amount of memory that the sequencer reads and writes for
+//! the event.
 
 use std::ops::{Deref, RangeInclusive};
 
@@ -16,7 +17,8 @@ pub(super) struct ColdState(Option<Box<ColdFields>>);
 
 #[derive(Debug)]
 pub(super) struct ColdFields {
-    /// The deliveries of repeated events, each with its sequence. A delivery ends when the original event ends.
+    /// The deliveries of repeated events, each with its sequence. Such a delivery is finished when the original event
+    /// is durably settled or held.
     pub(super) repeats: Vec<(u64, DeliveryNumber)>,
     /// The checks: deliveries that may repeat events in `stored_only`. The store compares the events of these
     /// deliveries with the spilled events.
@@ -41,7 +43,7 @@ pub(super) struct ColdFields {
     /// The rollout number that the key needs ([`crate::KeyRecord::missing_rollout`]), if this process does not know
     /// that rollout yet.
     pub(super) newer_rollout: Option<u64>,
-    /// The time to load the key record again, because another partition had the key or may have it now.
+    /// The time at which to load the key record again, because another partition had the key or may have it now.
     pub(super) reload_at: Option<u64>,
     /// The time at which to request the next event from the replay sources, in case the last event of the key was lost
     /// (`gap.tail`).

@@ -59,7 +59,7 @@ struct InFlightBatch {
     /// The data that each write of the batch needs when the reply arrives.
     lanes: Vec<InFlightWrite>,
     /// The deliveries of the events whose orphan dead letters are in the batch. An orphan dead letter belongs to no key
-    /// record. The delivery of an event ends when the letter is durable.
+    /// record. The sequencer finishes the delivery of such an event when the letter is durable.
     letters: Vec<DeliveryNumber>,
     /// The bytes of the messages and letters of the batch.
     bytes: usize,
@@ -87,7 +87,7 @@ impl ShardState {
         self.in_doubt || self.query_sent || self.rolled_back
     }
 
-    /// Returns whether kept commits are being sent to the store.
+    /// Returns whether commits of the history are being sent to the store again.
     fn is_recovering(&self) -> bool {
         self.sending.len() > usize::from(self.in_flight.is_some())
     }
@@ -101,8 +101,8 @@ impl ShardState {
 impl Sequencer {
     /// Forms a batch for each shard that has something to write and no batch in flight.
     pub(super) fn close_batches(&mut self) {
-        // A turn does not start while the outbox is full, so its messages need no limit here. For dead letters, this is
-        // the only limit.
+        // No turn starts while the outbox is full, so the messages of turns need no limit here. For dead letters, this
+        // check is the only limit.
         let full = self.settings.forward_letters && self.outbox >= self.settings.max_outbox;
         for shard in 0..self.shards.len() {
             if self.shards[shard].sending.is_empty() {
@@ -184,7 +184,7 @@ impl Sequencer {
         self.effects.push_back(Effect::Commit(batch));
     }
 
-    /// Repeats the request for each batch that got no reply, if the delay of the batch is over.
+    /// Sends each batch again that got no reply and whose delay is over.
     pub(super) fn resend(&mut self) {
         for shard in &mut self.shards {
             if shard.resend_at.take_if(|at| *at <= self.now).is_some() {
@@ -210,7 +210,7 @@ impl Sequencer {
         }
     }
 
-    /// Removes the first batch of a shard, because the store has applied the batch, and sends the next batch.
+    /// Removes the first batch of a shard, which the store has applied, and sends the next batch.
     fn batch_stored(&mut self, shard: u32, applied: AppliedCommit) {
         let state = &mut self.shards[shard as usize];
         state.tries = 0;

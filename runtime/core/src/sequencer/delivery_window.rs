@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use crate::event::DeliveryNumber;
 
-/// The lane of a delivery that belongs to no lane, because it becomes an orphan dead letter.
+/// The value of `lane` for a delivery that belongs to no lane: the delivery becomes an orphan dead letter.
 pub(super) const NO_LANE: u32 = u32::MAX;
 
 #[derive(Debug)]

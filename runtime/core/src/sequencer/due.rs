@@ -5,9 +5,9 @@ use super::Sequencer;
 use crate::effect::Effect;
 use crate::event::{Key, shard_of};
 
-/// The delay until the next read of the due index, in ms, in three cases: no lane was free for a due key, a lane whose
-/// key must be processed again left memory during the last pass over the index, or the store has not searched the whole
-/// index. Without the delay, the sequencer would read the index in a busy loop.
+/// The delay until the next read of the due index, in ms, in three cases. First, no lane was free for a due key.
+/// Second, a lane whose key must be processed again left memory during the last pass over the index. Third, the store
+/// has not searched the whole index. Without the delay, the sequencer would read the index in a busy loop.
 const SCAN_RETRY_DELAY_MS: u64 = 1_000;
 /// The delay in the same three cases, in ms, when the source has ended. This delay is shorter, because after the end of
 /// the source the caller waits until all events are settled.
@@ -91,8 +91,8 @@ impl Sequencer {
         self.due.clean &= !more;
         self.due.after = None;
         self.due.in_pass = false;
-        // An entry may stay in the index after its time if its lane is in memory. Such an entry needs no read before
-        // the next poll, because the lane has its own timer.
+        // While a lane is in memory, the entry of its key may stay in the index after the time of the entry. Such an
+        // entry needs no read before the next poll, because the lane has its own timer.
         let poll = self.settings.due_poll;
         self.due.at =
             self.now + next_in.filter(|wait| *wait > 0).map_or(poll, |wait| wait.min(poll));
@@ -116,9 +116,9 @@ impl Sequencer {
         }
     }
 
-    /// Loads a due key again if its lane has nothing due. Another partition may have written the entry without the
-    /// lane's knowledge: that partition took the key over and spilled events. Then a load for an earlier lane of the
-    /// key, which has left memory, took the key back to this partition.
+    /// Loads a due key again if its lane has nothing due. The due entry may come from another partition, and the lane
+    /// does not know about it. This happens in three steps: the other partition took the key over; it spilled events
+    /// and wrote the entry; and an earlier lane of this partition, which has left memory since, took the key back.
     fn wake_idle(&mut self, key: &Key) {
         let Some(index) = self.lanes.find(key) else { return };
         let lane = &self.lanes[index];

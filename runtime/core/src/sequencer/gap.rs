@@ -83,7 +83,7 @@ impl Sequencer {
         let skip = fault!(self, SkipAGap);
         let lane = &mut self.lanes[index];
         if lane.ended || lane.parked() || !lane.has_gap() {
-            // A gap also stays open while events before it are only in the store.
+            // A gap also stays open while events before the gap are only in the store.
             let closed = |gap: &LaneGap| gap.at < lane.front || lane.highest() <= Some(gap.at);
             let over = |gap: &LaneGap| {
                 if gap.tail {

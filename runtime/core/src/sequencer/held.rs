@@ -75,8 +75,8 @@ impl HeldQueue {
         self.queue.back().map(|held| held.sequence)
     }
 
-    /// Returns the position of the event with this sequence. If there is none, returns as the error the position at
-    /// which to insert such an event.
+    /// Returns the position of the event with this sequence. If no event has this sequence, returns the position at
+    /// which to insert such an event, as the error.
     pub(super) fn find(&self, sequence: u64) -> Result<usize, usize> {
         match self.queue.back() {
             None => Err(0),

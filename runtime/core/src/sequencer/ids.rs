@@ -1,7 +1,8 @@
 //! The remembered ids of a key's events in a `fifo` stream. An event with a known id is a repeat.
 //!
-//! The sequencer knows an id at least as long as two conditions hold: the id is among the last `id_window` ids of its
-//! key, and its event was settled at most `id_ttl` ago. The sequencer knows the last `id_floor` ids regardless of age.
+//! The sequencer remembers an id at least while two conditions hold: the id is among the last `id_window` ids of its
+//! key, and its event was settled at most `id_ttl` ago. The sequencer remembers the last `id_floor` ids regardless of
+//! their age.
 
 use std::collections::VecDeque;
 
@@ -22,8 +23,8 @@ pub(super) struct IdWindow {
 /// The approximate memory of one id in both tables, in bytes.
 const ID_BYTES: usize = 48;
 
-/// The number of ids beyond `id_window` that the sequencer tolerates before it removes ids, so that it removes many at
-/// once.
+/// The number of ids beyond `id_window` that the sequencer tolerates before it removes ids. The sequencer then removes
+/// many ids at once.
 const ID_SLACK_LIMIT: usize = 256;
 
 /// The maximum number of ids that one write removes because of their age. The store removes one entry per id, so more

@@ -25,8 +25,8 @@ use crate::key_record::{FailureInfo, KeyRecord, KeyStatus, SpillExtent};
 use crate::settings::{OrderingMode, SequencerSettings};
 use crate::stats::LaneState;
 
-/// The size limit of a lane. Each event touches the whole lane several times, and most lanes are not in a processor
-/// cache. Fields that few lanes need belong in [`ColdState`].
+/// The size limit of a lane. A lane must be small, because the sequencer reads the whole lane several times for each
+/// event, and most lanes are not in a processor cache. Fields that few lanes need belong in [`ColdState`].
 const _: () = assert!(size_of::<Lane>() <= 400);
 
 /// The approximate time, in ms, until this instance learns of a rollout under which another instance has executed a
@@ -62,8 +62,8 @@ pub(super) struct Lane {
     pub(super) record: KeyRecord,
     /// `true` if the store has no record, as far as this owner knows.
     pub(super) absent: bool,
-    /// `true` if the sequencer only assumes that the store has no record, and no commit has confirmed that yet. Before
-    /// a commit confirms it, no event may become a dead letter because of this assumption.
+    /// `true` if the sequencer only assumes that the store has no record, and no commit has confirmed this assumption
+    /// yet. Until a commit confirms the assumption, no event may become a dead letter because of it.
     pub(super) absence_assumed: bool,
     /// The handler's state after all events below `done`.
     pub(super) state: Option<Bytes>,
@@ -242,7 +242,8 @@ impl Lane {
         held.max(rest)
     }
 
-    /// Removes and returns the deliveries that repeat an event. These deliveries end when the event ends.
+    /// Removes and returns the deliveries that repeat an event. Each of these deliveries ends like the delivery of the
+    /// event: it is acknowledged, or its event becomes a dead letter.
     pub(super) fn take_repeats(&mut self, sequence: u64) -> Vec<DeliveryNumber> {
         let Some(cold) = self.cold.get_mut() else { return Vec::new() };
         let same = cold.repeats.extract_if(.., |repeat| repeat.0 == sequence);
@@ -298,8 +299,8 @@ impl Lane {
                 || self.cold.stored_only.count > 0)
     }
 
-    /// Records whether the key was executed under a rollout that this instance does not know yet. Returns the number
-    /// that the instance needs; 0 if it needs no other rollout.
+    /// Records whether the key was executed under a rollout that this instance does not know yet. Returns the number of
+    /// the rollout that the instance needs; 0 if it needs no other rollout.
     pub(super) fn compare_versions(&mut self, settings: &SequencerSettings) -> u64 {
         let missing = self.record.missing_rollout(settings.rollout.as_deref());
         if missing.is_some() || self.cold.newer_rollout.is_some() {
@@ -356,9 +357,9 @@ impl Lane {
         }
     }
 
-    /// Returns whether the lane has something to write. A lane writes nothing during a load of its key record. Because
-    /// the load takes the key over, the store would accept the write, although the write lacks the changes that another
-    /// partition made before the load.
+    /// Returns whether the lane has something to write. A lane writes nothing during a load of its key record. Such a
+    /// write would lack the changes that another partition made before the load. The store would accept the write
+    /// nevertheless, because the load takes the key over for this partition.
     pub(super) fn wants_write(&self, settings: &SequencerSettings) -> bool {
         self.live()
             && self.load.is_none()
@@ -369,7 +370,7 @@ impl Lane {
     }
 
     /// If the lane must be marked as broken now, removes and returns the reason why its spilled events cannot be read.
-    /// Returns `None` if they can be read, or if the lane still has results to commit.
+    /// Returns `None` if the spilled events can be read, or if the lane still has results to commit.
     pub(super) fn take_break_reason(&mut self) -> Option<String> {
         let written = self.pending.is_empty() && !self.must_write && !self.writing;
         self.cold.get_mut()?.unreadable.take_if(|_| written)

@@ -104,8 +104,8 @@ impl Sequencer {
             return;
         }
         let error = format!(
-            "the key is blocked at sequence {} and already holds {} later events, the most that \
-             `spill_limit` allows",
+            "the key is blocked at sequence {} and already holds {} later events; `spill_limit` \
+             allows no more",
             lane.done, self.settings.spill_limit
         );
         let letter = orphan_letter(&lane.key, sequence, event, Cause::Overflow, error);
@@ -137,8 +137,8 @@ impl Sequencer {
     ) -> DeadLetter {
         let lane = &self.lanes[index];
         let error = format!("the key ended with sequence {}", lane.record.next.saturating_sub(1));
-        // In a `fifo` stream, Ordain assigned the number but settled no event under it. The number therefore does not
-        // identify the event.
+        // In a `fifo` stream, Ordain assigned the number, but settled no event under this number. The number therefore
+        // does not identify the event.
         let fifo = self.settings.ordering == OrderingMode::Fifo;
         let sequence = if fifo { 0 } else { sequence };
         orphan_letter(&lane.key, sequence, event, Cause::AfterEnd, error)

@@ -9,9 +9,9 @@ use crate::key_record::{KeyRecord, KeySnapshot, KeyStatus};
 use crate::settings::OrderingMode;
 use crate::turn::AttemptToken;
 
-/// The exclusive upper bound for the numbers of a `fifo` key. A key with a million events per second would not reach it
-/// in half a million years. The range above the bound is larger than the number of events that a lane may hold, so that
-/// no number can overflow.
+/// The exclusive upper bound for the numbers of a `fifo` key. A key with a million events per second would not reach
+/// this bound in half a million years. The range above the bound is larger than the number of events that a lane may
+/// hold, so that no number can overflow.
 const NUMBERS_END: u64 = u64::MAX - (1 << 40);
 
 impl Sequencer {

@@ -6,7 +6,7 @@
 //! that a turn, a load or a read of spilled events needs is known only at its end. When memory has reached the full
 //! budget, therefore, no turn, load or read starts while a commit or a publication is in progress. When no commit and
 //! no publication is in progress any more, turns start one at a time, and loads and reads start when no lane is ready
-//! to run. After its first 50 ms, such a turn no longer delays other turns, loads or reads.
+//! to run. A turn that started beyond the budget delays other turns, loads and reads for at most 50 ms.
 
 use super::Sequencer;
 use super::lanes::LaneList;
@@ -42,7 +42,7 @@ impl Sequencer {
     }
 
     /// Returns the time at which other actions stop waiting for the last turn that started beyond the budget, even if
-    /// that turn has not ended. Returns `None` if no action waits for it.
+    /// that turn has not ended. Returns `None` if no action waits for that turn.
     pub(super) fn over_budget_timeout(&self) -> Option<u64> {
         let waits = !self.ready.is_empty() || self.is_full();
         self.over_budget_turn

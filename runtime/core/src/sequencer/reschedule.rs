@@ -1,5 +1,5 @@
 //! Puts a lane into the queues, lists and counts in which it belongs after a change. Every part of the sequencer calls
-//! this module after it has changed a lane, so that no other part must update the queues, lists and counts itself.
+//! this module after it has changed a lane. No other part therefore needs to update the queues, lists and counts.
 
 use super::Sequencer;
 use super::lane::{Lane, LaneMode};

@@ -16,8 +16,8 @@ use crate::settings::{OrderingMode, OverflowPolicy};
 use crate::turn::AttemptToken;
 
 impl Sequencer {
-    /// Requests a read of spilled events in two cases: the next event to execute is among them, or the key has ended
-    /// and its spilled events must become dead letters.
+    /// Requests a read of spilled events in two cases: the next event to execute is among the spilled events, or the
+    /// key has ended and its spilled events must become dead letters.
     pub(super) fn request_page(&mut self, index: u32) {
         let lane = &self.lanes[index];
         let is_requested = lane.cold.page.is_some() || lane.cold.unreadable.is_some();
@@ -189,8 +189,8 @@ impl Sequencer {
         lane.front = lane.done;
     }
 
-    /// Returns the time at which the lane of the oldest delivery spills, because the delivery has then waited for
-    /// `spill_after`. Returns `None` if that lane cannot spill.
+    /// Returns the time at which the oldest delivery will have waited for `spill_after`. The lane of this delivery then
+    /// spills. Returns `None` if that lane cannot spill.
     pub(super) fn spill_timeout(&self) -> Option<u64> {
         let head = self.window.oldest()?;
         self.can_spill_head(head.lane).then(|| head.at.saturating_add(self.settings.spill_after))
@@ -258,9 +258,9 @@ impl Sequencer {
         }
     }
 
-    /// Schedules another load of the record of a parked key (stopped at an event) that has reached `spill_limit` and
-    /// therefore blocks the stream. The reason: if the event that would release the key went to another partition, the
-    /// owner of that partition may have released the key.
+    /// If a parked key (stopped at an event) has reached `spill_limit`, and therefore blocks the stream, schedules
+    /// another load of its record. Another owner may have released the key meanwhile: the event that releases the key
+    /// may have gone to another partition.
     pub(super) fn watch_full(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if !lane.parked() || !lane.durable_but_full(&self.settings) {

@@ -77,9 +77,9 @@ fn log_parked_key(stream: &str, write: &KeyWrite, failure: &FailureInfo) {
     );
 }
 
-/// Returns the gap (the missing events of the key) if this write is the first write that records the end of the
-/// requests for these events. If an earlier write has recorded the end, the gap contains the time of that write, and
-/// this function returns `None`.
+/// Returns the gap (the missing events of the key) if this write is the first write that records two facts: all replay
+/// rounds failed, and the key still waits. If an earlier write has recorded these facts, the gap contains the time of
+/// that write, and this function returns `None`.
 fn newly_waiting(record: &KeyRecord) -> Option<&GapEntry> {
     record.gaps.iter().next_back().filter(|gap| gap.end == GapEnd::Waiting && gap.until == 0)
 }
@@ -94,7 +94,8 @@ fn log_missing_event(stream: &str, write: &KeyWrite, gap: &GapEntry) {
         first = gap.first,
         last = gap.last,
         rounds = gap.rounds,
-        "event missing: requests to replay sources ended; the key waits; see `ordain keys why {stream} {}`",
+        "event missing: Ordain has made all its replay requests and has not received the event; the key waits for it; \
+         see `ordain keys why {stream} {}`",
         shell_quoted(&write.key)
     );
 }
@@ -108,7 +109,8 @@ pub(super) fn log_unreadable_spill(stream: &str, key: &str, error: &str) {
         stream,
         key = %escape_invisible(key),
         error = %shortened(error),
-        "stored events of the key unreadable; the events of the key become dead letters"
+        "stored events of the key unreadable: the key stops, and new events for it become dead letters until the stored \
+         events are readable again"
     );
 }
 
@@ -122,7 +124,7 @@ fn log_dead_letter(stream: &str, letter: &DeadLetter) {
         sequence = letter.id.sequence,
         cause = letter.cause.name(),
         error = %shortened(&letter.error),
-        "dead letter"
+        "new dead letter: see `ordain dead list {stream}`"
     );
 }
 
@@ -150,7 +152,8 @@ pub(super) fn flush() {
     let suppressed = throttle().take_suppressed();
     if suppressed > 0 {
         tracing::warn!(
-            "… and {suppressed} more: see `ordain keys list STREAM --status parked` and `ordain dead list STREAM`"
+            "{suppressed} more lines about keys and dead letters were not logged: see `ordain keys list STREAM \
+             --status parked` (or `--status waiting`) and `ordain dead list STREAM`"
         );
     }
 }

@@ -208,7 +208,7 @@ mod tests {
         file
     }
 
-    /// Returns the offset at which reading of a file with this text would resume.
+    /// Returns the offset at which the source would resume in a file with this text.
     fn resume(tracker: &mut DeliveryTracker, text: &[u8]) -> Option<u64> {
         let mark = tracker.begin_checkpoint(Vec::new).expect("a checkpoint");
         let checkpoint = Checkpoint::decode(&mark.value).expect("decoded");

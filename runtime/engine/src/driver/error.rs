@@ -15,7 +15,7 @@ pub enum DriverError {
          the store"
     )]
     StoreRolledBack {
-        /// The shard.
+        /// The shard that lacks commits.
         shard: u32,
         /// The last commit that this process expected, and the state that it found in the store.
         detail: String,
@@ -27,10 +27,10 @@ pub enum DriverError {
     #[error(
         "key {key:?} is stopped at event {event}, and the store holds as many later events of the key \
          as `spill_limit` allows. With `overflow = \"pause\"`, the stream accepts no further event: fix \
-         the cause (`ordain keys why`) or raise `spill_limit`, then run again"
+         the cause (`ordain keys why`), or raise `spill_limit` and start Ordain again"
     )]
     KeyFull {
-        /// The key.
+        /// The key that blocks the stream.
         key: String,
         /// The sequence of the event at which the key is stopped.
         event: u64,

@@ -12,12 +12,12 @@ use ordain_util::histogram::{BATCH_EVENTS, COMMIT_SECONDS, Histogram, PUBLISH_TO
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::SourceHealth;
 
-/// Maximum age of a producer's time that [`CommitHistograms::publish_to_commit`] includes. Older times belong to old
-/// events that are read again, or are wrong. One such delay could outweigh a million other delays in the sum of all
-/// delays.
+/// Maximum age of a producer's time for which [`CommitHistograms::publish_to_commit`] includes the delay. An older time
+/// is wrong, or belongs to an old event that is read again. In the sum of all delays, one delay of more than this limit
+/// could outweigh a million others.
 const EVENT_AGE_LIMIT: Duration = Duration::from_hours(30 * 24);
-/// How far in the future a producer's time may be so that [`CommitHistograms::publish_to_commit`] includes the time. A
-/// time in the future within the limit counts as now, because the producer's clock may be ahead.
+/// Maximum time by which a producer's clock may be ahead of the clock of this process. A producer's time in the future
+/// counts as now, up to this limit. Beyond the limit, [`CommitHistograms::publish_to_commit`] leaves the event out.
 const CLOCK_SKEW_LIMIT: Duration = Duration::from_mins(1);
 
 /// Time between two warnings about keys that have moved to this partition from another partition.

@@ -87,7 +87,7 @@ impl ParkedSearchTask {
         let version = &*self.rollout.build.version;
         let rollout = Bytes::from(versions::encode(&self.rollout));
         let name = format!("version/{stream}/{number}");
-        let mark = retry_until_ok("read of a mark", || self.store.mark(&name)).await;
+        let mark = retry_until_ok("check for parked keys", || self.store.mark(&name)).await;
         if mark.as_ref() == Some(&rollout) {
             return;
         }
@@ -104,7 +104,7 @@ impl ParkedSearchTask {
                         stream,
                         version,
                         keys = first,
-                        "keys parked under another version are retried"
+                        "this handler version has retried the keys that another version had parked"
                     );
                 }
                 if self.pages.is_closed() {
@@ -113,7 +113,8 @@ impl ParkedSearchTask {
                     return;
                 }
                 let mark = [Mark { name: name.clone(), value: rollout.clone() }];
-                return retry_until_ok("write of a mark", || self.store.put_marks(&mark)).await;
+                return retry_until_ok("record of retried keys", || self.store.put_marks(&mark))
+                    .await;
             }
             if pass < PASS_LIMIT {
                 let delay = backoff.next_delay().max(began.elapsed()).min(MAX_PASS_DELAY);
@@ -123,8 +124,8 @@ impl ParkedSearchTask {
                     stream,
                     version,
                     keys = found,
-                    "some keys parked under another version are still parked; the next start retries them: see \
-                     `ordain keys why`"
+                    "another handler version parked some keys, and they are still parked; the next start retries them: \
+                     see `ordain keys list {stream} --status parked`"
                 );
             }
         }

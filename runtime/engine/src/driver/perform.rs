@@ -1,9 +1,9 @@
 //! Performs the effects that the sequencer requests: calls to the store, the workers and the publisher. This module
 //! must never decide how an event is settled.
 //!
-//! The driver itself waits for the store's answers, because a separate task for each request would have to wake the
-//! driver on another thread. This module retries a failed read until it succeeds, because the sequencer cannot continue
-//! without the result.
+//! The driver itself waits for the store's answers. A separate task for each request would be slower, because it would
+//! have to wake the driver on another thread. This module retries a failed read until it succeeds, because the
+//! sequencer cannot continue without the result.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -26,8 +26,8 @@ use ordain_store::{StoreError, retry_until_ok};
 
 /// Maximum number of turns (runs of events of one key) that the driver submits to the workers together.
 const TURN_BATCH_LIMIT: usize = 128;
-/// Maximum number of concurrent loads of key records. While this number of loads is in progress, further keys wait, and
-/// one later load takes them together.
+/// Maximum number of concurrent loads of key records. While this number of loads is in progress, further keys wait; the
+/// next load then reads the waiting keys together.
 const LOAD_LIMIT: usize = 2;
 /// Maximum number of concurrent reads of spilled events (events that were moved from memory into the store). The limit
 /// is low, because the size of a result is not known before the read.
@@ -259,7 +259,8 @@ impl Driver {
                     partition = partition.number,
                     shard,
                     number,
-                    "THE STORE WENT BACK IN TIME: {found}"
+                    "THE STORE WENT BACK IN TIME: {found}. This process repeats the lost commits from memory, or ends if it \
+                     cannot"
                 ),
                 _ => {}
             }
@@ -296,7 +297,7 @@ impl Driver {
         let partition = self.partition.clone();
         self.request_input(async move {
             let read = || store.due(&partition, after.as_ref(), limit, all);
-            let (entries, next_in) = retry_until_ok("read of the due index", read).await;
+            let (entries, next_in) = retry_until_ok("read of the list of due keys", read).await;
             Input::DueRead { entries, next_in }
         });
     }

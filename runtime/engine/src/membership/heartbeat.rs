@@ -240,8 +240,9 @@ impl HeartbeatTask {
                 tokio::select! {
                     () = sleep(HEARTBEAT_INTERVAL) => {}
                     () = self.trigger.notified() => {
-                        // After the store went back in time, another table may have the version of the table that this
-                        // task already has. With version 0, the reply contains the table in any case.
+                        // A store that went back in time may give a new table the same version number as the table that
+                        // this task already has, and would then not send the new table. With version 0, the reply
+                        // contains the table in any case.
                         self.membership_version = 0;
                     }
                     Ok(()) = self.info.changed() => {}
@@ -274,11 +275,13 @@ impl HeartbeatTask {
         let requested_at = Instant::now();
         let lease_until = *self.lease_until.borrow();
         // If the last response arrived before the lease expired, and this request starts only after the lease expired,
-        // the process did not run in between.
+        // this process was paused in between.
         if self.has_succeeded
             && lease_until.is_some_and(|until| self.responded_at < until && until <= requested_at)
         {
-            tracing::warn!("process was paused for longer than its lease");
+            tracing::warn!(
+                "this process was paused for longer than its lease; other instances may have taken over its partitions"
+            );
         }
         let is_active = lease_until.is_some_and(|until| requested_at < until);
         let mut reply = self.store.heartbeat(request);
@@ -289,7 +292,9 @@ impl HeartbeatTask {
                     "lease expired: the store does not answer; this process stops consuming until the store answers"
                 );
                 let reply = reply.await;
-                tracing::info!("the store answers again");
+                if reply.is_ok() {
+                    tracing::info!("the store answers again");
+                }
                 reply
             }
         };
@@ -320,15 +325,15 @@ impl HeartbeatTask {
     }
 }
 
-/// Releases the leases of processes on this machine that ended without releasing their leases, so that this start need
-/// not wait until these leases expire.
+/// Releases the leases of dead processes on this machine. A process that was killed has not released its leases.
+/// Without this call, the start would wait until these leases expire.
 pub(crate) async fn release_leases_of_dead_processes(store: &dyn Store) -> Result<(), StoreError> {
     for (id, member) in store.table().await?.members {
         let info = InstanceInfo::decode(&member.info);
         if info.process.as_ref().is_some_and(ordain_store::ProcessIdentity::has_ended) {
             tracing::info!(
                 instance = info.name,
-                "releasing the leases of a process on this machine that has ended"
+                "a process on this machine has ended: releasing its leases"
             );
             store.remove_instance(id).await?;
         }

@@ -167,8 +167,8 @@ impl ReplayClient {
                 if !self.has_answered_since(started_at) {
                     // The request below must not wait for the permits held here.
                     drop((permits, answers));
-                    // The server may fail only for the first sequences. A request for the last missing sequence shows
-                    // whether the server answers at all.
+                    // Perhaps the server fails only for the first sequences. A request for the last missing sequence
+                    // shows whether the server answers at all.
                     let other = self.request(key.clone(), last_missing(missing));
                     let _ = timeout_at(deadline, other).await;
                 }
@@ -195,11 +195,11 @@ impl ReplayClient {
         key: Key,
         sequence: u64,
     ) -> (FetchResult, Option<RequestPermits>) {
-        const OPEN: &str = "the semaphore is never closed";
+        const SEMAPHORE_MESSAGE: &str = "the semaphore is never closed";
         let host = Arc::clone(&self.host.permits);
         let process_permits = Arc::clone(&self.process_permits);
-        let host = host.acquire_owned().await.expect(OPEN);
-        let permits = [host, process_permits.acquire_owned().await.expect(OPEN)];
+        let host = host.acquire_owned().await.expect(SEMAPHORE_MESSAGE);
+        let permits = [host, process_permits.acquire_owned().await.expect(SEMAPHORE_MESSAGE)];
         let client = Arc::clone(self);
         // The thread keeps the permits to the end of the request, even if no task waits for the result any more.
         let fetch =

@@ -22,7 +22,7 @@ use ordain_util::log_throttle::LogThrottle;
 
 /// Maximum time that a start waits for a broker that does not answer, if the process can do nothing without the broker.
 pub(super) const BROKER_START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Delay before an action that the broker did not perform is retried.
+/// Delay before the process retries an action that the broker did not perform.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Time limit for one attempt. A stream with the maximum number of partitions needs thousands of round trips.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(2);
@@ -80,7 +80,7 @@ pub async fn inspect(
     Ok(Some(inspected.await))
 }
 
-/// Logs the findings of the preparation of a stream's topology.
+/// Logs the problems that were found while a stream's topology (exchange, queues and bindings) was prepared.
 fn report_prepared(loaded: &LoadedConfig, stream: &str, prepared: &PreparedTopology) {
     let PreparedTopology { limited_queues, former_bindings, is_exchange_replaced, refusal } =
         prepared;
@@ -114,8 +114,8 @@ fn report_prepared(loaded: &LoadedConfig, stream: &str, prepared: &PreparedTopol
     if *is_exchange_replaced {
         tracing::warn!(
             stream,
-            "exchange removed and declared again by another program while no process checked it: Ordain declares its \
-             bindings again; events published between the removal and now are lost, so publish them again"
+            "another program removed the exchange and declared it again while no process of Ordain checked it: Ordain \
+             declares its bindings again; events published between the removal and now are lost, so publish them again"
         );
     }
 }

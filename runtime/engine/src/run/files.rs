@@ -86,8 +86,8 @@ impl OpenFiles {
             if others > 0 {
                 tracing::warn!(
                     sink = &*name, path = %sink.path().display(), lines = others,
-                    "sink file has messages of streams that are not configured, and the store lacks them. These \
-                     messages stay in the file, and new messages are written after them"
+                    "the sink file ends with messages that the store does not have and whose streams are not \
+                     configured. These messages stay in the file, and new messages are written after them"
                 );
             }
             // This check also finds a file that an earlier pass of this loop has created under another name.
@@ -114,7 +114,8 @@ fn report_lost_messages(sink: &str, path: &Path, stream: &str, messages: u64) {
     );
 }
 
-/// Makes the checks of files that a start makes, and returns the error of the first unusable file. Creates no file.
+/// Checks the files in the same way as the start of a run, and returns the error of the first unusable file. Creates no
+/// file.
 pub fn check_files(loaded: &LoadedConfig) -> Result<(), RunError> {
     check_all(loaded).map(drop).map_err(|error| error.into_run_error(true))
 }
@@ -273,7 +274,8 @@ impl FileSinkPath<'_> {
             HashSet::new()
         };
         let (sink, lost) = opened.finish(&unpublished).map_err(unwritable)?;
-        // If a later start finds lines beyond the recorded length, a process that died has written these lines.
+        // Record the present length now. If a later start finds lines beyond this length, it then knows that a process
+        // of Ordain wrote these lines and died.
         store.put_marks(&[sink.mark()]).await?;
         Ok((sink, lost))
     }

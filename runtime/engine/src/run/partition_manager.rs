@@ -33,8 +33,8 @@ const LEASE_RETRY_DELAY: Duration = Duration::from_secs(1);
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval between two checks whether all partitions are idle.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// Time for which `run --once` still waits for a partition after the lease of the partition's holder should have
-/// expired. If the holder died, the partition becomes free only when that lease expires.
+/// Extra time that `run --once` waits for a partition after the lease of the partition's holder should have expired. If
+/// the holder died, the partition becomes free only when that lease expires.
 const HOLDER_GRACE_PERIOD: Duration = Duration::from_secs(2);
 
 /// A running operation on a partition, such as its start or its release.
@@ -181,7 +181,7 @@ impl<'a> PartitionManager<'a> {
         all_idle && was_empty && is_empty && before == after
     }
 
-    /// Monitors whether this process can use the broker, if there is one.
+    /// Monitors whether this process can use the broker, if the configuration has a broker.
     fn watch_broker_health(&self) -> watch::Receiver<BrokerStatus> {
         let PartitionFactory { loaded, broker, .. } = self.factory;
         let lease = Duration::from_millis(loaded.config.runtime.lease.0);
@@ -407,7 +407,8 @@ impl<'a> PartitionManager<'a> {
                 tracing::warn!(
                     stream = &*partition.stream,
                     partition = partition.number,
-                    "another process owns the partition now; uncommitted work is dropped"
+                    "another process owns the partition now; this process drops its uncommitted work, and the new \
+                     owner executes the events of that work again"
                 );
                 self.retry_at.insert(partition.clone(), Instant::now() + LEASE_RETRY_DELAY);
             }

@@ -93,7 +93,7 @@ pub(super) async fn check_backlog(
                     stream = &*stream,
                     partition = number,
                     events = waiting,
-                    "events wait for a stream that is not configured; the store keeps them until the stream is \
+                    "the store has events for a stream that is not configured; it keeps them until the stream is \
                      configured again"
                 );
             }
@@ -108,8 +108,8 @@ pub(super) async fn check_backlog(
                 tracing::info!(
                     stream = &*stream,
                     process = other.name,
-                    "stream that is not configured here has messages to publish; the processes that run the \
-                     stream publish them"
+                    "the store has unpublished messages of a stream that is not configured here; the processes that \
+                     run the stream publish them"
                 );
                 continue 'streams;
             }
@@ -118,8 +118,9 @@ pub(super) async fn check_backlog(
     Ok(())
 }
 
-/// Returns the size limit, in bytes, of the messages of earlier owners that may wait for exchanges. A process with the
-/// same settings as this process leaves at most this many bytes of unpublished messages when it dies.
+/// Returns the size limit, in bytes, of the messages of earlier owners that may wait for exchanges. The limit has room
+/// for the messages of one dead process: a process with the same settings as this process leaves at most this many
+/// bytes of unpublished messages when it dies.
 pub(super) fn backlog_bytes_limit(config: &Config) -> usize {
     2 * config.runtime.memory_budget.bytes()
 }
@@ -199,8 +200,8 @@ impl PartitionFactory<'_> {
                         Err(_) if throttle.allow() => tracing::warn!(
                             stream = &*partition.stream,
                             partition = partition.number,
-                            "unpublished messages exceed twice the `memory_budget`; the partition waits until some \
-                             are published"
+                            "messages that earlier processes left unpublished take more than twice the \
+                             `memory_budget`; the partition starts only after enough of them are published"
                         ),
                         Err(_) => {}
                     }

@@ -213,12 +213,16 @@ impl<'a> RolloutController<'a> {
         });
         for refused in new {
             let path = refused.path.display().to_string();
-            tracing::error!(path = %escape_invisible(&path), reason = %escape_invisible(&refused.reason), "file ignored: not a handler");
+            tracing::error!(
+                path = %escape_invisible(&path), reason = %escape_invisible(&refused.reason),
+                "file ignored: not a handler"
+            );
         }
         for file in removed {
             tracing::warn!(
                 handler = &*file.build.version,
-                "last file of a handler removed; the running version continues, but the next start fails without a file"
+                "last file of a handler removed; the running version continues, but the next start fails unless the \
+                 folder has a file of this handler again"
             );
         }
     }
@@ -272,10 +276,10 @@ impl<'a> RolloutController<'a> {
                 let instead = self.handlers.offered_build(&file.name);
                 let instead = instead.map_or_else(
                     || "no stream uses this handler".to_owned(),
-                    |build| format!("this process offers {}, which is not lower", build.version),
+                    |build| format!("this process keeps using {}", build.version),
                 );
                 let handler = &**handler.version();
-                tracing::info!(handler, "handler version usable but not offered: {instead}");
+                tracing::info!(handler, "handler version loaded but not used: {instead}");
             }
             _ => {}
         }
@@ -320,8 +324,8 @@ impl<'a> RolloutController<'a> {
                 tracing::error!(
                     stream = &**stream,
                     generation = memory.newest_number(),
-                    "no rollout number left, so the handler version cannot change any more: another program has \
-                     written to the store"
+                    "the number of the rollout has reached its limit, so the handler version cannot change any more. \
+                     Ordain alone never reaches this limit: another program has written to the store"
                 );
             }
             let is_replaced = new.is_some();
@@ -372,16 +376,18 @@ impl<'a> RolloutController<'a> {
             return;
         }
         let version = &*rollout.build.version;
-        let generation = rollout.number;
         match missing_reason {
             None => tracing::info!(
                 stream = &**stream,
                 version,
-                generation,
+                generation = rollout.number,
                 "handler version active: it executes the events from now on"
             ),
             Some(reason) => tracing::warn!(
-                stream = &**stream, version, generation, reason = %escape_invisible(&reason),
+                stream = &**stream,
+                version,
+                generation = rollout.number,
+                reason = %escape_invisible(&reason),
                 "handler version missing; the keys of the stream wait for it"
             ),
         }
@@ -394,7 +400,7 @@ impl<'a> RolloutController<'a> {
             let (other, _) = split_version(&rollout.build.version);
             (other != name).then(|| {
                 format!(
-                    "another instance runs the stream with the handler {other}, and this instance is configured \
+                    "another instance runs the handler {other} for this stream, but this instance is configured \
                      with {name}: give all instances the same configuration. The stream switches to {name} when no \
                      instance offers {other} any more"
                 )
@@ -407,9 +413,9 @@ impl<'a> RolloutController<'a> {
                 match catalog.load_result(&file.path) {
                     Some(Ok(found)) if found.version == rollout.build.version => {
                         return format!(
-                            "{path} has another content (SHA-256 {:.12}…) than the file that the rollout names \
-                             (same version, SHA-256 {:.12}…): copy that file from another instance, or give this \
-                             file a higher version",
+                            "{path} and the file that the rollout names have the same version but different content \
+                             (SHA-256 {:.12}… and {:.12}…): copy the other file from another instance, or give \
+                             {path} a higher version",
                             found.digest, rollout.build.digest
                         );
                     }

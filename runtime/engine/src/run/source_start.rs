@@ -27,7 +27,7 @@ use ordain_util::tail_fingerprint::TailFingerprint;
 /// not taken. The other three quarters are for events, states and outcomes.
 const PREFETCH_MEMORY_DIVISOR: usize = 4;
 
-/// Delay before a checkpoint is written again after the store did not accept it.
+/// Delay before the next attempt to write a checkpoint that the store did not accept.
 const CHECKPOINT_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// A running source.
@@ -207,8 +207,8 @@ impl PartitionFactory<'_> {
         let file = if let Some(file) = opened {
             file
         } else {
-            // An earlier start of this source took the opened file, and the file was closed when that source ended.
-            // Open the file again.
+            // Open the file again. The first start of this source took the opened file, and the file was closed when
+            // the source ended.
             let opened = files::open_source(self.loaded, name, path);
             opened.map_err(|error| error.into_run_error(self.once))?.0
         };
@@ -241,13 +241,13 @@ impl PartitionFactory<'_> {
         match (checkpoint, position) {
             (Some(_), None) if !lost_in.is_empty() => tracing::warn!(
                 stream = %name, path = %path.display(), shards = ?lost_in,
-                "the store went back in time and lost commits on which the checkpoint of the file depends, in these \
-                 shards: reading the file from its beginning; {}",
+                "the store went back in time: these shards have lost commits on which the checkpoint of the file \
+                 depends. Now reading the file from its beginning; {}",
                 ordain_store::checkpoint::reread_advice(stream.ordering)
             ),
             (Some(_), None) => tracing::warn!(
                 stream = %name, path = %path.display(),
-                "the part of the file that the last run read has changed: reading the file from its \
+                "the file no longer begins with the lines that the last run read. Now reading the file from its \
                  beginning; {}", ordain_store::checkpoint::reread_advice(stream.ordering)
             ),
             (_, Some(FilePosition { line, .. })) => {

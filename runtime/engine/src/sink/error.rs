@@ -16,13 +16,13 @@ pub enum PublisherError {
          {sink:?}, which is not configured: add the sink again, at least until the message is published"
     )]
     UnknownSink {
-        /// The stream.
+        /// The stream whose handler emitted the message.
         stream: String,
         /// The key of the event that emitted the message.
         key: String,
         /// The sequence of the event.
         sequence: u64,
-        /// The sink.
+        /// The name of the missing sink.
         sink: String,
     },
     /// A dead letter was committed for forwarding, and the configuration no longer has a sink for it.
@@ -31,7 +31,7 @@ pub enum PublisherError {
          its `dead_letter` is not set: set it again, at least until the letter is published"
     )]
     NoLetterSink {
-        /// The stream.
+        /// The stream that must forward the dead letter.
         stream: String,
         /// The letter's key.
         key: String,
@@ -42,14 +42,14 @@ pub enum PublisherError {
     #[error(
         "stream {stream}: the store went back in time: shard {shard} has lost more messages to {to} than this \
          process has in memory. The next start continues after the last number that the shard still has, so some \
-         numbers are assigned twice: check the receivers for numbers that two messages of the last minutes share"
+         numbers are assigned twice: check whether a receiver has two messages of the last minutes with the same number"
     )]
     StoreRolledBack {
-        /// The stream.
+        /// The stream that sent the messages.
         stream: String,
         /// The destination of the messages.
         to: String,
-        /// The shard.
+        /// The shard that has lost messages.
         shard: u32,
     },
     /// The store has numbers from an owner with a higher epoch, but no such owner exists.
@@ -59,11 +59,11 @@ pub enum PublisherError {
          the rest as well, or give the stream another name"
     )]
     Fenced {
-        /// The stream.
+        /// The stream that sends messages to the destination.
         stream: String,
         /// The destination of the messages.
         to: String,
-        /// The shard.
+        /// The shard that has the numbers.
         shard: u32,
     },
     /// Messages were committed for a stream that the configuration no longer has.
@@ -72,16 +72,16 @@ pub enum PublisherError {
          again, at least until they are published"
     )]
     UnknownStream(Arc<str>),
-    /// The sync of a file failed. The disk may lack a part of the file, and a second sync could succeed without this
-    /// part.
+    /// The sync of a file failed. The disk may lack a part of the file. A second sync could succeed without this part,
+    /// so publishing ends.
     #[error(
         "sink {sink}: the disk did not accept the data written to {path}: {error}. Check the disk and start \
          again: Ordain then writes the missing messages from its store"
     )]
     NotSynced {
-        /// The sink.
+        /// The name of the sink.
         sink: String,
-        /// The file.
+        /// The path of the file.
         path: String,
         /// The reason of the failure.
         error: std::io::Error,

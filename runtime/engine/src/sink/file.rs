@@ -78,7 +78,8 @@ impl FileSinkRecovery {
             sink.file.set_len(length)?;
             tracing::info!(
                 path = %sink.path.display(), bytes = file_length - length,
-                "removed lines that the store had not recorded as published; Ordain writes their messages again"
+                "removed the last lines of the sink file, because the store had not recorded them as published; \
+                 Ordain writes their messages again"
             );
             return Ok((sink, lost));
         }
@@ -236,8 +237,8 @@ fn warn_shorter(path: &Path, present: u64, published: u64) {
         path = %path.display(),
         present,
         published,
-        "file shorter than the data published to it: another process truncated, replaced or removed it; new \
-         messages are appended"
+        "the sink file is shorter than the data that Ordain has written to it: another process has truncated, replaced \
+         or removed the file. Ordain appends new messages, and does not write published messages again"
     );
 }
 
@@ -322,7 +323,7 @@ mod tests {
             assert_eq!(content, format!("one\n{}{foreign}{}new\n", line("a"), line("b")));
         }
 
-        // After a crash before the store has the new length, the next start finds the same lines.
+        // If the process crashes before the store has the new length, the next start finds the same lines.
         fs::write(&path, &all).expect("written");
         for _ in 0..2 {
             let kept = open(&path, Some(&known.value)).mark();

@@ -53,7 +53,7 @@ pub struct PartitionHandle {
     pub watermarks: Box<[PublishWatermark]>,
     /// For each shard, the last commit that is known to be durable.
     pub durable_commits: Box<[AtomicU64]>,
-    /// How often the store refused a commit of the driver because the store had lost earlier commits.
+    /// The number of times that the store refused a commit of the driver because the store had lost earlier commits.
     pub rollbacks: AtomicU64,
     /// True after the driver has started.
     pub driven: AtomicBool,

@@ -3,7 +3,7 @@
 //! into the stream's queue.
 //!
 //! Each exchange and each stream has a task of its own, so that a blocked destination delays no other destination. A
-//! file has no task, because the publisher writes the messages of a file in the order of the file's marks. While a call
+//! file has no task: the publisher itself writes the messages of a file, in the order of the file's marks. While a call
 //! to the store runs, a task collects messages. The task passes the collected messages to the store in its next call. A
 //! task must keep the order of the messages of each outbox (the unpublished messages of a partition in one shard). The
 //! messages of different outboxes are independent.

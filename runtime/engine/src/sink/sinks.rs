@@ -132,8 +132,8 @@ impl Sinks {
         self.lines.values().any(|lines| lines.numbering.is_some())
     }
 
-    /// Announces a content that the publisher adds later, so that the store numbers many contents in one call. Does
-    /// nothing if the messages of the content's sink have no numbers.
+    /// Announces a content before the publisher adds it. The store then numbers all announced contents in one call.
+    /// Does nothing if the messages of the content's sink have no numbers.
     pub(super) fn announce(
         &mut self,
         handle: &Arc<PartitionHandle>,
@@ -268,8 +268,8 @@ async fn retry_write(
         if throttle.allow() {
             tracing::error!(
                 sink = name, path = sink.location(), %error, tries,
-                "sink not writable; its messages are kept and written again: free disk space, or make the \
-                 file writable"
+                "sink not writable: free disk space, or make the file writable. Ordain keeps its messages and \
+                 tries again"
             );
         }
         tries = tries.saturating_add(1);

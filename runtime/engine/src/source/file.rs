@@ -84,16 +84,16 @@ fn deliver_lines(
     options: &FileOptions,
     deliver: &mpsc::Sender<DeliveryBatch>,
 ) -> io::Result<()> {
-    let mut seen = lines.tail();
+    let mut tail = lines.tail();
     let mut was_replaced = false;
     loop {
         let batch = read_batch(&mut lines, options)?;
         // The data that was read earlier must still be unchanged. If the data has changed, the file was truncated or
         // rewritten, and the new data may consist of parts of other lines, or follow lines that were never read.
         if let Some((file, _)) = &options.file {
-            check_unchanged(file, lines.head(), &seen, options)?;
+            check_unchanged(file, lines.head(), &tail, options)?;
         }
-        seen = lines.tail();
+        tail = lines.tail();
         let nothing = batch.items.is_empty();
         let end = batch.end;
         if nothing && !end {
@@ -211,15 +211,15 @@ fn finish_replaced_file(
 fn check_unchanged(
     file: &File,
     head: &[u8],
-    seen: &TailFingerprint,
+    tail: &TailFingerprint,
     options: &FileOptions,
 ) -> io::Result<()> {
     let name = &options.name;
-    let read = seen.end();
+    let read = tail.end();
     let length = file.metadata()?.len();
     let what = if length < read {
         format!("was truncated to {length} bytes after {read} bytes had been read")
-    } else if !TailFingerprint::new(head.len() as u64, head).is_in(file)? || !seen.is_in(file)? {
+    } else if !TailFingerprint::new(head.len() as u64, head).is_in(file)? || !tail.is_in(file)? {
         format!("was changed within the first {read} bytes after they had been read")
     } else {
         return Ok(());
@@ -236,7 +236,7 @@ fn too_long(whole: u64, limit: usize) -> DecodeError {
         cause: Cause::Unreadable,
         message: format!(
             "the line has {whole} bytes, more than {limit} (runtime.event_size): \
-             the dead letter contains only its beginning"
+             the dead letter contains only the beginning of the line"
         ),
         key: None,
         sequence: None,

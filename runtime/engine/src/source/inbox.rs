@@ -143,8 +143,8 @@ impl IngressRelay {
     async fn publish(&mut self) -> (u64, Option<String>) {
         let SourceHandle { mut deliveries, failure, acknowledge, task: ended, .. } =
             read_queue(self.queue.clone());
-        // If no events of the queue are offered, the sequencer need not recognise their copies later, so no limit is
-        // needed.
+        // The limit exists because the sequencer must later recognise the copies of offered events. A queue whose
+        // events are never offered needs no limit.
         let repeat_limit = if self.offer_limit == 0 { usize::MAX } else { self.offer_limit };
         let mut unconfirmed = UnconfirmedEvents::new(repeat_limit);
         let mut failed = None;
@@ -243,8 +243,8 @@ impl IngressRelay {
         }
         if let Some(SourceHandle { deliveries, acknowledge, task: Some(ended), .. }) = source {
             drop((deliveries, acknowledge));
-            // Wait for the reader to end, so that it takes no notification meant for the next reader. A panic is
-            // already logged.
+            // Wait for the reader to end, because a running reader could take a notification that is meant for the next
+            // reader. A panic is already logged.
             let _ = ended.await;
         }
     }
@@ -254,7 +254,7 @@ fn warn(throttle: &mut LogThrottle, partition: &Partition, reason: &str) {
     if throttle.allow() {
         tracing::warn!(
             stream = &*partition.stream,
-            "events received over HTTP not published: {reason}; they wait in the store"
+            "Ordain has not published events that arrived over HTTP: {reason}; they wait in the store"
         );
     }
 }
@@ -267,8 +267,8 @@ fn into_event(delivered: DecodedDelivery) -> Event {
         Err(letter) => letter,
     };
     tracing::error!(
-        "unreadable event in the queue of events over HTTP: {}; publishing its bytes to the broker, so that the stream \
-         makes it a dead letter",
+        "the store has an unreadable event that arrived over HTTP: {}; publishing its bytes to the broker, so that the \
+         stream makes it a dead letter",
         letter.error
     );
     let data = match &letter.content {

@@ -153,10 +153,10 @@ impl QueueNotifier {
         calls.filter(|(_, calls)| !calls.is_empty()).collect()
     }
 
-    /// Forgets the unread entries of a shard that a reader of another process has removed or that the store has lost.
-    /// Returns the loss. The caller gets `asked` from [`Self::unread_calls`] first, and then requests `stored` and
-    /// `ends` from the store. A reader of this process that started in between has taken the entries, and detects their
-    /// loss itself.
+    /// Compares the unread entries of a shard with the answers of the store. Forgets the entries that a reader of
+    /// another process has removed, and the entries that the store has lost. Returns the loss. The caller gets `asked`
+    /// from [`Self::unread_calls`] first, and then requests `stored` and `ends` from the store. A reader of this
+    /// process that started in between has taken the entries, and detects their loss itself.
     pub(super) fn check_unread(
         &self,
         shard: u32,
@@ -223,8 +223,8 @@ mod tests {
         assert_eq!(runs, [run(2, 5), run(6, 7), run(8, 9)]);
     }
 
-    /// While a reader of this process reads the partition, only the reader detects losses. Afterwards, its unread
-    /// entries are checked.
+    /// While a reader of this process reads the partition, only the reader detects losses. After the reader has ended,
+    /// the entries that the reader left unread are checked.
     #[test]
     fn entries_are_checked_only_without_a_reader() {
         let notifier = Arc::new(QueueNotifier::default());

@@ -41,8 +41,8 @@ use ordain_util::log_throttle::LogThrottle;
 const POLL_BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(200));
 /// Time between two polls if only this process writes to the queue.
 const EXCLUSIVE_POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// Number of acknowledged events at which the reader removes these events. If a quarter of the queue's limit is less
-/// than this number, that quarter applies instead.
+/// Number of acknowledged events at which the reader removes these events. In a queue with a limit below four times
+/// this number, a quarter of the limit applies instead.
 const REMOVAL_THRESHOLD_EVENTS: u64 = 512;
 /// Time after which the reader removes acknowledged events even if their number is below [`REMOVAL_THRESHOLD_EVENTS`].
 const REMOVAL_DELAY: Duration = Duration::from_millis(100);
@@ -56,8 +56,8 @@ const LAST_REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// The words of a log line about lost events.
-const LOST: &str = "the store went back in time and lost events before they were read; this process accepted the first \
-    of them at `since`: the producers must send these events again";
+const LOST_EVENTS_MESSAGE: &str = "the store went back in time and lost events before they were read; this process \
+    accepted the first of them at `since`: the producers must send these events again";
 
 /// The options of a queue reader.
 #[derive(Clone)]
@@ -296,8 +296,8 @@ impl QueueReader {
             }
             found => found?,
         };
-        // The condition in this loop also selects a shard whose last entry is earlier than, or different from, the last
-        // entry that this reader has read.
+        // The condition in this loop also selects a shard of a store that went back in time. The last entry of such a
+        // shard is earlier than, or different from, the last entry that this reader has read.
         for (shard, (ends, cursor)) in (0..).zip(ends_of_shards.iter().zip(&mut self.cursors)) {
             cursor.record_first(ends.first);
             self.removable_count += usize::from(cursor.removable().is_some());
@@ -312,7 +312,7 @@ impl QueueReader {
     async fn wait_for_store(&mut self, reason: &str) {
         if self.throttle.allow() {
             let stream = &*self.options.partition.stream;
-            tracing::warn!(stream, "queue cannot be read: {reason}; retrying");
+            tracing::warn!(stream, "queue in the store cannot be read: {reason}; retrying");
         }
         tokio::time::sleep(STORE_RETRY_DELAY).await;
     }
@@ -413,10 +413,11 @@ impl QueueReader {
         }
     }
 
-    /// Reports lost events. `safe` is the number of waiting events that the store still has, if it is known already.
+    /// Reports lost events. `safe` is the number of waiting events that the store still has; `None` if this number is
+    /// not known yet.
     fn report_loss(&self, shard: u32, loss: QueueLoss, safe: Option<u64>) {
         let QueueOptions { partition, lost_events, .. } = &self.options;
-        report_lost_events(partition, shard, loss, safe, lost_events, LOST);
+        report_lost_events(partition, shard, loss, safe, lost_events, LOST_EVENTS_MESSAGE);
     }
 
     /// Reports how many of the events that waited when the store went back in time are still in the store.
@@ -559,7 +560,7 @@ fn letter(
     let QueuePosition { number, history } = position;
     let tag = digest(format!("{stream} {of} {shard} {number} {history}").as_bytes());
     let shards = u64::from(shards);
-    // The tag is never 0, because 0 stands for no tag.
+    // The tag is never 0, because the tag 0 belongs to the letter of a skipped sequence.
     let tag = (tag % (u64::MAX / shards - 1) + 1) * shards + u64::from(shard);
     let origin =
         format!("partition {of}, shard {shard}, number {number} of the queue of stream {stream}");

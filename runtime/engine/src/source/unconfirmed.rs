@@ -16,7 +16,7 @@ const EVENT_BYTES_LIMIT: usize = 16 << 20;
 /// Unconfirmed events in the order in which the inbox read them.
 #[derive(Debug)]
 pub(super) struct UnconfirmedEvents {
-    /// The events from the first unconfirmed event on. A confirmed event is `None`.
+    /// The events from the first unconfirmed event on. The slot of a confirmed event is `None`.
     events: VecDeque<Option<UnconfirmedEvent>>,
     /// Number of confirmed events before the first unconfirmed event.
     through: u64,

@@ -27,9 +27,9 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 const RENEWAL_INTERVAL: Duration = Duration::from_mins(10);
 
 /// The words of a log line about lost events.
-const MAY_BE_LOST: &str = "the store went back in time, and events that this process accepted may be lost: the store no \
-    longer has them, but another process may have read some of them before. This process accepted the first of them at \
-    `since`; the producers must send all of these events again";
+const POSSIBLE_LOSS_MESSAGE: &str = "the store went back in time, and events that this process accepted may be lost: \
+    the store no longer has them, but another process may have read some of them before. This process accepted the \
+    first of them at `since`; the producers must send all of these events again";
 
 /// The events that this process added to one shard of a queue, and that may still be unread.
 struct UnreadQueue {
@@ -100,7 +100,8 @@ async fn renew_records(store: &dyn Store, notifiers: &QueueNotifiers) {
             renewals.push(timeout(CHECK_TIMEOUT, store.assign(Arc::new(renewal))));
         }
     }
-    // A record lives longer than two further renewals, so a renewal that fails need not be repeated earlier.
+    // The store keeps a record for longer than two renewal intervals, so a failed renewal can wait for the next
+    // interval.
     drop(join_all(renewals).await);
 }
 
@@ -110,7 +111,14 @@ impl UnreadQueue {
         let Self { partition, shard, writer, .. } = self;
         let (stored, ends) = store.writer_calls(partition, *shard, writer.id()).await?;
         if let Some(loss) = self.notifier.check_unread(*shard, &self.calls, &stored, ends) {
-            report_lost_events(partition, *shard, loss, None, &self.lost_events, MAY_BE_LOST);
+            report_lost_events(
+                partition,
+                *shard,
+                loss,
+                None,
+                &self.lost_events,
+                POSSIBLE_LOSS_MESSAGE,
+            );
         }
         Ok(())
     }

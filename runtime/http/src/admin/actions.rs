@@ -1,5 +1,5 @@
 //! Actions of operators. `resume` changes a record in the store, and the owners of the partitions act on this record.
-//! `unbind` removes the bindings from the broker and from the record in the store.
+//! `unbind` removes the bindings of earlier configurations from the broker and from a record in the store.
 
 use std::sync::Arc;
 
@@ -21,14 +21,15 @@ use ordain_store::{QueueRecords, Store};
 #[derive(Debug, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum StreamAction {
-    /// Acknowledges the loss of queues, so that the stream consumes the new queues.
+    /// Acknowledges the loss of the stream's queues, so that the stream consumes the queues that now have their names.
     Resume {},
     /// Removes the bindings of earlier configurations.
     Unbind {},
 }
 
-/// Handles `POST /v1/streams/{stream}/actions`. The media type must be JSON. A browser sends such a request for a web
-/// page of another origin only after a preflight request, which this listener does not allow.
+/// Handles `POST /v1/streams/{stream}/actions`. The media type must be JSON, so that no web page of another origin can
+/// start an action: a browser sends JSON for such a page only after a preflight request, which this listener does not
+/// allow.
 pub(super) async fn act_on_stream(
     State(app): State<Arc<AdminState>>,
     path: Result<Path<String>, PathRejection>,

@@ -26,7 +26,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 const INTERRUPTION_LIMIT: Duration = Duration::from_secs(2);
 
 /// The reason why a stopped stream is not ready.
-const STOPPED: &str = "stopped until an operator resumes it";
+const STOPPED_REASON: &str = "stopped until an operator resumes it";
 
 /// The failure of the store; `None` while the store accepts writes.
 #[derive(Default)]
@@ -122,13 +122,13 @@ fn stream_problems(app: &AdminState) -> BTreeMap<Arc<str>, &'static str> {
     let mut problems = BTreeMap::new();
     for partition in app.figures.partitions() {
         let reason = match partition.health().interruption(INTERRUPTION_LIMIT) {
-            Some(SourceState::Stopped { .. }) => STOPPED,
+            Some(SourceState::Stopped { .. }) => STOPPED_REASON,
             Some(_) => "no events arrive from its source",
             None => continue,
         };
         let stream = Arc::clone(&partition.partition().stream);
         let known = problems.entry(stream).or_insert(reason);
-        if reason == STOPPED {
+        if reason == STOPPED_REASON {
             // A stopped stream needs an operator, so this reason replaces the reason of another partition.
             *known = reason;
         }

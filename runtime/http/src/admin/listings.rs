@@ -1,5 +1,5 @@
 //! Streams, keys, dead letters, handlers and instances, in the form that the command line prints with `--json`. This
-//! module also has the report for tools that start and stop instances.
+//! module also returns the report for tools that start and stop instances.
 
 use std::sync::Arc;
 
@@ -72,13 +72,13 @@ impl AdminState {
     {
         let found = fetch(self.store()?);
         let permit = Arc::clone(&self.query_permits).acquire_owned().await;
-        let place = permit.expect("the semaphore is never closed");
+        let permit = permit.expect("the semaphore is never closed");
         let asking = tokio::spawn(async move {
             let found = found.await?;
             let shown = tokio::task::spawn_blocking(move || show(&found) + "\n").await;
             Ok::<_, ProblemDetails>(ChunkedBody::new(
                 shown.map_err(|error| internal_error(&error))?.into(),
-                Some(place),
+                Some(permit),
             ))
         });
         Ok(json_response(Body::new(asking.await.map_err(|error| internal_error(&error))??)))
@@ -135,11 +135,11 @@ pub(super) async fn streams(State(app): State<Arc<AdminState>>) -> PageResult {
         let partitions = showing.figures.partitions();
         let rows = streams.iter().map(|(name, losses)| {
             let stream = showing.loaded.config.streams.get(name.as_str());
-            let chosen =
+            let version =
                 handlers.as_ref().and_then(|handlers| handlers.activation(name)).map(Into::into);
             let own = partitions.iter().filter(|metrics| *metrics.partition().stream == **name);
             let intake = StreamIntake::of(own.map(|metrics| metrics.health().state()), losses);
-            StreamRow::of(name, stream.zip(chosen), intake)
+            StreamRow::of(name, stream.zip(version), intake)
         });
         view::to_json(&StreamsPage { streams: rows.collect::<Vec<_>>() })
     })

@@ -40,7 +40,8 @@ struct MetricsSnapshot {
     wanted: BTreeMap<String, u64>,
     /// The number of requests of producers over HTTP, by the status of the response.
     requests: BTreeMap<u16, u64>,
-    /// The number of messages in sink files that the store lacked at the start, by stream.
+    /// For each stream, the number of messages that its sink files contained at the start although the store lacked
+    /// them.
     lost_messages: BTreeMap<String, u64>,
     is_store_writable: bool,
     /// `None` without a broker.

@@ -1,6 +1,6 @@
 //! The number of parked keys (keys that stopped at a failed or missing event). Most parked keys are in the store only,
-//! so a count must read all keys of the store. A background task counts the parked keys after a request for metrics,
-//! but rarely enough to use a negligible share of the store's time.
+//! so a count must read all keys of the store. After a request for metrics, a background task counts the parked keys.
+//! The task waits long enough between two counts to use a negligible share of the store's time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,7 +34,7 @@ impl ParkedCounts {
     }
 }
 
-/// Counts the parked keys whenever a count was requested. This function never returns.
+/// Counts the parked keys on request, with a delay between two counts. This function never returns.
 pub(super) async fn count_on_request(app: &AdminState) {
     loop {
         app.parked_counts.request.notified().await;

@@ -30,7 +30,7 @@ impl WantedInstances {
     }
 }
 
-/// Reads the reports whenever a read was requested. This function never returns.
+/// Reads the reports on request, with a delay between two reads. This function never returns.
 pub(super) async fn watch_wanted(app: &AdminState) {
     loop {
         app.wanted.request.notified().await;

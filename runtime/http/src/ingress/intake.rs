@@ -38,7 +38,7 @@ pub(super) struct Intake {
     /// Retains events for replay and detects conflicts. `None` if `queue` does both, or if the stream needs neither.
     replay_log: Option<EventAssigner>,
     queue: EventAssigner,
-    /// True if the broker chooses the partitions of keys, so that only the record of a key shows its partition.
+    /// True if the broker chooses the partition of each key, so that only the key's record shows the partition.
     is_spread_by_broker: bool,
     notifiers: Arc<QueueNotifiers>,
     /// The keys of the events that wait until their partition is known, by shard (slice of the store).
@@ -69,7 +69,7 @@ impl WaitingKeys {
     }
 }
 
-/// Retains events for replay. Events that the log already has stay as they are.
+/// Retains events for replay. Does not change events that the log already contains.
 async fn retain(
     log: &EventAssigner,
     items: &[AssignItem],
@@ -168,17 +168,17 @@ impl Intake {
         self.assign_partitions(&mut items).await.map_err(AssignError::Store)?;
         self.check_room(&items).await?;
         let log = self.replay_log.as_ref().map(|log| (log, log.disconnects(&items)));
-        let mut kept = None;
+        let mut log_replies = None;
         if let Some((log, _)) = &log {
-            kept = Some(retain(log, &items).await?);
+            log_replies = Some(retain(log, &items).await?);
         }
-        if let Some(kept) = &kept {
+        if let Some(log_replies) = &log_replies {
             // Events that the log already has are queued too: an earlier request may have failed before it queued them.
-            let mut kept = kept.iter();
+            let mut log_replies = log_replies.iter();
             let is_right = |result: &AssignItemReply| {
                 matches!(result, AssignItemReply::New(_) | AssignItemReply::Known(_))
             };
-            items.retain(|_| kept.next().is_some_and(is_right));
+            items.retain(|_| log_replies.next().is_some_and(is_right));
         }
         let AssignResult { assigned: queued, entries: put, error: failed, .. } =
             self.queue.assign(&items).await;
@@ -188,12 +188,12 @@ impl Intake {
         if let Some((log, before)) = &log
             && log.disconnects(&items).iter().any(|(shard, now)| before.get(shard) != Some(now))
         {
-            // The store may have lost the retained copies while this call wrote the queue.
+            // Retains the events again: the store may have lost the retained copies while this call wrote the queue.
             retain(log, &items).await?;
         }
         self.queue.store.flush().await.map_err(AssignError::Store)?;
         self.notify_readers(&items, &put, failed.is_none());
-        failed.map_or_else(|| Ok(kept.unwrap_or(queued)), Err)
+        failed.map_or_else(|| Ok(log_replies.unwrap_or(queued)), Err)
     }
 
     /// Sets the partition of each event. The broker chooses the partition of a key, and the key's record names this
@@ -253,7 +253,8 @@ impl Intake {
                     match store.read_queue(partition, shard, after, PAGE_ENTRIES, PAGE_BYTES).await
                     {
                         Err(StoreError::RolledBack) => {
-                            // The numbers that this intake has read may belong to other entries now.
+                            // The store went back in time, and may have given the numbers of lost entries to other
+                            // entries. The intake therefore reads the queue from its beginning.
                             *known = WaitingKeys::default();
                             continue;
                         }
@@ -263,10 +264,10 @@ impl Intake {
                 if page.entries.is_empty() {
                     break;
                 }
-                for (place, item) in page.entries {
-                    known.through = place;
+                for (position, item) in page.entries {
+                    known.through = position;
                     if let Ok(event) = item {
-                        known.keys.insert(event.key().to_owned(), place.number);
+                        known.keys.insert(event.key().to_owned(), position.number);
                     }
                 }
             }
@@ -310,7 +311,7 @@ impl Intake {
     /// so that they detect a loss of these entries. If the request is rejected, and the store does not number the
     /// events, the readers need no positions: the producer sends the request again, and the store writes all its events
     /// again. A store that numbers the events would recognise the events of the second request, and would not write
-    /// them again, so the readers must detect their loss.
+    /// them again, so the readers must detect a loss of the entries that already exist.
     fn notify_readers(&self, items: &[AssignItem], put: &[QueuedEntries], is_accepted: bool) {
         let of =
             |number| self.notifiers.of(&Partition { stream: Arc::clone(&self.stream), number });

@@ -12,7 +12,8 @@ use serde_json::value::RawValue;
 
 use ordain_cloudevents::compact;
 
-/// Maximum depth of nested arrays and objects. JSON readers have limits of 100 and more, and a row adds a few levels.
+/// Maximum depth of nested arrays and objects. JSON readers accept at least 100 levels, and the row around the data
+/// adds a few levels.
 const NESTING_LIMIT: usize = 90;
 
 /// Bytes of an event or a state: a part of a JSON text.
@@ -140,7 +141,7 @@ impl<'de> Visitor<'de> for NestingCheck {
 mod tests {
     use super::*;
 
-    fn shown(bytes: &[u8]) -> String {
+    fn json_text(bytes: &[u8]) -> String {
         serde_json::to_string(&JsonData::of(bytes)).unwrap()
     }
 
@@ -160,21 +161,21 @@ mod tests {
             (br#"{"\ud800":1}"#, r#"{"text":"{\"\\ud800\":1}"}"#),
             (b"\xff", r#"{"base64":"/w=="}"#),
         ] {
-            assert_eq!(shown(bytes), right);
+            assert_eq!(json_text(bytes), right);
         }
     }
 
     #[test]
     fn deeply_nested_json_is_text() {
         let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
-        assert_eq!(shown(nested(NESTING_LIMIT).as_bytes()), nested(NESTING_LIMIT));
+        assert_eq!(json_text(nested(NESTING_LIMIT).as_bytes()), nested(NESTING_LIMIT));
         for levels in [NESTING_LIMIT + 1, 100_000] {
             assert_eq!(
-                shown(nested(levels).as_bytes()),
+                json_text(nested(levels).as_bytes()),
                 format!("{{\"text\":\"{}\"}}", nested(levels))
             );
         }
         let objects = "{\"a\":".repeat(200) + "1" + &"}".repeat(200);
-        assert!(shown(objects.as_bytes()).starts_with("{\"text\":"));
+        assert!(json_text(objects.as_bytes()).starts_with("{\"text\":"));
     }
 }

@@ -51,7 +51,7 @@ pub struct KeyRow {
     /// The name of the status; `corrupt` if the record cannot be read.
     pub status: RowText,
     /// The reason why the key does not proceed; `None` if it proceeds.
-    pub trouble: Option<TroubleRow>,
+    pub trouble: Option<FailureRow>,
     /// The handler version that executed the key's last event with effect.
     pub version: Option<RowText>,
     /// The SHA-256 of the file of the handler version in `version`.
@@ -103,7 +103,7 @@ impl KeyRow {
     /// Builds the row of a key in a listing, without its gaps and its state.
     pub fn of(stored: &ordain_store::StoredKey) -> Self {
         let record = match &stored.record {
-            Ok(job) => Self::of_record(job),
+            Ok(record) => Self::of_record(record),
             Err(error) => {
                 let error = Some(error.as_str().into());
                 Self { status: "corrupt".into(), error, ..Self::default() }
@@ -119,24 +119,25 @@ impl KeyRow {
 
     /// Builds the row of a key with its gaps and its state.
     pub fn with_state(stored: &ordain_store::StoredKey, state: Option<&Bytes>) -> Self {
-        let gaps = stored.record.as_ref().map(|job| job.gaps.iter().map(GapRow::of).collect());
+        let gaps =
+            stored.record.as_ref().map(|record| record.gaps.iter().map(GapRow::of).collect());
         let state = state.map(|state| JsonData::of(state));
         Self { gaps: gaps.ok(), state, ..Self::of(stored) }
     }
 
-    fn of_record(job: &KeyRecord) -> Self {
-        let version = job.rollout.as_ref();
+    fn of_record(record: &KeyRecord) -> Self {
+        let version = record.rollout.as_ref();
         Self {
-            attempts: job.attempts,
-            gap_rounds: job.rounds,
-            held: HeldRow::of(job.spilled),
-            incarnation: job.incarnation,
-            next: job.next,
-            park_generation: job.park_count,
-            partition: job.partition,
-            skipped: job.skipped.ranges().to_vec(),
-            status: job.status.name().into(),
-            trouble: job.failure.as_deref().map(TroubleRow::of),
+            attempts: record.attempts,
+            gap_rounds: record.rounds,
+            held: HeldRow::of(record.spilled),
+            incarnation: record.incarnation,
+            next: record.next,
+            park_generation: record.park_count,
+            partition: record.partition,
+            skipped: record.skipped.ranges().to_vec(),
+            status: record.status.name().into(),
+            trouble: record.failure.as_deref().map(FailureRow::of),
             version: version.map(|decided| (&*decided.build.version).into()),
             version_digest: version.map(|decided| decided.build.digest.to_string().into()),
             version_generation: version.map(|decided| decided.number),
@@ -171,7 +172,7 @@ impl HeldRow {
 /// The reason why a key waits, retries or is parked.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct TroubleRow {
+pub struct FailureRow {
     /// The name of the cause.
     pub cause: RowText,
     /// The reason in words.
@@ -186,14 +187,14 @@ pub struct TroubleRow {
     pub version: Option<RowText>,
 }
 
-impl TroubleRow {
-    fn of(trouble: &FailureInfo) -> Self {
+impl FailureRow {
+    fn of(failure: &FailureInfo) -> Self {
         Self {
-            cause: trouble.cause.name().into(),
-            error: trouble.words().into(),
-            limit: trouble.limit().map(|limit| limit.name().into()),
-            since: time(trouble.since).into(),
-            version: trouble.version.as_deref().map(RowText::from),
+            cause: failure.cause.name().into(),
+            error: failure.words().into(),
+            limit: failure.limit().map(|limit| limit.name().into()),
+            since: time(failure.since).into(),
+            version: failure.version.as_deref().map(RowText::from),
         }
     }
 
@@ -257,9 +258,9 @@ impl GapRow {
 pub struct AnswersRow {
     /// Number of requests.
     pub asked: u32,
-    /// The error of the last failure.
+    /// The error of the last request that failed.
     pub error: Option<RowText>,
-    /// Number of failures.
+    /// Number of requests that failed.
     pub failed: u32,
     /// Number of events that the source returned.
     pub found: u32,
@@ -290,8 +291,8 @@ mod tests {
 
     const TIME: &str = "1970-01-01T00:00:01.000Z";
 
-    fn stored(job: Result<KeyRecord, String>) -> ordain_store::StoredKey {
-        ordain_store::StoredKey { key: "k".into(), record: job, state_size: 2, due_at: None }
+    fn stored(record: Result<KeyRecord, String>) -> ordain_store::StoredKey {
+        ordain_store::StoredKey { key: "k".into(), record, state_size: 2, due_at: None }
     }
 
     fn parked() -> KeyRecord {
@@ -345,10 +346,10 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_read_as_it_was_written() {
-        for job in [Ok(parked()), Err("bad".to_owned())] {
+    fn row_is_read_as_it_was_written() {
+        for record in [Ok(parked()), Err("bad".to_owned())] {
             let json =
-                to_json(&KeyRow::with_state(&stored(job), Some(&Bytes::from_static(b"text"))));
+                to_json(&KeyRow::with_state(&stored(record), Some(&Bytes::from_static(b"text"))));
             let row: KeyRow = serde_json::from_str(&json).unwrap();
             assert_eq!(to_json(&row), json);
         }

@@ -75,15 +75,15 @@ pub fn plugins_page(
     engine: &HandlerEngine,
 ) -> Result<PluginsPage, HandlerSetupError> {
     let folder = scan_folder(loaded)?;
-    let look = |file: &HandlerFile| -> FileLoadResult { Some(load(engine, file)) };
+    let load_file = |file: &HandlerFile| -> FileLoadResult { Some(load(engine, file)) };
     let mut handlers = Vec::new();
     for (name, versions) in &folder.handlers {
-        let looks: Vec<(&HandlerFile, FileLoadResult)> =
-            versions.iter().map(|file| (file, look(file))).collect();
+        let results: Vec<(&HandlerFile, FileLoadResult)> =
+            versions.iter().map(|file| (file, load_file(file))).collect();
         let streams = streams_of(loaded, name);
-        let active = looks.iter().rposition(|(_, look)| matches!(look, Some(Ok(_))));
-        for (at, (file, look)) in looks.iter().enumerate() {
-            handlers.push(plugin_row(file, look.as_ref(), Some(at) == active, &streams, None));
+        let active = results.iter().rposition(|(_, result)| matches!(result, Some(Ok(_))));
+        for (at, (file, result)) in results.iter().enumerate() {
+            handlers.push(plugin_row(file, result.as_ref(), Some(at) == active, &streams, None));
         }
     }
     Ok(PluginsPage { handlers, refused: refused_rows(&folder) })
@@ -155,11 +155,11 @@ pub fn running_plugins_page(loaded: &LoadedConfig, running: &HandlerRegistry) ->
     for (name, versions) in &folder.handlers {
         let streams = streams_of(loaded, name);
         for file in versions {
-            let (look, is_offered) = running.inspect_file(file);
-            let build = look.as_ref().and_then(|found| found.as_ref().ok());
+            let (result, is_offered) = running.inspect_file(file);
+            let build = result.as_ref().and_then(|found| found.as_ref().ok());
             let runs = build.and_then(|build| executing.remove(build));
             let runs = runs.map(|(_, streams)| streams).unwrap_or_default();
-            handlers.push(plugin_row(file, look.as_ref(), is_offered, &streams, Some(runs)));
+            handlers.push(plugin_row(file, result.as_ref(), is_offered, &streams, Some(runs)));
         }
     }
     for (build, (path, streams)) in executing {
@@ -167,9 +167,7 @@ pub fn running_plugins_page(loaded: &LoadedConfig, running: &HandlerRegistry) ->
             digest: Some(build.digest.to_string().into()),
             handler: (&*build.version).into(),
             path,
-            reason: Some(
-                "this version runs, but its file was removed or has another content now".into(),
-            ),
+            reason: Some("this version runs, but its file was removed or changed".into()),
             running: Some(streams.clone()),
             state: "gone".into(),
             streams,
@@ -195,13 +193,13 @@ fn streams_of(loaded: &LoadedConfig, handler: &str) -> Vec<RowText> {
 
 fn plugin_row(
     file: &HandlerFile,
-    look: Option<&Result<Build, FileFault>>,
+    result: Option<&Result<Build, FileFault>>,
     is_active: bool,
     streams: &[RowText],
     running: Option<Vec<RowText>>,
 ) -> PluginRow {
-    let build = look.and_then(|found| found.as_ref().ok());
-    let state = match look {
+    let build = result.and_then(|found| found.as_ref().ok());
+    let state = match result {
         None => "loading",
         Some(Err(_)) => "broken",
         Some(Ok(_)) if streams.is_empty() => "unused",
@@ -212,7 +210,7 @@ fn plugin_row(
         digest: build.map(|build| build.digest.to_string().into()),
         handler: build.map_or_else(|| file.to_string().into(), |build| (&*build.version).into()),
         path: (&*file.path.to_string_lossy()).into(),
-        reason: look.and_then(|look| Some(look.as_ref().err()?.reason.as_str().into())),
+        reason: result.and_then(|result| Some(result.as_ref().err()?.reason.as_str().into())),
         running,
         state: state.into(),
         streams: streams.to_vec(),

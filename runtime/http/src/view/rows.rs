@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-/// Maximum number of rows that are read: far more than a page has. The limit protects this process if the server is not
-/// a process of Ordain, because a row of 2 bytes in JSON takes hundreds of bytes in memory.
+/// Maximum number of rows that are read: far more than a page has. The limit protects this process against a server
+/// that is not Ordain: a row that such a server sends in 2 bytes of JSON takes hundreds of bytes in memory.
 const ROWS_LIMIT: usize = 100_000;
 
 /// A list of rows that were read; at most 100,000.
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_written_as_they_are_made() {
+    fn lazy_rows_are_written_as_a_list() {
         let page = DeadPage { dead: LazyRows(&[1, 2], |row: &u8| row * 2), cursor: None };
         assert_eq!(to_json(&page), r#"{"dead":[2,4],"cursor":null}"#);
     }

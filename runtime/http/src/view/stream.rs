@@ -21,24 +21,24 @@ pub struct StreamsPage<L = BoundedRows<StreamRow>> {
 /// The handler version of a stream.
 #[derive(Debug, Clone, Default)]
 pub struct StreamVersion {
-    /// The version that executes the events. If this process lacks that version, this field has the version of the
-    /// rollout (the stored choice of a handler version).
+    /// The version that the rollout (the stored choice of a handler version) names, even if this process lacks it. If
+    /// no rollout was read from the store: the version that this process offers, or `None`.
     pub build: Option<Build>,
     /// The number of the rollout; `None` if it was not read from the store.
     pub rollout: Option<u64>,
-    /// The reason why this process lacks the version; all keys of the stream then wait. `None` if this process has the
-    /// version.
+    /// The reason why this process lacks the version; the keys of the stream that this process owns then wait. `None`
+    /// if this process has the version.
     pub missing: Option<String>,
 }
 
 impl From<ActivationResult> for StreamVersion {
-    fn from(chosen: ActivationResult) -> Self {
-        let (decided, missing) = match chosen {
+    fn from(activation: ActivationResult) -> Self {
+        let (rollout, missing) = match activation {
             Ok(active) => (Some(Arc::clone(&active.rollout)), None),
             Err(missing) => (missing.rollout, Some(missing.reason)),
         };
-        let generation = decided.as_ref().map(|decided| decided.number);
-        Self { build: decided.map(|decided| decided.build.clone()), rollout: generation, missing }
+        let number = rollout.as_ref().map(|rollout| rollout.number);
+        Self { build: rollout.map(|rollout| rollout.build.clone()), rollout: number, missing }
     }
 }
 
@@ -47,7 +47,7 @@ impl From<ActivationResult> for StreamVersion {
 pub struct StreamIntake {
     /// `false` if at least one partition receives no events; `None` if unknown.
     pub consuming: Option<bool>,
-    /// The reason why one of the partitions receives no events; `None` if `consuming` is not `false`.
+    /// The reason why one of the partitions receives no events; present only if `consuming` is `false`.
     pub reason: Option<String>,
 }
 
@@ -154,7 +154,8 @@ pub struct StreamRow {
     /// The reason why a partition receives no events. Absent if all partitions receive events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<RowText>,
-    /// `true` if a new handler version retries the keys that are parked (stopped) because of a failure.
+    /// `true` if a switch to another handler version makes the stream retry the keys that are parked (stopped) because
+    /// of a failure.
     pub retry_on_new_version: Option<bool>,
     /// The kind of the source.
     pub source: Option<RowText>,

@@ -11,7 +11,7 @@ use ordain_core::Key;
 use super::super::record::{EmbeddedRecord, StateLocation};
 use super::super::shared::SharedStore;
 use super::super::tables::{Tables, into_owned_bytes, read_error};
-use super::super::{EmbeddedStore, keys as places};
+use super::super::{EmbeddedStore, keys as table_keys};
 use super::after;
 use ordain_store::{KeyFilter, KeyListing, ListPage, PAGE_ROWS_LIMIT, StoreError, StoredKey};
 
@@ -55,10 +55,10 @@ fn streams(shared: &SharedStore) -> Result<Vec<Arc<str>>, StoreError> {
     let Tables { jobs, letters, outbox, queue, .. } = &shared.tables;
     for table in [jobs, letters, outbox, queue] {
         let mut from = Vec::new();
-        while let Some(place) = first_from(&snapshot, table, from)? {
-            let Some((name, _)) = places::split_stream(&place) else { break };
+        while let Some(table_key) = first_from(&snapshot, table, from)? {
+            let Some((name, _)) = table_keys::split_stream(&table_key) else { break };
             names.insert(Arc::from(name));
-            from = places::after_stream(name);
+            from = table_keys::after_stream(name);
         }
     }
     Ok(names.into_iter().collect())
@@ -80,29 +80,29 @@ fn keys(
 ) -> Result<ListPage<StoredKey>, StoreError> {
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
-    let prefix = places::job(stream, &filter.prefix);
+    let prefix = table_keys::key_record(stream, &filter.prefix);
     let from = match &filter.cursor {
         None => prefix.clone(),
         Some(cursor) => {
             let last =
                 cursor.strip_prefix(CURSOR_PREFIX).filter(|last| last.starts_with(&filter.prefix));
             let last = last.ok_or_else(|| StoreError::Cursor(cursor.clone()))?;
-            after(places::job(stream, last))
+            after(table_keys::key_record(stream, last))
         }
     };
     let limit = filter.limit.clamp(1, PAGE_ROWS_LIMIT);
     let scan_limit = filter.scan_limit.unwrap_or(PAGE_SCAN_LIMIT);
     let mut rows = Vec::new();
     for (count, entry) in snapshot.range(&shared.tables.jobs, from..).enumerate() {
-        let (place, stored) = entry.into_inner().map_err(|error| read_error(&error))?;
-        if !place.starts_with(&prefix) {
+        let (table_key, stored) = entry.into_inner().map_err(|error| read_error(&error))?;
+        if !table_key.starts_with(&prefix) {
             break;
         }
-        let Some((_, key)) = places::split_job(&place) else { continue };
+        let Some((_, key)) = table_keys::split_key_record(&table_key) else { continue };
         if let Some(row) = key_row(key, &stored, now)
-            && filter
-                .status
-                .is_none_or(|status| row.record.as_ref().is_ok_and(|job| job.status == status))
+            && filter.status.is_none_or(|status| {
+                row.record.as_ref().is_ok_and(|record| record.status == status)
+            })
         {
             rows.push(row);
         }
@@ -120,8 +120,8 @@ fn read_key(
 ) -> Result<Option<(StoredKey, Option<Bytes>)>, StoreError> {
     let tables = &shared.tables;
     let snapshot = tables.db.snapshot();
-    let place = places::job(stream, key);
-    let stored = snapshot.get(&tables.jobs, &place).map_err(|error| read_error(&error))?;
+    let table_key = table_keys::key_record(stream, key);
+    let stored = snapshot.get(&tables.jobs, &table_key).map_err(|error| read_error(&error))?;
     let Some(stored) = stored else { return Ok(None) };
     let Some(row) = key_row(key, &stored, shared.clock.now()) else { return Ok(None) };
     let state = match EmbeddedRecord::parse(&stored).map(|record| record.state) {
@@ -129,7 +129,7 @@ fn read_key(
         Ok(StateLocation::Inline(state)) => Some(Bytes::copy_from_slice(state)),
         // Return the state from its separate entry. For an unreadable key record, this may be the only readable data.
         Ok(StateLocation::Separate(_)) | Err(_) => {
-            let state = snapshot.get(&tables.states, &place);
+            let state = snapshot.get(&tables.states, &table_key);
             state.map_err(|error| read_error(&error))?.map(into_owned_bytes)
         }
     };

@@ -57,20 +57,20 @@ fn letters(
     let from = match cursor {
         None => prefix.clone(),
         Some(cursor) => {
-            let place = read_cursor(cursor).map(|id| keys::letter(stream, &id));
-            let place = place.filter(|place| place.starts_with(&prefix));
-            after(place.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?)
+            let table_key = read_cursor(cursor).map(|id| keys::letter(stream, &id));
+            let table_key = table_key.filter(|table_key| table_key.starts_with(&prefix));
+            after(table_key.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?)
         }
     };
     let mut rows = Vec::new();
     let mut bytes = 0;
     for entry in snapshot.range(&shared.tables.letters, from..) {
-        let (place, value) = entry.into_inner().map_err(|error| read_error(&error))?;
-        if !place.starts_with(&prefix) {
+        let (table_key, value) = entry.into_inner().map_err(|error| read_error(&error))?;
+        if !table_key.starts_with(&prefix) {
             break;
         }
         bytes += value.len();
-        let Some(letter) = kept_letter(shared, &place, value.into(), now) else { continue };
+        let Some(letter) = kept_letter(shared, &table_key, value.into(), now) else { continue };
         let id = letter.letter.id.clone();
         rows.push(letter);
         if rows.len() >= limit.clamp(1, PAGE_ROWS_LIMIT) || bytes >= LETTERS_PAGE_BYTES {
@@ -85,18 +85,23 @@ fn letter(
     stream: &str,
     id: &LetterId,
 ) -> Result<Option<StoredLetter>, StoreError> {
-    let place = keys::letter(stream, id);
-    let value = shared.tables.letters.get(&place).map_err(|error| read_error(&error))?;
+    let table_key = keys::letter(stream, id);
+    let value = shared.tables.letters.get(&table_key).map_err(|error| read_error(&error))?;
     let now = shared.clock.now();
-    Ok(value.and_then(|value| kept_letter(shared, &place, value.into(), now)))
+    Ok(value.and_then(|value| kept_letter(shared, &table_key, value.into(), now)))
 }
 
-/// Returns the letter that is stored at `place`; `None` if it has expired. The letter of an unreadable record contains
-/// the raw bytes of the record.
-fn kept_letter(shared: &SharedStore, place: &[u8], value: Bytes, now: u64) -> Option<StoredLetter> {
+/// Returns the letter that is stored at `table_key`; `None` if it has expired. The letter of an unreadable record
+/// contains the raw bytes of the record.
+fn kept_letter(
+    shared: &SharedStore,
+    table_key: &[u8],
+    value: Bytes,
+    now: u64,
+) -> Option<StoredLetter> {
     match decode_letter(&value) {
         Ok(stored) => shared.is_letter_live(stored.at, now).then_some(stored),
-        Err(error) => Some(StoredLetter::unreadable(keys::split_letter(place)?, &error, value)),
+        Err(error) => Some(StoredLetter::unreadable(keys::split_letter(table_key)?, &error, value)),
     }
 }
 

@@ -95,7 +95,7 @@ impl KeyListing for RedisStore {
             scanned += count;
             let before = rows.len();
             let is_wanted = |row: &StoredKey| {
-                let status = row.record.as_ref().ok().map(|job| job.status);
+                let status = row.record.as_ref().ok().map(|record| record.status);
                 at.after.as_ref().is_none_or(|after| row.key > *after)
                     && (filter.status.is_none() || filter.status == status)
             };
@@ -214,7 +214,7 @@ fn pattern(prefix: &str) -> String {
 
 /// Returns a key record as a row; `None` if it has expired.
 fn key_row(key: &str, record: &[u8], state_size: u64, now: u64) -> Option<StoredKey> {
-    let (job, due_at) = match RedisRecord::parse(record) {
+    let (key_record, due_at) = match RedisRecord::parse(record) {
         Err(error) => (Err(error.to_string()), None),
         Ok(record) if record.is_expired(now) => return None,
         Ok(RedisRecord { state: Some(StatePlacement::Separate), .. }) if state_size == 0 => {
@@ -222,5 +222,5 @@ fn key_row(key: &str, record: &[u8], state_size: u64, now: u64) -> Option<Stored
         }
         Ok(record) => (Ok(record.key_record.to_key_record()), record.due_at),
     };
-    Some(StoredKey { key: key.into(), record: job, state_size, due_at })
+    Some(StoredKey { key: key.into(), record: key_record, state_size, due_at })
 }

@@ -1,5 +1,5 @@
--- Numbers messages, retains them for replay, and puts them into the queue of their stream. One HSET writes all of this,
--- or the script writes nothing. After that HSET, the script removes expired fields.
+-- Numbers messages, retains them for replay, and puts them into the queue of their stream. One HSET writes all of this.
+-- After that HSET, the script removes expired fields.
 --
 -- Fields of the hash:
 --
@@ -11,7 +11,7 @@
 -- q PARTITION         the ends of a partition's queue: two numbers and two histories
 -- n PARTITION:NUMBER  an entry of a partition's queue: its history, then the event
 -- w                   the number of waiting events of all partitions
--- r WRITER            the record of a writer of queue entries: when it expires, and the writer's calls that are here
+-- r WRITER            the record of a writer of queue entries: its expiry time, and its calls in this shard
 -- a, d, e             blocks of three lists of expiring fields; the fields of a block expire together
 -- A, D, E             the ends of these lists
 -- b                   the time of the last call, and the clock of the records of writers at that time
@@ -20,7 +20,7 @@
 -- of that phase.
 local log = KEYS[1]
 local numbered, first, retain = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
-local most, ttl, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local retain_events, ttl, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 -- `nonce` is a random number of the call. If the store goes back in time and another call then writes entries with the
 -- same numbers, the nonce distinguishes the entries of the two calls.
 local nonce, count, argument = ARGV[8], tonumber(ARGV[15]), 15
@@ -45,12 +45,12 @@ local function next_argument()
   return ARGV[argument]
 end
 
--- The description of a message (`about`) begins with two flags: whether the message has its own number, and whether the
+-- The description of a message begins with two flags: whether the message has its own number, and whether the
 -- message is the last of its key. After the flags follow the partition, the content digest, the digest of the id, the
 -- first bytes of the event, and the message's own number, at these offsets:
 local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN = 3, 7, 15, 23, 25
 -- A time in ms that is longer than any retention time.
-local FOR_EVER = 2 ^ 42
+local EXPIRY_DELAY_LIMIT_MS = 2 ^ 42
 local NEW, KNOWN, BEHIND = char(0), char(1), char(3) .. NO_NUMBER
 
 if not has_witness(log, ARGV[9], ARGV[10], ARGV[11], ARGV[12]) then
@@ -66,16 +66,16 @@ local is_repeated = false
 
 -- Returns the encoded record of the writer.
 local function pack_writer(expires)
-  local parts = {pack('<I8', expires)}
+  local encoded = {pack('<I8', expires)}
   for i, range in ipairs(writer_ranges) do
-    parts[i + 1] = pack('<I8I8', range.first, range.last)
+    encoded[i + 1] = pack('<I8I8', range.first, range.last)
   end
-  return table.concat(parts)
+  return table.concat(encoded)
 end
 
 if call_number then
-  -- The maximum number of ranges of calls in a record. Above the limit, the first two ranges are joined: the calls
-  -- between them then count as present.
+  -- The maximum number of ranges of calls in a record. Above the limit, the script joins the first two ranges, and the
+  -- shard then counts the calls between them as present.
   local RANGES_LIMIT = 64
   writer_expires, writer_ranges = read_writer(log, writer)
   -- Find the last range that does not begin after this call; `at` is 0 if there is none.
@@ -104,8 +104,8 @@ if call_number then
   end
 end
 
-local function is_own(about)
-  return byte(about, 1) == 1
+local function is_own(description)
+  return byte(description, 1) == 1
 end
 
 local function number_of(bytes, from, field, words)
@@ -116,46 +116,46 @@ local function number_of(bytes, from, field, words)
   return number
 end
 
--- `main` has the fields and values of the HSET. `gone` has the fields that the script removes after it.
-local main, gone = {}, {}
+-- `main` has the fields and values of the HSET. `removed_fields` has the fields that the script removes after it.
+local main, removed_fields = {}, {}
 local function put(field, value)
   main[#main + 1] = field
   main[#main + 1] = value
 end
 
--- The groups of the call. A group comes from an owner, or, if its origin is empty, from a producer. `from` in a part of
--- a group is the index of the argument before the messages of the part. A message has three arguments: its key, its
+-- The groups of the call. A group comes from an owner, or, if its origin is empty, from a producer. `from` in a chunk
+-- of a group is the index of the argument before the messages of the chunk. A message has three arguments: its key, its
 -- description, and the bytes of the event after the event's number.
-local lots = {}
+local groups = {}
 for i = 1, count do
-  local lot = {origin = next_argument(), epoch = tonumber(next_argument()), found = tonumber(next_argument()),
-    before_commit = tonumber(next_argument()),
-    before_part = tonumber(next_argument()), done = tonumber(next_argument()), parts = {}}
+  local group = {origin = next_argument(), epoch = tonumber(next_argument()),
+    claimed_commit = tonumber(next_argument()), confirmed_commit = tonumber(next_argument()),
+    confirmed_chunk = tonumber(next_argument()), published_commit = tonumber(next_argument()), chunks = {}}
   for j = 1, tonumber(next_argument()) do
-    local part = {commit = tonumber(next_argument()), part = tonumber(next_argument()),
+    local chunk = {commit = tonumber(next_argument()), number = tonumber(next_argument()),
       size = tonumber(next_argument()), from = argument}
-    argument = argument + 3 * part.size
-    lot.parts[j] = part
+    argument = argument + 3 * chunk.size
+    group.chunks[j] = chunk
   end
-  lots[i] = lot
+  groups[i] = group
 end
 
 local function each_message(visit)
-  for _, lot in ipairs(lots) do
-    for _, part in ipairs(lot.parts) do
-      for from = part.from + 1, part.from + 3 * part.size, 3 do
+  for _, group in ipairs(groups) do
+    for _, chunk in ipairs(group.chunks) do
+      for from = chunk.from + 1, chunk.from + 3 * chunk.size, 3 do
         visit(ARGV[from], ARGV[from + 1])
       end
     end
   end
 end
 
--- The queues that get messages, by the four bytes of the partition in the description of a message.
+-- The queues that get messages. The index is the number of the partition: four bytes of the description of a message.
 local queues = {}
 if limit then
   local is_full = false
-  each_message(function(_, about)
-    local partition8 = sub(about, PARTITION_IN, PARTITION_IN + 3)
+  each_message(function(_, description)
+    local partition8 = sub(description, PARTITION_IN, PARTITION_IN + 3)
     if not queues[partition8] then
       local queue = read_queue(log, text(unpack8('<I4', partition8)))
       queues[partition8] = queue
@@ -169,14 +169,15 @@ if limit then
   end
 end
 
-local function is_after_place(commit, part, other_commit, other_part)
-  return commit > other_commit or (commit == other_commit and part > other_part)
+local function is_after_position(commit, chunk, other_commit, other_chunk)
+  return commit > other_commit or (commit == other_commit and chunk > other_chunk)
 end
 
 local RECORD, BLOCK = 'record of an origin', 'block of an origin\'s messages'
--- If an origin has at least `BLOCKS_MANY` blocks, a group of the origin removes the oldest blocks, up to the first
--- block with an unpublished message: the first block, and then up to `BLOCKS_DROPPED` further blocks.
-local BLOCKS_MANY, BLOCKS_DROPPED = 8, 16
+-- If an origin has at least `TRIM_BLOCKS_THRESHOLD` blocks, a group of the origin removes the oldest blocks: the first
+-- block, and then up to `TRIM_BLOCKS_LIMIT` further blocks. The removal stops at the first block with an unpublished
+-- message.
+local TRIM_BLOCKS_THRESHOLD, TRIM_BLOCKS_LIMIT = 8, 16
 
 -- The new content of the blocks from which this call removes messages, by field.
 local shortened = {}
@@ -185,24 +186,24 @@ local function block_field(origin, number)
   return 'p' .. text(number) .. ':' .. origin
 end
 
--- Returns the parts of a block, in order.
-local function parts_of(block, field)
-  local found, from = {}, 1
+-- Returns the chunks of a block, in order.
+local function chunks_of(block, field)
+  local chunks, from = {}, 1
   while not block or from <= #block do
     local size = block and #block - from >= 15 and unpack8('<I4', block, from + 12)
     if not size or from + 15 + 16 * size > #block then
       corrupt_field(field, log, BLOCK)
     end
-    found[#found + 1] = {commit = number_of(block, from, field, BLOCK), from = from + 16, size = size}
+    chunks[#chunks + 1] = {commit = number_of(block, from, field, BLOCK), from = from + 16, size = size}
     from = from + 16 + 16 * size
   end
-  return found
+  return chunks
 end
 
 local function read_block(origin, number)
   local field = block_field(origin, number)
   local block = shortened[field] or redis.call('HGET', log, field)
-  return parts_of(block, field), block
+  return chunks_of(block, field), block
 end
 
 -- Visits the blocks from one number to another, until `visit` returns true.
@@ -215,7 +216,7 @@ local function each_block(origin, from, to, visit)
     local blocks = redis.call('HMGET', log, unpack(fields))
     for i = 1, #fields do
       local block = shortened[fields[i]] or blocks[i]
-      if visit(parts_of(block, fields[i]), start + i - 1, block) then
+      if visit(chunks_of(block, fields[i]), start + i - 1, block) then
         return
       end
     end
@@ -223,20 +224,20 @@ local function each_block(origin, from, to, visit)
 end
 
 -- Read the record of each origin, which contains the last outbox position whose messages are assigned. Refuse a group
--- of an older epoch, and a group if the store lacks messages that it has already confirmed to the owner.
+-- if its epoch is older, or if the store lacks messages that it has already confirmed to the owner.
 do
   local function read_record(found, field)
     if not found then
-      return {epoch = 0, commit = 0, part = 0, highest_commit = 0, highest_part = 0, first = 1, next = 1, mixed = 0}
+      return {epoch = 0, commit = 0, chunk = 0, highest_commit = 0, highest_chunk = 0, first = 1, next = 1, mixed = 0}
     end
     if #found ~= 50 or byte(found, 1) ~= layout.ORIGIN_FORMAT then
       corrupt_field(field, log, 'record of an origin that this version reads')
     end
     local record = {epoch = number_of(found, 2, field, RECORD), commit = number_of(found, 10, field, RECORD),
-      part = unpack8('<I4', found, 18), highest_commit = number_of(found, 22, field, RECORD),
-      highest_part = unpack8('<I4', found, 30), first = number_of(found, 34, field, RECORD),
+      chunk = unpack8('<I4', found, 18), highest_commit = number_of(found, 22, field, RECORD),
+      highest_chunk = unpack8('<I4', found, 30), first = number_of(found, 34, field, RECORD),
       next = number_of(found, 42, field, RECORD), mixed = byte(found, 50)}
-    if record.first > record.next or record.next - record.first > LONGEST then
+    if record.first > record.next or record.next - record.first > LENGTH_LIMIT then
       corrupt_field(field, log, RECORD)
     end
     return record
@@ -244,52 +245,53 @@ do
 
   -- Removes the messages of commits that the outbox has lost. If commits ascend from block to block, only the last
   -- blocks contain such messages; otherwise any block may contain them.
-  local function drop_lost(lot)
-    local record = lot.record
+  local function drop_lost_commits(group)
+    local record = group.record
     for number = record.next - 1, record.first, -1 do
-      local some, block = read_block(lot.origin, number)
-      local kept = {}
-      for _, part in ipairs(some) do
-        if part.commit <= lot.found then
-          -- The 16 bytes before `part.from` contain the outbox position and the size of the part.
-          kept[#kept + 1] = sub(block, part.from - 16, part.from + 16 * part.size - 1)
+      local chunks, block = read_block(group.origin, number)
+      local kept_chunks = {}
+      for _, chunk in ipairs(chunks) do
+        if chunk.commit <= group.claimed_commit then
+          -- The 16 bytes before `chunk.from` contain the outbox position and the size of the chunk.
+          kept_chunks[#kept_chunks + 1] = sub(block, chunk.from - 16, chunk.from + 16 * chunk.size - 1)
         end
       end
-      local field = block_field(lot.origin, number)
-      if #kept == 0 and number + 1 == record.next then
-        gone[#gone + 1] = field
+      local field = block_field(group.origin, number)
+      if #kept_chunks == 0 and number + 1 == record.next then
+        removed_fields[#removed_fields + 1] = field
         record.next = number
-      elseif #kept < #some then
-        shortened[field] = table.concat(kept)
+      elseif #kept_chunks < #chunks then
+        shortened[field] = table.concat(kept_chunks)
         put(field, shortened[field])
       elseif record.mixed == 0 then
         break
       end
     end
-    record.highest_commit, record.highest_part = lot.found, 2 ^ 32 - 1
+    record.highest_commit, record.highest_chunk = group.claimed_commit, 2 ^ 32 - 1
   end
 
   -- Reads the record of the origin of a group. If the group may contain messages that are already assigned, also reads
   -- the numbers of the assigned messages. Returns the reply to a refused group; nil if the group is accepted.
-  local function read_origin(lot, found, field)
-    local record, epoch = read_record(found, field), lot.epoch
-    lot.record, lot.given = record, {}
+  local function read_origin(group, found, field)
+    local record, epoch = read_record(found, field), group.epoch
+    group.record, group.known_numbers = record, {}
     if epoch < record.epoch then
       return 'C'
     end
-    if lot.before_commit and record.epoch < epoch then
+    if group.confirmed_commit and record.epoch < epoch then
       return 'B' .. pack('<I8I4', 0, 0)
-    elseif lot.before_commit and is_after_place(lot.before_commit, lot.before_part, record.commit, record.part) then
-      return 'B' .. pack('<I8I4', record.commit, record.part)
+    elseif group.confirmed_commit
+      and is_after_position(group.confirmed_commit, group.confirmed_chunk, record.commit, record.chunk) then
+      return 'B' .. pack('<I8I4', record.commit, record.chunk)
     end
-    if epoch > record.epoch and record.highest_commit > lot.found then
-      drop_lost(lot)
+    if epoch > record.epoch and record.highest_commit > group.claimed_commit then
+      drop_lost_commits(group)
     end
-    lot.highest_commit = record.highest_commit
+    group.highest_commit = record.highest_commit
     local is_behind_all = true
-    for _, part in ipairs(lot.parts) do
+    for _, chunk in ipairs(group.chunks) do
       is_behind_all = is_behind_all
-        and is_after_place(part.commit, part.part, record.highest_commit, record.highest_part)
+        and is_after_position(chunk.commit, chunk.number, record.highest_commit, record.highest_chunk)
     end
     if is_behind_all then
       return nil
@@ -298,35 +300,35 @@ do
     -- configuration can route another sink to this destination. An old commit can then have messages that are new to
     -- the destination, and commits do not ascend any more. The script then reads all blocks.
     local is_mixed = record.mixed ~= 0
-    local from, to = lot.parts[1].commit, lot.parts[#lot.parts].commit
+    local from, to = group.chunks[1].commit, group.chunks[#group.chunks].commit
     local low, high = record.first, record.next
     while low < high and not is_mixed do
       local middle = math.floor((low + high) / 2)
-      local some = read_block(lot.origin, middle)
-      if #some > 0 and some[#some].commit < from then
+      local chunks = read_block(group.origin, middle)
+      if #chunks > 0 and chunks[#chunks].commit < from then
         low = middle + 1
       else
         high = middle
       end
     end
-    each_block(lot.origin, low, record.next - 1, function(some, _, block)
-      if not is_mixed and #some > 0 and some[1].commit > to then
+    each_block(group.origin, low, record.next - 1, function(chunks, _, block)
+      if not is_mixed and #chunks > 0 and chunks[1].commit > to then
         return true
       end
-      for _, part in ipairs(some) do
-        local commit = text(part.commit) .. ':'
-        for at = part.from, part.from + 16 * part.size - 1, 16 do
-          lot.given[commit .. sub(block, at, at + 7)] = sub(block, at + 8, at + 15)
+      for _, chunk in ipairs(chunks) do
+        local commit = text(chunk.commit) .. ':'
+        for at = chunk.from, chunk.from + 16 * chunk.size - 1, 16 do
+          group.known_numbers[commit .. sub(block, at, at + 7)] = sub(block, at + 8, at + 15)
         end
       end
     end)
-    -- A part at or before the last assigned outbox position is a repetition, so all its messages must be assigned
+    -- A chunk at or before the last assigned outbox position is a repetition, so all its messages must be assigned
     -- already. If one of them is not, the request is stale, and its sender no longer waits for the reply.
-    for _, part in ipairs(lot.parts) do
-      if epoch == record.epoch and not is_after_place(part.commit, part.part, record.commit, record.part) then
-        local commit = text(part.commit) .. ':'
-        for at = part.from + 1, part.from + 3 * part.size, 3 do
-          if not lot.given[commit .. sub(ARGV[at + 1], ID_IN, ID_IN + 7)] then
+    for _, chunk in ipairs(group.chunks) do
+      if epoch == record.epoch and not is_after_position(chunk.commit, chunk.number, record.commit, record.chunk) then
+        local commit = text(chunk.commit) .. ':'
+        for at = chunk.from + 1, chunk.from + 3 * chunk.size, 3 do
+          if not group.known_numbers[commit .. sub(ARGV[at + 1], ID_IN, ID_IN + 7)] then
             return 'C'
           end
         end
@@ -336,25 +338,25 @@ do
   end
 
   local fields, of_field = {}, {}
-  for _, lot in ipairs(lots) do
-    local field = 'o' .. lot.origin
+  for _, group in ipairs(groups) do
+    local field = 'o' .. group.origin
     if of_field[field] then
       -- An origin may have only one group in a call. The caller must send the second group again in another call.
-      lot.refused = 'C'
-    elseif lot.origin ~= '' then
-      fields[#fields + 1], of_field[field] = field, lot
+      group.refused = 'C'
+    elseif group.origin ~= '' then
+      fields[#fields + 1], of_field[field] = field, group
     end
   end
   if #fields > 0 then
     local records = redis.call('HMGET', log, unpack(fields))
     for i, field in ipairs(fields) do
-      local lot = of_field[field]
-      lot.refused = read_origin(lot, records[i], field)
+      local group = of_field[field]
+      group.refused = read_origin(group, records[i], field)
     end
   end
 end
 
-local answers, kept, endings = {}, {}, {}
+local answers, retained_fields, endings = {}, {}, {}
 local counters, fresh, waits = {}, {}, 0
 
 -- Read the counters of all keys together.
@@ -366,10 +368,10 @@ if numbered then
       keys[#keys + 1], fields[#fields + 1] = key, 'c' .. key
     end
   end)
-  for from = 1, #fields, CHUNK do
-    local some = redis.call('HMGET', log, unpack(fields, from, math.min(from + CHUNK - 1, #fields)))
-    for i = 1, #some do
-      local found, field = some[i], fields[from + i - 1]
+  for from = 1, #fields, ARGUMENT_LIMIT do
+    local counts = redis.call('HMGET', log, unpack(fields, from, math.min(from + ARGUMENT_LIMIT - 1, #fields)))
+    for i = 1, #counts do
+      local found, field = counts[i], fields[from + i - 1]
       if found then
         if #found ~= 17 or byte(found, 1) ~= layout.COUNTER_FORMAT then
           corrupt_field(field, log, 'count of a key that this version reads')
@@ -386,7 +388,7 @@ end
 
 -- Returns whether a retained message, an id or the record of a writer has not expired. The value of an id ends with the
 -- expiry time. The value of a message or of a writer begins with the expiry time.
-local function is_kept(field, value)
+local function is_unexpired(field, value)
   local at = byte(field, 1) == byte('i') and 17 or 1
   local time = byte(field, 1) == byte('r') and writer_clock or now
   return #value >= at + 7 and unpack8('<I8', value, at) > time
@@ -397,44 +399,45 @@ do
   -- The time when the messages and ids of this call expire.
   local until8 = pack('<I8', now + retain)
 
-  local function put_kept(field, value)
+  local function put_retained(field, value)
     put(field, value)
     fresh[field] = value
   end
 
   -- Appends a field, with its kind, to a list of fields that expire together.
-  local function keep(list, kind, key, bytes)
+  local function append_expiring(list, kind, key, bytes)
     list[#list + 1] = kind .. pack('<I2', #key) .. key .. bytes
   end
 
   -- Writes a new message. If `own` is true, the message keeps its own number. Returns the number of the message as
   -- eight bytes, the lowest first.
-  local function put_message(key, about, rest, own)
-    local number8 = sub(about, OWN_IN, OWN_IN + 7)
-    local head = sub(about, HEAD_IN, HEAD_IN + 1)
+  local function put_message(key, description, rest, own)
+    local number8 = sub(description, OWN_IN, OWN_IN + 7)
+    local head = sub(description, HEAD_IN, HEAD_IN + 1)
     if numbered then
       local counter = counters[key]
       counter.is_new = true
-      local number = own and unpack8('<I8', about, OWN_IN) or counter.next
+      local number = own and unpack8('<I8', description, OWN_IN) or counter.next
       if number >= EXACT then
         corrupt_field('c' .. key, log, 'count of a key: it is too large')
       end
       counter.next = math.max(counter.next, number + 1)
-      if byte(about, 2) == 1 then
+      if byte(description, 2) == 1 then
         counter.ends = now + ttl
-        keep(endings, 'c', key, '')
+        append_expiring(endings, 'c', key, '')
       end
       number8 = pack('<I8', number)
-      local place = string.reverse(number8)
-      put_kept('m' .. key .. place, until8 .. sub(about, CONTENT_IN, CONTENT_IN + 7) .. head .. number8 .. rest)
-      keep(kept, 'm', key, place)
-      if number >= most then
-        local old = 'm' .. key .. string.reverse(pack('<I8', number - most))
-        gone[#gone + 1] = old
+      local sequence8 = string.reverse(number8)
+      put_retained('m' .. key .. sequence8,
+        until8 .. sub(description, CONTENT_IN, CONTENT_IN + 7) .. head .. number8 .. rest)
+      append_expiring(retained_fields, 'm', key, sequence8)
+      if number >= retain_events then
+        local old = 'm' .. key .. string.reverse(pack('<I8', number - retain_events))
+        removed_fields[#removed_fields + 1] = old
         fresh[old] = false
       end
     end
-    local queue = queues[sub(about, PARTITION_IN, PARTITION_IN + 3)]
+    local queue = queues[sub(description, PARTITION_IN, PARTITION_IN + 3)]
     if queue then
       if not queue.first_new then
         local digest = redis.sha1hex(queue.history .. nonce)
@@ -448,41 +451,41 @@ do
   end
 
   -- Returns the value of a field of a retained message or id; nil if the field has expired or does not exist.
-  local function kept_at(field)
+  local function retained_at(field)
     local found = fresh[field]
     if found == nil then
       found = redis.call('HGET', log, field)
     end
-    return found and is_kept(field, found) and found or nil
+    return found and is_unexpired(field, found) and found or nil
   end
 
   -- Writes a producer's message, unless the store already has it. If the message has its own number, the store has it
   -- when it retains a message with this number. Otherwise the store has it when it remembers the id.
-  local function put_by_id(key, about, rest)
+  local function put_by_id(key, description, rest)
     if not numbered then
-      return char(0) .. put_message(key, about, rest, is_own(about))
+      return char(0) .. put_message(key, description, rest, is_own(description))
     end
-    local own8, id = sub(about, OWN_IN, OWN_IN + 7), sub(about, ID_IN, ID_IN + 7)
-    local content = sub(about, CONTENT_IN, CONTENT_IN + 7)
-    local own = is_own(about)
+    local own8, id = sub(description, OWN_IN, OWN_IN + 7), sub(description, ID_IN, ID_IN + 7)
+    local content = sub(description, CONTENT_IN, CONTENT_IN + 7)
+    local own = is_own(description)
     local field = own and 'm' .. key .. string.reverse(own8) or 'i' .. key .. id
-    local found = kept_at(field)
+    local found = retained_at(field)
     if found then
       local number8 = own and own8 or sub(found, 1, 8)
       return char(sub(found, 9, 16) == content and 1 or 2) .. number8
     end
-    local number8 = put_message(key, about, rest, own)
+    local number8 = put_message(key, description, rest, own)
     if not own then
-      put_kept(field, number8 .. content .. until8)
-      keep(kept, 'i', key, id)
+      put_retained(field, number8 .. content .. until8)
+      append_expiring(retained_fields, 'i', key, id)
     end
     return char(0) .. number8
   end
 
-  local function take_from_producer(lot)
+  local function assign_producer_group(group)
     local stops = false
-    for _, part in ipairs(lot.parts) do
-      for from = part.from + 1, part.from + 3 * part.size, 3 do
+    for _, chunk in ipairs(group.chunks) do
+      for from = chunk.from + 1, chunk.from + 3 * chunk.size, 3 do
         local answer = stops and BEHIND or put_by_id(ARGV[from], ARGV[from + 1], ARGV[from + 2])
         stops = stops or byte(answer, 1) == 2
         answers[#answers + 1] = answer
@@ -490,40 +493,40 @@ do
     end
   end
 
-  -- Removes the first blocks, up to and including block `last`, but stops before a block with an unpublished part.
+  -- Removes the first blocks, up to and including block `last`, but stops before a block with an unpublished chunk.
   -- Returns whether it removed all blocks up to `last`.
-  local function drop_blocks(lot, last)
-    local record, are_done = lot.record, true
-    each_block(lot.origin, record.first, last, function(some, number)
-      for _, part in ipairs(some) do
-        if part.commit > lot.done then
+  local function trim_blocks(group, last)
+    local record, are_done = group.record, true
+    each_block(group.origin, record.first, last, function(chunks, number)
+      for _, chunk in ipairs(chunks) do
+        if chunk.commit > group.published_commit then
           are_done = false
           return true
         end
       end
-      gone[#gone + 1] = block_field(lot.origin, number)
+      removed_fields[#removed_fields + 1] = block_field(group.origin, number)
       record.first = number + 1
     end)
     return are_done
   end
 
-  local function take_from_owner(lot)
-    local record, origin, new = lot.record, lot.origin, {}
+  local function assign_owner_group(group)
+    local record, origin, new = group.record, group.origin, {}
     -- The number of the last processed message of each key. Each further message of the key must get a higher number.
     local floors = {}
-    for _, part in ipairs(lot.parts) do
-      local commit, messages = text(part.commit) .. ':', {}
-      for from = part.from + 1, part.from + 3 * part.size, 3 do
-        local key, about = ARGV[from], ARGV[from + 1]
-        local id = sub(about, ID_IN, ID_IN + 7)
-        local known = lot.given[commit .. id]
+    for _, chunk in ipairs(group.chunks) do
+      local commit, messages = text(chunk.commit) .. ':', {}
+      for from = chunk.from + 1, chunk.from + 3 * chunk.size, 3 do
+        local key, description = ARGV[from], ARGV[from + 1]
+        local id = sub(description, ID_IN, ID_IN + 7)
+        local known = group.known_numbers[commit .. id]
         local number8 = known
         if not known then
-          -- If the store had lost a message, the message has its own number: the earlier one. The message keeps this
-          -- number unless another message has it now.
-          local own = is_own(about) and unpack8('<I8', about, OWN_IN) > (floors[key] or 0)
-            and not kept_at('m' .. key .. string.reverse(sub(about, OWN_IN, OWN_IN + 7)))
-          number8 = put_message(key, about, ARGV[from + 2], own)
+          -- If the store has lost a message, the caller sends the message with its earlier number. The message keeps
+          -- this number, unless another message has the number now.
+          local own = is_own(description) and unpack8('<I8', description, OWN_IN) > (floors[key] or 0)
+            and not retained_at('m' .. key .. string.reverse(sub(description, OWN_IN, OWN_IN + 7)))
+          number8 = put_message(key, description, ARGV[from + 2], own)
         end
         floors[key] = unpack8('<I8', number8)
         answers[#answers + 1] = (known and KNOWN or NEW) .. number8
@@ -532,43 +535,43 @@ do
         end
       end
       if #messages > 0 then
-        lot.first_new = lot.first_new or part.commit
-        new[#new + 1] = pack('<I8I4I4', part.commit, part.part, #messages) .. table.concat(messages)
+        group.first_new = group.first_new or chunk.commit
+        new[#new + 1] = pack('<I8I4I4', chunk.commit, chunk.number, #messages) .. table.concat(messages)
       end
-      if record.epoch ~= lot.epoch then
-        record.epoch, record.commit, record.part = lot.epoch, 0, 0
+      if record.epoch ~= group.epoch then
+        record.epoch, record.commit, record.chunk = group.epoch, 0, 0
       end
-      if is_after_place(part.commit, part.part, record.commit, record.part) then
-        record.commit, record.part = part.commit, part.part
+      if is_after_position(chunk.commit, chunk.number, record.commit, record.chunk) then
+        record.commit, record.chunk = chunk.commit, chunk.number
       end
-      if is_after_place(part.commit, part.part, record.highest_commit, record.highest_part) then
-        record.highest_commit, record.highest_part = part.commit, part.part
+      if is_after_position(chunk.commit, chunk.number, record.highest_commit, record.highest_chunk) then
+        record.highest_commit, record.highest_chunk = chunk.commit, chunk.number
       end
     end
-    if record.next - record.first >= BLOCKS_MANY and drop_blocks(lot, record.first) then
-      drop_blocks(lot, math.min(record.first + BLOCKS_DROPPED, record.next) - 1)
+    if record.next - record.first >= TRIM_BLOCKS_THRESHOLD and trim_blocks(group, record.first) then
+      trim_blocks(group, math.min(record.first + TRIM_BLOCKS_LIMIT, record.next) - 1)
     end
     if record.first == record.next then
       record.mixed = 0
-    elseif lot.first_new and lot.first_new < lot.highest_commit then
+    elseif group.first_new and group.first_new < group.highest_commit then
       record.mixed = 1
     end
     if #new > 0 then
-      -- The field may also be in `gone`, because it contained a lost block. `fresh` prevents its removal.
+      -- The field may also be in `removed_fields`, because it contained a lost block. `fresh` prevents its removal.
       local field = block_field(origin, record.next)
       put(field, table.concat(new))
       fresh[field] = true
       record.next = record.next + 1
     end
-    put('o' .. origin, char(layout.ORIGIN_FORMAT) .. pack('<I8I8I4I8I4I8I8B', record.epoch, record.commit, record.part,
-      record.highest_commit, record.highest_part, record.first, record.next, record.mixed))
+    put('o' .. origin, char(layout.ORIGIN_FORMAT) .. pack('<I8I8I4I8I4I8I8B', record.epoch, record.commit, record.chunk,
+      record.highest_commit, record.highest_chunk, record.first, record.next, record.mixed))
   end
 
-  for _, lot in ipairs(lots) do
-    answers[#answers + 1] = lot.refused or 'D'
-    if not lot.refused then
-      local take = lot.origin == '' and take_from_producer or take_from_owner
-      take(lot)
+  for _, group in ipairs(groups) do
+    answers[#answers + 1] = group.refused or 'D'
+    if not group.refused then
+      local assign_group = group.origin == '' and assign_producer_group or assign_owner_group
+      assign_group(group)
     end
   end
 end
@@ -586,8 +589,8 @@ for partition8, queue in pairs(queues) do
 end
 local expiring_writers = {}
 if call_number then
-  -- The life of the record of a writer, in ms. A call sets a new expiry time only if less than half of this life is
-  -- left, so that few calls add a block to the list of expiring records.
+  -- The time for which the store keeps the record of a writer, in ms. A call sets a new expiry time only if less than
+  -- half of this time is left, so that few calls add a block to the list of expiring records.
   local WRITER_LIFE = 3600 * 1000
   if not writer_expires or writer_expires < writer_clock + WRITER_LIFE / 2 then
     writer_expires = writer_clock + WRITER_LIFE
@@ -615,7 +618,7 @@ do
     if not from or to >= EXACT or from > to + 1 then
       corrupt_field(head, log, 'three numbers')
     end
-    local is_due = from <= to and (at_first <= time or at_first > time + FOR_EVER)
+    local is_due = from <= to and (at_first <= time or at_first > time + EXPIRY_DELAY_LIMIT_MS)
     if #blocks == 0 and not is_due then
       return
     end
@@ -626,8 +629,8 @@ do
     local values = #old > 0 and redis.call('HMGET', log, unpack(old)) or {}
     for i = 1, #values do
       local block = values[i]
-      -- Remove a damaged block. Only the names of expiring fields are lost with it.
-      local is_whole = block and #block >= 8 and unpack8('<I8', block, 1) < time + FOR_EVER
+      -- Remove a damaged block. Its removal loses only the names of expiring fields, so these fields stay.
+      local is_whole = block and #block >= 8 and unpack8('<I8', block, 1) < time + EXPIRY_DELAY_LIMIT_MS
       at_first = is_whole and unpack8('<I8', block, 1) or 0
       if at_first > time then
         break
@@ -646,14 +649,14 @@ do
           -- If the key has ended again after this block was written, its counter expires later, and a later block also
           -- contains the counter.
           if end_time ~= 0 and end_time <= time then
-            gone[#gone + 1] = field
+            removed_fields[#removed_fields + 1] = field
           end
         elseif not fresh[field] then
           due[#due + 1] = field
         end
         at = at + 3 + size + rest
       end
-      gone[#gone + 1] = old[i]
+      removed_fields[#removed_fields + 1] = old[i]
       from = from + 1
     end
     if #blocks > 0 then
@@ -663,17 +666,17 @@ do
     end
     put(head, text(from) .. ' ' .. text(to) .. ' ' .. text(at_first))
   end
-  age('a', 'A', kept, now + retain, now)
+  age('a', 'A', retained_fields, now + retain, now)
   age('e', 'E', endings, now + ttl, now)
   if call_number then
     age('d', 'D', expiring_writers, writer_expires, writer_clock)
   end
   -- If a later call has written a due field again, the field has a later expiry time, and stays.
-  for from = 1, #due, CHUNK do
-    local some = redis.call('HMGET', log, unpack(due, from, math.min(from + CHUNK - 1, #due)))
-    for i = 1, #some do
-      if some[i] and not is_kept(due[from + i - 1], some[i]) then
-        gone[#gone + 1] = due[from + i - 1]
+  for from = 1, #due, ARGUMENT_LIMIT do
+    local values = redis.call('HMGET', log, unpack(due, from, math.min(from + ARGUMENT_LIMIT - 1, #due)))
+    for i = 1, #values do
+      if values[i] and not is_unexpired(due[from + i - 1], values[i]) then
+        removed_fields[#removed_fields + 1] = due[from + i - 1]
       end
     end
   end
@@ -684,12 +687,12 @@ redis.call('HSET', log, 'b', text(now) .. ' ' .. text(writer_clock))
 if #main > 0 then
   redis.call('HSET', log, unpack(main))
 end
-local left = {}
-for _, field in ipairs(gone) do
+local removable_fields = {}
+for _, field in ipairs(removed_fields) do
   -- Do not remove a field that this call has written.
   if not fresh[field] then
-    left[#left + 1] = field
+    removable_fields[#removable_fields + 1] = field
   end
 end
-with_all('HDEL', log, left)
+with_all('HDEL', log, removable_fields)
 return 'A' .. table.concat(answers)

@@ -10,17 +10,17 @@ local function is_older(a, b)
 end
 
 local fence = read_fence(data, partition)
-local theirs, ours = fence and sub(claim_of(fence), 1, 8), sub(claim, 1, 8)
-if fence and theirs ~= ours and not is_older(theirs, ours) then
+local fence_epoch, own_epoch = fence and sub(claim_of(fence), 1, 8), sub(claim, 1, 8)
+if fence and fence_epoch ~= own_epoch and not is_older(fence_epoch, own_epoch) then
   return fence
 end
-if theirs == ours and claim_of(fence) ~= claim then
+if fence_epoch == own_epoch and claim_of(fence) ~= claim then
   -- Another process has the same epoch, because the server went back in time and granted the epoch twice.
   return fence
 end
 if not fence then
-  -- If another program has removed the fence, the outbox may still have messages of earlier commits. Continue with
-  -- their numbers.
+  -- If another program has removed the fence, the outbox may still have messages of earlier commits. Continue their
+  -- numbering.
   local begun = redis.call('HGET', data, 'b' .. partition) or '0'
   local number = string.find(begun, '^%d+$') and tonumber(begun)
   if not number or number >= EXACT then

@@ -12,7 +12,7 @@
 
 -- The maximum number of arguments of the HSET that makes the commit: nearly the capacity of Lua's stack. The Rust
 -- constant `REDIS_BATCH_LIMIT` depends on this number.
-local MOST = 7900
+local HSET_ARGUMENT_LIMIT = 7900
 
 local data, due, expiry, letters_index, letters_age, spilled, ids = unpack(KEYS)
 local partition, number8, number = ARGV[2], ARGV[4], ARGV[6]
@@ -53,17 +53,17 @@ end
 local wall = time_now()
 local now8 = pack('<I8', math.max(wall, unpack8('<I8', fence, layout.FENCE_ANSWER) + 1))
 
--- The stored key record of each write; false if the key has no record.
+-- For each write, the stored record of its key; false if the key has no record.
 local olds = {}
-for from = 1, count, CHUNK do
-  local to = math.min(from + CHUNK - 1, count)
+for from = 1, count, ARGUMENT_LIMIT do
+  local to = math.min(from + ARGUMENT_LIMIT - 1, count)
   local some = redis.call('HMGET', data, unpack(ARGV, field_at + from, field_at + to))
   for i = 1, #some do
     olds[from + i - 1] = some[i]
   end
 end
 
--- Check each write. Each of these tables has one entry for a write, by its number. `refused`: whether the write is
+-- Check each write. The index in each of these tables is the number of the write. `refused`: whether the write is
 -- refused. `expired`: the old record, if it has expired. `extras`: the data of the write besides its record. `beside`:
 -- the new state, if it is large.
 local refused, expired, extras, beside = {}, {}, {}, {}
@@ -98,7 +98,7 @@ do
 
   -- Returns whether the new record belongs to an older rollout than the stored record.
   local function is_older(old, new)
-    local at = layout.GENERATION
+    local at = layout.ROLLOUT
     return sub(old, at, at + 7) ~= sub(new, at, at + 7) and unpack8('<I8', old, at) > unpack8('<I8', new, at)
   end
 
@@ -195,9 +195,9 @@ end
 
 -- Read the letters of the batch that belong to no write. If letters are forwarded, the outbox gets only those letters
 -- that the store does not have yet.
-local free_letters, known = {}, {}
+local orphan_letters, known = {}, {}
 do
-  local free, forward, seen = tonumber(ARGV[12]), ARGV[13] == '1', {}
+  local orphan_count, forward, seen = tonumber(ARGV[12]), ARGV[13] == '1', {}
 
   local function is_known(place)
     if seen[place] then
@@ -208,14 +208,14 @@ do
       and unpack8('<I8', there, layout.LETTER_TIME) + dead_ttl > wall
   end
 
-  for i = 1, free do
+  for i = 1, orphan_count do
     local place = next_argument()
-    free_letters[i] = {place, next_argument(), next_argument()}
+    orphan_letters[i] = {place, next_argument(), next_argument()}
     if forward then
       if is_known(place) then
         known[#known + 1] = pack('<I4', i - 1)
       else
-        pieces[#pieces + 1] = free_letters[i][3]
+        pieces[#pieces + 1] = orphan_letters[i][3]
       end
       seen[place] = true
     end
@@ -374,7 +374,7 @@ do
 
   -- Handles a key that has, or had, more data than a record with a small state: collects the writes of this other data.
   -- Returns the record with its times, and with the old state if the write does not change the state.
-  local function write_rare(i, op, key, record, old)
+  local function write_full_record(i, op, key, record, old)
     local flags = byte(record, 2)
     if expired[i] then
       drop_spilled(key)
@@ -394,24 +394,24 @@ do
       -- the script therefore writes it after the commit.
       add(is_later and 'due_later' or 'due_put', due_at, key)
     elseif has(old_flags, layout.DUE) then
-      add('due_gone', key)
+      add('due_removed', key)
     end
     if has(flags, layout.EXPIRES) then
       expire_at = wall + unpack8('<I8', record, layout.END)
-      -- If the existing entry has an earlier time, it stays, and the sweep moves it later.
+      -- If the existing entry has an earlier time, it stays. The sweep moves it when that time comes.
       if entry == 0 or entry > expire_at then
         add('expiry_put', expire_at, key)
         entry = expire_at
       end
     elseif entry ~= 0 then
-      add('expiry_gone', key)
+      add('expiry_removed', key)
       entry = 0
     end
     local extra, state = extras[i], ''
     put_spilled(key, record, old, extra)
     if old and has(old_flags, layout.IDS) then
-      lists.ids_gone = lists.ids_gone or {}
-      old_ids(key, old, record, lists.ids_gone)
+      lists.ids_removed = lists.ids_removed or {}
+      old_ids(key, old, record, lists.ids_removed)
     end
     if extra and extra.ids then
       put_ids(key, extra.ids)
@@ -429,7 +429,7 @@ do
     elseif op == layout.KEEP and old and has(old_flags, layout.LARGE) then
       flags = flags + layout.LARGE
     elseif has(old_flags, layout.LARGE) then
-      add('gone', 's' .. key)
+      add('removed', 's' .. key)
     end
     return char(layout.RECORD_FORMAT, flags) .. pack('<I8I8I8', due_at, expire_at, entry)
       .. sub(record, layout.LENGTH) .. state
@@ -446,26 +446,26 @@ do
         any_new = true
         record = sub(record, 1, layout.INCARNATION - 1) .. now8 .. sub(record, layout.INCARNATION + 8)
       end
-      if has(flags, layout.TROUBLED) then
+      if has(flags, layout.NEW_FAILURE) then
         record = sub(record, 1, layout.SINCE - 1) .. now8 .. sub(record, layout.SINCE + 8)
       end
       if has(flags, layout.NEW_GAPS) then
         record = sub(record, 1, layout.GAPS_TIME - 1) .. now8 .. sub(record, layout.GAPS_TIME + 8)
       end
       -- Most keys have a small state before and after the commit, and no other data. Only the remaining keys need
-      -- `write_rare`.
+      -- `write_full_record`.
       if byte(record, 2) ~= layout.STATE or extras[i] or expired[i]
         or (old and byte(old, 2) ~= layout.STATE) then
-        record = write_rare(i, op, sub(field, 2), record, old)
+        record = write_full_record(i, op, sub(field, 2), record, old)
       end
       main[#main + 1] = field
       main[#main + 1] = record
     end
   end
-  put_letters(free_letters)
+  put_letters(orphan_letters)
   for place in pairs(consumed) do
     put_field('l' .. place, '')
-    add('letters_gone', place)
+    add('letters_removed', place)
   end
   if messages ~= '' then
     local time = any_new and char(layout.OUTBOX_TIME) .. now8 or ''
@@ -485,7 +485,7 @@ do
   run('ZADD', spilled, 'spilled_put')
   run('HSET', ids, 'ids_put')
   local early = lists.early or {}
-  if #early + #main > MOST then
+  if #early + #main > HSET_ARGUMENT_LIMIT then
     with_all('HSET', data, early)
   else
     for i = 1, #early do
@@ -496,19 +496,19 @@ do
 end
 
 -- The batch is committed. From here on the script only removes old data, and moves entries of the due index.
-run('HDEL', data, 'gone')
+run('HDEL', data, 'removed')
 run('ZADD', due, 'due_later')
-run('ZREM', due, 'due_gone')
-run('ZREM', expiry, 'expiry_gone')
-run('HDEL', ids, 'ids_gone')
+run('ZREM', due, 'due_removed')
+run('ZREM', expiry, 'expiry_removed')
+run('HDEL', ids, 'ids_removed')
 for _, cut in ipairs(lists.ids_cut or {}) do
   local block, start = redis.call('HGET', ids, cut[1]), cut[2]
   if block then
     redis.call('HSET', ids, cut[1], string.rep('\0', start) .. sub(block, start + 1))
   end
 end
-if lists.letters_gone then
-  remove_letters(lists.letters_gone)
+if lists.letters_removed then
+  remove_letters(lists.letters_removed)
 end
 for _, done in ipairs(lists.spilled_done or {}) do
   drop_spilled(done[1], done[2])
@@ -520,7 +520,7 @@ do
   local sweep, removed = 16 + 2 * count, 0
 
   -- Removes an expired key record. Returns the number of blocks of ids that the key had.
-  local function sweep_job(key)
+  local function sweep_key(key)
     local record = redis.call('HGET', data, 'j' .. key)
     local expires = record and is_sound(record) and has(byte(record, 2), layout.EXPIRES)
     if expires and not has_expired(record, wall) then
@@ -532,8 +532,8 @@ do
     end
     local blocks = {}
     if expires then
-      -- Remove the record last. As long as the record exists, another sweep can find the other data of the key, even if
-      -- this one ends half-way.
+      -- Remove the record last. If this sweep ends half-way, the record still exists, so another sweep can find the
+      -- other data of the key.
       drop_spilled(key)
       if has(byte(record, 2), layout.IDS) then
         old_ids(key, record, nil, blocks)
@@ -548,8 +548,8 @@ do
   end
 
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', wall, 'LIMIT', 0, sweep)) do
-    removed = removed + sweep_job(key)
-    if removed >= MANY then
+    removed = removed + sweep_key(key)
+    if removed >= ENTRY_LIMIT then
       -- The sweep of the next commit removes the remaining keys.
       break
     end

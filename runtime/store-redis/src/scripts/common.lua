@@ -5,7 +5,7 @@
 -- Before Ordain sends a script, it replaces each of these expressions by the constant's number, so that a constant
 -- needs no local and no lookup.
 --
--- A sequence that may be large is handled as eight bytes, because Lua's numbers are exact only up to 2^53. No script
+-- Scripts keep a sequence that may be large as eight bytes, because Lua's numbers are exact only up to 2^53. No script
 -- compares texts with `<`, because Lua compares texts by the server's locale. Commit numbers, and sequences in a `fifo`
 -- stream, start at 1 and never reach 2^53, so Lua's numbers are exact for them.
 --
@@ -16,17 +16,17 @@ local pack, unpack8 = struct.pack, struct.unpack
 
 -- The maximum number of arguments of one call, well below the capacity of Lua's stack. The number is even, so that a
 -- pair of arguments is never split.
-local CHUNK = 1000
+local ARGUMENT_LIMIT = 1000
 -- The maximum number of fields or entries that one call of a script reads or removes. Reading or removing this number
 -- takes some tens of ms, and blocks the server for this time.
-local MANY = 20 * CHUNK
+local ENTRY_LIMIT = 20 * ARGUMENT_LIMIT
 -- The exclusive limit of the numbers with which scripts calculate: half of 2^53, so that the sum of two numbers is
 -- exact too.
 local EXACT = 2 ^ 52
 -- The maximum length of an outbox that scripts accept, in commits: a thousand commits per second for fifty days. A
 -- longer outbox is damaged data, and a search through it would take hours. Queues and the blocks of an origin have the
 -- same limit.
-local LONGEST = 2 ^ 32
+local LENGTH_LIMIT = 2 ^ 32
 
 -- Eight zero bytes, which stand for no number, or for an unknown history.
 local NO_NUMBER = string.rep('\0', 8)
@@ -46,14 +46,14 @@ end
 
 -- Runs a command with a list of arguments (members, fields or pairs), in several calls if the list is long.
 local function with_all(command, key, list)
-  for from = 1, #list, CHUNK do
-    redis.call(command, key, unpack(list, from, math.min(from + CHUNK - 1, #list)))
+  for from = 1, #list, ARGUMENT_LIMIT do
+    redis.call(command, key, unpack(list, from, math.min(from + ARGUMENT_LIMIT - 1, #list)))
   end
 end
 
 local function is_sound(record)
   return #record >= layout.SHORTEST and byte(record, 1) == layout.RECORD_FORMAT
-    and byte(record, layout.JOB) == layout.JOB_FORMAT
+    and byte(record, layout.KEY_RECORD) == layout.KEY_RECORD_FORMAT
 end
 
 local function has_expired(record, now)
@@ -62,7 +62,7 @@ end
 
 -- Returns the offset at which the state of a record begins.
 local function state_at(record)
-  return layout.JOB + unpack8('<I4', record, layout.LENGTH)
+  return layout.KEY_RECORD + unpack8('<I4', record, layout.LENGTH)
 end
 
 -- The reply in a fence without a commit: the time, the number of refused writes and the number of known letters are 0.
@@ -83,10 +83,10 @@ end
 -- `LEASE` is the pattern of a lease: epoch, holder and time. `NOBODY` stands for the holder in a released lease.
 local LEASE, NOBODY = '^(%d+) ([%x-]+) (%d+)$', '-'
 
--- Returns the generation of the table of members, leases and rollouts: a number that a script replaces when members,
--- leases or rollouts change. Returns 0 if the field does not contain a valid number. No table has generation 0, so the
--- next heartbeat then writes a new generation.
-local function generation_of(found)
+-- Returns the version of the membership table: a number that a script replaces when members, leases or rollouts change.
+-- Returns 0 if the field does not contain a valid number. No table has version 0, so the next heartbeat then writes a
+-- new version.
+local function membership_version_of(found)
   return found and #found < 20 and string.find(found, '^%d+$') and found or '0'
 end
 
@@ -127,7 +127,7 @@ local function read_fence(data, partition)
     corrupt_field('q' .. partition, data, 'number of a commit up to the last one. Remove the field: Ordain then'
       .. ' publishes all messages that are left in the outbox, some perhaps a second time')
   end
-  if last - number > LONGEST then
+  if last - number > LENGTH_LIMIT then
     corrupt_field('f' .. partition, data, 'possible fence: its last commit is number ' .. text(last)
       .. ', but the outbox begins at commit ' .. text(number))
   end
@@ -144,7 +144,7 @@ local function read_queue(log, partition)
   if found then
     local first = #found == 32 and unpack8('<I8', found, 1)
     local last = first and unpack8('<I8', found, 9)
-    if not first or first < 1 or last >= EXACT or first > last + 1 or last - first > LONGEST then
+    if not first or first < 1 or last >= EXACT or first > last + 1 or last - first > LENGTH_LIMIT then
       corrupt_field(queue.field, log, 'queue: two numbers (of the first and the last waiting event) and two histories')
     end
     queue.first, queue.last = first, last
@@ -168,7 +168,7 @@ end
 -- Returns whether the queue has, or had, an entry with the number and history of this queue position. If so, all
 -- earlier entries of the queue are also the same as when the caller got the queue position. The history of a damaged
 -- entry is unknown, and counts as equal to every history.
-local function has_place(log, queue, number, history)
+local function has_position(log, queue, number, history)
   local found
   if number > queue.last then
     return false
@@ -208,14 +208,14 @@ end
 
 -- Returns whether a destination has the witness of a producer: the newest message or the newest call that this shard
 -- has confirmed to the producer. A shard that lacks the witness has gone back in time.
-local function has_witness(log, kind, of, place, expected)
+local function has_witness(log, kind, of, id_or_number, expected)
   if kind == 'i' or kind == 'm' then
-    local found = redis.call('HGET', log, kind .. of .. place)
+    local found = redis.call('HGET', log, kind .. of .. id_or_number)
     local from = kind == 'i' and 1 or 9
     return found and sub(found, from, from + 7) == expected
   elseif kind == 'r' then
     local _, ranges = read_writer(log, of)
-    local number = tonumber(place)
+    local number = tonumber(id_or_number)
     for _, range in ipairs(ranges) do
       if range.first <= number and number <= range.last then
         return true
@@ -236,8 +236,8 @@ local function is_after(a, b)
   return #a > #b
 end
 
--- Returns the members of an index between two bounds, in order. The members are not in order if another program has
--- added members with other scores.
+-- Returns the members of an index between two bounds, in order. Fails if the members are not in order, because another
+-- program has added members with other scores.
 local function members_of(index, from, to, limit)
   local members = redis.call('ZRANGEBYLEX', index, from, to, 'LIMIT', 0, limit)
   local before = sub(from, 1, 1) == '(' and sub(from, 2)
@@ -297,9 +297,9 @@ local function spilled_and_first(record)
   return numbers[6], numbers[7], numbers[5]
 end
 
--- Writes the entries of a key in the index of spilled events again if the index has none of them: another program has
--- removed the index. The record of the key must have spilled events. One call writes as many entries as one call may
--- read.
+-- Restores the entries of a key in the index of spilled events, if the index has none of them because another program
+-- has removed the index. The record of the key must have spilled events. One call writes at most the number of entries
+-- that one call may read.
 local function restore_spilled_index(data, spilled, key, record)
   local by_key = spilled_by(key)
   if #members_of(spilled, '[' .. by_key, '[' .. by_key .. string.rep(char(255), 9), 1) > 0 then
@@ -307,7 +307,7 @@ local function restore_spilled_index(data, spilled, key, record)
   end
   local last_spilled, _, first_spilled = spilled_and_first(record)
   local missing = {}
-  local stop = math.min(last_spilled, first_spilled + SPILL_BLOCK * MANY, EXACT)
+  local stop = math.min(last_spilled, first_spilled + SPILL_BLOCK * ENTRY_LIMIT, EXACT)
   for begin = first_spilled - first_spilled % SPILL_BLOCK, stop, SPILL_BLOCK do
     local fields = {}
     for sequence = begin, begin + SPILL_BLOCK - 1 do

@@ -9,7 +9,7 @@ if not fence or claim_of(fence) ~= claim then
   return 0
 end
 local queue = read_queue(log, partition)
-if not has_place(log, queue, through, history) then
+if not has_position(log, queue, through, history) then
   return 2
 elseif last_commit < commit then
   return 3
@@ -18,17 +18,17 @@ local first = queue.first
 if through < first then
   return 0
 end
-local to = math.min(through, first + MANY - 1)
+local to = math.min(through, first + ENTRY_LIMIT - 1)
 local last_value = to < queue.last and redis.call('HGET', log, queue.prefix .. text(to))
 queue.before, queue.first = history_at(queue, to, last_value), to + 1
 local waits = tonumber(redis.call('HGET', log, 'w') or '0') or 0
 -- Write the ends of the queue first. From then on, no reader looks for the entries that the script removes next.
 redis.call('HSET', log, queue.field, pack_queue(queue), 'w', text(math.max(waits - (to + 1 - first), 0)))
-for from = first, to, CHUNK do
-  local gone = {}
-  for number = from, math.min(from + CHUNK - 1, to) do
-    gone[#gone + 1] = queue.prefix .. text(number)
+for from = first, to, ARGUMENT_LIMIT do
+  local fields = {}
+  for number = from, math.min(from + ARGUMENT_LIMIT - 1, to) do
+    fields[#fields + 1] = queue.prefix .. text(number)
   end
-  redis.call('HDEL', log, unpack(gone))
+  redis.call('HDEL', log, unpack(fields))
 end
 return to < through and 1 or 0

@@ -7,19 +7,19 @@ if not fence or claim_of(fence) ~= claim then
   return {}
 end
 through = math.min(through, last)
-local left = math.max(first, math.min(through + 1, first + MANY))
-for from = first, left - 1, CHUNK do
-  local gone = {}
-  for number = from, math.min(from + CHUNK, left) - 1 do
-    gone[#gone + 1] = 'o' .. partition .. ':' .. text(number)
+local left = math.max(first, math.min(through + 1, first + ENTRY_LIMIT))
+for from = first, left - 1, ARGUMENT_LIMIT do
+  local fields = {}
+  for number = from, math.min(from + ARGUMENT_LIMIT, left) - 1 do
+    fields[#fields + 1] = 'o' .. partition .. ':' .. text(number)
   end
-  redis.call('HDEL', data, unpack(gone))
+  redis.call('HDEL', data, unpack(fields))
 end
 -- Skip the following commits without messages, so that a read of the outbox need not examine them again.
-local over = 0
-while left > through and left <= last and over < CHUNK
+local skipped = 0
+while left > through and left <= last and skipped < ARGUMENT_LIMIT
   and redis.call('HEXISTS', data, 'o' .. partition .. ':' .. text(left)) == 0 do
-  left, over = left + 1, over + 1
+  left, skipped = left + 1, skipped + 1
 end
 if left ~= first then
   redis.call('HSET', data, 'q' .. partition, text(left))

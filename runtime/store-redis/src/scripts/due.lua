@@ -29,7 +29,7 @@ local function first_rank()
   return rank
 end
 
-local gone, moved = {}, {}
+local stale_keys, moved_entries = {}, {}
 local function is_due(key, at, record)
   if record and (not is_sound(record) or unpack8('<I8', record, layout.DUE_AT) > EXACT) then
     -- Keep the entry, because an operator may repair the damaged record.
@@ -37,56 +37,56 @@ local function is_due(key, at, record)
   end
   if not record or not has(byte(record, 2), layout.DUE)
     or sub(record, layout.PARTITION, layout.PARTITION + 3) ~= partition4 then
-    gone[#gone + 1] = key
+    stale_keys[#stale_keys + 1] = key
     return false
   end
   local due_at = unpack8('<I8', record, layout.DUE_AT)
   if due_at ~= at then
-    -- Correct the time of the entry after the read. The entry is returned under its old time, which is safe: an owner
-    -- may process a key too early.
-    moved[#moved + 1] = text(due_at)
-    moved[#moved + 1] = key
+    -- Correct the time of the entry after the read. This read still returns the entry under its old time. This is safe,
+    -- because an owner may process a key too early.
+    moved_entries[#moved_entries + 1] = text(due_at)
+    moved_entries[#moved_entries + 1] = key
   end
   return not has_expired(record, now)
 end
 
 local function read()
-  local entries, rank, looked = {}, first_rank(), 0
+  local entries, rank, examined = {}, first_rank(), 0
   while true do
-    local part = redis.call('ZRANGE', due, rank, rank + 63, 'WITHSCORES')
+    local page = redis.call('ZRANGE', due, rank, rank + 63, 'WITHSCORES')
     local fields = {}
-    for i = 1, #part, 2 do
-      fields[#fields + 1] = 'j' .. part[i]
+    for i = 1, #page, 2 do
+      fields[#fields + 1] = 'j' .. page[i]
     end
     local records = #fields > 0 and redis.call('HMGET', data, unpack(fields)) or {}
-    for i = 1, #part, 2 do
-      local at = math.max(0, math.min(tonumber(part[i + 1]), EXACT))
-      if is_due(part[i], at, records[(i + 1) / 2]) then
+    for i = 1, #page, 2 do
+      local at = math.max(0, math.min(tonumber(page[i + 1]), EXACT))
+      if is_due(page[i], at, records[(i + 1) / 2]) then
         if (at > now and not all) or #entries >= 2 * limit then
-          return entries, {text(at), part[i]}
+          return entries, {text(at), page[i]}
         end
         entries[#entries + 1] = text(at)
-        entries[#entries + 1] = part[i]
+        entries[#entries + 1] = page[i]
       end
     end
-    if #part < 128 then
+    if #page < 128 then
       return entries, false
     end
-    rank, looked = rank + 64, looked + 64
-    if looked >= MANY then
+    rank, examined = rank + 64, examined + 64
+    if examined >= ENTRY_LIMIT then
       -- End the call, because one call examines a limited number of entries. The next call begins at this entry.
-      return entries, {text(math.max(0, math.min(tonumber(part[128]), EXACT))), part[127]}
+      return entries, {text(math.max(0, math.min(tonumber(page[128]), EXACT))), page[127]}
     end
   end
 end
 
 local entries, next_entry = read()
-with_all('ZREM', due, gone)
-with_all('ZADD', due, moved)
-for i = 1, #moved, 2 do
+with_all('ZREM', due, stale_keys)
+with_all('ZADD', due, moved_entries)
+for i = 1, #moved_entries, 2 do
   -- An entry with a corrected time may now be the next entry.
-  if not next_entry or tonumber(moved[i]) < tonumber(next_entry[1]) then
-    next_entry = {moved[i], moved[i + 1]}
+  if not next_entry or tonumber(moved_entries[i]) < tonumber(next_entry[1]) then
+    next_entry = {moved_entries[i], moved_entries[i + 1]}
   end
 end
 return {text(now), entries, next_entry}

@@ -1,7 +1,7 @@
 -- Checks whether a stream has data in a shard: entries of queues, or fields other than those that every claimed
 -- partition has. Returns 1 if it finds data. Otherwise returns 0, and the cursor from which the next call continues;
 -- the cursor is 0 at the end.
-local data, log, cursor, looked, step = KEYS[1], KEYS[2], ARGV[2], 0, 8
+local data, log, cursor, examined, step = KEYS[1], KEYS[2], ARGV[2], 0, 8
 if (tonumber(redis.call('HGET', log, 'w') or '0') or 1) > 0 then
   return {1, '0'}
 end
@@ -14,6 +14,6 @@ repeat
       return {1, '0'}
     end
   end
-  looked, step = looked + step, math.min(step * 4, CHUNK)
-until cursor == '0' or looked >= MANY
+  examined, step = examined + step, math.min(step * 4, ARGUMENT_LIMIT)
+until cursor == '0' or examined >= ENTRY_LIMIT
 return {0, cursor}

@@ -7,7 +7,7 @@ local rows = {}
 for i = 1, #scanned[2], 2 do
   local key, record, size = sub(scanned[2][i], 2), scanned[2][i + 1], 0
   local sound = is_sound(record)
-  if not status or (sound and byte(record, layout.JOB + 1) == status) then
+  if not status or (sound and byte(record, layout.KEY_RECORD + 1) == status) then
     if sound and has(byte(record, 2), layout.LARGE) then
       size = redis.call('HSTRLEN', data, 's' .. key)
     elseif sound then

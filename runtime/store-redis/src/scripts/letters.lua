@@ -24,10 +24,10 @@ local function is_wanted(record)
     and unpack8('<I8', record, layout.LETTER_TIME) + within >= now
 end
 
-local rows, read, looked = {}, 0, 0
+local rows, read, examined = {}, 0, 0
 while true do
-  local some = math.min(limit, 16)
-  local places = members_of(letters, from, to, some)
+  local page_limit = math.min(limit, 16)
+  local places = members_of(letters, from, to, page_limit)
   for _, place in ipairs(places) do
     local record = redis.call('HGET', data, 'l' .. place)
     from = '(' .. place
@@ -37,11 +37,11 @@ while true do
       read = read + #record
     end
   end
-  looked = looked + #places
-  if #places < some then
+  examined = examined + #places
+  if #places < page_limit then
     return {text(now), false, rows}
   end
-  if #rows >= 2 * limit or read >= bytes or looked >= MANY then
+  if #rows >= 2 * limit or read >= bytes or examined >= ENTRY_LIMIT then
     return {text(now), places[#places], rows}
   end
 end

@@ -24,8 +24,8 @@ local function load_one(field, record)
     for block = first, math.floor((behind - 1) / layout.BLOCK) do
       names[#names + 1] = id_block(key, block)
     end
-    for at = 1, #names, CHUNK do
-      local some = redis.call('HMGET', ids, unpack(names, at, math.min(at + CHUNK - 1, #names)))
+    for at = 1, #names, ARGUMENT_LIMIT do
+      local some = redis.call('HMGET', ids, unpack(names, at, math.min(at + ARGUMENT_LIMIT - 1, #names)))
       for i = 1, #some do
         blocks[#blocks + 1] = some[i]
       end
@@ -34,8 +34,8 @@ local function load_one(field, record)
   return {record, state, text(first), blocks}
 end
 
-for from = 3, #ARGV, CHUNK do
-  local to = math.min(from + CHUNK - 1, #ARGV)
+for from = 3, #ARGV, ARGUMENT_LIMIT do
+  local to = math.min(from + ARGUMENT_LIMIT - 1, #ARGV)
   local records = redis.call('HMGET', data, unpack(ARGV, from, to))
   for i = 1, #records do
     local record = records[i]

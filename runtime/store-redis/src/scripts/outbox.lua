@@ -8,7 +8,7 @@ if not fence then
 end
 local at = math.max(first, after + 1)
 -- Read only a few entries at a time, because an entry may be large.
-local entries, read, looked, step = {}, 0, 0, 4
+local entries, read, examined, step = {}, 0, 0, 4
 while at <= last do
   local fields = {}
   for number = at, math.min(at + step - 1, last) do
@@ -25,9 +25,9 @@ while at <= last do
       return {text(at + i - 1), entries}
     end
   end
-  at, looked = at + #values, looked + #values
-  step = #entries > before and 4 or math.min(step * 4, CHUNK)
-  if looked >= MANY then
+  at, examined = at + #values, examined + #values
+  step = #entries > before and 4 or math.min(step * 4, ARGUMENT_LIMIT)
+  if examined >= ENTRY_LIMIT then
     return {text(at - 1), entries}
   end
 end

@@ -4,7 +4,7 @@
 local log, partition, after, history = KEYS[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local limit, bytes = tonumber(ARGV[5]), tonumber(ARGV[6])
 local queue = read_queue(log, partition)
-if not has_place(log, queue, after, history) then
+if not has_position(log, queue, after, history) then
   return {}
 end
 local answer, read, count = {text(queue.first)}, 0, 0

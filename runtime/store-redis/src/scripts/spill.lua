@@ -21,17 +21,17 @@ if is_sound(record) then
   restore_spilled_index(data, spilled, key, record)
 end
 
-local function is_asked(sequence)
+local function is_requested(sequence)
   return not is_after(first, sequence) and not is_after(sequence, last)
 end
 
-local found, read, looked = {}, 0, 0
+local found, read, examined = {}, 0, 0
 while true do
   local members = members_of(spilled, from, to, 16)
   for _, member in ipairs(members) do
     for _, sequence in ipairs(sequences_of(member, by_key)) do
-      -- If there is no event with this sequence, it was never spilled, or its commit was never completed.
-      local event = is_asked(sequence) and redis.call('HGET', data, 'e' .. key .. sequence)
+      -- A sequence may have no event: the event was never spilled, or the commit that spilled it was not completed.
+      local event = is_requested(sequence) and redis.call('HGET', data, 'e' .. key .. sequence)
       if event then
         if #found > 0 and (#found >= 2 * limit or read + #event > bytes) then
           return {'[' .. sequence, found}
@@ -43,11 +43,11 @@ while true do
     end
     from = '(' .. member
   end
-  looked = looked + #members
+  examined = examined + #members
   if #members < 16 then
     return {false, found}
   end
-  if looked * SPILL_BLOCK >= MANY then
+  if examined * SPILL_BLOCK >= ENTRY_LIMIT then
     local sequences = sequences_of(sub(from, 2), by_key)
     return {'(' .. (sequences[#sequences] or sub(from, #by_key + 2)), found}
   end

@@ -1,6 +1,5 @@
--- Changes the partition of key records from other partitions to this partition, and adds their entries to the due index
--- of this partition. The entries in the due index of the other partition stay until the next read of that index, which
--- removes them.
+-- Moves key records of other partitions to this partition, and adds their entries to the due index of this partition.
+-- The entries in the due index of the other partition stay until the next read of that index, which removes them.
 local data, due, partition4 = KEYS[1], KEYS[2], ARGV[2]
 local now = time_now()
 local put, entries = {}, {}

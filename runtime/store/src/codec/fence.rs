@@ -17,15 +17,15 @@ pub const FENCE_NUMBER_AT: usize = 1 + 16;
 /// the record.
 pub const FENCE_REPLY_AT: usize = FENCE_NUMBER_AT + 8;
 
-/// The first byte of a refused write in the reply: the reason of the refusal.
+/// The reasons for refusals. In the reply, one of these bytes follows the index of each refused write.
 pub mod refused {
-    /// The key record has another next sequence. That sequence follows.
+    /// The key record has another next sequence, which follows this byte in the reply.
     pub const NEXT: u8 = 0;
     /// The key record does not exist.
     pub const ABSENT: u8 = 1;
-    /// The key record belongs to another partition. Its next sequence follows.
+    /// The key record belongs to another partition. The record's next sequence follows this byte in the reply.
     pub const PARTITION: u8 = 2;
-    /// The key record cannot be read. The reason follows.
+    /// The key record cannot be read. The text of the error follows this byte in the reply.
     pub const CORRUPT: u8 = 3;
     /// An event of the key was executed under a newer rollout.
     pub const VERSION: u8 = 4;
@@ -45,7 +45,7 @@ pub struct FenceRecord {
 /// The decision of a fence about a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FenceVerdict {
-    /// The commit is the next commit, and must be applied.
+    /// The commit has the next number, and the store must apply it.
     Apply,
     /// The store must not apply the commit, and answers with this reply.
     Answer(CommitReply),

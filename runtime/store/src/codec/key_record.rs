@@ -33,8 +33,8 @@ pub const INCARNATION_AT: usize = 18;
 pub const FAILURE_TIME_AT: usize = 26;
 /// The offset of [`KeyRecord::rollout_number`], eight bytes.
 pub const ROLLOUT_AT: usize = 34;
-/// The offset of the time that the decoder puts in place of a time of 0 in [`KeyRecord::gaps`] and
-/// [`KeyRecord::id_times`], eight bytes.
+/// The offset of an eight-byte time. The decoder uses this time for each time that is 0 in [`KeyRecord::gaps`] and
+/// [`KeyRecord::id_times`].
 pub const NEW_TIME_AT: usize = 42;
 /// The offset of the numbers with variable width, in this order: attempts, rounds and park count; count, first and last
 /// of [`KeyRecord::spilled`]; [`KeyRecord::ids_from`].
@@ -289,7 +289,8 @@ pub(super) fn cause_of(number: u8) -> Option<Cause> {
 mod tests {
     use super::*;
 
-    /// Stored records contain these numbers. A change of the order of an enum's variants must not change the numbers.
+    /// Stored records contain these numbers, so the numbers must stay the same even if the variants of an enum change
+    /// their order.
     #[test]
     fn stored_numbers_do_not_change() {
         for (number, status) in STATUSES.into_iter().enumerate() {

@@ -3,8 +3,8 @@
 //! the numbers of those messages that may still be in the outbox.
 //!
 //! The new messages of each call form a separate block. A call with only new messages therefore reads and writes only
-//! the record and one block, even if the outbox is large. A call with repeated messages searches for their blocks by
-//! commit number, because the commit numbers usually ascend from block to block.
+//! the record and one block, even if the outbox is large. The commit numbers usually ascend from block to block. A call
+//! with repeated messages therefore finds their blocks with a binary search by commit number.
 //!
 //! All numbers have fixed widths, so that a script can build the records.
 
@@ -30,7 +30,7 @@ pub struct OriginRecord {
     pub next: u64,
     /// `true` if a block may contain an earlier commit than the previous block. This happens when a changed
     /// configuration routes another sink to this destination: an old commit can then have messages that are new to the
-    /// destination. A search then reads all blocks.
+    /// destination. While the flag is set, a search reads all blocks.
     pub is_unordered: bool,
 }
 

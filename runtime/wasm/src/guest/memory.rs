@@ -25,7 +25,8 @@ impl MemoryBudget {
     }
 
     /// Returns the memory that is in use after a growth by `bytes`, or an error if this memory exceeds the limit. If
-    /// the host only refused the growth, the guest would abort, and the failure would look like a fault of the guest.
+    /// the host refused the growth without an error, the guest would abort, and the failure would look like a fault of
+    /// the guest.
     fn check(&self, bytes: usize) -> wasmtime::Result<usize> {
         let used = self.used.saturating_add(bytes);
         if used > self.limit {
@@ -74,8 +75,8 @@ impl ResourceLimiter for MemoryBudget {
     ) -> wasmtime::Result<bool> {
         let bytes = desired.saturating_sub(current).saturating_mul(TABLE_ELEMENT_BYTES);
         if maximum.is_some_and(|maximum| desired > maximum) {
-            // The guest or the pool sets this maximum. If the growth also exceeds the memory limit, `check` returns an
-            // error instead of this refusal.
+            // The growth exceeds a maximum of the guest or the pool, so the host refuses it (`false`). If the growth
+            // also exceeds the memory limit, `check` returns an error instead.
             return self.check(bytes).map(|_| false);
         }
         self.reserve(bytes)

@@ -19,7 +19,7 @@ use super::super::engine::TICK_INTERVAL;
 use super::super::failure::TimeoutExceeded;
 
 /// Step of the monotonic clock, in ns. Each reading advances the clock by one step, so that a loop that waits for a
-/// later time ends.
+/// later time terminates.
 const STEP_NS: u64 = 1_000;
 
 /// The clocks of a guest. The WebAssembly instance, its timers and its epoch callback (which runs at each tick) share
@@ -33,7 +33,7 @@ pub(super) struct EventClock {
 struct ClockState {
     /// The event's time, in ms since the Unix epoch.
     event_ms: u64,
-    /// Time that the event has waited, on the guest's clock.
+    /// Time that the guest has waited (slept) during this event, on the guest's clock.
     waited: Duration,
     /// The monotonic clock, in ns; it continues from event to event.
     monotonic_ns: u64,
@@ -67,7 +67,7 @@ impl EventClock {
     /// exceeded its time limit.
     pub(super) fn tick(&self) -> Result<(), TimeoutExceeded> {
         let mut state = self.state();
-        // An event that has not paused yet may have begun in the middle of this tick. The whole tick still counts as
+        // If the event has not paused yet, it may have begun in the middle of this tick. The whole tick then counts as
         // time of the event.
         let slice = state.resumed.take().map_or(TICK_INTERVAL, |since| since.elapsed());
         state.ran += slice;
@@ -89,8 +89,7 @@ impl EventClock {
         })
     }
 
-    /// Polls a timer. `registered_at` is the number of clock advances at the time when this wait last registered its
-    /// due time.
+    /// Polls a timer. `registered_at` is the value that `advances` had when this wait last registered its due time.
     ///
     /// A guest that waits for several timers polls each of them once before it polls any of them again. At the second
     /// poll, the earliest due time is therefore known, and the clock advances to this time if the time limit allows it.

@@ -201,12 +201,13 @@ impl TurnScheduler {
     }
 
     fn wake_all(&self) {
-        // A worker that has checked the queues holds this lock until it waits, so it cannot miss the notification.
+        // Takes the lock that a worker holds from its check of the queues until it waits, so that no worker misses the
+        // notification.
         let _state = self.state();
         self.changed.notify_all();
     }
 
-    /// Returns turns that a worker has taken, and cannot execute now, to the front of their queue.
+    /// Puts turns that a worker has taken, but cannot execute now, back to the front of their queue.
     pub(super) fn requeue(&self, attachment: &Arc<TurnQueue>, turns: VecDeque<Turn>) {
         if turns.is_empty() || attachment.is_detached() {
             return;
@@ -289,8 +290,8 @@ impl TurnScheduler {
     }
 }
 
-/// Takes the next turns of a queue: at most the number of waiting turns divided by the number of workers, rounded up,
-/// and no further turn once the taken turns have [`BATCH_EVENTS_LIMIT`] events.
+/// Takes the next turns of a queue. Takes at most the share of one worker: the number of waiting turns divided by the
+/// number of workers, rounded up. Stops earlier when the taken turns have [`BATCH_EVENTS_LIMIT`] events.
 fn next_batch(waiting: &mut VecDeque<Turn>, workers: usize) -> VecDeque<Turn> {
     let share = waiting.len().div_ceil(workers);
     let mut events = 0;

@@ -93,8 +93,8 @@ impl Worker {
         }
     }
 
-    /// Starts the turns of a batch, and delivers the results of the turns that end without interruption. Returns turns
-    /// that cannot start now to their queue.
+    /// Starts the turns of a batch, and delivers the results of the turns that end without interruption. Puts turns
+    /// that cannot start now back into their queue.
     fn execute(&mut self, bunch: TurnBatch) {
         let TurnBatch { queue: attachment, mut turns } = bunch;
         let Some(active) = attachment.active() else {

@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_returns_the_intersection() {
+    fn intersection_returns_common_ranges() {
         assert_eq!(
             intersection(&[1..=3, 5..=9], &[2..=6, 8..=8, 9..=20]),
             [2..=3, 5..=6, 8..=8, 9..=9]

@@ -1,8 +1,8 @@
 //! The sequence assigner is the task of a destination. The task passes the messages of all outboxes to the store, and
 //! the store numbers the messages. An outbox has the unpublished messages of a partition in one shard.
 //!
-//! A store that goes back in time may lose numbered messages that are already marked as published, so that no outbox
-//! has them any more. The sequence assigner therefore keeps the last messages in memory, and passes lost messages to
+//! A store that goes back in time may lose numbered messages. No outbox has these messages any more if they are already
+//! marked as published. The sequence assigner therefore keeps the last messages in memory, and passes lost messages to
 //! the store again as soon as it detects the loss.
 
 #[cfg(test)]
@@ -32,17 +32,18 @@ use ordain_util::log_throttle::LogThrottle;
 
 /// Maximum number of batches ([`DestinationBatch`]) that the task passes to the store together.
 const BATCH_GROUP_LIMIT: usize = 64;
-/// Delay before a write to a full queue is retried. The delay ends earlier if a reader in this process removes entries.
+/// Delay before the task retries a write to a full queue. The delay ends earlier if a reader in this process removes
+/// entries.
 const FULL_QUEUE_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// Delay before a call is retried after an error of the store.
+/// Delay before the task retries a call after an error of the store.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Time between two checks whether the store has gone back in time.
 const ROLLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Approximate size limit, in bytes, of the messages of earlier calls that stay in memory for one destination: the
 /// messages of some seconds of a fast stream.
 const HISTORY_BYTES: usize = 16 << 20;
-/// How long this process may take to learn that it lost a partition, after the store has reported another owner. This
-/// timeout also limits one wait for a driver to confirm that the store has all commits.
+/// Time limit for this process to detect that it has lost a partition. The time starts when the store first reports
+/// another owner. This timeout also limits one wait for a driver to confirm that the store has all commits.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two warnings. The first warning about a full queue also follows only after this time.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
@@ -128,8 +129,8 @@ impl SequenceAssigner {
         self.created_at.elapsed().as_millis() as u64
     }
 
-    /// Checks whether the store may have gone back in time since it received the messages in memory. After a possible
-    /// rollback, finds the messages that the store has lost, and passes them to the store again.
+    /// Checks whether the store may have gone back in time since it received the messages that are still in memory
+    /// here. If so, finds the messages that the store has lost, and passes them to the store again.
     async fn restore_lost_messages(&mut self) -> Result<(), PublisherError> {
         self.histories.retain(|_, history| !history.handle.ownership.is_lost());
         let disconnects = self.store.disconnects();
@@ -271,7 +272,8 @@ impl SequenceAssigner {
                     if started.elapsed() >= WARN_INTERVAL && throttle.allow() {
                         tracing::warn!(
                             stream = &*stream, to = %destination,
-                            "queue full (`source.queue`): publishing to it pauses until events are consumed"
+                            "the queue of {destination} has reached its limit (the setting `source.queue`); Ordain \
+                             pauses publishing to it until events are consumed"
                         );
                     }
                     self.wait_for_room(&assign).await;
@@ -354,15 +356,15 @@ impl SequenceAssigner {
                             stream,
                             to,
                             shard,
-                            "the store went back in time and lost messages that the stream sent to `to`: before \
-                             this process sends them again, it waits until the store has all commits of the partition"
+                            "the store went back in time and lost messages that the stream sent to {to}. This \
+                             process sends them again when the store has all commits of the partition"
                         );
                         return Ok(false);
                     }
                     // The driver has ended, or has not started. The start of a driver may wait until the messages of
                     // this outbox cursor are numbered. The cursor must therefore not wait for the driver, and gives the
                     // partition up. After the loss of the ownership, the publisher marks no message of the partition as
-                    // published, and therefore no message that the store lacks.
+                    // published. Messages that the store lacks therefore stay in the outbox for the next owner.
                     Ok(false) | Err(_) => {
                         cursor.handle.ownership.advance_to(OwnershipPhase::Lost);
                         cursor.abandon();
@@ -378,7 +380,7 @@ impl SequenceAssigner {
                     to,
                     shard,
                     messages,
-                    "the store went back in time and lost messages that the stream sent to `to`: writing them again \
+                    "the store went back in time and lost messages that the stream sent to {to}: writing them again \
                      from memory"
                 );
                 Ok(true)
@@ -399,9 +401,9 @@ impl SequenceAssigner {
         let _ = timeout(FULL_QUEUE_RETRY_DELAY, has_room).await;
     }
 
-    /// Notifies the readers in this process that more messages wait. Does not report the queue positions of the
-    /// messages, so that a reader does not report their loss. If the store loses the messages, this sequence assigner
-    /// repeats them from memory.
+    /// Notifies the readers in this process that more messages wait. Withholds the queue positions of the messages,
+    /// because a reader that has the positions would report lost messages. No such report is necessary: this sequence
+    /// assigner repeats lost messages from memory.
     fn notify_readers(&self, assign: &AssignRequest) {
         let Destination::Stream(stream) = &assign.destination else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();

@@ -161,7 +161,7 @@ impl OutboxCursor {
     }
 
     /// Records that the store has numbered the messages of a group. If `may_roll_back` is true, the store may lose the
-    /// chunks of the group, so they stay in memory.
+    /// chunks of the group, so the chunks stay in memory.
     pub(super) fn record_done(
         &mut self,
         group: &AssignGroup,
@@ -185,8 +185,9 @@ impl OutboxCursor {
                 stream = &*self.handle.partition.stream,
                 shard = self.destination_shard,
                 messages = progress.changed,
-                "lost messages were written again under new numbers, because other messages have the old \
-                 numbers: check the receivers for numbers that two messages of the last minutes share"
+                "the store had lost messages, and Ordain wrote them again. Some got new numbers, because other \
+                 messages now have the old ones, or to keep the order within the key. Check whether a receiver has two \
+                 recent messages with the same number"
             );
         }
     }
@@ -218,8 +219,8 @@ impl OutboxCursor {
             shard = self.destination_shard,
             messages,
             cloudevent = record(stream, IncidentSubject::Partition(*number), &incident),
-            "the store went back in time and lost messages that the stream sent to `to`: this process has only \
-             `messages` of them in memory, and ends"
+            "the store went back in time and lost messages that the stream sent to {to}. This process has only {messages} \
+             of them in memory, so it cannot write all of them again, and ends"
         );
     }
 
@@ -232,7 +233,8 @@ impl OutboxCursor {
         NumberedMessages {
             shard: self.destination_shard,
             outbox: self.outbox_shard,
-            // If nothing came after the commit, the shard has lost some messages of this commit.
+            // If the newest stored message and the newest lost message belong to the same commit, the shard has only a
+            // part of this commit.
             first: stored.map(|stored| if stored == last { stored } else { stored + 1 }),
             last,
             since: since.map(time_text),
@@ -287,7 +289,8 @@ mod tests {
         })
     }
 
-    /// Returns a cursor to shard 3 whose messages of the commits 1 to 8 the store has confirmed, each in its own call.
+    /// Returns a cursor to shard 3. The store has confirmed the messages of the commits 1 to 8, each commit in its own
+    /// call.
     fn with_eight_messages() -> OutboxCursor {
         let mut cursor = OutboxCursor::new(target(8), 0, 3, None, 0, 0);
         for commit in 1..=8 {
@@ -301,26 +304,28 @@ mod tests {
 
     #[test]
     fn lost_messages_are_not_reported_as_done() {
-        let mut strand = OutboxCursor::new(target(8), 0, 0, None, 0, 0);
+        let mut cursor = OutboxCursor::new(target(8), 0, 0, None, 0, 0);
         for commit in 1..=8 {
             let event = Arc::new(Event::new(&EventParts { key: "a", ..EventParts::default() }));
-            strand.push(commit, AssignItem { event, partition: 0, number: 0 }, (0, 0));
+            cursor.push(commit, AssignItem { event, partition: 0, number: 0 }, (0, 0));
         }
-        let done_of = |lot: &AssignGroup| lot.origin.as_ref().map(|origin| origin.published_commit);
-        let lot = strand.next_group(&mut CallBudget::default()).expect("new messages");
-        assert_eq!(done_of(&lot), Some(8));
+        let done_of =
+            |group: &AssignGroup| group.origin.as_ref().map(|origin| origin.published_commit);
+        let group = cursor.next_group(&mut CallBudget::default()).expect("new messages");
+        assert_eq!(done_of(&group), Some(8));
         let numbers: Vec<AssignItemReply> = (1..=8).map(AssignItemReply::New).collect();
-        strand.record_done(&lot, &numbers, true, 0);
+        cursor.record_done(&group, &numbers, true, 0);
 
         // The store may forget the positions of messages that are reported as published. The next call passes message 8
-        // again. If this call is repeated, the store must still recognise message 8.
-        assert_eq!(strand.recover_lost(Some(OutboxPosition { commit: 7, chunk: 0 })), Some(1));
-        let lot = strand.next_group(&mut CallBudget::default()).expect("a lost message");
-        assert_eq!(done_of(&lot), Some(7));
+        // again. If this call is repeated, the store must still recognise message 8. The call must therefore not report
+        // message 8 as published.
+        assert_eq!(cursor.recover_lost(Some(OutboxPosition { commit: 7, chunk: 0 })), Some(1));
+        let group = cursor.next_group(&mut CallBudget::default()).expect("a lost message");
+        assert_eq!(done_of(&group), Some(7));
     }
 
-    /// The report of messages that memory does not have names the commits of all lost messages, in memory or not, and a
-    /// time before the first of them.
+    /// If some of the lost messages are no longer in memory, the report names the commits of all lost messages, and a
+    /// time before the first of these messages.
     #[test]
     fn report_names_commits_of_lost_messages() {
         let before = now_ms();
@@ -339,7 +344,7 @@ mod tests {
         let mut right =
             NumberedMessages { shard: 3, outbox: 0, first: Some(3), last: 8, since: None };
         assert_eq!(lost, right);
-        // The store may also have no message of this owner, or a part of the messages of the last commit.
+        // Two further cases: the store has no message of this owner, or only a part of the messages of the last commit.
         right.first = None;
         assert_eq!(cursor.lost_range(None), right);
         let lost = cursor.lost_range(Some(OutboxPosition { commit: 8, chunk: 0 }));

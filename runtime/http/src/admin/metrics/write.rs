@@ -94,7 +94,8 @@ impl MetricsEncoder<'_, '_> {
         self.counters("events_lost", help, lost)?;
         let messages = self.snapshot.lost_messages.iter();
         let messages = messages.map(|(stream, count)| (vec![("stream", stream.clone())], *count));
-        let help = "Messages in sink files that the store lacked at the start, because it went back in time";
+        let help = "Messages that a sink file contained at the start although the store lacked them, because the store had \
+                    gone back in time";
         self.counters("messages_lost", help, messages)?;
         let help = "Log lines about an exchange or queue of the stream that was missing in the broker or not as \
                     configured while the stream ran";
@@ -137,11 +138,11 @@ impl MetricsEncoder<'_, '_> {
         });
         let help = "Unusable handler files, as listed by `ordain plugins list`";
         self.samples("handler_files_refused", help, MetricType::Gauge, refused)?;
-        let generations = self.snapshot.rollouts.iter().map(|(stream, generation)| {
-            (vec![("stream", stream.clone())], SampleValue::Gauge(*generation))
+        let rollout_numbers = self.snapshot.rollouts.iter().map(|(stream, number)| {
+            (vec![("stream", stream.clone())], SampleValue::Gauge(*number))
         });
         let help = "Number of the rollout (choice of a handler version) that applies to the stream's events";
-        self.samples("version_generation", help, MetricType::Gauge, generations)
+        self.samples("version_generation", help, MetricType::Gauge, rollout_numbers)
     }
 
     fn commits(&mut self) -> Written {
@@ -151,7 +152,7 @@ impl MetricsEncoder<'_, '_> {
             ("commit_batch_events", "Events settled by a commit", &times.batch),
             (
                 "publish_to_commit_seconds",
-                "Seconds from the time that the producer set on an event to the commit of the event",
+                "Seconds from the producer's timestamp of an event to the commit of the event",
                 &times.publish_to_commit,
             ),
         ] {
