@@ -18,13 +18,13 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 /// The time without a message after which the client concludes that the queue is empty.
-const QUIET: Duration = Duration::from_mins(1);
+const QUIET_TIMEOUT: Duration = Duration::from_mins(1);
 /// The time without a message after which the client acknowledges the messages received so far.
-const PAUSE: Duration = Duration::from_secs(1);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest time between two deliveries that the client acknowledges together.
-const TOGETHER: Duration = Duration::from_millis(100);
+const ACK_DELAY: Duration = Duration::from_millis(100);
 /// The number of messages that the client publishes before it waits for their confirms.
-const OUTSTANDING: usize = 2_000;
+const CONFIRM_LIMIT: usize = 2_000;
 
 /// A connection with one channel. Every method blocks.
 pub struct Client {
@@ -108,9 +108,9 @@ impl Client {
         self.runtime.block_on(async {
             let mut left: Vec<&Outgoing> = messages.iter().collect();
             while !left.is_empty() {
-                ensure!(started.elapsed() < QUIET, "{} messages are rejected", left.len());
+                ensure!(started.elapsed() < QUIET_TIMEOUT, "{} messages are rejected", left.len());
                 let mut refused = Vec::new();
-                for part in left.chunks(OUTSTANDING) {
+                for part in left.chunks(CONFIRM_LIMIT) {
                     refused.extend(self.publish_once(exchange, part).await?);
                 }
                 left = refused;
@@ -151,8 +151,9 @@ impl Client {
         self.take_counted(queue, count, |_| Ok(true))
     }
 
-    /// Receives messages as [`Self::take`] does, until `is_counted` has returned `true` for `count` of them. A second
-    /// call in place of the rest could receive later messages before those that the end of the first call requeues.
+    /// Receives messages as [`Self::take`] does, until `is_counted` has returned `true` for `count` of them. Do not
+    /// call [`Self::take`] several times instead: the end of each call requeues messages, and the next call could
+    /// receive later messages before them.
     pub fn take_counted(
         &self,
         queue: &str,
@@ -162,27 +163,27 @@ impl Client {
         self.runtime.block_on(async {
             // When the channel is closed, the broker requeues the deliveries beyond `count`. RabbitMQ 4 drops a message
             // that it has requeued 20 times. The prefetch therefore limits the deliveries beyond `count`.
-            let prefetch = count.min(OUTSTANDING) as u16;
+            let prefetch = count.min(CONFIRM_LIMIT) as u16;
             let (channel, mut consumer) = self.consume(queue, Some(prefetch)).await?;
             let mut taken = Vec::<Delivery>::new();
             let mut acknowledged = 0;
             let mut counted = 0;
             let mut last = Instant::now();
             while counted < count {
-                match timeout(TOGETHER, consumer.next()).await {
+                match timeout(ACK_DELAY, consumer.next()).await {
                     Ok(Some(delivery)) => {
                         let delivery = delivery?;
                         counted += usize::from(is_counted(&delivery)?);
                         taken.push(delivery);
                         last = Instant::now();
                     }
-                    Err(_) if last.elapsed() < QUIET => {}
+                    Err(_) if last.elapsed() < QUIET_TIMEOUT => {}
                     _ => {
                         bail!("{counted} messages arrived from {queue} instead of {count}")
                     }
                 }
                 let open = taken.len() - acknowledged;
-                let pauses = last.elapsed() >= TOGETHER || open >= OUTSTANDING / 2;
+                let pauses = last.elapsed() >= ACK_DELAY || open >= CONFIRM_LIMIT / 2;
                 if open > 0 && (pauses || counted == count) {
                     let last = taken.last().expect("a delivery without an acknowledgement");
                     last.ack(BasicAckOptions { multiple: true }).await?;
@@ -199,7 +200,7 @@ impl Client {
         self.runtime.block_on(async {
             let (channel, mut consumer) = self.consume(queue, None).await?;
             let mut taken = Vec::new();
-            while let Ok(Some(delivery)) = timeout(PAUSE, consumer.next()).await {
+            while let Ok(Some(delivery)) = timeout(IDLE_TIMEOUT, consumer.next()).await {
                 let delivery: Delivery = delivery?;
                 taken.push(delivery);
             }
@@ -260,8 +261,8 @@ impl Client {
     }
 }
 
-/// Converts a CloudEvent, a line of a file, into a message: the key becomes the routing key, and the data becomes the
-/// body.
+/// Converts a line of a file, which is a CloudEvent, into a message: the key becomes the routing key, and the data
+/// becomes the body.
 pub fn from_line(line: &str) -> Result<Outgoing> {
     #[derive(serde::Deserialize)]
     struct Line<'a> {

@@ -30,7 +30,7 @@ struct Shared {
     /// The status line of the response to a request for an event that the server does not have.
     absent: &'static str,
     requests: AtomicU64,
-    strangers: AtomicU64,
+    unauthorized_requests: AtomicU64,
     now: AtomicUsize,
     most: AtomicUsize,
 }
@@ -63,7 +63,7 @@ impl Archive {
             token: token.map(str::to_owned),
             absent,
             requests: AtomicU64::new(0),
-            strangers: AtomicU64::new(0),
+            unauthorized_requests: AtomicU64::new(0),
             now: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
         });
@@ -106,12 +106,12 @@ impl Archive {
     }
 
     /// Returns the number of requests without the token.
-    pub fn strangers(&self) -> u64 {
-        self.shared.strangers.load(Ordering::Relaxed)
+    pub fn unauthorized_requests(&self) -> u64 {
+        self.shared.unauthorized_requests.load(Ordering::Relaxed)
     }
 
     /// Returns the largest number of concurrent requests.
-    pub fn most(&self) -> usize {
+    pub fn max_concurrency(&self) -> usize {
         self.shared.most.load(Ordering::Relaxed)
     }
 }
@@ -155,14 +155,14 @@ impl Shared {
     /// Returns a status and a body; `None` breaks the connection.
     fn answer(&self, path: &str, is_known: bool) -> Option<(&'static str, String)> {
         if !is_known {
-            self.strangers.fetch_add(1, Ordering::Relaxed);
+            self.unauthorized_requests.fetch_add(1, Ordering::Relaxed);
             return Some(("401 Unauthorized", String::new()));
         }
         let events = self.events.lock().ok()?;
         let event = events.get(path);
         let mut random = self.random.lock().ok()?;
         let (status, body) = if random.random_range(0..1_000) < self.failing {
-            // A wrong event, for a response that has another event than the requested one.
+            // Another event than the requested one, for a wrong response.
             let other = events.values().next().filter(|found| Some(*found) != event);
             match random.random_range(0..5) {
                 0 => return None,

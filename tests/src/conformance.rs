@@ -1,34 +1,37 @@
-//! The conformance suite of all stores. It tests the guarantees that the runtime needs, through the `Store` trait.
+//! The conformance suite of all stores. Through the `Store` trait, it tests the guarantees that the runtime needs.
 //!
 //! The tests of a store implement [`Fixture`] and call [`conformance_suite!`](crate::conformance_suite) once. The suite
 //! must use a store only through its fixture.
 
-pub mod chains;
+pub mod concurrency;
 pub mod due;
 pub mod expiry;
 pub mod fence;
-pub mod history;
 pub mod ids;
-pub mod jobs;
-pub mod keys;
+pub mod isolation;
+pub mod key_records;
 pub mod leases;
 pub mod letters;
 pub mod listings;
+pub mod numbering;
 pub mod outbox;
 mod owner;
 pub mod queues;
-pub mod rewound;
+pub mod random_commits;
+pub mod rollback;
+pub mod rollouts;
 pub mod spill;
 pub mod takeover;
-pub mod together;
-pub mod versions;
 
-pub use owner::{Owner, absent, claim, event, fresh, job, lease, next, number_of};
+pub use owner::{
+    Owner, claim, commit_number, event, first_write, key_record, lease, next_write, record_write,
+};
 
 use ordain_store::Store;
 
 /// The time for which the fixture's store keeps dead letters, in ms. All times in the suite are much longer than a case
-/// takes on a slow machine. A fixture may therefore use a running clock, to which [`Fixture::pass`] adds an offset.
+/// takes on a slow machine. A fixture may therefore use a running clock, to which [`Fixture::advance_clock`] adds an
+/// offset.
 pub const DEAD_TTL: u64 = 100_000;
 
 /// A store under test, empty at first.
@@ -42,20 +45,20 @@ pub trait Fixture: Send {
     /// True if a page of keys never has more rows than requested, and no key is on two pages.
     const PAGES_ARE_EXACT: bool = true;
 
-    /// Advances the store's time by this number of ms.
-    fn pass(&mut self, ms: u64) -> impl Future<Output = ()> + Send;
+    /// Advances the clock of the store by this number of ms.
+    fn advance_clock(&mut self, ms: u64) -> impl Future<Output = ()> + Send;
 
     /// Closes the store and opens it again.
     fn reopen(&mut self) -> impl Future<Output = ()> + Send;
 
     /// Saves the present data of the store, as a backup or a replica does.
-    fn remember(&mut self) -> impl Future<Output = ()> + Send;
+    fn take_snapshot(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Returns the store to the data that [`Self::remember`] saved last.
+    /// Sets the store back to the data that [`Self::take_snapshot`] saved last.
     fn go_back(&mut self) -> impl Future<Output = ()> + Send;
 
     /// Replaces the stored bytes of a key record with these bytes.
-    fn garble(
+    fn overwrite_record(
         &mut self,
         stream: &str,
         key: &str,
@@ -69,54 +72,69 @@ pub trait Fixture: Send {
 macro_rules! conformance_suite {
     ($open:expr) => {
         $crate::conformance_suite!(@cases $open;
-            jobs: a_new_key_is_absent, a_commit_is_loaded_back, states_are_kept_put_and_deleted,
-                every_field_comes_back, gaps_have_the_time_of_their_commit, conditions_are_checked_key_by_key, keys_of_all_kinds,
-                a_load_ends_where_it_has_enough, a_damaged_job_is_refused_alone,
-                everything_is_there_after_reopening;
-            fence: a_claim_is_higher_than_all_before, an_older_claim_is_fenced,
-                another_claim_of_the_epoch_is_rewound, numbers_have_no_holes,
-                a_lost_answer_is_given_again, a_lost_answer_survives_reopening,
-                shards_have_fences_of_their_own;
-            spill: events_are_put_if_absent, large_sequences_are_told_apart, what_is_left_is_read,
-                ranges_are_read_within_limits, settled_events_are_removed,
-                missing_events_are_found;
-            due: entries_come_when_due, entries_move_and_go, a_load_tells_the_time_left;
-            letters: letters_are_listed_in_order, a_letter_replaces_its_like,
-                consumed_letters_are_gone, far_ahead_letters_are_found, letters_grow_old;
-            outbox: entries_come_in_order, refused_writes_publish_nothing,
-                done_entries_are_gone_with_their_marks, marks_are_put_and_read,
-                a_checkpoint_names_its_claim,
-                letters_are_forwarded_once;
-            expiry: a_tombstone_ends, an_ended_key_is_born_again, writing_puts_expiry_off,
-                nothing_of_an_expired_key_is_left;
-            takeover: loading_takes_a_job_over, a_key_that_came_back_is_not_the_same,
-                a_due_entry_moves_along;
-            history: a_store_is_what_was_written;
-            ids: ids_are_remembered_from_the_window_on, ids_grow_old_by_the_time_of_their_commit;
-            keys: streams_do_not_meet, partitions_do_not_meet;
-            leases: a_lease_is_one_instances, a_claim_has_the_epoch_of_its_lease,
-                changes_are_told_once, a_forgotten_instance_has_nothing,
-                silent_instances_are_forgotten, an_outage_takes_nothing_from_anybody,
-                one_that_is_back_is_told, the_dead_stay_dead;
-            versions: one_decides_at_a_time, decisions_are_told_and_stay,
-                a_lost_rollout_is_decided_again, an_older_decision_commits_nothing;
-            chains: messages_are_numbered_in_order, a_message_has_one_number,
-                a_place_may_have_other_messages, a_commit_may_be_given_in_other_parts, an_outbox_may_have_lost_commits,
-                what_is_given_again_keeps_its_number,
-                owners_give_together, an_ended_count_is_forgotten,
-                messages_are_kept_for_a_while, a_producer_is_known_by_ids,
-                messages_wait_for_their_stream, messages_may_wait_without_numbers,
-                numbers_hold_through_crashes, a_model_says_the_same;
-            queues: places_are_of_one_history, a_removal_names_the_commit_that_it_rests_on,
-                places_hold_through_many_histories, lost_calls_of_a_writer_are_known;
-            rewound: lost_letters_are_written_again, removed_letters_are_back_until_the_repetition,
-                lost_letters_are_forwarded_again, lost_removals_from_the_outbox_are_made_again,
-                lost_spills_are_made_again, due_entries_go_back_with_their_commit,
-                marks_go_back_and_checkpoints_name_their_claim, leases_of_the_lost_time_are_unknown,
-                a_late_claim_raises_the_next_lease, repeated_commits_make_the_store_whole;
-            together: partitions_commit_side_by_side, a_key_has_one_writer_at_a_time;
-            listings: keys_are_listed_by_page, keys_are_filtered, a_damaged_job_is_listed,
-                streams_are_listed, foreign_cursors_are_refused;
+            key_records: key_is_absent_before_its_first_commit, committed_record_is_loaded,
+                states_are_kept_replaced_and_deleted, every_field_is_loaded_as_written,
+                gap_without_time_gets_the_time_of_its_commit,
+                failed_condition_refuses_only_its_write,
+                any_text_up_to_the_size_limit_is_accepted_as_key, load_stops_at_the_size_limit,
+                damaged_record_affects_no_other_key, data_is_unchanged_after_reopening;
+            fence: claim_has_a_higher_epoch_than_all_earlier_claims,
+                commit_under_an_older_claim_is_fenced, commit_under_an_unknown_claim_is_rejected,
+                commit_with_a_wrong_number_is_rejected, repeated_commit_gets_its_first_reply,
+                repeated_commit_gets_its_first_reply_after_reopening,
+                shards_number_their_commits_independently;
+            spill: spilled_event_is_not_overwritten, large_sequences_are_distinguished,
+                reads_return_exactly_the_remaining_events, read_stops_at_its_limits,
+                settled_events_are_removed, missing_events_are_found;
+            due: due_entries_are_returned_in_order_of_time, every_write_replaces_the_due_entry,
+                load_returns_the_time_until_due;
+            letters: letters_are_listed_in_order, letter_with_the_same_id_is_replaced,
+                letters_of_consumed_events_are_removed, events_in_far_ahead_letters_are_found,
+                letters_expire_independently;
+            outbox: entries_are_returned_in_order, refused_writes_add_no_messages,
+                published_entries_are_removed_and_their_marks_written, marks_are_written_and_read,
+                checkpoint_under_another_claim_is_refused, letters_are_forwarded_once;
+            expiry: tombstone_is_loaded_until_it_expires,
+                ended_key_starts_again_under_another_incarnation, last_write_determines_the_expiry,
+                data_of_expired_key_never_reappears;
+            takeover: loaded_key_moves_to_the_loading_partition,
+                outdated_write_is_refused_after_the_key_returned, due_entry_moves_with_its_key;
+            random_commits: store_agrees_with_the_model;
+            ids: ids_below_the_window_are_forgotten, age_of_id_starts_with_its_commit;
+            isolation: streams_share_no_data, partitions_of_a_stream_share_only_its_keys;
+            leases: lease_has_only_one_holder, claim_with_an_older_lease_is_rejected,
+                heartbeats_return_each_change_once, removed_instance_loses_its_leases,
+                instance_without_heartbeat_loses_its_leases,
+                instances_keep_their_leases_after_an_outage,
+                heartbeat_of_expired_instance_changes_the_table,
+                instances_that_end_one_after_another_are_removed;
+            rollouts: rollout_based_on_an_outdated_one_is_refused,
+                rollout_reaches_running_and_later_instances,
+                instances_agree_after_a_rollout_was_lost, commit_under_an_older_rollout_is_refused;
+            numbering: messages_are_numbered_in_order, message_keeps_its_number_in_repeated_calls,
+                messages_at_the_same_outbox_position_are_distinguished,
+                message_is_identified_by_its_commit_and_id, messages_of_lost_commits_are_forgotten,
+                lost_message_gets_its_earlier_number, each_group_of_a_call_has_its_own_reply,
+                numbering_starts_again_after_a_key_ended, retention_is_limited_in_number_and_time,
+                repeated_message_of_a_producer_is_recognized, messages_wait_in_order_until_removed,
+                messages_without_numbers_are_queued,
+                each_message_has_one_number_after_repeats_and_new_owners,
+                random_calls_agree_with_the_model;
+            queues: lost_position_is_refused_after_its_number_is_reused,
+                removal_is_refused_if_its_commit_is_lost,
+                only_positions_of_the_present_history_are_accepted,
+                lost_calls_of_a_writer_are_reported;
+            rollback: lost_letters_are_written_again,
+                removed_letters_reappear_until_the_commit_is_repeated,
+                lost_letters_are_forwarded_again, lost_removals_from_the_outbox_can_be_repeated,
+                lost_spills_are_repeated_with_their_commit, due_entries_roll_back_with_their_commit,
+                marks_roll_back_and_checkpoint_of_lost_claim_is_refused, lost_lease_gives_no_rights,
+                claim_with_a_lost_lease_raises_the_next_epoch, repeated_commits_restore_all_data;
+            concurrency: partitions_commit_concurrently,
+                each_applied_commit_advances_the_key_by_one_event;
+            listings: pages_return_every_key_of_the_stream, keys_are_filtered_by_status_and_prefix,
+                damaged_record_is_listed_with_the_reason, every_stream_with_data_is_listed,
+                foreign_cursors_are_refused;
         );
     };
     (@cases $open:expr; $($module:ident: $($case:ident),+;)+) => {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::service::Service;
 
 /// The time limit for a response. Only a failing test waits for the whole time.
-const DEADLINE: Duration = Duration::from_mins(1);
+const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The content type of a body with one event per line.
 pub const LINES: &str = "application/x-ndjson";
@@ -48,13 +48,14 @@ impl Answer {
 
 /// Returns the address of the admin listener of a host. The address comes from the log of the host.
 pub fn admin(service: &mut Service) -> Result<SocketAddr> {
-    const SAID: &str = "admin listening on http://";
+    const LISTENING_PREFIX: &str = "admin listening on http://";
     let mut address = None;
     let log = service.stderr_path();
     service.until("the address of the listener", || {
         let log = std::fs::read_to_string(&log).unwrap_or_default();
-        let said = log.split_once(SAID).and_then(|(_, rest)| rest.split_once('\n'));
-        address = said.and_then(|(address, _)| address.trim().parse().ok());
+        let rest_of_line =
+            log.split_once(LISTENING_PREFIX).and_then(|(_, rest)| rest.split_once('\n'));
+        address = rest_of_line.and_then(|(address, _)| address.trim().parse().ok());
         address.is_some()
     })?;
     address.context("the log contains no address")
@@ -109,8 +110,8 @@ pub fn post_with(address: SocketAddr, path: &str, headers: &[&str], body: &str) 
 /// Sends bytes, and reads the response until the server closes the connection.
 pub fn send(address: SocketAddr, request: &[u8]) -> Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(DEADLINE))?;
-    stream.set_write_timeout(Some(DEADLINE))?;
+    stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
+    stream.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
     // Ignore an error: the server may reject a request before it has read all of it.
     let _ = stream.write_all(request);
     let mut answer = Vec::new();

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use ordain_servers::Redis;
 use serde_json::Value;
 
-/// The field of a log line that contains the record.
+/// The name of the log field that contains the record.
 const FIELD: &str = "cloudevent=";
 
 /// Returns the records of all incidents in a log, in order. Ignores a last line that is not complete yet.

@@ -30,7 +30,7 @@ pub fn in_turn(keys: usize, events: u64) -> Vec<String> {
     all.map(|(key, sequence)| line(&key, sequence, &json!({ "n": sequence }))).collect()
 }
 
-/// Returns the same events without sequences, as a producer that does not number its events sends them.
+/// Returns the given events without sequences, as a producer that does not number its events sends them.
 pub fn unnumbered(lines: &[String]) -> Result<Vec<String>> {
     let line = |line: &String| -> Result<String> {
         let mut event: Value = serde_json::from_str(line)?;
@@ -140,7 +140,7 @@ pub struct Line {
 /// Returns the events of a log by key and sequence, each once.
 pub fn by_key(lines: &[String]) -> Result<BTreeMap<String, BTreeMap<u64, Line>>> {
     #[derive(serde::Deserialize)]
-    struct Envelope<'a> {
+    struct CloudEvent<'a> {
         subject: String,
         sequence: serde_json::Value,
         r#type: String,
@@ -151,7 +151,7 @@ pub fn by_key(lines: &[String]) -> Result<BTreeMap<String, BTreeMap<u64, Line>>>
     }
     let mut keys: BTreeMap<String, BTreeMap<u64, Line>> = BTreeMap::new();
     for line in lines {
-        let event: Envelope<'_> = serde_json::from_str(line).with_context(|| line.clone())?;
+        let event: CloudEvent<'_> = serde_json::from_str(line).with_context(|| line.clone())?;
         let sequence = match &event.sequence {
             serde_json::Value::String(text) => text.parse()?,
             other => other.as_u64().context("a sequence")?,

@@ -40,7 +40,7 @@ pub fn plugin(name: &str) -> Result<PathBuf> {
 
 /// Returns the component of a handler with a note in a custom section. The note changes the digest of the file, but not
 /// the behaviour of the handler.
-pub fn noted(name: &str, note: &str) -> Result<Vec<u8>> {
+pub fn plugin_with_note(name: &str, note: &str) -> Result<Vec<u8>> {
     let mut component = std::fs::read(plugin(name)?)?;
     let note = CustomSection { name: "note".into(), data: note.as_bytes().into() };
     note.append_to_component(&mut component);

@@ -1,5 +1,5 @@
-//! The setting of a test with a broker: the broker, a client of the broker, and the home of a host that consumes one
-//! queue and publishes to another.
+//! The environment of a test with a broker: the broker, a client of the broker, and the home of a host that consumes
+//! one queue and publishes to another.
 
 use anyhow::Result;
 use lapin::ExchangeKind;
@@ -45,7 +45,7 @@ impl Rig {
     }
 
     /// Starts a rig as [`Self::with`] does, on a broker that a test may kill, pause or configure.
-    pub fn alone(sections: &str, stream: &str, source: &str) -> Result<Self> {
+    pub fn with_private_broker(sections: &str, stream: &str, source: &str) -> Result<Self> {
         Self::on(Rabbit::start()?, sections, stream, source)
     }
 
@@ -111,7 +111,7 @@ impl Rig {
 
     /// Waits until the host has acknowledged all deliveries.
     pub fn until_empty(&self) -> Result<()> {
-        wait_until("all acknowledged", || {
+        wait_until("the acknowledgement of all deliveries", || {
             let queues = self.rabbit.queues()?;
             let cases =
                 |(name, _): &(&String, _)| name.starts_with("cases") && !name.ends_with("dropped");

@@ -6,13 +6,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use ordain_servers::stands_still;
+use ordain_servers::all_threads_stopped;
 pub use ordain_servers::wait_until;
 
 use crate::host::{Home, binary};
 
 /// The interval between two readings of the host's memory use.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The maximum size of a file, in bytes, for a host that a test starts with [`Service::start_limited`]. Only a file
 /// that the test itself has extended to about this size reaches the limit.
@@ -25,8 +25,8 @@ pub struct Service {
     stderr: PathBuf,
 }
 
-/// The arguments for a host that waits for brokers and stores only a fifth of the usual time, for tests that need the
-/// end of such a wait.
+/// The arguments for a host that waits only a fifth of the usual time for brokers and stores. They are for tests that
+/// must see the end of such a wait.
 pub const RUN_WITH_SHORT_WAITS: [&str; 2] = ["--wait-divisor=5", "run"];
 
 impl Service {
@@ -108,7 +108,7 @@ impl Service {
     /// Pauses the host by SIGSTOP, and waits until all its threads are stopped.
     pub fn pause(&self) -> Result<()> {
         self.signal("STOP")?;
-        wait_until("a paused process", || Ok(stands_still(self.id())))
+        wait_until("a paused process", || Ok(all_threads_stopped(self.id())))
     }
 
     /// Resumes the host by SIGCONT.
@@ -132,10 +132,10 @@ impl Service {
     /// Waits until the log contains these words.
     pub fn until_says(&mut self, words: &str) -> Result<()> {
         let log = self.stderr.clone();
-        let said = self.until(&format!("{words:?} in its log"), || {
+        let logged = self.until(&format!("{words:?} in its log"), || {
             fs::read_to_string(&log).is_ok_and(|log| log.contains(words))
         });
-        said.with_context(|| self.stderr())
+        logged.with_context(|| self.stderr())
     }
 
     /// Waits until the host ends.
@@ -162,14 +162,14 @@ impl Service {
                 ensure!(status.success(), "the host ended with {status}: {}", self.stderr());
                 return Ok(peak);
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
     /// Waits for the first line of the log. Before this line, the host does not handle signals.
     fn until_logging(&mut self) -> Result<()> {
         let log = self.stderr_path();
-        self.until("its first line of the log", || {
+        self.until("the first line of its log", || {
             fs::metadata(&log).is_ok_and(|file| file.len() > 0)
         })
     }

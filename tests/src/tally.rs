@@ -21,7 +21,7 @@ path = "out.ndjson"
 /// The hash before the first event of a key.
 pub const FIRST_HASH: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// Returns the hash that `plugins/tally` documents, after one more event.
+/// Returns the hash after one more event, by the rule that `plugins/tally` documents.
 pub fn hash(mut hash: u64, line: &Line) -> u64 {
     let mut take = |bytes: &[u8]| {
         for byte in bytes {

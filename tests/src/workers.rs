@@ -19,7 +19,7 @@ use crate::guests::guest;
 use crate::plugins::{plugin, target_dir};
 
 /// The time limit for a result. It is long enough for a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+const RESULT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The configured sinks.
 pub const SINKS: [&str; 3] = ["faulty", "tally", "other"];
@@ -111,7 +111,7 @@ impl Workers {
     pub fn results(&self, count: usize) -> Vec<TurnResult> {
         let mut results = Vec::new();
         while results.len() < count {
-            results.extend(self.results.recv_timeout(PATIENCE).expect("a result in time"));
+            results.extend(self.results.recv_timeout(RESULT_TIMEOUT).expect("a result in time"));
         }
         results
     }

@@ -4,14 +4,14 @@
 //! the store. The counting code shares nothing with the host: its only input besides the output and the store is the
 //! list of the sent events.
 //!
-//! In other rounds, Redis loses the writes of its last seconds while one to four hosts run (`rewinds.rs`). In some of
+//! In other rounds, Redis loses the writes of its last seconds while one to four hosts run (`rollbacks.rs`). In some of
 //! these rounds, the test also kills hosts. Each round draws at random how its events reach the hosts: over HTTP,
-//! through the inbox, through a chain of two streams, from a file by `ordain publish`, or from RabbitMQ (`ways.rs`).
+//! through the inbox, through a chain of two streams, from a file by `ordain publish`, or from RabbitMQ (`routes.rs`).
 //!
 //! Four files hold further rounds. In `split.rs`, a network split separates a master from the Sentinel; the events
-//! arrive in all ways of `ways.rs`. In `removed.rs`, single keys of Redis are removed; the events arrive in most of
-//! these ways. In `folder.rs`, the folder of an embedded store is moved away and restored; the events arrive over HTTP.
-//! In `names.rs`, the host name of the servers does not resolve; the events arrive over HTTP.
+//! arrive on all routes of `routes.rs`. In `removed.rs`, single keys of Redis are removed; the events arrive on most of
+//! these routes. In `folder.rs`, the folder of an embedded store is moved away and restored; the events arrive over
+//! HTTP. In `names.rs`, the host name of the servers does not resolve; the events arrive over HTTP.
 //!
 //! Three environment variables control the test. `ORDAIN_CHAOS_SEED` sets the seed, and `ORDAIN_CHAOS_ROUND` sets the
 //! first round. The test plays rounds until `ORDAIN_CHAOS_SECONDS` seconds have passed, and at least one round. The
@@ -21,20 +21,20 @@
 mod chaos {
     mod check;
     mod effects;
+    mod event_target;
     mod events;
     mod fleet;
     mod folder;
     mod host;
     mod lossy;
     mod names;
-    mod outlet;
     mod plan;
     mod receiver;
     mod removed;
-    mod rewinds;
+    mod rollbacks;
     mod round_hosts;
+    mod routes;
     mod split;
-    mod ways;
     mod world;
 
     use std::time::{Duration, Instant};
@@ -58,13 +58,13 @@ mod chaos {
     /// The uses of randomness. Each use has its own random generator. So a change in the number of draws for one use
     /// does not change the draws for another use.
     #[derive(Clone, Copy)]
-    enum Part {
+    enum RandomUse {
         Settings,
         Plan,
         Disturbance,
     }
 
-    impl Part {
+    impl RandomUse {
         fn random(self, seed: u64, number: u32) -> ChaCha8Rng {
             let mut random = ChaCha8Rng::seed_from_u64(seed);
             random.set_stream(u64::from(number) << 8 | self as u64);
@@ -79,20 +79,24 @@ mod chaos {
         println!("seed {seed} (ORDAIN_CHAOS_SEED={seed} reuses it)");
         let started = Instant::now();
         let new_world =
-            |round| World::new(with_redis, &mut Part::Settings.random(seed, round / ROUNDS));
+            |round| World::new(with_redis, &mut RandomUse::Settings.random(seed, round / ROUNDS));
         let mut world = new_world(first)?;
         for round in first.. {
             if round > first && round % ROUNDS == 0 {
                 world = new_world(round)?;
             }
-            let plan = Plan::new(round, &mut Part::Plan.random(seed, round));
-            let mut disturbance = Part::Disturbance.random(seed, round);
+            let plan = Plan::new(round, &mut RandomUse::Plan.random(seed, round));
+            let mut disturbance = RandomUse::Disturbance.random(seed, round);
             let done = world.play(&plan, &mut disturbance).and_then(|()| check(&mut world, &plan));
             let counted = done.with_context(|| {
                 let again = format!("ORDAIN_CHAOS_SEED={seed} ORDAIN_CHAOS_ROUND={round}");
-                format!("{again} repeats it: {}\n{}", world.told(), world.logs())
+                format!("{again} repeats it: {}\n{}", world.disturbance_summary(), world.logs())
             })?;
-            println!("{:>5.0?} round {round}: {counted}; {}", started.elapsed(), world.told());
+            println!(
+                "{:>5.0?} round {round}: {counted}; {}",
+                started.elapsed(),
+                world.disturbance_summary()
+            );
             if started.elapsed() >= time {
                 break;
             }
@@ -108,11 +112,11 @@ mod chaos {
         println!("seed {seed} (ORDAIN_CHAOS_SEED={seed} reuses it)");
         let started = Instant::now();
         for round in first.. {
-            let told = play(&mut Part::Disturbance.random(seed, round));
-            let told = told.with_context(|| {
+            let summary = play(&mut RandomUse::Disturbance.random(seed, round));
+            let summary = summary.with_context(|| {
                 format!("ORDAIN_CHAOS_SEED={seed} ORDAIN_CHAOS_ROUND={round} repeats it")
             })?;
-            println!("{:>5.0?} round {round}: {told}", started.elapsed());
+            println!("{:>5.0?} round {round}: {summary}", started.elapsed());
             if started.elapsed() >= time {
                 break;
             }
@@ -120,16 +124,16 @@ mod chaos {
         Ok(())
     }
 
-    /// The test kills Redis and restores an earlier copy of its data. `rewinds.rs` states the requirements.
+    /// The test kills Redis and restores an earlier copy of its data. `rollbacks.rs` states the requirements.
     #[test]
     fn on_a_redis_that_goes_back() -> Result<()> {
-        rounds_of(|random| rewinds::play(lossy::Servers::alone()?, random))
+        rounds_of(|random| rollbacks::play(lossy::Servers::single()?, random))
     }
 
-    /// A Sentinel promotes a replica that lacks the writes of the last seconds. `rewinds.rs` states the requirements.
+    /// A Sentinel promotes a replica that lacks the writes of the last seconds. `rollbacks.rs` states the requirements.
     #[test]
     fn on_sentinel_with_a_replica_that_lags() -> Result<()> {
-        rounds_of(|random| rewinds::play(lossy::Servers::watched()?, random))
+        rounds_of(|random| rollbacks::play(lossy::Servers::watched()?, random))
     }
 
     /// A network split separates a master from the Sentinel and from its replica. `split.rs` states the requirements.
@@ -138,11 +142,11 @@ mod chaos {
         rounds_of(split::play)
     }
 
-    /// In a Cluster, replicas that lack the writes of the last seconds become masters. `rewinds.rs` states the
+    /// In a Cluster, replicas that lack the writes of the last seconds become masters. `rollbacks.rs` states the
     /// requirements.
     #[test]
     fn on_a_cluster_with_replicas_that_lag() -> Result<()> {
-        rounds_of(|random| rewinds::play(lossy::Servers::shared()?, random))
+        rounds_of(|random| rollbacks::play(lossy::Servers::shared()?, random))
     }
 
     #[test]

@@ -8,11 +8,12 @@ mod engine {
     mod checkpoint_redis;
     mod dead_letter;
     mod disk;
+    mod escaped_output;
+    mod exactly_once;
+    mod exactly_once_redis;
     mod full_disk;
     mod keys_why;
-    mod main_job;
-    mod main_job_redis;
-    mod publish_went_back;
+    mod publish_rollback;
     mod readme;
     mod run_alarms;
     mod run_changed;
@@ -36,6 +37,5 @@ mod engine {
     mod scaled_object;
     mod sequencer;
     mod sequencer_ids;
-    mod sequencer_rewound;
-    mod shown;
+    mod sequencer_rollback;
 }

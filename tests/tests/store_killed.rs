@@ -12,7 +12,7 @@ use std::time::Duration;
 use ordain_core::{EmittedMessage, KeyWrite, Message, MessageParts, StateUpdate, WriteCondition};
 use ordain_store::Outbox;
 use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
-use ordain_tests::conformance::{Owner, absent, event, fresh, job};
+use ordain_tests::conformance::{Owner, event, first_write, key_record, record_write};
 
 /// The environment variable that marks the child process. The variable's value is the folder of the store.
 const FOLDER: &str = "ORDAIN_TEST_CRASH_FOLDER";
@@ -24,7 +24,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// Commits until the process is killed, and prints the number of each answered commit. Does nothing in the parent
 /// process, where the variable [`FOLDER`] is not set.
 #[tokio::test]
-async fn child() {
+async fn child_process() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
     let store = EmbeddedStore::open(EmbeddedOptions::new(folder)).expect("the store");
     let mut owner = Owner::claim(&store, "s", 0).await;
@@ -48,13 +48,13 @@ fn writes(number: u64) -> Vec<KeyWrite> {
     for key in ["left", "right"] {
         let expect =
             if number == 1 { WriteCondition::Absent } else { WriteCondition::Next(number) };
-        let mut write = fresh(key, expect, job(number + 1));
+        let mut write = record_write(key, expect, key_record(number + 1));
         // The values are large, so the storage engine writes and merges tables and value files during the test.
         let size = 1 + number * 331_331 % 900_000;
         write.state = StateUpdate::Put(vec![number as u8; size as usize].into());
         writes.push(write);
     }
-    let mut own = absent(&format!("own-{number}"));
+    let mut own = first_write(&format!("own-{number}"));
     own.spill = vec![(9, event(&own.key, 9, "held"))];
     own.record.spilled.add(9);
     let data = vec![7; (number * 77_777 % 300_000) as usize];
@@ -83,7 +83,7 @@ async fn answered_commits_survive_kill() {
 
 fn child_in(folder: &Path) -> Child {
     Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "child", "--nocapture"])
+        .args(["--exact", "child_process", "--nocapture"])
         .env(FOLDER, folder)
         .stdout(Stdio::piped())
         .spawn()

@@ -2,37 +2,37 @@
 //! failing networks and damaged data.
 
 mod store_redis {
-    mod own;
+    mod dedicated;
     mod support;
     mod work;
 
     mod assigned;
     mod chains;
     mod damaged;
-    mod damaged_beside;
-    mod down;
+    mod damaged_values;
     mod failover;
+    mod flushed_scripts;
     mod foreign;
-    mod forgotten;
     mod full;
-    mod gone_back;
-    mod half;
     mod hostile;
     mod killed;
+    mod large_data;
     mod links;
     mod lost_replies;
-    mod many;
-    mod moved;
+    mod moved_slots;
+    mod partial_commit;
     mod refused;
     mod replicas;
     mod rights;
+    mod rollback;
     mod tls;
+    mod unavailable_master;
     mod writers;
 
-    mod alone {
+    mod single_server {
         use super::support::Rig;
 
-        ordain_tests::conformance_suite!(Rig::alone().await);
+        ordain_tests::conformance_suite!(Rig::single().await);
     }
 
     mod cluster {

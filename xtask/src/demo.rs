@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::Value;
 
-use crate::setup::{host, plugins, run, say, target_dir};
+use crate::setup::{announce, host, plugins, run, target_dir};
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
@@ -31,9 +31,9 @@ const OPEN_ORDERS: u64 = 2_000;
 /// Largest number of later events that may overtake an event.
 const REORDER: u64 = 2_000;
 /// Number of bytes of receipts after which the demo kills the process.
-const KILL_AFTER: u64 = 2 << 20;
+const KILL_AFTER_BYTES: u64 = 2 << 20;
 /// Time limit of each step, so that a demo that hangs reports an error.
-const PATIENCE: Duration = Duration::from_mins(5);
+const STEP_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// The files of the demo.
 struct Files {
@@ -50,16 +50,18 @@ pub(crate) fn demo(args: &DemoArgs) -> Result<()> {
     let files = prepare(&plugins)?;
     generate(&ordain, args, &files)?;
 
-    say(
+    announce(
         "running the handler `orders` on the events, and killing the process in the middle (kill -9)",
     );
     let killed_at = run_and_kill(&ordain, &files)?;
-    say(&format!("killed after {killed_at} bytes of receipts; restarting"));
+    announce(&format!("killed after {killed_at} bytes of receipts; restarting"));
     let started = Instant::now();
     let report = finish(&ordain, &files)?;
     let took = started.elapsed();
 
-    say("checking: another program replays every order from the input and compares the output");
+    announce(
+        "checking: another program replays every order from the input and compares the output",
+    );
     let letters = dead_letters(&ordain, &files)?;
     let verdict = check::check(&files.events, &files.receipts, &letters)?;
     print(&report, &verdict, took);
@@ -100,7 +102,7 @@ fn prepare(plugins: &Path) -> Result<Files> {
 }
 
 fn generate(ordain: &Path, args: &DemoArgs, files: &Files) -> Result<()> {
-    say(&format!(
+    announce(&format!(
         "generating {} events of orders: 2 % repeated, 1 % impossible steps, at most {REORDER} later events overtake \
          an event",
         args.events
@@ -119,7 +121,8 @@ fn generate(ordain: &Path, args: &DemoArgs, files: &Files) -> Result<()> {
 
 fn start(ordain: &Path, files: &Files) -> Command {
     let mut command = Command::new(ordain);
-    // The run logs warnings about dead letters, which are part of the demo. The log level suppresses them.
+    // The demo contains invalid events on purpose. The log level `error` suppresses the warnings about their dead
+    // letters.
     command.args(["--log", "error", "run", "--once", "--json"]).arg(&files.config);
     command
 }
@@ -130,15 +133,15 @@ fn run_and_kill(ordain: &Path, files: &Files) -> Result<u64> {
     let started = Instant::now();
     let written = loop {
         let written = fs::metadata(&files.receipts).map_or(0, |file| file.len());
-        if written >= KILL_AFTER {
+        if written >= KILL_AFTER_BYTES {
             break written;
         }
         if let Some(status) = child.try_wait()? {
             bail!("the run ended ({status}) before it could be killed: use more --events");
         }
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > STEP_TIMEOUT {
             let _ = child.kill();
-            bail!("the run wrote only {written} bytes in {PATIENCE:?}");
+            bail!("the run wrote only {written} bytes in {STEP_TIMEOUT:?}");
         }
         std::thread::sleep(Duration::from_millis(5));
     };

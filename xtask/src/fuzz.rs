@@ -5,17 +5,19 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::setup::{cargo, root, run, say};
+use crate::setup::{announce, cargo, root, run};
 
 /// The version of cargo-fuzz to install if it is missing.
 const CARGO_FUZZ: &str = "0.13.2";
 /// Time limit for one input, in seconds: far more than any input needs.
-const TIMEOUT: u64 = 10;
+const INPUT_TIMEOUT_S: u64 = 10;
 /// Size limit of an input, in bytes. With longer inputs, the fuzzer finds the same faults more slowly. Only the targets
-/// in `LONG` have a higher limit.
-const LENGTH: u64 = 4 << 10;
-/// Targets with larger inputs, and the size limit of these inputs, in bytes.
-const LONG: (&[&str], u64) = (&["delivery", "line", "request"], 128 << 10);
+/// in `LARGE_INPUT_TARGETS` have a higher limit.
+const INPUT_LIMIT_BYTES: u64 = 4 << 10;
+/// Targets with larger inputs.
+const LARGE_INPUT_TARGETS: [&str; 3] = ["delivery", "line", "request"];
+/// Size limit of an input of the targets in `LARGE_INPUT_TARGETS`, in bytes.
+const LARGE_INPUT_LIMIT_BYTES: u64 = 128 << 10;
 
 #[derive(Debug, Args)]
 pub(crate) struct FuzzArgs {
@@ -30,7 +32,7 @@ pub(crate) struct FuzzArgs {
 }
 
 impl FuzzArgs {
-    /// Returns the arguments of the short run that checks every change.
+    /// Returns the arguments of the short run, which is a step of `cargo xtask ci`.
     pub(crate) fn short() -> Self {
         Self { targets: Vec::new(), seconds: 0, inputs: Some(20_000) }
     }
@@ -39,30 +41,31 @@ impl FuzzArgs {
 pub(crate) fn fuzz(args: &FuzzArgs) -> Result<()> {
     let version = Command::new("cargo-fuzz").arg("--version").output();
     if !version.is_ok_and(|output| output.status.success()) {
-        say("installing cargo-fuzz");
+        announce("installing cargo-fuzz");
         let package = ["cargo-fuzz", "--version", CARGO_FUZZ];
         run(cargo("install").args(package))?;
     }
-    say("building the targets with coverage counters");
+    announce("building the targets with coverage counters");
     // The code has no `unsafe`, so it needs no sanitizer. A sanitizer would need a nightly compiler.
     run(&mut cargo_fuzz("build"))?;
     let targets = if args.targets.is_empty() { all()? } else { args.targets.clone() };
     for target in targets {
         let limits = if let Some(inputs) = args.inputs {
-            say(&format!("fuzzing {target} with {inputs} inputs"));
+            announce(&format!("fuzzing {target} with {inputs} inputs"));
             vec![format!("-runs={inputs}"), "-seed=1".to_owned()]
         } else {
-            say(&format!("fuzzing {target} for {} s", args.seconds));
+            announce(&format!("fuzzing {target} for {} s", args.seconds));
             vec![format!("-max_total_time={}", args.seconds)]
         };
         // The fuzzer keeps inputs that reach new code in this folder, and the next run starts with them. Git ignores
         // the folder.
         let found = root().join("target/fuzz").join(&target);
         std::fs::create_dir_all(&found).with_context(|| found.display().to_string())?;
-        let length = if LONG.0.contains(&target.as_str()) { LONG.1 } else { LENGTH };
+        let is_large = LARGE_INPUT_TARGETS.contains(&target.as_str());
+        let limit_bytes = if is_large { LARGE_INPUT_LIMIT_BYTES } else { INPUT_LIMIT_BYTES };
         let options = [
-            format!("-timeout={TIMEOUT}"),
-            format!("-max_len={length}"),
+            format!("-timeout={INPUT_TIMEOUT_S}"),
+            format!("-max_len={limit_bytes}"),
             "-verbosity=0".to_owned(),
             "-print_final_stats=1".to_owned(),
         ];

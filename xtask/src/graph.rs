@@ -1,5 +1,6 @@
-//! `cargo xtask graph`: prints the crates of the runtime by floor, with their dependencies. Two kinds of dependencies
-//! are errors: a dependency that does not lead to a lower floor, and a dependency on a crate that `KEPT_OUT` forbids.
+//! `cargo xtask graph`: prints the crates of the runtime by floor (layer), with their dependencies. Two kinds of
+//! dependencies are errors: a dependency that does not lead to a lower floor, and a dependency on a crate that
+//! `KEPT_OUT` forbids.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

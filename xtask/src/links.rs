@@ -1,8 +1,8 @@
 //! `cargo xtask links`: checks the links in every tracked Markdown page.
 //!
-//! A relative link, or an image, must lead to a file or a folder that git tracks. Its anchor must lead to a heading or
-//! an `<a id="…">` of the page. Links with a scheme (`https:`) are not checked: this command must never use the
-//! network.
+//! A relative link, or an image, must lead to a file or a folder that git tracks. If the link has an anchor, the linked
+//! page must have a heading or an `<a id="…">` for it. Links with a scheme (`https:`) are not checked: this command
+//! must never use the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use percent_encoding::percent_decode_str;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-use crate::setup::{root, say};
+use crate::setup::{announce, root};
 
 /// The tracked files of a repository, and the content of its Markdown pages. All paths are relative to the root.
 struct Tree {
@@ -48,7 +48,7 @@ impl fmt::Display for BrokenLink<'_> {
 }
 
 pub(crate) fn links() -> Result<()> {
-    say("links between Markdown pages");
+    announce("links between Markdown pages");
     let tree = Tree::read(root())?;
     let broken = tree.broken_links();
     for link in &broken {
@@ -56,7 +56,7 @@ pub(crate) fn links() -> Result<()> {
     }
     let count = tree.relative_links().count();
     ensure!(broken.is_empty(), "{} of {count} links are broken", broken.len());
-    say(&format!("checked {count} links in {} pages", tree.pages.len()));
+    announce(&format!("checked {count} links in {} pages", tree.pages.len()));
     Ok(())
 }
 
@@ -186,7 +186,7 @@ fn explicit_anchor(tag: &str) -> Option<&str> {
     tag.trim().strip_prefix("<a id=\"")?.split('"').next()
 }
 
-/// Follows a relative path from the folder of a page. The result never leaves the repository.
+/// Resolves a relative path from the folder of a page. Returns an error if the path leaves the repository.
 fn resolve(page: &str, path: &str) -> Result<String, String> {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_somewhere_are_accepted() {
+    fn valid_links_are_accepted() {
         let readme = "# Start\n\n[a](docs/a.md) [b](docs/a.md#two-words) [c](#start) [d](docs/) \
                       [e](https://example.org/none) <mailto:a@example.org>\n\n```\n[f](none.md)\n```\n";
         let page = "# A\n\n## Two *words*\n\n[back](../README.md#start), ![picture](run.yaml), \

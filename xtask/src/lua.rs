@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use ordain_servers::{Redis, Reply};
 
-use crate::setup::{lua_programs, root, say};
+use crate::setup::{announce, lua_programs, root};
 
 /// The file that the host prepends to every script.
 const COMMON: &str = "common";
@@ -28,10 +28,10 @@ impl Script {
     }
 }
 
-/// Runs luacheck on the scripts, and counts the locals of each script together with the common file, as Redis compiles
-/// them.
+/// Runs luacheck on the scripts. Then counts the locals of each script together with the common file, because Redis
+/// compiles the two files as one script.
 pub(crate) fn lua() -> Result<()> {
-    say("scripts of the Redis store");
+    announce("scripts of the Redis store");
     lua_programs()?;
     let mut scripts = scripts()?;
     let common = scripts.iter().position(|script| script.name() == COMMON);
@@ -114,7 +114,7 @@ fn count_locals(common: &Script, scripts: &[Script]) -> Result<()> {
     counts.sort_unstable_by(|a, b| b.cmp(a));
     let most: Vec<String> =
         counts.iter().take(3).map(|(count, name)| format!("{name} {count}")).collect();
-    say(&format!(
+    announce(&format!(
         "{} scripts without warnings; scripts with the most locals (limit {LOCALS_LIMIT}): {}",
         scripts.len() + 1,
         most.join(", ")

@@ -67,7 +67,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Fuzz(args) => fuzz::fuzz(&args),
         Command::Plugins => {
             let folder = setup::plugins()?;
-            setup::say(&format!("the handlers are in {}", folder.display()));
+            setup::announce(&format!("the handlers are in {}", folder.display()));
             Ok(())
         }
         Command::Graph => graph::graph(),

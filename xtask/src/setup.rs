@@ -17,7 +17,7 @@ const TARGET: &str = "wasm32-wasip2";
 pub(crate) const PLUGINS: [&str; 5] = ["orders", "ledger", "tally", "faulty", "probe"];
 
 /// Prints the next step, with the minutes and seconds since the first step.
-pub(crate) fn say(text: &str) {
+pub(crate) fn announce(text: &str) {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     let seconds = START.elapsed().as_secs();
     eprintln!("\x1b[1m==>\x1b[0m {}:{:02} {text}", seconds / 60, seconds % 60);
@@ -79,7 +79,7 @@ pub(crate) fn wasm_target() -> Result<()> {
     if sysroot.join("lib/rustlib").join(TARGET).join("lib").is_dir() {
         return Ok(());
     }
-    say(&format!("adding the target {TARGET} for handlers"));
+    announce(&format!("adding the target {TARGET} for handlers"));
     run(Command::new("rustup").args(["target", "add", TARGET])).with_context(|| {
         format!("the target {TARGET} is missing: install Rust with rustup, see https://rustup.rs")
     })
@@ -88,7 +88,7 @@ pub(crate) fn wasm_target() -> Result<()> {
 /// Builds the example handlers into a folder.
 pub(crate) fn plugins() -> Result<PathBuf> {
     wasm_target()?;
-    say("building the handlers");
+    announce("building the handlers");
     let mut build = cargo("build");
     build.args(["--profile", "plugin", "--target", TARGET]);
     for plugin in PLUGINS {
@@ -108,7 +108,9 @@ pub(crate) fn plugins() -> Result<PathBuf> {
 
 /// Builds the host.
 pub(crate) fn host() -> Result<PathBuf> {
-    say("building the host (the first build takes some minutes: the host contains a compiler)");
+    announce(
+        "building the host (the first build takes some minutes: the host contains a compiler)",
+    );
     run(cargo("build").args(["--release", "--workspace", "--bin", "ordain"]))?;
     Ok(target_dir().join("release").join("ordain"))
 }

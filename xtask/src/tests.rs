@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::setup::{cargo, host, plugins, run, say, servers, show};
+use crate::setup::{announce, cargo, host, plugins, run, servers, show};
 use release::ServerRelease;
 
 #[derive(Debug, Args)]
@@ -54,9 +54,9 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     // The command builds the whole workspace, so that all commands of this file share one build. After a failed test,
     // the command continues, and it reports all failures at the end.
     let workspace = ["--release", "--no-fail-fast", "--workspace", "--exclude", "ordain-sim"];
-    say("building the other tests");
+    announce("building the other tests");
     run(cargo("test").args(workspace).arg("--no-run"))?;
-    say("running the other tests");
+    announce("running the other tests");
     let mut others = cargo("test");
     others.args(workspace).env("RUST_TEST_THREADS", threads().to_string());
     passed += counted(others.args(&filter))?;
@@ -66,9 +66,9 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
 /// Builds and runs the simulator. Only this build of the sequencer contains the deliberate faults.
 fn simulation(filter: &[&str]) -> Result<u64> {
     let simulator = ["--release", "--package", "ordain-sim", "--features", "faults"];
-    say("building the simulator");
+    announce("building the simulator");
     run(cargo("test").args(simulator).arg("--no-run"))?;
-    say("the sequencer under simulation, with and without deliberate faults");
+    announce("the sequencer under simulation, with and without deliberate faults");
     counted(cargo("test").args(simulator).args(filter))
 }
 
@@ -76,12 +76,12 @@ fn simulation(filter: &[&str]) -> Result<u64> {
 fn quick(args: &TestArgs) -> Result<()> {
     let filter: Vec<&str> = args.filter.iter().map(String::as_str).collect();
     let mut passed = simulation(&filter)?;
-    say("unit tests, and the protocol between owners and a store");
+    announce("unit tests, and the protocol between owners and a store");
     let mut units = cargo("test");
     units.args(["--release", "--no-fail-fast", "--workspace", "--exclude", "ordain-sim"]);
     units.args(["--lib", "--bins", "--test", "protocol", "--test", "sharing", "--test", "queue"]);
     passed += counted(units.args(&filter))?;
-    say("conformance on the embedded store");
+    announce("conformance on the embedded store");
     let mut store = cargo("test");
     store.args(["--release", "--workspace", "--test", "store", "--"]);
     passed += counted(store.arg(args.filter.as_deref().unwrap_or("embedded")))?;
@@ -92,7 +92,7 @@ fn finish(args: &TestArgs, passed: u64) -> Result<()> {
     if let Some(filter) = &args.filter {
         ensure!(passed > 0, "no test's name contains {filter:?}");
     }
-    say(&format!("all {passed} tests passed"));
+    announce(&format!("all {passed} tests passed"));
     Ok(())
 }
 
@@ -104,12 +104,12 @@ fn threads() -> usize {
 
 /// Runs rounds in which hosts, servers and networks fail while events arrive, for the given time.
 fn chaos(minutes: u64) -> Result<()> {
-    say("chaos: each round prints its faults and the seed that repeats it");
+    announce("chaos: each round prints its faults and the seed that repeats it");
     let mut chaos = cargo("test");
     chaos.args(["--release", "--workspace", "--test", "chaos", "--", "--nocapture"]);
     chaos.env("ORDAIN_CHAOS_SECONDS", (60 * minutes).to_string());
     let passed = counted(&mut chaos)?;
-    say(&format!("all {passed} tests passed"));
+    announce(&format!("all {passed} tests passed"));
     Ok(())
 }
 

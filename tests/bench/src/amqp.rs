@@ -29,7 +29,7 @@ use consumer::Kind;
 use latency::Latency;
 use load::{Keys, Load};
 use metrics::Histogram;
-use side::{Running, Who};
+use side::{Running, SideProgram};
 
 #[derive(Debug, Args)]
 pub(crate) struct AmqpArgs {
@@ -59,7 +59,7 @@ pub(crate) struct AmqpArgs {
 #[derive(Debug, Clone, Copy)]
 struct Side {
     name: &'static str,
-    who: Who,
+    who: SideProgram,
     keys: Keys,
     /// Number of events in a throughput measurement: enough for some seconds.
     events: u32,
@@ -67,23 +67,23 @@ struct Side {
     embedded: bool,
 }
 
-const fn side(name: &'static str, who: Who, events: u32) -> Side {
+const fn side(name: &'static str, who: SideProgram, events: u32) -> Side {
     Side { name, who, keys: Keys::Many, events, emits: false, embedded: false }
 }
 
 const SIDES: [Side; 12] = [
-    side("B0", Who::Consumer(Kind::Bare), 300_000),
-    side("B1", Who::Consumer(Kind::Tasks), 80_000),
-    side("B2", Who::Consumer(Kind::Single), 5_000),
-    side("B2_ahead", Who::Consumer(Kind::Serial), 40_000),
-    side("many_keys", Who::Host, 200_000),
-    Side { keys: Keys::Zipf, ..side("zipf_keys", Who::Host, 200_000) },
-    Side { keys: Keys::One, ..side("one_key", Who::Host, 200_000) },
-    Side { keys: Keys::Disturbed, ..side("disturbed", Who::Host, 200_000) },
-    side("unordered", Who::Consumer(Kind::Unordered), 200_000),
-    Side { embedded: true, ..side("embedded", Who::Host, 200_000) },
-    Side { emits: true, ..side("B0_publish", Who::Consumer(Kind::BarePublish), 100_000) },
-    Side { emits: true, ..side("emit", Who::Host, 100_000) },
+    side("B0", SideProgram::Consumer(Kind::Bare), 300_000),
+    side("B1", SideProgram::Consumer(Kind::Tasks), 80_000),
+    side("B2", SideProgram::Consumer(Kind::Single), 5_000),
+    side("B2_ahead", SideProgram::Consumer(Kind::Serial), 40_000),
+    side("many_keys", SideProgram::Host, 200_000),
+    Side { keys: Keys::Zipf, ..side("zipf_keys", SideProgram::Host, 200_000) },
+    Side { keys: Keys::One, ..side("one_key", SideProgram::Host, 200_000) },
+    Side { keys: Keys::Disturbed, ..side("disturbed", SideProgram::Host, 200_000) },
+    side("unordered", SideProgram::Consumer(Kind::Unordered), 200_000),
+    Side { embedded: true, ..side("embedded", SideProgram::Host, 200_000) },
+    Side { emits: true, ..side("B0_publish", SideProgram::Consumer(Kind::BarePublish), 100_000) },
+    Side { emits: true, ..side("emit", SideProgram::Host, 100_000) },
 ];
 
 const RATIOS: [(&str, &str); 10] = [
@@ -101,18 +101,18 @@ const RATIOS: [(&str, &str); 10] = [
 
 /// Interval between two requests for the state of the queues: a hundredth of the shortest measurement. A request
 /// costs the broker a hundredth of a millisecond.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time without any progress after which a side has failed.
-const STUCK: Duration = Duration::from_secs(30);
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause after a load was published, and again after the load was acknowledged. The broker is still busy at these
 /// times.
-pub(crate) const SETTLE: Duration = Duration::from_secs(1);
+pub(crate) const SETTLE_DELAY: Duration = Duration::from_secs(1);
 /// Largest number of events a second that are published while latency is measured. The number is limited because the
 /// broker, which accepts and delivers the events, uses the same processors as the side.
-const STEADY: f64 = 8_000.0;
+const STEADY_RATE_LIMIT: f64 = 8_000.0;
 /// Seconds at the start of a steady load that are not measured. The next constant is the number of measured seconds.
-const COLD: f64 = 1.0;
-const WARM: f64 = 4.0;
+const WARMUP_S: f64 = 1.0;
+const MEASURED_S: f64 = 4.0;
 
 pub(crate) fn bench(args: &AmqpArgs) -> Result<Report> {
     let sides = args.sides.of(&SIDES, |side| side.name)?;
@@ -129,7 +129,7 @@ pub(crate) fn bench(args: &AmqpArgs) -> Result<Report> {
     Ok(report.note(format!(
         "256 bytes of data per event; {} quorum queues; Redis with appendonly yes and appendfsync {}. CPU: all \
          processes together, then each of them. Latency: from the publication to the commit, or to the \
-         step that replaces the commit in a side, at half of the side's rate and at most {STEADY} events/s.",
+         step that replaces the commit in a side, at half of the side's rate and at most {STEADY_RATE_LIMIT} events/s.",
         args.partitions, args.fsync
     )))
 }
@@ -151,7 +151,7 @@ async fn measure(args: &AmqpArgs, side: &Side, rabbit: &Rabbit) -> Result<Row> {
     if args.no_latency {
         return Ok(row);
     }
-    let rate = (row.events_per_s / 2.0).min(STEADY);
+    let rate = (row.events_per_s / 2.0).min(STEADY_RATE_LIMIT);
     let case = Case::new(&options, rabbit).await?;
     let latency = latency(args, side, &case, rate).await?;
     (row.p50_ms, row.p99_ms) = latency.map(|latency| (latency.p50_ms, latency.p99_ms)).unzip();
@@ -174,7 +174,7 @@ async fn throughput(
     load: &Load,
 ) -> Result<Row> {
     case.fill(load).await?;
-    tokio::time::sleep(SETTLE).await;
+    tokio::time::sleep(SETTLE_DELAY).await;
     let deliveries = load.deliveries.len();
     let mut running = Running::start(side.who, &args.common.ordain, case, (deliveries, 0))?;
     eprintln!("{}: {deliveries} deliveries to process {}", side.name, running.id());
@@ -186,7 +186,7 @@ async fn throughput(
     let seconds = started.elapsed().as_secs_f64();
     let used = cpu(&running, rabbit, case)?;
     let peak_mib = peak(running.id());
-    tokio::time::sleep(SETTLE).await;
+    tokio::time::sleep(SETTLE_DELAY).await;
     if side.emits {
         let messages = case.messages().await?;
         ensure!(messages == load.distinct(), "{messages} messages of {}", load.distinct());
@@ -196,7 +196,7 @@ async fn throughput(
     // A repeated delivery does not count as another event.
     let events = (total - first) as f64 * load.distinct() as f64 / total as f64;
     let used = [0, 1, 2, 3].map(|at| used[at] - before[at]);
-    tell(side, seconds, used);
+    print_busy_processors(side, seconds, used);
     let [consumer, rabbitmq, redis, _] = used.map(|used| Some(used / (events / 1e6)));
     Ok(Row {
         side: side.name.to_owned(),
@@ -219,7 +219,7 @@ pub(crate) fn cpu(running: &Running, rabbit: &Rabbit, case: &Case) -> Result<[f6
 
 /// Prints the number of processors that each process kept busy. If other programs used the machine, the figures of the
 /// run must not be quoted.
-fn tell(side: &Side, seconds: f64, used: [f64; 4]) {
+fn print_busy_processors(side: &Side, seconds: f64, used: [f64; 4]) {
     let [consumer, rabbitmq, redis, all] = used.map(|used| used / seconds);
     let others = (all - consumer - rabbitmq - redis).max(0.0);
     eprintln!(
@@ -248,38 +248,38 @@ pub(crate) async fn until(
         }
         running.check()?;
         ensure!(
-            moved.elapsed() < STUCK,
-            "{last} of {total} deliveries are done, and none for {STUCK:?}"
+            moved.elapsed() < PROGRESS_TIMEOUT,
+            "{last} of {total} deliveries are done, and none for {PROGRESS_TIMEOUT:?}"
         );
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
 /// Measures the latency at a steady rate.
 async fn latency(args: &AmqpArgs, side: &Side, case: &Case, rate: f64) -> Result<Option<Latency>> {
-    let load = side.load(rate * (COLD + WARM));
+    let load = side.load(rate * (WARMUP_S + MEASURED_S));
     let deliveries = load.deliveries.len();
-    let cold = (rate * COLD) as usize;
+    let cold = (rate * WARMUP_S) as usize;
     let mut running = Running::start(side.who, &args.common.ordain, case, (deliveries, cold))?;
     while !case.is_consumed().await? {
         running.check()?;
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     let (first, rest) = load.split(cold);
     case.pace(&load, first, rate).await?;
     let before = match side.who {
-        Who::Host => Histogram::scrape(case.admin).await?,
-        Who::Consumer(_) => Histogram::default(),
+        SideProgram::Host => Histogram::scrape(case.admin).await?,
+        SideProgram::Consumer(_) => Histogram::default(),
     };
     let reached = case.pace(&load, rest, rate).await?;
     if reached < rate * 0.95 {
         eprintln!("{}: latency at {reached:.0} instead of {rate:.0} events/s", side.name);
     }
     until(&mut running, case, deliveries as u64, deliveries as u64).await?;
-    tokio::time::sleep(SETTLE).await;
+    tokio::time::sleep(SETTLE_DELAY).await;
     match side.who {
-        Who::Consumer(_) => running.finish_with_latency(),
-        Who::Host => {
+        SideProgram::Consumer(_) => running.finish_with_latency(),
+        SideProgram::Host => {
             let latency = Histogram::scrape(case.admin).await?.latency_since(&before);
             running.finish()?;
             Ok(latency)

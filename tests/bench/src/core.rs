@@ -24,7 +24,7 @@ const KEYS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
 /// memory, and give each key a record, which the sequencer must load if the key is not in memory.
 const EVENTS: u64 = 2_000_000;
 /// Number of events in a run that counts instructions. Such a run is fifty times slower.
-const COUNTED: u64 = 200_000;
+const COUNTED_EVENTS: u64 = 200_000;
 /// The data of each event.
 const DATA: [u8; 256] = [b'x'; 256];
 /// The state of each key.
@@ -95,13 +95,13 @@ impl Side {
         Ok(())
     }
 
-    /// Returns the instructions per event, which valgrind counts inside [`Loop::counted`] alone.
+    /// Returns the instructions per event, which valgrind counts inside [`SequencerLoop::counted`] alone.
     fn instructions(self) -> Result<f64> {
         let out = tempfile::NamedTempFile::new()?;
         let keys = self.keys.to_string();
-        let events = COUNTED.to_string();
+        let events = COUNTED_EVENTS.to_string();
         let mut command = Command::new("valgrind");
-        command.args(["--tool=callgrind", "--toggle-collect=*Loop*counted*"]);
+        command.args(["--tool=callgrind", "--toggle-collect=*SequencerLoop*counted*"]);
         command.arg(format!("--callgrind-out-file={}", out.path().display()));
         command.arg(std::env::current_exe()?).args(["side", "core"]);
         command.args(["--keys", &keys, "--events", &events]);
@@ -111,11 +111,11 @@ impl Side {
         let counted = std::fs::read_to_string(out.path())?;
         let line = counted.lines().find_map(|line| line.strip_prefix("summary: "));
         let total: f64 = line.context("callgrind gave no summary")?.trim().parse()?;
-        Ok(total / COUNTED as f64)
+        Ok(total / COUNTED_EVENTS as f64)
     }
 
     fn measure(self) -> Result<Duration> {
-        let mut inner = Loop::new(self.keys)?;
+        let mut inner = SequencerLoop::new(self.keys)?;
         let mut order = Order::new(self);
         while order.made < self.keys {
             inner.take(&mut order.next_chunk(self.keys), false);
@@ -177,7 +177,7 @@ impl Order {
 }
 
 /// A sequencer, and the store and workers that answer it.
-struct Loop {
+struct SequencerLoop {
     sequencer: Sequencer,
     now: u64,
     deliveries: u64,
@@ -188,7 +188,7 @@ struct Loop {
     state: bytes::Bytes,
 }
 
-impl Loop {
+impl SequencerLoop {
     fn new(keys: u64) -> Result<Self> {
         let settings = crate::embedded::default_settings()?;
         Ok(Self {

@@ -126,7 +126,7 @@ fn host(
     let report: Value = serde_json::from_slice(&std::fs::read(&report)?)?;
     ensure!(report["settled"] == number, "settled: {} of {number}", report["settled"]);
     let receipts = BufReader::new(File::open(home.join("receipts.ndjson"))?).lines().count();
-    // The sequences 2, 4, 6, … of a key emit a message.
+    // For each event with an even sequence, the handler emits a message.
     let expected = (number / keys / 2) * keys;
     ensure!(receipts as u64 == expected, "{receipts} messages instead of {expected}");
     Ok(usage)

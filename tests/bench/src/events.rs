@@ -9,12 +9,12 @@ use std::path::Path;
 use anyhow::Result;
 
 /// Bytes of each event's data.
-const DATA: usize = 256;
+const DATA_BYTES: usize = 256;
 
 /// Writes `events` events. The `keys` keys take turns.
 pub(crate) fn write(path: &Path, keys: u64, events: u64) -> Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
-    let mut data = String::with_capacity(DATA);
+    let mut data = String::with_capacity(DATA_BYTES);
     for number in 0..events {
         let key = number % keys;
         let sequence = number / keys + 1;
@@ -22,7 +22,7 @@ pub(crate) fn write(path: &Path, keys: u64, events: u64) -> Result<()> {
         // The amount changes with every second event of a key. An event that changes the amount emits a message.
         data.clear();
         write!(data, "{{\"amount_cents\":{},\"note\":\"", 1_000 + sequence / 2)?;
-        let pad = DATA - data.len() - 2;
+        let pad = DATA_BYTES - data.len() - 2;
         (0..pad).for_each(|at| data.push(char::from(b'a' + ((number as usize + at) % 26) as u8)));
         data.push_str("\"}");
         writeln!(

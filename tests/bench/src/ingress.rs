@@ -1,12 +1,12 @@
 //! `ingress`: measures the rate at which the host accepts events over HTTP and executes them. Some sides have low
 //! limits in the host, which the producers exceed.
 //!
-//! Each producer keeps its connection, has keys of its own, and posts the next request after the answer to the last
-//! one. A producer that gets 429 waits for the time in the answer and sends the same request again. The clock runs from
-//! the first request until all events have taken effect. The handler rejects an event that does not follow the previous
-//! event of its key. A run without rejected events thus proves that no event was lost, repeated or swapped. If the
-//! source of the stream is a queue of RabbitMQ, the host writes each event into the store, publishes it to the broker,
-//! and consumes it from the queue.
+//! Each producer keeps its connection, has keys of its own, and posts its next request after the answer to its previous
+//! request. A producer that gets 429 waits for the time in the answer and sends the same request again. The clock runs
+//! from the first request until all events have taken effect. The handler rejects an event that does not follow the
+//! previous event of its key. A run without rejected events thus proves that no event was lost, repeated or swapped. If
+//! the source of the stream is a queue of RabbitMQ, the host writes each event into the store, publishes it to the
+//! broker, and consumes it from the queue.
 
 mod producer;
 
@@ -30,9 +30,9 @@ use crate::sides::{Sides, medians};
 use producer::{Outcome, Producer};
 
 /// Time limit for the host's start, and for all events to take effect.
-const PATIENCE: Duration = Duration::from_mins(2);
+const HOST_TIMEOUT: Duration = Duration::from_mins(2);
 /// Interval between two requests to the host: first whether it has started, later how many events it has executed.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Number of keys of all producers together.
 const KEYS: usize = 1_024;
 /// The name of the stream.
@@ -116,8 +116,8 @@ async fn measure(args: &IngressArgs, rabbit: Option<&Rabbit>, side: &Side) -> Re
         format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url())
     });
     let [sections, bounds] = if side.is_bounded { BOUNDS } else { [""; 2] };
-    let (mut source, mut broker) =
-        (format!("source = {{ kind = \"http\"{bounds} }}"), String::new());
+    let mut source = format!("source = {{ kind = \"http\"{bounds} }}");
+    let mut broker = String::new();
     if let (Some(ordering), Some(rabbit)) = (side.by_broker, rabbit) {
         broker = format!("[broker]\nurl = \"{}\"\n", rabbit.url());
         // Each run has a new exchange and a new queue.
@@ -138,8 +138,8 @@ async fn measure(args: &IngressArgs, rabbit: Option<&Rabbit>, side: &Side) -> Re
     let begun = Instant::now();
     while admin::get(port, "/readyz").await.is_err() {
         running.check()?;
-        ensure!(begun.elapsed() < PATIENCE, "{}: the host is not ready", side.name);
-        sleep(LOOK).await;
+        ensure!(begun.elapsed() < HOST_TIMEOUT, "{}: the host is not ready", side.name);
+        sleep(POLL_INTERVAL).await;
     }
     let each = ((side.requests as f64 * args.scale) as usize / side.connections).max(1);
     let total = each * side.connections * side.together;
@@ -159,8 +159,8 @@ async fn measure(args: &IngressArgs, rabbit: Option<&Rabbit>, side: &Side) -> Re
     }
     while settled(port).await? < total {
         running.check()?;
-        ensure!(started.elapsed() < PATIENCE, "{}: not all events took effect", side.name);
-        sleep(LOOK).await;
+        ensure!(started.elapsed() < HOST_TIMEOUT, "{}: not all events took effect", side.name);
+        sleep(POLL_INTERVAL).await;
     }
     let seconds = started.elapsed().as_secs_f64();
     let used = [cpu_seconds(running.id())? - before.0, of_redis()? - before.1];

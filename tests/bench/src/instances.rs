@@ -23,12 +23,12 @@ use watch::Watch;
 
 /// Seconds at the start of an undisturbed load that are not measured. The next constant is the number of measured
 /// seconds.
-const COLD: f64 = 2.0;
-const WARM: f64 = 10.0;
+const WARMUP_S: f64 = 2.0;
+const MEASURED_S: f64 = 10.0;
 /// Seconds of load after the disturbance: longer than the lease plus the hand-over that follows its end.
-const AFTER: f64 = 18.0;
+const LOAD_AFTER_S: f64 = 18.0;
 /// Time limit for the last messages.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The disturbance of two hosts.
 #[derive(Debug, Clone, Copy)]
@@ -76,8 +76,8 @@ pub(crate) fn bench(args: &InstancesArgs) -> Result<Report> {
     let measure = |side| runtime.block_on(measure(args, &rabbit, side));
     let rows = medians(args.common.runs, &sides, |side| side.0, measure)?;
     Ok(Report::new("instances", rows).note(format!(
-        "one, two, four: number of instances, measured for {WARM} s. leave, kill_9, sigstop: a disturbance of one \
-         of two instances; restart: of both, in turn; measured for {AFTER} s from that moment on. Four partitions, \
+        "one, two, four: number of instances, measured for {MEASURED_S} s. leave, kill_9, sigstop: a disturbance of one \
+         of two instances; restart: of both, in turn; measured for {LOAD_AFTER_S} s from that moment on. Four partitions, \
          {} events/s of 10,000 keys, one message per event; Redis with appendfsync everysec; lease 10 s. CPU: \
          hosts, RabbitMQ and Redis, including their CPU without events. Ages: from the publication of an event \
          until its message is back. After a disturbance, the longest age is the time that events waited for the \
@@ -94,10 +94,10 @@ async fn measure(
     let rate = *rate;
     let case = fleet::case(&common.plugins, rabbit).await?;
     let mut fleet = Fleet::start(common, &case, hosts).await?;
-    let seconds = COLD + if loss.is_some() { AFTER } else { WARM };
+    let seconds = WARMUP_S + if loss.is_some() { LOAD_AFTER_S } else { MEASURED_S };
     let load = Load::new(Keys::Many, (rate * seconds) as usize, "emit");
     let watch = Watch::start(rabbit).await?;
-    let (cold, warm) = load.split((rate * COLD) as usize);
+    let (cold, warm) = load.split((rate * WARMUP_S) as usize);
     case.pace(&load, cold, rate).await?;
     let before = fleet.cpu(&case, rabbit)?;
     watch.begin();
@@ -114,12 +114,12 @@ async fn measure(
     let disturb = async { disturb.await.map(|()| started.elapsed()) };
     let (reached, disturbed) = tokio::try_join!(case.pace(&load, warm, rate), disturb)?;
     ensure!(
-        disturbed.as_secs_f64() < AFTER,
+        disturbed.as_secs_f64() < LOAD_AFTER_S,
         "{name}: the disturbance took {disturbed:?}, longer than the load"
     );
-    // The age of an event begins at its publication, so ages do not show that the load was published too slowly.
+    // The age of an event begins at its publication, so the ages would not reveal a load that was published too slowly.
     ensure!(reached > 0.95 * rate, "{name}: only {reached:.0} events/s were published");
-    watch.until(load.deliveries.len(), PATIENCE).await?;
+    watch.until(load.deliveries.len(), DRAIN_TIMEOUT).await?;
     // The processor time of an ended host cannot be read any more.
     let used = if loss.is_some() { None } else { Some(fleet.cpu(&case, rabbit)?) };
     let peak_mib = fleet.peak();

@@ -20,8 +20,8 @@ use tokio::time::sleep;
 use crate::Common;
 use crate::amqp::case::{Case, CaseOptions, STREAM};
 use crate::amqp::load::Load;
-use crate::amqp::side::{Running, Who};
-use crate::amqp::{SETTLE, admin, cpu, until};
+use crate::amqp::side::{Running, SideProgram};
+use crate::amqp::{SETTLE_DELAY, admin, cpu, until};
 use crate::instances::watch::Watch;
 use crate::process::peak;
 use crate::report::{Figure, Report, Row};
@@ -32,11 +32,11 @@ const GAPPED: u32 = 0;
 /// Keys whose events make messages: a tenth of the keys other than [`GAPPED`].
 const EMITTING: std::ops::Range<u32> = 1..101;
 /// Seconds at the start of a steady load that are not measured.
-const COLD: f64 = 2.0;
+const WARMUP_S: f64 = 2.0;
 /// Time limit for all held events, and for the last messages.
-const PATIENCE: Duration = Duration::from_mins(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_mins(1);
 /// Interval between two requests for the metrics of the host.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Settings of the stream. The host makes up to 1,000 requests for the missing event, so it does not give up during a
 /// run. The host holds all later events, because none is too far ahead.
 const SETTINGS: &str = "gap = { attempts = 1000, backoff = \"200ms..1s\", max_width = 1000000 }";
@@ -71,7 +71,8 @@ pub(crate) fn bench(args: &IsolationArgs) -> Result<Report> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let measure = |side| runtime.block_on(measure(args, &rabbit, side));
     let rows = medians(args.common.runs, &sides, |side| side.0, measure)?;
-    let (rate, p99): (Figure, Figure) = (|row| Some(row.events_per_s), |row| row.p99_ms);
+    let rate: Figure = |row| Some(row.events_per_s);
+    let p99: Figure = |row| row.p99_ms;
     let report = Report::new("isolation", rows)
         .ratio_of("throughput/gapped", ("gapped", rate), ("no_gap", rate))
         .ratio_of("p99/gapped", ("gapped", p99), ("no_gap", p99));
@@ -112,10 +113,10 @@ async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Si
     let mut load = Load::beside_one(args.events, args.followers, 0..0);
     let missing = if is_gapped { load.lose_first(GAPPED) } else { None };
     case.fill(&load).await?;
-    sleep(SETTLE).await;
+    sleep(SETTLE_DELAY).await;
     let total = load.deliveries.len() as u64;
     let cold = (total as usize, 0);
-    let mut running = Running::start(Who::Host, &args.common.ordain, &case, cold)?;
+    let mut running = Running::start(SideProgram::Host, &args.common.ordain, &case, cold)?;
     eprintln!("{name}: {total} deliveries to process {}", running.id());
     let first = until(&mut running, &case, total, 1).await?;
     let started = Instant::now();
@@ -137,9 +138,9 @@ async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Si
         settled(&mut running, &case, load.distinct()).await?;
         drained_per_s = Some(held as f64 / started.elapsed().as_secs_f64());
     }
-    sleep(SETTLE).await;
+    sleep(SETTLE_DELAY).await;
     let printed = running.finish()?;
-    Who::Host.check(&case, &load, &printed).await?;
+    SideProgram::Host.check(&case, &load, &printed).await?;
     case.end().await?;
     Ok(Row {
         side: name.to_owned(),
@@ -166,8 +167,8 @@ async fn settled(running: &mut Running, case: &Case, count: u64) -> Result<()> {
             return Ok(());
         }
         running.check()?;
-        ensure!(started.elapsed() < PATIENCE, "only {settled} events of {count} are settled");
-        sleep(LOOK).await;
+        ensure!(started.elapsed() < DRAIN_TIMEOUT, "only {settled} events of {count} are settled");
+        sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -183,16 +184,16 @@ async fn ages(
     let mut running = Running::on(&args.common.ordain, case.home.path())?;
     while !case.is_consumed().await? {
         running.check()?;
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
     let watch = Watch::start(rabbit).await?;
-    let (cold, warm) = load.split((args.rate * COLD) as usize);
+    let (cold, warm) = load.split((args.rate * WARMUP_S) as usize);
     case.pace(&load, cold, args.rate).await?;
     watch.begin();
     let reached = case.pace(&load, warm, args.rate).await?;
-    // The age of an event begins at its publication, so ages do not show that the load was published too slowly.
+    // The age of an event begins at its publication, so the ages would not reveal a load that was published too slowly.
     ensure!(reached > 0.95 * args.rate, "{name}: only {reached:.0} events/s were published");
-    watch.until(load.messages(), PATIENCE).await?;
+    watch.until(load.messages(), DRAIN_TIMEOUT).await?;
     let ages = watch.end()?;
     if let Some(missing) = missing {
         case.pace(&load, &[missing], args.rate).await?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 /// Interval between two checks of a process, and of its peak memory.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Number of ticks per second. `/proc` counts processor time in these ticks on every Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -27,11 +27,11 @@ pub(crate) fn measure(command: &mut Command) -> Result<Usage> {
     let mut peak_mib = 0.0;
     let mut cpu_seconds = 0.0;
     // The processor time of an ended process can be read until its parent waits for the process.
-    while let Some(state) = look(&child, &mut cpu_seconds)
+    while let Some(state) = process_state(&child, &mut cpu_seconds)
         && state != 'Z'
     {
         peak_mib = peak(child.id()).unwrap_or(peak_mib);
-        sleep(LOOK);
+        sleep(POLL_INTERVAL);
     }
     let seconds = started.elapsed().as_secs_f64();
     let status = child.wait()?;
@@ -40,7 +40,7 @@ pub(crate) fn measure(command: &mut Command) -> Result<Usage> {
 }
 
 /// Returns the process's state, and stores its processor time so far in `cpu_seconds`.
-fn look(child: &Child, cpu_seconds: &mut f64) -> Option<char> {
+fn process_state(child: &Child, cpu_seconds: &mut f64) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
     *cpu_seconds = cpu_of(&stat)?;
     // The name of the process is in parentheses, and may itself contain parentheses.

@@ -157,7 +157,7 @@ impl Report {
         for row in &self.rows {
             print!("{:<24}", row.side);
             for (_, figure) in &columns {
-                print!("{:>15}", figure(row).map_or_else(|| "-".to_owned(), shown));
+                print!("{:>15}", figure(row).map_or_else(|| "-".to_owned(), format_figure));
             }
             println!();
         }
@@ -171,7 +171,7 @@ impl Report {
     }
 }
 
-fn shown(figure: f64) -> String {
+fn format_figure(figure: f64) -> String {
     if figure >= 100.0 { format!("{figure:.0}") } else { format!("{figure:.2}") }
 }
 

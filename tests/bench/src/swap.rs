@@ -32,13 +32,13 @@ use crate::report::{Report, Row};
 use crate::sides::{Sides, medians};
 
 /// Seconds at the start of a load that are not measured.
-const COLD: f64 = 2.0;
+const WARMUP_S: f64 = 2.0;
 /// Seconds of the load for each swap.
-const EACH: f64 = 6.0;
+const LOAD_PER_SWAP_S: f64 = 6.0;
 /// Time limit for the start of the host, and for the last messages.
-const PATIENCE: Duration = Duration::from_secs(30);
+const HOST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval between two requests for the running version.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
 pub(crate) struct SwapArgs {
@@ -95,10 +95,10 @@ async fn measure(
     let plugins = Plugins::new(&common.plugins, *functions)?;
     let case = fleet::case(plugins.dir.path(), rabbit).await?;
     let host = Host::start(common, case).await?;
-    let seconds = COLD + *swaps as f64 * EACH;
+    let seconds = WARMUP_S + *swaps as f64 * LOAD_PER_SWAP_S;
     let load = Load::new(Keys::Many, (rate * seconds) as usize, "emit");
     let watch = Watch::start(rabbit).await?;
-    let (cold, warm) = load.split((rate * COLD) as usize);
+    let (cold, warm) = load.split((rate * WARMUP_S) as usize);
     host.case.pace(&load, cold, rate).await?;
     let before = host.cpu()?;
     watch.begin();
@@ -112,9 +112,10 @@ async fn measure(
                 plugins.remove(number)?;
                 host.until_runs("probe@1.0.0", &mut seen).await?;
             }
-            seen.look(&host).await?;
+            seen.check_rollouts(&host).await?;
             // The swaps are spread evenly over the load.
-            let due = started + Duration::from_secs_f64(2.0 * EACH * (number + 1) as f64);
+            let due =
+                started + Duration::from_secs_f64(2.0 * LOAD_PER_SWAP_S * (number + 1) as f64);
             tokio::time::sleep_until(due.into()).await;
         }
         let took = started.elapsed().as_secs_f64();
@@ -122,14 +123,14 @@ async fn measure(
         Ok(seen)
     };
     let (reached, seen) = tokio::try_join!(host.case.pace(&load, warm, rate), swapping)?;
-    // The age of an event begins at its publication, so ages do not show that the load was published too slowly.
+    // The age of an event begins at its publication, so the ages would not reveal a load that was published too slowly.
     ensure!(reached > 0.95 * rate, "{name}: only {reached:.0} events/s were published");
-    watch.until(load.deliveries.len(), PATIENCE).await?;
+    watch.until(load.deliveries.len(), HOST_TIMEOUT).await?;
     let used = host.cpu()? - before;
     let peak_mib = peak(host.running.id());
     let decisions = seen.of_generations.len();
     ensure!(decisions == if is_swapped { swaps / 2 * 2 + 1 } else { 1 }, "{decisions} decisions");
-    ensure!(watch.again() == 0, "{} messages arrived again", watch.again());
+    ensure!(watch.repeats() == 0, "{} messages arrived again", watch.repeats());
     host.failed_nothing().await?;
     let ages = watch.end()?;
     ensure!(ages.len() >= warm.len(), "{name}: {} messages of {}", ages.len(), warm.len());
@@ -162,8 +163,8 @@ impl Host {
         let started = Instant::now();
         while !case.is_consumed().await? {
             running.check()?;
-            ensure!(started.elapsed() < PATIENCE, "not all queues have a consumer");
-            tokio::time::sleep(LOOK).await;
+            ensure!(started.elapsed() < HOST_TIMEOUT, "not all queues have a consumer");
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         let port = case.admin;
         Ok(Self { case, running, port })
@@ -186,8 +187,8 @@ impl Host {
             if stream["handler"] == version && stream["missing"].is_null() {
                 return Ok(());
             }
-            ensure!(started.elapsed() < PATIENCE, "version {version} does not run: {stream}");
-            tokio::time::sleep(LOOK).await;
+            ensure!(started.elapsed() < HOST_TIMEOUT, "version {version} does not run: {stream}");
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -220,7 +221,7 @@ impl Versions {
     }
 
     /// Inspects some keys. The number of a key's rollout must never fall.
-    async fn look(&mut self, host: &Host) -> Result<()> {
+    async fn check_rollouts(&mut self, host: &Host) -> Result<()> {
         let keys = admin::get(host.port, "/v1/streams/bench/keys?limit=100").await?;
         let keys: Value = serde_json::from_str(&keys)?;
         for key in keys["keys"].as_array().context("keys")? {
@@ -270,8 +271,9 @@ impl Plugins {
 /// Returns a module of many functions, each of which returns a number. The first function returns `first`, so that no
 /// two modules are the same.
 fn module(functions: u32, first: u32) -> Module {
-    let (mut types, mut all, mut code) =
-        (TypeSection::new(), FunctionSection::new(), CodeSection::new());
+    let mut types = TypeSection::new();
+    let mut all = FunctionSection::new();
+    let mut code = CodeSection::new();
     types.ty().function([], [ValType::I32]);
     for at in 0..functions {
         all.function(0);

@@ -1,4 +1,4 @@
-//! Bytes that producers, servers, people and other processes send.
+//! Fuzz targets for the bytes that producers, servers, people and other processes send.
 
 use std::path::Path;
 
@@ -24,15 +24,15 @@ use ordain_store_redis as redis;
 
 use super::judge;
 
-/// Largest number of events of a body.
+/// Largest number of events in a request body.
 const BODY_EVENTS: usize = 10_000;
 const EVENT_SIZE: usize = 1 << 20;
-/// The usual limit of an event's size, and a limit that a fuzzed event can exceed.
+/// Two limits of an event's size: the usual limit, and a limit so low that a fuzzed event can exceed it.
 const SIZES: [usize; 2] = [EVENT_SIZE, 256];
 const ORDERINGS: [OrderingMode; 2] = [OrderingMode::Sequenced, OrderingMode::Fifo];
 
-/// Largest size of an error message, in bytes: the text of the message, and the quoted part of the input.
-const WORDS: usize = 8 << 10;
+/// Largest size of an error message in bytes, including the part of the input that the message quotes.
+const ERROR_LIMIT_BYTES: usize = 8 << 10;
 
 /// Checks that the data of an event is within its limit.
 fn judge_size(event: &Event, limit: usize) {
@@ -40,7 +40,11 @@ fn judge_size(event: &Event, limit: usize) {
 }
 
 fn judge_error(error: &DecodeError) {
-    assert!((1..=WORDS).contains(&error.message.len()), "{} bytes", error.message.len());
+    assert!(
+        (1..=ERROR_LIMIT_BYTES).contains(&error.message.len()),
+        "{} bytes",
+        error.message.len()
+    );
 }
 
 /// Reads a line of a file or an event of a request body, writes the event as a message, and reads the message again.
@@ -78,7 +82,7 @@ fn is_read_again(event: &Event) {
     let message = OutboxMessage { key: "k".into(), incarnation: 1, emitted };
     let mut line = Vec::new();
     encode("orders", &message, event.sequence(), &mut line);
-    // The written bytes may be longer than the read bytes, because data that is not JSON becomes base64.
+    // The written bytes may be longer than the read bytes, because the encoder writes data that is not JSON as base64.
     let decoder = EventDecoder { ordering: OrderingMode::Sequenced, event_size: 8 * EVENT_SIZE };
     let again = decoder.decode(&line).expect("the written bytes can be read");
     assert_eq!(
@@ -92,7 +96,7 @@ fn is_read_again(event: &Event) {
         headers
     };
     assert_eq!(sorted(&again), sorted(event));
-    // Data that came as base64 may be JSON with white space, which the first writing removes.
+    // If the read bytes had JSON as base64, the encoder wrote the JSON itself, without its white space.
     let tight = std::str::from_utf8(event.data()).ok().and_then(|text| compact(text).ok());
     let tight = tight.as_ref().map(|text| text.as_bytes());
     assert!(again.data() == event.data() || Some(again.data()) == tight, "the data");
@@ -160,7 +164,7 @@ pub fn config(bytes: &[u8]) {
         Err(error) => {
             assert!(!error.problems.is_empty(), "an error has a problem");
             for problem in &error.problems {
-                // If something is missing at the end of the file, the line may be the empty one after the last line
+                // If a field is missing at the end of the file, the problem may name the empty line after the last line
                 // end.
                 assert!(problem.line <= text.split('\n').count(), "{problem:?}");
                 assert!(!problem.message.is_empty(), "{problem:?}");
@@ -202,9 +206,9 @@ pub fn text(bytes: &[u8]) {
 /// Reads keys of the tables of an embedded store, and the record of a queue.
 fn places(place: &[u8]) {
     use embedded::keys::{
-        split_due, split_fence, split_job, split_letter, split_stream, split_timed,
+        split_due, split_fence, split_key_record, split_letter, split_stream, split_timed,
     };
-    drop((split_stream(place), split_job(place), split_letter(place), split_fence(place)));
+    drop((split_stream(place), split_key_record(place), split_letter(place), split_fence(place)));
     drop((split_due(&place[..place.len().min(4)], place), split_timed(place)));
     if let Ok(queue) = embedded::queue::QueueRecord::decode(Some(place)) {
         drop(queue.encode());

@@ -1,5 +1,5 @@
-//! The targets of the fuzzer. For each place where bytes from outside become values, a target checks properties that
-//! must hold for all bytes. The fuzzer itself checks that no target panics.
+//! The targets of the fuzzer. Each target gives arbitrary bytes to Ordain's decoders for one kind of data, and checks
+//! properties that must hold for all bytes. The fuzzer itself checks that no target panics.
 //!
 //! `fuzz/` makes a program of each target, and `cargo xtask fuzz` runs these programs. The test below runs each target
 //! on its files in `fuzz/corpus`: the initial inputs, and every input that ever made the target fail.

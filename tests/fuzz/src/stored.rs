@@ -1,4 +1,5 @@
-//! Bytes that stores return, which may be arbitrary after a crash, a bad disk or a write of another program.
+//! Fuzz targets for the bytes that stores return. After a crash, a disk error or a write of another program, these
+//! bytes may be arbitrary.
 
 use bytes::Bytes;
 use ordain_core::{Event, Message};
@@ -10,8 +11,8 @@ use ordain_store::codec::{
     encode_retained, letter_time, put_letter_place, split_letter_place, take_over,
 };
 
-/// Reads an event or a message in the core's packed form. If the bytes are valid, checks that the written value is the
-/// same when it is read again.
+/// Reads an event or a message in the core's packed form. If the bytes are valid, writes the value, reads it again, and
+/// checks that it is the same.
 pub fn packed(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
     if let Ok(event) = Event::decode(bytes.clone()) {
@@ -93,7 +94,7 @@ fn job(bytes: &[u8]) {
         encode_key_record(&view.to_key_record(), 1, &mut out);
         out
     };
-    // Writing a record sets its unset times, so only a record that was written twice stays the same.
+    // The first write sets the record's unset times and so may change the record. The second write must not change it.
     let out = written(&view);
     let again = KeyRecordView::parse(&out).expect("the written bytes can be read");
     let set = written(&again);

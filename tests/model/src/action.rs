@@ -3,8 +3,8 @@
 use crate::lane::Load;
 use crate::owner::Phase;
 use crate::store::Entry;
-use crate::world::{Place, World};
-use crate::{Fault, Part, Scope};
+use crate::world::{DeliveryState, World};
+use crate::{Fault, Scope, StorePart};
 
 /// A step of a run. In a step of an owner, the first number identifies the owner. The second number, if any, is a
 /// shard, a key or a position in the queue.
@@ -32,9 +32,9 @@ pub enum Action {
     Answer(usize, usize),
     /// The owner sends its commit again. One of the two copies may arrive at any later time
     /// ([`Action::LateCommit`]).
-    Again(usize, usize),
+    Resend(usize, usize),
     /// The owner removes a lane from memory.
-    Leave(usize, u8),
+    Evict(usize, u8),
     /// The owner publishes the next entry of a shard's outbox.
     Publish(usize, usize),
     /// The store removes the owner's published entries from a shard's outbox.
@@ -43,20 +43,20 @@ pub enum Action {
     /// lease.
     Release(usize),
     /// The broker takes back the owner's deliveries; the owner does not notice.
-    Cut(usize),
-    /// The extra copy of a commit arrives ([`Action::Again`]); no owner waits for the answer.
+    Disconnect(usize),
+    /// The extra copy of a commit arrives ([`Action::Resend`]); no owner waits for the answer.
     LateCommit(usize),
     /// A request of this partition to load this key arrives so late that no owner waits for the answer.
     LateLoad(u8, u8),
     /// The present state of the store becomes the state that the store may go back to.
-    Keep,
+    Remember,
     /// A part of the store goes back.
-    GoBack(Part),
+    GoBack(StorePart),
 }
 
 impl World {
     pub(crate) fn actions(&self, scope: &Scope, actions: &mut Vec<Action>) {
-        if self.found.broken.is_some() {
+        if self.findings.broken.is_some() {
             return;
         }
         for id in 0..self.owners.len() {
@@ -69,14 +69,14 @@ impl World {
             }
         }
         actions.extend((0..self.late_commits.len()).map(Action::LateCommit));
-        for (partition, keys) in (0..).zip(&self.asked) {
+        for (partition, keys) in (0..).zip(&self.requested_loads) {
             let moves = |key: &u8| self.would_take_over(scope, partition, *key) == Some(true);
             actions.extend(keys.iter().filter(moves).map(|key| Action::LateLoad(partition, key)));
         }
         match &self.earlier {
-            None if !self.left.goes_back.is_empty() => actions.push(Action::Keep),
+            None if !self.remaining.goes_back.is_empty() => actions.push(Action::Remember),
             Some(earlier) if *earlier != self.store => {
-                actions.extend(self.left.goes_back.iter().copied().map(Action::GoBack));
+                actions.extend(self.remaining.goes_back.iter().copied().map(Action::GoBack));
             }
             _ => {}
         }
@@ -92,22 +92,23 @@ impl World {
     pub(crate) fn actions_of(&self, scope: &Scope, id: usize, actions: &mut Vec<Action>) {
         let owner = &self.owners[id];
         let partition = scope.leases[id];
-        for (shard, side) in owner.sides.iter().enumerate() {
-            if !side.claimed {
+        for (shard, shard_state) in owner.shards.iter().enumerate() {
+            if !shard_state.claimed {
                 actions.push(Action::Claim(id, shard));
             }
         }
-        if owner.has_claimed_all() && !owner.cut {
-            let ready = |place: &usize| {
-                self.queue[*place] == Place::Ready && scope.queue[*place].partition == partition
+        if owner.has_claimed_all() && !owner.is_disconnected {
+            let ready = |position: &usize| {
+                self.queue[*position] == DeliveryState::Ready
+                    && scope.queue[*position].partition == partition
             };
             let next = (0..self.queue.len()).find(ready);
-            actions.extend(next.map(|place| Action::Deliver(id, place as u8)));
+            actions.extend(next.map(|position| Action::Deliver(id, position as u8)));
         }
         for key in 0..scope.keys {
             self.lane_actions(scope, id, key, actions);
         }
-        for shard in 0..owner.sides.len() {
+        for shard in 0..owner.shards.len() {
             self.commit_actions(scope, id, shard, actions);
             self.outbox_actions(scope, id, shard, actions);
         }
@@ -115,15 +116,15 @@ impl World {
             if owner.may_release() {
                 actions.push(Action::Release(id));
             }
-            if !owner.taken.is_empty() {
-                actions.push(Action::Cut(id));
+            if !owner.unacknowledged.is_empty() {
+                actions.push(Action::Disconnect(id));
             }
         }
     }
 
     fn lane_actions(&self, scope: &Scope, id: usize, key: u8, actions: &mut Vec<Action>) {
         let owner = &self.owners[id];
-        if self.wants_load(scope, id, key)
+        if self.needs_load(scope, id, key)
             && self.would_take_over(scope, scope.leases[id], key).is_some()
         {
             actions.push(Action::Load(id, key));
@@ -135,17 +136,17 @@ impl World {
         if lane.is_runnable() && lane.ahead() < scope.run_ahead {
             actions.push(Action::Run(id, key));
         }
-        if scope.leaves && owner.may_leave(scope, key) {
-            actions.push(Action::Leave(id, key));
+        if scope.evicts_lanes && owner.may_evict(scope, key) {
+            actions.push(Action::Evict(id, key));
         }
     }
 
     fn commit_actions(&self, scope: &Scope, id: usize, shard: usize, actions: &mut Vec<Action>) {
         let owner = &self.owners[id];
-        if owner.sides[shard].in_flight.is_some() {
+        if owner.shards[shard].in_flight.is_some() {
             actions.extend([Action::Arrive(id, shard), Action::Answer(id, shard)]);
-            if self.left.late_commits > 0 {
-                actions.push(Action::Again(id, shard));
+            if self.remaining.late_commits > 0 {
+                actions.push(Action::Resend(id, shard));
             }
             return;
         }
@@ -160,7 +161,7 @@ impl World {
     }
 
     fn outbox_actions(&self, scope: &Scope, id: usize, shard: usize, actions: &mut Vec<Action>) {
-        if !self.owners[id].sides[shard].outbox.is_empty() {
+        if !self.owners[id].shards[shard].outbox.is_empty() {
             actions.push(Action::Publish(id, shard));
         }
         if !self.removable(scope, id, shard).is_empty() {
@@ -176,30 +177,30 @@ impl World {
         if claim != owner.claim && !scope.is(Fault::RemoveWithoutClaim) {
             return Vec::new();
         }
-        let published = owner.sides[shard].published;
+        let published = owner.shards[shard].published;
         let gone = |entry: &&Entry| entry.number <= published || scope.is(Fault::RemoveUnpublished);
         self.store.shards[shard].outbox[partition].iter().filter(gone).copied().collect()
     }
 
     /// Returns whether an owner has a reason to load a key.
-    pub(crate) fn wants_load(&self, scope: &Scope, id: usize, key: u8) -> bool {
-        let due = self.store.job(scope, key).and_then(|job| job.due);
-        self.owners[id].wants_load(scope, key, due == Some(scope.leases[id]))
+    pub(crate) fn needs_load(&self, scope: &Scope, id: usize, key: u8) -> bool {
+        let due = self.store.record(scope, key).and_then(|record| record.due);
+        self.owners[id].needs_load(scope, key, due == Some(scope.leases[id]))
     }
 
     /// Returns whether a step is progress for its owner. A load is progress only if it changes the lane. A step that
     /// only releases or repeats something is no progress.
-    pub(crate) fn gets_on(&self, scope: &Scope, action: Action) -> bool {
+    pub(crate) fn makes_progress(&self, scope: &Scope, action: Action) -> bool {
         match action {
             Action::Load(id, key) => {
-                let job = self.store.job(scope, key);
-                self.owners[id].lane(key).is_none_or(|lane| lane.would_learn(job))
+                let record = self.store.record(scope, key);
+                self.owners[id].lane(key).is_none_or(|lane| lane.would_change(record))
             }
-            Action::Leave(..)
+            Action::Evict(..)
             | Action::Release(_)
-            | Action::Cut(_)
+            | Action::Disconnect(_)
             | Action::Arrive(..)
-            | Action::Again(..) => false,
+            | Action::Resend(..) => false,
             _ => true,
         }
     }
@@ -207,9 +208,9 @@ impl World {
     /// Returns whether a load for this partition takes the key over from another partition. Returns `None` if the
     /// scope allows no further take-over of the key.
     pub(crate) fn would_take_over(&self, scope: &Scope, partition: u8, key: u8) -> Option<bool> {
-        match self.store.job(scope, key) {
-            Some(job) if job.partition != partition => {
-                (job.take_overs < scope.take_overs).then_some(true)
+        match self.store.record(scope, key) {
+            Some(record) if record.partition != partition => {
+                (record.take_overs < scope.take_overs).then_some(true)
             }
             _ => Some(false),
         }

@@ -2,8 +2,7 @@
 //! one shard to a shard of the destination, which numbers them. A checker walks through all runs of small scopes, and
 //! the simulator plays long random runs. The owner remembers its sent messages, and chooses the messages to send again,
 //! with the product's own code ([`PublishHistory`](ordain_core::PublishHistory)). All other code is written from the
-//! protocol alone. In names, to *give* means to send to the destination, and a *part* is the message at one outbox
-//! position.
+//! protocol alone. A *chunk* is the message at one outbox position.
 
 mod destination;
 mod outcome;
@@ -12,7 +11,7 @@ mod world;
 
 use stateright::{Model, Property};
 
-pub use outcome::{ChainBroken, ChainSeen};
+pub use outcome::{ChainCounts, ChainViolation};
 pub use world::ChainWorld;
 
 /// The limits of a run: the number of steps of each kind, and the fault.
@@ -21,11 +20,11 @@ pub struct ChainScope {
     /// Number of commits that put messages into the outbox. Each commit has one or two messages.
     pub commits: u64,
     /// Number of messages from another producer.
-    pub others: usize,
-    /// Shards that may go back. In one step, the shards of one element go back.
-    pub places: Vec<ChainPlaces>,
+    pub other_messages: usize,
+    /// The choices for one step back: the shards of one element go back together.
+    pub rollback_choices: Vec<ChainShards>,
     /// Number of times that shards go back.
-    pub rewinds: u64,
+    pub rollbacks: u64,
     /// Number of times that the process ends and another process starts.
     pub restarts: u64,
     /// Number of sent messages that the owner may have forgotten because memory had no room for them.
@@ -38,7 +37,7 @@ pub struct ChainScope {
 
 /// The shards that go back in time in one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChainPlaces {
+pub enum ChainShards {
     /// The shard with the outbox.
     Source,
     /// The shard that numbers the messages.
@@ -54,38 +53,38 @@ pub enum ChainFault {
     /// messages.
     CommitsAreNotAwaited,
     /// An owner does not repeat the messages that the destination has lost.
-    LostPartsAreDropped,
+    LostMessagesAreDropped,
     /// An owner sends lost messages again, but does not request their old numbers.
-    LostPartsGetNewNumbers,
+    LostMessagesGetNewNumbers,
     /// The owner forgets its newest sent message instead of its oldest.
     NewestIsForgotten,
     /// An owner never checks that the destination still has the messages that the owner sent.
     NothingIsChecked,
-    /// A call does not name the last outbox position that the destination answered.
-    NoPlaceIsNamed,
-    /// The destination ignores the last answered outbox position that a call names, so the destination cannot notice
+    /// A call does not name the outbox position of the last message that the destination has confirmed.
+    NoPositionIsNamed,
+    /// The destination ignores the last confirmed outbox position that a call names, so the destination cannot notice
     /// that it has gone back.
     DestinationComparesNothing,
     /// The destination gives a message a number that another message has.
-    TakenNumbersAreGiven,
+    TakenNumbersAreAssigned,
     /// The destination gives a message a lower number than it gave to an earlier message of the same call.
     NumbersGoBack,
-    /// A call requests for its messages lower numbers than the messages of an earlier call have.
+    /// A call requests lower numbers for its messages than the messages of an earlier call have.
     LaterNumbersGoBack,
     /// The destination does not remember the messages that it has numbered.
-    NothingIsKnown,
+    NothingIsRemembered,
     /// The removal of sent messages from the outbox counts as durable before the store has confirmed it.
     DoneBeforeDurable,
-    /// An owner reports messages as done although it still has to send them again, so that the destination forgets
-    /// them.
-    LostPartsAreDone,
+    /// An owner reports messages as done although it still has to send them again. The destination then forgets these
+    /// messages.
+    LostMessagesAreDone,
     /// An owner repeats lost commits, but does not remove their sent messages from the outbox again.
-    RepeatedCommitsAreNotMarked,
+    RepeatedMessagesAreNotRemoved,
     /// The destination does not forget messages of commits that the outbox has lost.
-    LostCommitsStayKnown,
+    LostCommitsAreRemembered,
     /// The destination forgets messages of lost commits only if their call had no other messages.
     LostCommitsStayInMixedBlocks,
-    /// The destination treats the messages of a repeated call that arrives late as new messages.
+    /// A repeated call arrives late, and the destination treats its messages as new messages.
     LateCallsAreNew,
     /// The destination accepts messages of an older owner.
     OlderOwnerIsAccepted,
@@ -95,20 +94,20 @@ impl ChainFault {
     /// All faults.
     pub const ALL: [Self; 18] = [
         Self::CommitsAreNotAwaited,
-        Self::LostPartsAreDropped,
-        Self::LostPartsGetNewNumbers,
+        Self::LostMessagesAreDropped,
+        Self::LostMessagesGetNewNumbers,
         Self::NewestIsForgotten,
         Self::NothingIsChecked,
-        Self::NoPlaceIsNamed,
+        Self::NoPositionIsNamed,
         Self::DestinationComparesNothing,
-        Self::TakenNumbersAreGiven,
+        Self::TakenNumbersAreAssigned,
         Self::NumbersGoBack,
         Self::LaterNumbersGoBack,
-        Self::NothingIsKnown,
+        Self::NothingIsRemembered,
         Self::DoneBeforeDurable,
-        Self::LostPartsAreDone,
-        Self::RepeatedCommitsAreNotMarked,
-        Self::LostCommitsStayKnown,
+        Self::LostMessagesAreDone,
+        Self::RepeatedMessagesAreNotRemoved,
+        Self::LostCommitsAreRemembered,
         Self::LostCommitsStayInMixedBlocks,
         Self::LateCallsAreNew,
         Self::OlderOwnerIsAccepted,
@@ -123,15 +122,15 @@ pub enum ChainStep {
     /// The owner finds that the store lacks commits, and repeats them.
     Repeat,
     /// The owner sends at most this number of messages.
-    Give(usize),
+    Send(usize),
     /// The owner sends all waiting messages, and the answer is lost.
-    GiveUnanswered,
+    SendUnanswered,
     /// The call whose answer was lost arrives a second time.
     ArriveLate,
     /// If the destination may have gone back, the owner checks that the destination has all sent messages.
     Check,
     /// The owner removes the sent messages from the outbox.
-    Mark,
+    RemoveSent,
     /// The owner forgets its oldest sent message, because memory has no room for it.
     Forget,
     /// This number of milliseconds passes.
@@ -139,17 +138,17 @@ pub enum ChainStep {
     /// The other producer sends a new message.
     Other,
     /// The other producer sends its lost messages again, and requests their old numbers.
-    OtherAgain,
+    OtherResend,
     /// The present state of the shards becomes a state that they may go back to.
     Remember,
     /// Shards go back to the remembered state with this index.
-    GoBack(ChainPlaces, usize),
+    GoBack(ChainShards, usize),
     /// The process ends, and another process starts.
     Restart,
 }
 
 /// Number of moments that the shards may go back to, including the beginning.
-const REMEMBERED: usize = 2;
+const STATE_LIMIT: usize = 2;
 
 impl Model for ChainScope {
     type State = ChainWorld;
@@ -168,23 +167,24 @@ impl Model for ChainScope {
         }
         steps.extend([
             ChainStep::Repeat,
-            ChainStep::Give(1),
-            ChainStep::Give(usize::MAX),
+            ChainStep::Send(1),
+            ChainStep::Send(usize::MAX),
             ChainStep::Check,
-            ChainStep::Mark,
+            ChainStep::RemoveSent,
         ]);
         if self.loses_answers {
-            steps.extend([ChainStep::GiveUnanswered, ChainStep::ArriveLate]);
+            steps.extend([ChainStep::SendUnanswered, ChainStep::ArriveLate]);
         }
-        if self.others > 0 {
-            steps.push(ChainStep::OtherAgain);
-            steps.extend((world.others() < self.others).then_some(ChainStep::Other));
+        if self.other_messages > 0 {
+            steps.push(ChainStep::OtherResend);
+            steps
+                .extend((world.other_messages() < self.other_messages).then_some(ChainStep::Other));
         }
         steps.extend((world.forgotten() < self.forgotten).then_some(ChainStep::Forget));
-        if world.rewinds() < self.rewinds {
-            steps.extend((world.past() < REMEMBERED).then_some(ChainStep::Remember));
-            for place in &self.places {
-                steps.extend((0..world.past()).map(|to| ChainStep::GoBack(*place, to)));
+        if world.rollbacks() < self.rollbacks {
+            steps.extend((world.past() < STATE_LIMIT).then_some(ChainStep::Remember));
+            for shards in &self.rollback_choices {
+                steps.extend((0..world.past()).map(|to| ChainStep::GoBack(*shards, to)));
             }
         }
         steps.extend((world.restarts() < self.restarts).then_some(ChainStep::Restart));
@@ -199,27 +199,27 @@ impl Model for ChainScope {
     fn properties(&self) -> Vec<Property<Self>> {
         macro_rules! never {
             ($broken:ident) => {
-                Property::always(ChainBroken::$broken.rule(), |_: &Self, world: &ChainWorld| {
-                    world.broken() != Some(ChainBroken::$broken)
-                        && world.broken_at_rest() != Some(ChainBroken::$broken)
+                Property::always(ChainViolation::$broken.rule(), |_: &Self, world: &ChainWorld| {
+                    world.broken() != Some(ChainViolation::$broken)
+                        && world.broken_at_end() != Some(ChainViolation::$broken)
                 })
             };
         }
         vec![
             never!(Missing),
-            never!(Twice),
+            never!(Duplicated),
             never!(OutOfOrder),
-            never!(OneNumberTwice),
-            never!(AnotherMessage),
+            never!(NumberReused),
+            never!(MessageMistaken),
             never!(NumberChanged),
-            never!(WrongCount),
-            never!(WithoutCommit),
-            never!(DoneComesBack),
+            never!(WrongResendCount),
+            never!(SentWithoutCommit),
+            never!(DoneButInOutbox),
             never!(Stuck),
-            Property::sometimes(GIVEN_AGAIN, |_, world: &ChainWorld| world.seen().again > 0),
+            Property::sometimes(RESENT, |_, world: &ChainWorld| world.counts().resent > 0),
         ]
     }
 }
 
-/// The property that the runs of a scope must show. A scope without it would be too small to test anything.
-pub const GIVEN_AGAIN: &str = "a lost message is given again";
+/// A property that at least one run of a scope must show; otherwise the scope is too small to test anything.
+pub const RESENT: &str = "a lost message is sent again";

@@ -7,17 +7,17 @@ mod world;
 
 use stateright::{Model, Property};
 
-pub use world::{CheckpointBroken, CheckpointSeen, CheckpointWorld};
+pub use world::{CheckpointCounts, CheckpointViolation, CheckpointWorld};
 
 /// The limits of a run: the size of the file, the number of rare steps, and the fault.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CheckpointScope {
     /// Number of events in the file. Events with an even number are in shard 0, the others in shard 1.
     pub events: u8,
-    /// Number of events, from the beginning of the file, that become dead letters.
+    /// Number of events that become dead letters. They are the first events of the file.
     pub dead: u8,
     /// Number of times that shards go back.
-    pub rewinds: u64,
+    pub rollbacks: u64,
     /// Number of times that the owner ends and another owner claims the partition.
     pub restarts: u64,
     /// A rule that is broken on purpose.
@@ -67,7 +67,7 @@ pub enum CheckpointStep {
     Commit(u8),
     /// The owner takes an event from its dead letter. The next commit of the shard contains the effect of the event,
     /// and removes the letter.
-    TakeBack,
+    TakeLetter,
     /// The owner writes a checkpoint.
     Save,
     /// The owner finds that the store lacks commits, and repeats them.
@@ -81,7 +81,7 @@ pub enum CheckpointStep {
 }
 
 /// Number of moments that the shards may go back to, including the beginning.
-const REMEMBERED: usize = 2;
+const STATE_LIMIT: usize = 2;
 
 /// Number of shards.
 pub(crate) const SHARDS: u8 = 2;
@@ -103,12 +103,12 @@ impl Model for CheckpointScope {
             CheckpointStep::Read(1),
             CheckpointStep::Commit(0),
             CheckpointStep::Commit(1),
-            CheckpointStep::TakeBack,
+            CheckpointStep::TakeLetter,
             CheckpointStep::Save,
             CheckpointStep::Repeat,
         ]);
-        if world.rewinds() < self.rewinds {
-            steps.extend((world.past() < REMEMBERED).then_some(CheckpointStep::Remember));
+        if world.rollbacks() < self.rollbacks {
+            steps.extend((world.past() < STATE_LIMIT).then_some(CheckpointStep::Remember));
             for shard in [None, Some(0), Some(1)] {
                 steps.extend((0..world.past()).map(|to| CheckpointStep::GoBack(shard, to)));
             }
@@ -126,9 +126,9 @@ impl Model for CheckpointScope {
         macro_rules! never {
             ($broken:ident) => {
                 Property::always(
-                    CheckpointBroken::$broken.rule(),
+                    CheckpointViolation::$broken.rule(),
                     |_: &Self, world: &CheckpointWorld| {
-                        world.broken_at_rest() != Some(CheckpointBroken::$broken)
+                        world.broken_at_end() != Some(CheckpointViolation::$broken)
                     },
                 )
             };
@@ -136,12 +136,12 @@ impl Model for CheckpointScope {
         vec![
             never!(Missing),
             never!(NoLetter),
-            never!(Twice),
+            never!(Duplicated),
             never!(Stuck),
-            Property::sometimes(READ_AGAIN, |_, world: &CheckpointWorld| world.seen().again > 0),
+            Property::sometimes(READ_AGAIN, |_, world: &CheckpointWorld| world.counts().reread > 0),
         ]
     }
 }
 
-/// The property that the runs of a scope must show. A scope without it would be too small to test anything.
+/// A property that at least one run of a scope must show; otherwise the scope is too small to test anything.
 pub const READ_AGAIN: &str = "a file is read again from its beginning";

@@ -26,26 +26,26 @@ use stateright::{Model, Property};
 
 pub use action::Action;
 pub use chain::{
-    ChainBroken, ChainFault, ChainPlaces, ChainScope, ChainSeen, ChainStep, ChainWorld, GIVEN_AGAIN,
+    ChainCounts, ChainFault, ChainScope, ChainShards, ChainStep, ChainViolation, ChainWorld, RESENT,
 };
 pub use checkpoint::{
-    CheckpointBroken, CheckpointFault, CheckpointScope, CheckpointSeen, CheckpointStep,
+    CheckpointCounts, CheckpointFault, CheckpointScope, CheckpointStep, CheckpointViolation,
     CheckpointWorld, READ_AGAIN,
 };
 pub use producer::{
-    ProducerBroken, ProducerFault, ProducerScope, ProducerSeen, ProducerStep, ProducerWorld,
+    ProducerCounts, ProducerFault, ProducerScope, ProducerStep, ProducerViolation, ProducerWorld,
     WRITTEN_AGAIN,
 };
 pub use queue::{
-    CALL_REPEATED, COUNTED_ELSEWHERE, ENTRY_LOST, PART_WRITTEN_AGAIN, PUBLISHED_AND_LOST,
-    QueueBroken, QueueFault, QueueScope, QueueSeen, QueueStep, QueueWorld,
+    CALL_REPEATED, COUNTED_WITHOUT_READER, ENTRY_LOST, PART_WRITTEN_AGAIN, PUBLISHED_AND_LOST,
+    QueueCounts, QueueFault, QueueScope, QueueStep, QueueViolation, QueueWorld,
 };
 pub use rollout::{
-    NUMBER_REPEATED, RolloutBroken, RolloutFault, RolloutScope, RolloutSeen, RolloutStep,
+    NUMBER_REPEATED, RolloutCounts, RolloutFault, RolloutScope, RolloutStep, RolloutViolation,
     RolloutWorld,
 };
-pub use sharing::{Fleet, Move, Sharing, SharingFault};
-pub use walk::{PlayedRun, breaks, play, walk};
+pub use sharing::{Fleet, SharingFault, SharingStep, SharingWorld};
+pub use walk::{PlayedRun, all_are_tested, breaks, play, walk};
 pub use world::World;
 
 /// An event in a queue of the broker.
@@ -61,7 +61,7 @@ pub struct Event {
 
 /// A part of the store that may go back to an earlier state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum StorePart {
     /// The leases and every shard.
     All,
     /// The leases, which may be on another server than the shards.
@@ -91,11 +91,11 @@ pub struct Scope {
     /// Number of commits that arrive a second time, so late that no owner waits for the answer.
     pub late_commits: u8,
     /// Parts of the store that may go back to an earlier state. A part that the list contains twice may go back twice.
-    pub goes_back: Vec<Part>,
+    pub goes_back: Vec<StorePart>,
     /// True if owners may spill events.
     pub spills: bool,
     /// True if owners may remove lanes from memory.
-    pub leaves: bool,
+    pub evicts_lanes: bool,
     /// True if settled events have messages to publish.
     pub publishes: bool,
     /// A rule that is broken on purpose.
@@ -109,7 +109,7 @@ pub enum Fault {
     CommitWithoutClaim,
     /// A claim consists of its epoch alone.
     ClaimWithoutRandom,
-    /// An owner takes its epoch from the fence when it writes its claim, not from its lease.
+    /// When an owner writes its claim, it takes the epoch from the fence instead of its lease.
     EpochFromFence,
     /// The store gives a lease the next epoch after that of the last lease, even if a fence has a higher epoch.
     EpochFromLease,
@@ -125,19 +125,19 @@ pub enum Fault {
     AnswerForgotten,
     /// The store refuses a repeated commit as if its number were wrong.
     RepeatRefused,
-    /// The store applies a commit with any number.
+    /// The store applies a commit even if its number is not the next number.
     NumberIgnored,
     /// The due index lacks a key whose next event is spilled.
     SpilledNotDue,
     /// When another partition takes a key over, the key stays in the due index of the previous partition.
     DueStays,
     /// An owner ignores a due key if the key has a lane in memory.
-    DueLeftToLane,
-    /// A lane may leave memory with state that the store lacks.
-    LeaveTooEarly,
+    DueIgnoredByLane,
+    /// An owner may remove a lane from memory although the store lacks some of the lane's state.
+    EvictTooEarly,
     /// The condition of a write does not contain the number of take-overs of the key.
     TakeOversNotCounted,
-    /// Messages are published as soon as their event is executed.
+    /// An owner publishes messages as soon as their event is executed, before the commit.
     PublishBeforeCommit,
     /// An entry leaves the outbox even if it is not published.
     RemoveUnpublished,
@@ -161,8 +161,8 @@ impl Fault {
         Self::NumberIgnored,
         Self::SpilledNotDue,
         Self::DueStays,
-        Self::DueLeftToLane,
-        Self::LeaveTooEarly,
+        Self::DueIgnoredByLane,
+        Self::EvictTooEarly,
         Self::TakeOversNotCounted,
         Self::PublishBeforeCommit,
         Self::RemoveUnpublished,
@@ -183,8 +183,8 @@ impl Scope {
         usize::from(key % self.shards)
     }
 
-    pub(crate) fn event(&self, place: u8) -> Event {
-        self.queue[usize::from(place)]
+    pub(crate) fn event(&self, position: u8) -> Event {
+        self.queue[usize::from(position)]
     }
 
     /// Returns whether another lease of the owner's partition follows.

@@ -2,7 +2,7 @@
 
 use crate::lane::{Lane, Load};
 use crate::set::Set;
-use crate::store::{Batch, Claim, Entry, Fence, Stamp};
+use crate::store::{Batch, Claim, CommitId, Entry, Fence};
 use crate::{Fault, Scope};
 
 /// The phase of an owner.
@@ -27,20 +27,20 @@ pub(crate) struct Owner {
     pub(crate) phase: Phase,
     pub(crate) claim: Claim,
     /// True if the connection to the broker is lost, and the owner has not noticed.
-    pub(crate) cut: bool,
+    pub(crate) is_disconnected: bool,
     /// The owner's state for each shard.
-    pub(crate) sides: Vec<Side>,
+    pub(crate) shards: Vec<OwnerShard>,
     /// The lane of each key.
     pub(crate) lanes: Vec<Option<Lane>>,
-    /// Deliveries that are not acknowledged, as positions in the queue.
-    pub(crate) taken: Set,
-    /// The unacknowledged deliveries whose event is durable.
+    /// The positions of the unacknowledged deliveries in the queue.
+    pub(crate) unacknowledged: Set,
+    /// The positions of the unacknowledged deliveries whose event is durable.
     pub(crate) finished: Set,
 }
 
 /// An owner's state for one shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Side {
+pub(crate) struct OwnerShard {
     pub(crate) claimed: bool,
     /// The number of the last commit.
     pub(crate) number: u8,
@@ -51,7 +51,7 @@ pub(crate) struct Side {
     /// The number of the last commit whose outbox entries are all published.
     pub(crate) published: u8,
     /// The last commit; only the checks of the properties read it.
-    last: Stamp,
+    last: CommitId,
 }
 
 impl Owner {
@@ -59,7 +59,7 @@ impl Owner {
         *self = Self {
             phase: Phase::Alive,
             claim,
-            sides: vec![Side::default(); usize::from(scope.shards)],
+            shards: vec![OwnerShard::default(); usize::from(scope.shards)],
             lanes: vec![None; usize::from(scope.keys)],
             ..Self::default()
         };
@@ -71,19 +71,19 @@ impl Owner {
     }
 
     pub(crate) fn has_claimed_all(&self) -> bool {
-        self.phase == Phase::Alive && self.sides.iter().all(|side| side.claimed)
+        self.phase == Phase::Alive && self.shards.iter().all(|shard_state| shard_state.claimed)
     }
 
     /// Records that the fence contains the owner's claim. The owner will also publish the entries that an earlier owner
     /// left in the outbox.
     pub(crate) fn claimed(&mut self, shard: usize, fence: &Fence, outbox: Vec<Entry>) {
-        let side = &mut self.sides[shard];
-        *side = Side {
+        let shard_state = &mut self.shards[shard];
+        *shard_state = OwnerShard {
             claimed: true,
             number: fence.number,
             last: fence.last,
             outbox,
-            ..Side::default()
+            ..OwnerShard::default()
         };
     }
 
@@ -91,59 +91,60 @@ impl Owner {
         self.lanes[usize::from(key)].as_ref()
     }
 
-    pub(crate) fn deliver(&mut self, scope: &Scope, place: u8) {
-        self.taken = self.taken.with(place);
-        let event = scope.event(place);
+    pub(crate) fn deliver(&mut self, scope: &Scope, position: u8) {
+        self.unacknowledged = self.unacknowledged.with(position);
+        let event = scope.event(position);
         // The event with sequence 1 may run without a load: the owner assumes that the key has no record yet.
         let load = if event.sequence == 1 { Load::Done } else { Load::Wanted };
         let lane = &mut self.lanes[usize::from(event.key)];
-        lane.get_or_insert_with(|| Lane::new(load)).take(event.sequence);
+        lane.get_or_insert_with(|| Lane::new(load)).accept(event.sequence);
     }
 
     /// Executes the next event of a key.
     pub(crate) fn run(&mut self, scope: &Scope, key: u8) {
         let Some(lane) = &mut self.lanes[usize::from(key)] else { return };
-        lane.done += 1;
+        lane.next_to_run += 1;
         if scope.is(Fault::AcknowledgeBeforeCommit) {
-            let done = lane.done;
-            let executed = |place: &u8| {
-                let event = scope.event(*place);
-                event.key == key && event.sequence < done
+            let next_to_run = lane.next_to_run;
+            let executed = |position: &u8| {
+                let event = scope.event(*position);
+                event.key == key && event.sequence < next_to_run
             };
-            self.finished = self.taken.iter().filter(executed).fold(self.finished, Set::with);
+            self.finished =
+                self.unacknowledged.iter().filter(executed).fold(self.finished, Set::with);
         }
     }
 
     /// Returns the next commit of a shard: the executed events, and with `spill` also the held ones.
     pub(crate) fn batch(&self, scope: &Scope, shard: usize, spill: bool) -> Option<Batch> {
-        let side = &self.sides[shard];
+        let shard_state = &self.shards[shard];
         let lanes = (0..).zip(&self.lanes).filter(|(key, _)| scope.shard_of(*key) == shard);
         let writes: Vec<_> =
             lanes.filter_map(|(key, lane)| lane.as_ref()?.write(key, spill)).collect();
-        if writes.is_empty() || side.in_flight.is_some() {
+        if writes.is_empty() || shard_state.in_flight.is_some() {
             return None;
         }
         let only_spills = writes.iter().all(|write| write.first() == write.next);
         let unfenced = scope.is(Fault::SpillWithoutFence) && only_spills;
-        let number = if unfenced { 0 } else { side.number + 1 };
-        Some(Batch { claim: self.claim, number, writes, after: side.last })
+        let number = if unfenced { 0 } else { shard_state.number + 1 };
+        Some(Batch { claim: self.claim, number, writes, previous: shard_state.last })
     }
 
     /// Records that the store applied the owner's commit, except for the writes of the `refused` keys.
     pub(crate) fn applied(&mut self, scope: &Scope, shard: usize, refused: Set) {
-        let side = &mut self.sides[shard];
-        let Some(batch) = side.in_flight.take() else { return };
+        let shard_state = &mut self.shards[shard];
+        let Some(batch) = shard_state.in_flight.take() else { return };
         if batch.number > 0 {
-            side.number = batch.number;
-            side.last = batch.stamp();
+            shard_state.number = batch.number;
+            shard_state.last = batch.commit_id();
         }
         for write in &batch.writes {
             if scope.publishes && !refused.has(write.key) {
-                side.outbox.extend(write.entry(batch.number));
+                shard_state.outbox.extend(write.entry(batch.number));
             }
             match &mut self.lanes[usize::from(write.key)] {
                 Some(lane) if refused.has(write.key) => lane.refused(),
-                Some(lane) => lane.written(write, batch.stamp()),
+                Some(lane) => lane.written(write, batch.commit_id()),
                 None => {}
             }
         }
@@ -152,48 +153,48 @@ impl Owner {
     /// Acknowledges finished deliveries, in the order of their positions, up to the first unfinished one. Returns the
     /// acknowledged positions.
     pub(crate) fn acknowledge(&mut self, scope: &Scope) -> Set {
-        let durable = |place: &u8| {
-            let event = scope.event(*place);
+        let durable = |position: &u8| {
+            let event = scope.event(*position);
             self.lane(event.key).is_some_and(|lane| lane.has(event.sequence))
         };
-        let finished = self.taken.iter().filter(durable).fold(self.finished, Set::with);
-        let places = if scope.is(Fault::AcknowledgeBeyondPrefix) {
+        let finished = self.unacknowledged.iter().filter(durable).fold(self.finished, Set::with);
+        let positions = if scope.is(Fault::AcknowledgeBeyondPrefix) {
             let last = finished.iter().last().map_or(0, |last| last + 1);
-            self.taken.without(self.taken.from(last))
+            self.unacknowledged.without(self.unacknowledged.from(last))
         } else {
-            let prefix = self.taken.iter().take_while(|place| finished.has(*place));
+            let prefix = self.unacknowledged.iter().take_while(|position| finished.has(*position));
             prefix.fold(Set::default(), Set::with)
         };
-        self.taken = self.taken.without(places);
-        self.finished = finished.without(places);
-        places
+        self.unacknowledged = self.unacknowledged.without(positions);
+        self.finished = finished.without(positions);
+        positions
     }
 
     /// Returns whether the owner may remove a lane from memory: the store has all of the lane's state, and no commit of
     /// the shard is under way.
-    pub(crate) fn may_leave(&self, scope: &Scope, key: u8) -> bool {
-        let lane = |lane: &Lane| lane.is_quiet() || scope.is(Fault::LeaveTooEarly);
-        self.sides[scope.shard_of(key)].in_flight.is_none() && self.lane(key).is_some_and(lane)
+    pub(crate) fn may_evict(&self, scope: &Scope, key: u8) -> bool {
+        let lane = |lane: &Lane| lane.is_stored() || scope.is(Fault::EvictTooEarly);
+        self.shards[scope.shard_of(key)].in_flight.is_none() && self.lane(key).is_some_and(lane)
     }
 
     /// Returns whether the owner can release its partition: no commit is under way, and all executed events are
     /// committed.
     pub(crate) fn may_release(&self) -> bool {
-        self.sides.iter().all(|side| side.in_flight.is_none())
+        self.shards.iter().all(|shard_state| shard_state.in_flight.is_none())
             && self.lanes.iter().flatten().all(|lane| lane.ahead() == 0)
     }
 
     /// Returns whether the owner must load a key record. There are four reasons: events wait for the record; the answer
     /// to an earlier load was lost; the key's next event may have come to another partition; or the key is due, and it
     /// has no lane or an idle lane.
-    pub(crate) fn wants_load(&self, scope: &Scope, key: u8, is_due: bool) -> bool {
-        let side = &self.sides[scope.shard_of(key)];
-        let due = |lane: &Lane| is_due && lane.is_idle() && !scope.is(Fault::DueLeftToLane);
-        side.claimed
+    pub(crate) fn needs_load(&self, scope: &Scope, key: u8, is_due: bool) -> bool {
+        let shard_state = &self.shards[scope.shard_of(key)];
+        let due = |lane: &Lane| is_due && lane.is_idle() && !scope.is(Fault::DueIgnoredByLane);
+        shard_state.claimed
             && match self.lane(key) {
                 None => is_due,
                 Some(lane) if lane.load == Load::Done => {
-                    side.in_flight.is_none() && (lane.waits() || due(lane))
+                    shard_state.in_flight.is_none() && (lane.waits() || due(lane))
                 }
                 Some(_) => true,
             }

@@ -1,6 +1,6 @@
-//! A model of a producer that publishes a file through a store that goes back in time. The state has the shards that
-//! number the events, a checkpoint in each shard, the producer, which may end early and start again, and another
-//! producer. A checker walks through all runs of small scopes, and the simulator plays long random runs. The producer
+//! A model of a producer that publishes a file through a store that goes back in time. The state has the shards, which
+//! number the events and each contain a checkpoint, and two producers. The producer of the file may end early and start
+//! again. A checker walks through all runs of small scopes, and the simulator plays long random runs. The producer
 //! remembers its calls with the product's own code ([`ProducerHistory`](ordain_core::ProducerHistory)). All other code
 //! is written from the protocol alone.
 
@@ -8,7 +8,7 @@ mod world;
 
 use stateright::{Model, Property};
 
-pub use world::{ProducerBroken, ProducerSeen, ProducerWorld};
+pub use world::{ProducerCounts, ProducerViolation, ProducerWorld};
 
 /// The limits of a run: the number of events, the number of rare steps, and the fault.
 #[derive(Debug, Clone, Copy, Default)]
@@ -18,9 +18,9 @@ pub struct ProducerScope {
     /// True if the producer is a program with the library, which publishes no file and therefore has no checkpoints.
     pub is_library: bool,
     /// Number of events that another producer publishes.
-    pub others: u8,
+    pub other_events: u8,
     /// Number of times that shards go back.
-    pub rewinds: u64,
+    pub rollbacks: u64,
     /// Number of times that the producer ends and starts again.
     pub restarts: u64,
     /// Number of calls that the producer forgets because memory has no room for them.
@@ -32,7 +32,8 @@ pub struct ProducerScope {
 /// A rule that is broken on purpose, to prove that the checks find broken rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProducerFault {
-    /// A call names no witness (the newest event of earlier calls to a shard; a shard without its witness went back).
+    /// A call names no witness. A witness is the newest event that earlier calls wrote to a shard; a shard that lacks
+    /// its witness has gone back.
     NoWitnessIsNamed,
     /// The producer does not write the events of lost calls again.
     NothingIsWrittenAgain,
@@ -42,16 +43,17 @@ pub enum ProducerFault {
     NewestIsForgotten,
     /// A checkpoint names no witness.
     CheckpointNamesNoWitness,
-    /// A checkpoint replaces any checkpoint of the shard, even if it is not the producer's previous one.
+    /// A new checkpoint replaces the stored checkpoint of a shard, even if the stored one is not the producer's
+    /// previous checkpoint.
     CheckpointComparesNothing,
     /// A run that continues at the checkpoints does not write its run number into them.
-    RunIsNotMarked,
+    RunNumberIsNotWritten,
     /// A run continues at the newest checkpoint instead of the oldest.
     NewestCheckpointCounts,
     /// After shards went back, a run does not continue at the oldest checkpoint.
     FileIsNotReadAgain,
     /// The store does not compare the id of a new event with the ids of the events that it has.
-    NothingIsKnown,
+    NothingIsRemembered,
 }
 
 impl ProducerFault {
@@ -63,10 +65,10 @@ impl ProducerFault {
         Self::NewestIsForgotten,
         Self::CheckpointNamesNoWitness,
         Self::CheckpointComparesNothing,
-        Self::RunIsNotMarked,
+        Self::RunNumberIsNotWritten,
         Self::NewestCheckpointCounts,
         Self::FileIsNotReadAgain,
-        Self::NothingIsKnown,
+        Self::NothingIsRemembered,
     ];
 }
 
@@ -97,7 +99,7 @@ pub enum ProducerStep {
 }
 
 /// Number of moments that the shards may go back to, including the beginning.
-const REMEMBERED: usize = 2;
+const STATE_LIMIT: usize = 2;
 
 /// Number of shards.
 pub(crate) const SHARDS: u8 = 2;
@@ -120,12 +122,12 @@ impl Model for ProducerScope {
             ProducerStep::Checkpoint,
             ProducerStep::Check,
         ]);
-        if world.others() < self.others {
+        if world.other_events() < self.other_events {
             steps.extend((0..SHARDS).map(ProducerStep::Other));
         }
         steps.extend((world.forgotten() < self.forgotten).then_some(ProducerStep::Forget));
-        if world.rewinds() < self.rewinds {
-            steps.extend((world.past() < REMEMBERED).then_some(ProducerStep::Remember));
+        if world.rollbacks() < self.rollbacks {
+            steps.extend((world.past() < STATE_LIMIT).then_some(ProducerStep::Remember));
             for shard in [None, Some(0), Some(1)] {
                 let breaks = (0..world.past()).flat_map(|to| [(to, false), (to, true)]);
                 steps.extend(breaks.map(|(to, breaks)| ProducerStep::GoBack(shard, to, breaks)));
@@ -146,24 +148,26 @@ impl Model for ProducerScope {
         macro_rules! never {
             ($broken:ident) => {
                 Property::always(
-                    ProducerBroken::$broken.rule(),
+                    ProducerViolation::$broken.rule(),
                     |_: &Self, world: &ProducerWorld| {
-                        world.broken() != Some(ProducerBroken::$broken)
-                            && world.broken_at_rest() != Some(ProducerBroken::$broken)
+                        world.broken() != Some(ProducerViolation::$broken)
+                            && world.broken_at_end() != Some(ProducerViolation::$broken)
                     },
                 )
             };
         }
         vec![
             never!(Missing),
-            never!(Twice),
+            never!(Duplicated),
             never!(OutOfOrder),
-            never!(OneNumberTwice),
+            never!(NumberReused),
             never!(Stuck),
-            Property::sometimes(WRITTEN_AGAIN, |_, world: &ProducerWorld| world.seen().again > 0),
+            Property::sometimes(WRITTEN_AGAIN, |_, world: &ProducerWorld| {
+                world.counts().rewritten > 0
+            }),
         ]
     }
 }
 
-/// The property that the runs of a scope must show. A scope without it would be too small to test anything.
+/// A property that at least one run of a scope must show; otherwise the scope is too small to test anything.
 pub const WRITTEN_AGAIN: &str = "a lost event is written again";

@@ -3,22 +3,22 @@
 use stateright::Property;
 
 use crate::owner::Phase;
-use crate::store::{Job, Shard};
-use crate::world::{Place, World};
+use crate::store::{KeyRecord, Shard};
+use crate::world::{DeliveryState, World};
 use crate::{Event, Scope};
 
 /// A broken rule, found in the step that breaks it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Broken {
-    Order,
-    NotKnown,
+pub(crate) enum Violation {
+    SettledOutOfOrder,
+    StaleWrite,
     AppliedTwice,
-    AnotherAnswered,
-    NotBuiltOn,
-    TwoOfOneEpoch,
+    WrongAnswer,
+    WrongPredecessor,
+    TwoOwnersOfOneEpoch,
     LeaseBelowClaim,
-    FencedByOlder,
-    StoppedInVain,
+    FencedWithoutNewerOwner,
+    StoppedWithoutRollback,
     PublishedUncommitted,
     PublishedOutOfOrder,
     RemovedUnpublished,
@@ -26,27 +26,27 @@ pub(crate) enum Broken {
 
 /// The losses of the store so far, and the first broken rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Found {
+pub(crate) struct Findings {
     /// True if the leases went back.
     pub(crate) lost_leases: bool,
     /// True if a shard went back.
     pub(crate) lost_commits: bool,
     /// The first broken rule.
-    pub(crate) broken: Option<Broken>,
+    pub(crate) broken: Option<Violation>,
 }
 
-impl Found {
+impl Findings {
     /// Records a broken rule. Ignores a rule that may break after the store went back: for example, an owner may have
     /// read or published commits before the store lost them.
-    pub(crate) fn note(&mut self, broken: Broken) {
-        let asked = match broken {
-            Broken::NotKnown | Broken::PublishedUncommitted => !self.lost_commits,
-            Broken::FencedByOlder | Broken::StoppedInVain => {
+    pub(crate) fn report(&mut self, broken: Violation) {
+        let applies = match broken {
+            Violation::StaleWrite | Violation::PublishedUncommitted => !self.lost_commits,
+            Violation::FencedWithoutNewerOwner | Violation::StoppedWithoutRollback => {
                 !self.lost_commits && !self.lost_leases
             }
             _ => true,
         };
-        if asked {
+        if applies {
             self.broken.get_or_insert(broken);
         }
     }
@@ -63,7 +63,7 @@ fn always() -> Vec<Property<Scope>> {
     macro_rules! never {
         ($name:literal, $broken:ident) => {
             Property::always($name, |_: &Scope, world: &World| {
-                world.found.broken != Some(Broken::$broken)
+                world.findings.broken != Some(Violation::$broken)
             })
         };
     }
@@ -72,15 +72,15 @@ fn always() -> Vec<Property<Scope>> {
         Property::always("nothing gets stuck", |scope: &Scope, world: &World| {
             (0..scope.partitions()).all(|partition| !world.is_stuck(scope, partition))
         }),
-        never!("events of a key settle in order, each once", Order),
-        never!("a write changes the record that its lane knows", NotKnown),
+        never!("events of a key settle in order, each once", SettledOutOfOrder),
+        never!("a write changes the record that its lane knows", StaleWrite),
         never!("a commit is applied once", AppliedTwice),
-        never!("an answer belongs to its own commit", AnotherAnswered),
-        never!("a commit builds on the one before it", NotBuiltOn),
-        never!("no two owners of one epoch commit", TwoOfOneEpoch),
+        never!("an answer belongs to its own commit", WrongAnswer),
+        never!("a commit builds on the one before it", WrongPredecessor),
+        never!("no two owners of one epoch commit", TwoOwnersOfOneEpoch),
         never!("a lease is above every claim", LeaseBelowClaim),
-        never!("only a newer lease fences an owner", FencedByOlder),
-        never!("an owner stops only if the store went back", StoppedInVain),
+        never!("only a newer lease fences an owner", FencedWithoutNewerOwner),
+        never!("an owner stops only if the store went back", StoppedWithoutRollback),
         never!("only committed messages are published", PublishedUncommitted),
         never!("messages of a key are published in order", PublishedOutOfOrder),
         never!("an entry leaves the outbox after its publication", RemovedUnpublished),
@@ -91,10 +91,10 @@ fn sometimes() -> Vec<Property<Scope>> {
     vec![
         Property::sometimes("everything is done", |_, world: &World| world.is_done()),
         Property::sometimes("an event waits in the store", |_, world: &World| {
-            world.has_job(|job| !job.spilled.is_empty())
+            world.has_record(|record| !record.spilled.is_empty())
         }),
         Property::sometimes("a key is taken over and back", |_, world: &World| {
-            world.has_job(|job| job.take_overs > 1)
+            world.has_record(|record| record.take_overs > 1)
         }),
         Property::sometimes("a write is refused", |_, world: &World| {
             let shards = world.store.shards.iter();
@@ -111,8 +111,8 @@ fn sometimes() -> Vec<Property<Scope>> {
 }
 
 impl World {
-    fn has_job(&self, is: fn(&Job) -> bool) -> bool {
-        self.store.shards.iter().flat_map(|shard| shard.jobs.iter().flatten()).any(is)
+    fn has_record(&self, is: fn(&KeyRecord) -> bool) -> bool {
+        self.store.shards.iter().flat_map(|shard| shard.records.iter().flatten()).any(is)
     }
 
     fn has_owner(&self, phase: Phase) -> bool {
@@ -122,18 +122,20 @@ impl World {
     /// Returns whether an event is acknowledged, but neither settled nor spilled. Always returns false after a shard
     /// went back, because the shard may have lost any event.
     fn has_lost(&self, scope: &Scope) -> bool {
-        let lost = |(place, event): (&Place, &Event)| {
+        let lost = |(delivery, event): (&DeliveryState, &Event)| {
             let sequence = event.sequence;
-            let durable = |job: &Job| sequence < job.next || job.spilled.has(sequence);
-            *place == Place::Gone && !self.store.job(scope, event.key).is_some_and(durable)
+            let durable =
+                |record: &KeyRecord| sequence < record.next || record.spilled.has(sequence);
+            *delivery == DeliveryState::Acknowledged
+                && !self.store.record(scope, event.key).is_some_and(durable)
         };
-        !self.found.lost_commits && self.queue.iter().zip(&scope.queue).any(lost)
+        !self.findings.lost_commits && self.queue.iter().zip(&scope.queue).any(lost)
     }
 
     fn is_done(&self) -> bool {
         let empty = |shard: &Shard| shard.outbox.iter().all(Vec::is_empty);
-        self.queue.iter().all(|place| *place == Place::Gone)
-            && !self.has_job(|job| !job.spilled.is_empty())
+        self.queue.iter().all(|delivery| *delivery == DeliveryState::Acknowledged)
+            && !self.has_record(|record| !record.spilled.is_empty())
             && self.store.shards.iter().all(empty)
     }
 
@@ -144,9 +146,9 @@ impl World {
         let started =
             |id: &usize| scope.leases[*id] == partition && self.owners[*id].phase != Phase::Waiting;
         let Some(id) = (0..self.owners.len()).rfind(started) else { return false };
-        if self.found.broken.is_some()
-            || self.found.lost_commits
-            || self.owners[id].cut
+        if self.findings.broken.is_some()
+            || self.findings.lost_commits
+            || self.owners[id].is_disconnected
             || !self.owners[id].has_claimed_all()
             || !self.has_work(scope, id)
         {
@@ -155,29 +157,30 @@ impl World {
         // The owner is not stuck if only the scope's limit of take-overs prevents a load: the protocol has no such
         // limit.
         let barred = |key: u8| {
-            self.wants_load(scope, id, key) && self.would_take_over(scope, partition, key).is_none()
+            self.needs_load(scope, id, key) && self.would_take_over(scope, partition, key).is_none()
         };
         let mut actions = Vec::new();
         self.actions_of(scope, id, &mut actions);
-        let gets_on = actions.into_iter().any(|action| self.gets_on(scope, action));
-        !gets_on && !(0..scope.keys).any(barred)
+        let makes_progress = actions.into_iter().any(|action| self.makes_progress(scope, action));
+        !makes_progress && !(0..scope.keys).any(barred)
     }
 
     /// Returns whether the owner has work that it can do without another owner.
     fn has_work(&self, scope: &Scope, id: usize) -> bool {
         let partition = scope.leases[id];
-        let runnable = |job: &Job| job.partition == partition && job.is_runnable();
+        let runnable = |record: &KeyRecord| record.partition == partition && record.is_runnable();
         let has_work = |shard: &Shard| {
-            shard.jobs.iter().flatten().any(runnable)
+            shard.records.iter().flatten().any(runnable)
                 || !shard.outbox[usize::from(partition)].is_empty()
         };
         // Without spilling, an event may have to wait for an event that another owner has.
-        let next = |key: u8| self.store.job(scope, key).map_or(1, |job| job.next);
+        let next = |key: u8| self.store.record(scope, key).map_or(1, |record| record.next);
         // A finished event that waits for the acknowledgement of earlier events is no work.
         let owner = &self.owners[id];
-        let open = owner.taken.without(owner.finished);
-        let taken = open.iter().map(|place| scope.event(place));
-        let mut runnable = taken.filter(|event| scope.spills || event.sequence <= next(event.key));
+        let open = owner.unacknowledged.without(owner.finished);
+        let open_events = open.iter().map(|position| scope.event(position));
+        let mut runnable =
+            open_events.filter(|event| scope.spills || event.sequence <= next(event.key));
         runnable.next().is_some() || self.store.shards.iter().any(has_work)
     }
 }

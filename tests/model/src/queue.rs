@@ -12,7 +12,7 @@ mod world;
 
 use stateright::{Model, Property};
 
-pub use outcome::{QueueBroken, QueueSeen};
+pub use outcome::{QueueCounts, QueueViolation};
 pub use world::QueueWorld;
 
 /// The limits of a run: the kinds of writers and readers, the number of steps, and the fault.
@@ -23,14 +23,14 @@ pub struct QueueScope {
     /// Number of calls by the reader's process that write to the queue and to another shard, in separate steps. Each
     /// write to the queue also counts as one of `calls`.
     pub shared_calls: u8,
-    /// True if a process without a reader has writers, in addition to the reader's process.
-    pub has_others: bool,
+    /// True if a process without a reader has writers, in addition to the writers of the reader's process.
+    pub has_other_writers: bool,
     /// True if all writers are in a process without a reader.
-    pub has_only_others: bool,
+    pub has_only_other_writers: bool,
     /// True if the queue is an inbox: its reader publishes the entries, and commits nothing.
     pub is_inbox: bool,
     /// Number of times that the store goes back.
-    pub rewinds: u8,
+    pub rollbacks: u8,
     /// Number of times that the reader's process ends and another process starts.
     pub restarts: u8,
     /// A rule that is broken on purpose.
@@ -47,9 +47,9 @@ pub enum QueueFault {
     /// A removal does not name the commit that settled the removed entries.
     RemovesWithoutCommit,
     /// A reader that starts again at the beginning of the queue has forgotten its deliveries.
-    ForgetsWhatItDelivered,
+    ForgetsDeliveries,
     /// All calls have the same history, so a queue position is no more than a number.
-    HistoriesAreAlike,
+    HistoriesAreEqual,
     /// A reader does not expect the entries that writers of its process have put, so it does not notice their loss.
     ExpectsNothing,
     /// A call over two shards succeeds without a check of its parts, although a shard went back during the call.
@@ -62,12 +62,13 @@ pub enum QueueFault {
     /// The reader of an inbox publishes the newest of its entries first.
     PublishesNewestFirst,
     /// The store writes the record of a writer and the entries of the call in two separate writes.
-    RecordsApart,
+    RecordsSeparately,
     /// The store adds a refused call to the record of its writer.
     RecordsRefusedCalls,
     /// The store refuses to repeat a call, although the record of the writer has the call.
     RefusesRepeats,
-    /// A process without a reader also looks for its newest calls in a record that it requested before these calls.
+    /// A process without a reader also looks for its newest calls in a record that it requested before these calls, so
+    /// these calls seem to be lost.
     ComparesNewCalls,
     /// A process without a reader forgets calls whose entries still wait in the queue.
     ForgetsWaitingCalls,
@@ -79,14 +80,14 @@ impl QueueFault {
         Self::ReadsByNumber,
         Self::RemovesByNumber,
         Self::RemovesWithoutCommit,
-        Self::ForgetsWhatItDelivered,
-        Self::HistoriesAreAlike,
+        Self::ForgetsDeliveries,
+        Self::HistoriesAreEqual,
         Self::ExpectsNothing,
         Self::AnswersWithoutCheck,
         Self::ComparesPositions,
         Self::RemovesBeforePublishing,
         Self::PublishesNewestFirst,
-        Self::RecordsApart,
+        Self::RecordsSeparately,
         Self::RecordsRefusedCalls,
         Self::RefusesRepeats,
         Self::ComparesNewCalls,
@@ -103,14 +104,14 @@ pub enum QueueStep {
     /// The process without a reader puts one entry, and the answer is lost.
     PutUnanswered,
     /// The process without a reader repeats the call whose answer was lost.
-    PutAgain,
+    RepeatPut,
     /// The store refuses a call of the process without a reader, because the queue is full. The refused call is the
     /// repeated call, or a new call if no answer was lost.
     Refuse,
     /// The process without a reader requests the record of its calls.
-    Ask,
+    RequestRecord,
     /// The process without a reader compares its calls with the requested record.
-    Compare,
+    CompareRecord,
     /// A call over two shards puts its entry into the queue, unless the call has already done so. If no call is in
     /// progress, a new one begins.
     PutPart,
@@ -120,7 +121,7 @@ pub enum QueueStep {
     /// and will write them again.
     Answer,
     /// The writers of the reader's process report their entries to the reader.
-    Tell,
+    ReportRuns,
     /// The reader reads at most this number of entries.
     Read(usize),
     /// The owner commits the first delivered entry, and repeats the commits that the store has lost. The reader of an
@@ -133,7 +134,7 @@ pub enum QueueStep {
     /// The reader removes the finished entries, and the reply is lost.
     RemoveUnanswered,
     /// The owner repeats the commits that the store has lost.
-    MakeAgain,
+    Recommit,
     /// The present state of the store becomes a state that it may go back to.
     Remember,
     /// The shard of the queue goes back to the remembered state with this index.
@@ -145,7 +146,7 @@ pub enum QueueStep {
 }
 
 /// Highest number of remembered states that the store may go back to, including the beginning.
-const REMEMBERED: usize = 2;
+const STATE_LIMIT: usize = 2;
 
 impl Model for QueueScope {
     type State = QueueWorld;
@@ -161,34 +162,38 @@ impl Model for QueueScope {
         }
         if world.calls() < u64::from(self.calls) {
             let own = [true, false].into_iter().filter(|own| {
-                if *own { !self.has_only_others } else { self.has_others || self.has_only_others }
+                if *own {
+                    !self.has_only_other_writers
+                } else {
+                    self.has_other_writers || self.has_only_other_writers
+                }
             });
             steps.extend(own.flat_map(|own| [1, 2].map(|count| QueueStep::Put(count, own))));
-            steps.extend(self.has_only_others.then_some(QueueStep::PutUnanswered));
+            steps.extend(self.has_only_other_writers.then_some(QueueStep::PutUnanswered));
         }
-        if self.has_only_others {
+        if self.has_only_other_writers {
             steps.extend([
-                QueueStep::PutAgain,
+                QueueStep::RepeatPut,
                 QueueStep::Refuse,
-                QueueStep::Ask,
-                QueueStep::Compare,
+                QueueStep::RequestRecord,
+                QueueStep::CompareRecord,
             ]);
         }
         if world.has_shared_call() || world.shared_calls() < u64::from(self.shared_calls) {
             steps.extend([QueueStep::PutPart, QueueStep::PutOtherPart, QueueStep::Answer]);
         }
         steps.extend([
-            QueueStep::Tell,
+            QueueStep::ReportRuns,
             QueueStep::Read(1),
             QueueStep::Read(usize::MAX),
             QueueStep::Settle,
             QueueStep::Finish,
             QueueStep::Remove,
             QueueStep::RemoveUnanswered,
-            QueueStep::MakeAgain,
+            QueueStep::Recommit,
         ]);
-        if world.rewinds() < u64::from(self.rewinds) {
-            steps.extend((world.past() < REMEMBERED).then_some(QueueStep::Remember));
+        if world.rollbacks() < u64::from(self.rollbacks) {
+            steps.extend((world.past() < STATE_LIMIT).then_some(QueueStep::Remember));
             steps.extend((0..world.past()).map(QueueStep::GoBack));
             if self.shared_calls > 0 {
                 steps.extend((0..world.past()).map(QueueStep::OtherGoesBack));
@@ -206,9 +211,9 @@ impl Model for QueueScope {
     fn properties(&self) -> Vec<Property<Self>> {
         macro_rules! never {
             ($broken:ident) => {
-                Property::always(QueueBroken::$broken.rule(), |_: &Self, world: &QueueWorld| {
-                    world.broken() != Some(QueueBroken::$broken)
-                        && world.broken_at_rest() != Some(QueueBroken::$broken)
+                Property::always(QueueViolation::$broken.rule(), |_: &Self, world: &QueueWorld| {
+                    world.broken() != Some(QueueViolation::$broken)
+                        && world.broken_at_end() != Some(QueueViolation::$broken)
                 })
             };
         }
@@ -217,12 +222,12 @@ impl Model for QueueScope {
             never!(RemovedTooEarly),
             never!(OutOfOrder),
             never!(NoEffect),
-            never!(NotRemoved),
-            never!(WrongCount),
-            never!(NotCounted),
-            never!(CountedPresent),
+            never!(SettledNotRemoved),
+            never!(WrongLossCount),
+            never!(LossNotCounted),
+            never!(PresentCountedAsLost),
             never!(Stuck),
-            never!(AnsweredLost),
+            never!(AnsweredCallLost),
             Property::sometimes(ENTRY_LOST, |_, world: &QueueWorld| world.lost() > 0),
             Property::sometimes(PART_WRITTEN_AGAIN, |_, world: &QueueWorld| {
                 world.has_repeated_part()
@@ -230,20 +235,22 @@ impl Model for QueueScope {
             Property::sometimes(PUBLISHED_AND_LOST, |_, world: &QueueWorld| {
                 world.has_published_lost_entry()
             }),
-            Property::sometimes(COUNTED_ELSEWHERE, |_, world: &QueueWorld| world.counted() > 0),
+            Property::sometimes(COUNTED_WITHOUT_READER, |_, world: &QueueWorld| {
+                world.counted() > 0
+            }),
             Property::sometimes(CALL_REPEATED, |_, world: &QueueWorld| world.has_repeated_call()),
         ]
     }
 }
 
-/// The property that the runs of each scope with a reader's process must show. A scope without it would be too small to
-/// test anything.
+/// A property that at least one run of each scope with a reader's process must show; otherwise the scope is too small
+/// to test anything.
 pub const ENTRY_LOST: &str = "an entry is lost unread and counted";
-/// The property that the runs of a scope with calls over two shards must show.
+/// A property that at least one run of a scope with calls over two shards must show.
 pub const PART_WRITTEN_AGAIN: &str = "a call over two shards writes a lost entry again";
-/// The property that the runs of a scope with an inbox must show.
+/// A property that at least one run of a scope with an inbox must show.
 pub const PUBLISHED_AND_LOST: &str = "the store loses an entry that the inbox has published";
-/// A property that the runs of a scope with only the process without a reader must show.
-pub const COUNTED_ELSEWHERE: &str = "the process without a reader counts a lost event";
-/// Another property that the runs of a scope with only the process without a reader must show.
+/// A property that at least one run must show if all writers are in a process without a reader.
+pub const COUNTED_WITHOUT_READER: &str = "the process without a reader counts a lost event";
+/// A property that at least one run must show if all writers are in a process without a reader.
 pub const CALL_REPEATED: &str = "the process without a reader repeats a call";

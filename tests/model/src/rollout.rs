@@ -7,7 +7,7 @@ mod world;
 
 use stateright::{Model, Property};
 
-pub use world::{RolloutBroken, RolloutSeen, RolloutWorld};
+pub use world::{RolloutCounts, RolloutViolation, RolloutWorld};
 
 /// The limits of a run: the number of instances and builds, the number of rare steps, and the fault.
 #[derive(Debug, Clone, Copy, Default)]
@@ -22,7 +22,7 @@ pub struct RolloutScope {
     /// Number of times that an instance is killed.
     pub kills: u64,
     /// Number of times that the table in the store goes back.
-    pub rewinds: u64,
+    pub rollbacks: u64,
     /// A rule that is broken on purpose.
     pub fault: Option<RolloutFault>,
 }
@@ -76,7 +76,7 @@ pub enum RolloutStep {
 }
 
 /// Number of tables that the store may go back to, including the first one.
-const REMEMBERED: usize = 2;
+const STATE_LIMIT: usize = 2;
 
 impl Model for RolloutScope {
     type State = RolloutWorld;
@@ -105,8 +105,8 @@ impl Model for RolloutScope {
             }
             steps.extend((world.kills() < self.kills).then_some(RolloutStep::Kill(instance)));
         }
-        if world.rewinds() < self.rewinds {
-            steps.extend((world.past() < REMEMBERED).then_some(RolloutStep::Remember));
+        if world.rollbacks() < self.rollbacks {
+            steps.extend((world.past() < STATE_LIMIT).then_some(RolloutStep::Remember));
             steps.extend((0..world.past()).map(RolloutStep::GoBack));
         }
     }
@@ -120,23 +120,26 @@ impl Model for RolloutScope {
     fn properties(&self) -> Vec<Property<Self>> {
         macro_rules! never {
             ($broken:ident) => {
-                Property::always(RolloutBroken::$broken.rule(), |_: &Self, world: &RolloutWorld| {
-                    world.broken_at_rest() != Some(RolloutBroken::$broken)
-                })
+                Property::always(
+                    RolloutViolation::$broken.rule(),
+                    |_: &Self, world: &RolloutWorld| {
+                        world.broken_at_end() != Some(RolloutViolation::$broken)
+                    },
+                )
             };
         }
         vec![
             never!(TwoBuilds),
             never!(Overwritten),
-            never!(Disagree),
+            never!(Disagreement),
             never!(Stuck),
-            never!(Restless),
+            never!(EndlessChanges),
             Property::sometimes(NUMBER_REPEATED, |_, world: &RolloutWorld| {
-                world.seen().repeated > 0
+                world.counts().repeated > 0
             }),
         ]
     }
 }
 
-/// The property that the runs of a scope must show. A scope without it would be too small to test anything.
+/// A property that at least one run of a scope must show; otherwise the scope is too small to test anything.
 pub const NUMBER_REPEATED: &str = "an instance finds another build under the number that it knows";

@@ -1,6 +1,6 @@
 //! The scopes of the model. Each scope is small; together the scopes cover all rules of `docs/internals/protocol.md`.
 
-use crate::{Event, Part, Scope};
+use crate::{Event, Scope, StorePart};
 
 fn event(key: u8, sequence: u8, partition: u8) -> Event {
     Event { key, sequence, partition }
@@ -11,7 +11,7 @@ fn events(sequences: &[u8]) -> Vec<Event> {
     sequences.iter().map(|sequence| event(0, *sequence, 0)).collect()
 }
 
-/// One partition.
+/// Scopes with one partition.
 impl Scope {
     /// Returns a scope in which the second event of a key arrives first. The partition has two owners, one after the
     /// other or at the same time.
@@ -24,14 +24,19 @@ impl Scope {
             run_ahead: 2,
             late_commits: 1,
             spills: true,
-            leaves: true,
+            evicts_lanes: true,
             ..Self::default()
         }
     }
 
     /// Returns a scope with three events, so that one owner may spill an event that another owner has not received.
     pub fn three_events() -> Self {
-        Self { queue: events(&[1, 2, 3]), late_commits: 0, leaves: false, ..Self::one_partition() }
+        Self {
+            queue: events(&[1, 2, 3]),
+            late_commits: 0,
+            evicts_lanes: false,
+            ..Self::one_partition()
+        }
     }
 
     /// Returns [`Scope::three_events`] with messages to publish, and without spilling.
@@ -59,7 +64,7 @@ impl Scope {
     }
 }
 
-/// Two partitions.
+/// Scopes with two partitions.
 impl Scope {
     /// Returns a scope in which the events of one key come to two partitions, and one load arrives late.
     pub fn two_partitions() -> Self {
@@ -72,7 +77,7 @@ impl Scope {
             take_overs: 3,
             late_loads: 1,
             spills: true,
-            leaves: true,
+            evicts_lanes: true,
             ..Self::default()
         }
     }
@@ -84,7 +89,7 @@ impl Scope {
             leases: vec![0, 0, 1],
             queue: vec![event(0, 1, 0), event(0, 2, 1)],
             late_loads: 0,
-            leaves: false,
+            evicts_lanes: false,
             ..Self::two_partitions()
         }
     }
@@ -96,7 +101,7 @@ impl Scope {
             queue: vec![event(0, 1, 0), event(1, 1, 0), event(0, 2, 1)],
             take_overs: 2,
             late_loads: 0,
-            leaves: false,
+            evicts_lanes: false,
             ..Self::two_partitions()
         }
     }
@@ -108,14 +113,14 @@ impl Scope {
             queue: vec![event(0, 1, 0), event(0, 2, 1)],
             late_loads: 0,
             spills: false,
-            leaves: false,
+            evicts_lanes: false,
             publishes: true,
             ..Self::two_partitions()
         }
     }
 }
 
-/// A store that goes back in time.
+/// Scopes with a store that goes back in time.
 impl Scope {
     /// Returns a scope in which the whole store, only the leases, and only the shard go back: each once, in any order.
     pub fn goes_back() -> Self {
@@ -125,7 +130,7 @@ impl Scope {
             leases: vec![0, 0],
             queue: events(&[1, 2]),
             run_ahead: 1,
-            goes_back: vec![Part::All, Part::Leases, Part::Shard(0)],
+            goes_back: vec![StorePart::All, StorePart::Leases, StorePart::Shard(0)],
             ..Self::default()
         }
     }
@@ -135,7 +140,7 @@ impl Scope {
         Self {
             leases: vec![0, 0, 0],
             queue: events(&[1]),
-            goes_back: vec![Part::All, Part::Leases],
+            goes_back: vec![StorePart::All, StorePart::Leases],
             ..Self::goes_back()
         }
     }
@@ -146,20 +151,20 @@ impl Scope {
             keys: 2,
             shards: 2,
             queue: vec![event(0, 1, 0), event(1, 1, 0)],
-            goes_back: vec![Part::Leases, Part::Shard(0)],
+            goes_back: vec![StorePart::Leases, StorePart::Shard(0)],
             ..Self::goes_back()
         }
     }
 
     /// Returns a scope in which the shard goes back, and events have messages to publish.
     pub fn goes_back_with_outbox() -> Self {
-        let goes_back = vec![Part::Shard(0)];
+        let goes_back = vec![StorePart::Shard(0)];
         Self { run_ahead: 2, goes_back, publishes: true, ..Self::goes_back() }
     }
 
     /// Returns a scope in which the shard goes back, and a repeated commit arrives late.
     pub fn goes_back_with_late_commit() -> Self {
-        let goes_back = vec![Part::Shard(0)];
+        let goes_back = vec![StorePart::Shard(0)];
         Self { late_commits: 1, goes_back, ..Self::goes_back() }
     }
 }
@@ -190,7 +195,12 @@ impl Scope {
 
     /// Returns [`Scope::goes_back`] with spilled events and a commit that arrives late. Only the shard goes back.
     pub fn goes_back_large() -> Self {
-        Self { late_commits: 1, spills: true, goes_back: vec![Part::Shard(0)], ..Self::goes_back() }
+        Self {
+            late_commits: 1,
+            spills: true,
+            goes_back: vec![StorePart::Shard(0)],
+            ..Self::goes_back()
+        }
     }
 
     /// Returns a scope with two partitions that share a shard. The shard goes back. One of the partitions has two
@@ -201,7 +211,7 @@ impl Scope {
             queue: vec![event(0, 1, 1), event(0, 2, 0), event(0, 3, 1)],
             take_overs: 2,
             late_loads: 1,
-            goes_back: vec![Part::Shard(0)],
+            goes_back: vec![StorePart::Shard(0)],
             ..Self::goes_back()
         }
     }

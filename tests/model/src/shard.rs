@@ -1,8 +1,8 @@
 //! The rules by which a shard answers claims, loads and commits.
 
-use crate::property::{Broken, Found};
+use crate::property::{Findings, Violation};
 use crate::set::Set;
-use crate::store::{Batch, Claim, Fence, Job, Known, Reply, Shard, Write};
+use crate::store::{Batch, Claim, Fence, KeyRecord, Reply, Shard, StoredRevision, Write};
 use crate::{Fault, Scope};
 
 impl Shard {
@@ -12,90 +12,104 @@ impl Shard {
         if fence.claim.epoch > claim.epoch {
             return Reply::Fenced;
         }
-        if fence.claim.epoch == claim.epoch && !same(scope, fence.claim, claim) {
-            return Reply::Rewound;
+        if fence.claim.epoch == claim.epoch && !is_same_claim(scope, fence.claim, claim) {
+            return Reply::RolledBack;
         }
         fence.claim = claim;
         Reply::Done(fence.clone())
     }
 
     /// Returns a key record. If another partition owned the key, this partition takes the key over.
-    pub(crate) fn load(&mut self, scope: &Scope, partition: u8, key: u8) -> Option<Job> {
-        let job = self.jobs[usize::from(key)].as_mut()?;
-        if job.partition != partition {
-            job.partition = partition;
-            job.take_overs += 1;
-            if job.due.is_some() && !scope.is(Fault::DueStays) {
-                job.due = Some(partition);
+    pub(crate) fn load(&mut self, scope: &Scope, partition: u8, key: u8) -> Option<KeyRecord> {
+        let record = self.records[usize::from(key)].as_mut()?;
+        if record.partition != partition {
+            record.partition = partition;
+            record.take_overs += 1;
+            if record.due.is_some() && !scope.is(Fault::DueStays) {
+                record.due = Some(partition);
             }
         }
-        Some(job.clone())
+        Some(record.clone())
     }
 
-    /// Applies the writes of a commit whose condition holds, and refuses the others. Returns the keys of the refused
-    /// writes.
+    /// Applies each write of a commit if the condition of the write holds, and refuses it otherwise. Returns the keys
+    /// of the refused writes.
     pub(crate) fn commit(
         &mut self,
         scope: &Scope,
         partition: u8,
         batch: &Batch,
-        found: &mut Found,
+        findings: &mut Findings,
     ) -> Reply<Set> {
         if batch.number == 0 {
-            return Reply::Done(self.apply_all(scope, partition, batch, found));
+            return Reply::Done(self.apply_all(scope, partition, batch, findings));
         }
         let fence = &self.fences[usize::from(partition)];
         if !scope.is(Fault::CommitWithoutClaim) {
             if fence.claim.epoch > batch.claim.epoch {
                 return Reply::Fenced;
             }
-            if !same(scope, fence.claim, batch.claim) {
-                return Reply::Rewound;
+            if !is_same_claim(scope, fence.claim, batch.claim) {
+                return Reply::RolledBack;
             }
         }
         let again = batch.number == fence.number;
         let forgotten = scope.is(Fault::AnswerForgotten) || scope.is(Fault::NumberIgnored);
         if again && !forgotten && !scope.is(Fault::RepeatRefused) {
-            if fence.last != batch.stamp() {
-                found.note(Broken::AnotherAnswered);
+            if fence.last != batch.commit_id() {
+                findings.report(Violation::WrongAnswer);
             }
             return Reply::Done(fence.refused);
         }
         let follows = batch.number == fence.number + 1 || (again && forgotten);
         if !follows && !scope.is(Fault::NumberIgnored) {
-            return Reply::Rewound;
+            return Reply::RolledBack;
         }
-        fence.check(batch, found);
-        let refused = self.apply_all(scope, partition, batch, found);
+        fence.check(batch, findings);
+        let refused = self.apply_all(scope, partition, batch, findings);
         let fence = &mut self.fences[usize::from(partition)];
         let claim = fence.claim;
         let number = batch.number;
-        let last = batch.stamp();
+        let last = batch.commit_id();
         *fence = Fence { claim, number, refused, last };
         Reply::Done(refused)
     }
 
-    fn apply_all(&mut self, scope: &Scope, partition: u8, batch: &Batch, found: &mut Found) -> Set {
+    fn apply_all(
+        &mut self,
+        scope: &Scope,
+        partition: u8,
+        batch: &Batch,
+        findings: &mut Findings,
+    ) -> Set {
         let mut refused = Set::default();
         for write in &batch.writes {
-            let job = &mut self.jobs[usize::from(write.key)];
-            if !holds(scope, job.as_ref(), partition, write.known) {
+            let record = &mut self.records[usize::from(write.key)];
+            if !holds(scope, record.as_ref(), partition, write.condition) {
                 refused = refused.with(write.key);
                 continue;
             }
-            if job.as_ref().map_or(1, |job| job.next) != write.first() {
-                found.note(Broken::Order);
-            } else if job.as_ref().map(|job| job.by) != write.known.map(|known| known.by) {
-                found.note(Broken::NotKnown);
+            if record.as_ref().map_or(1, |record| record.next) != write.first() {
+                findings.report(Violation::SettledOutOfOrder);
+            } else if record.as_ref().map(|record| record.written_by)
+                != write.condition.map(|condition| condition.written_by)
+            {
+                findings.report(Violation::StaleWrite);
             }
             let Write { next, spilled, .. } = *write;
-            let take_overs = job.as_ref().map_or(0, |job| job.take_overs);
-            let mut new =
-                Job { next, partition, take_overs, spilled, due: None, by: batch.stamp() };
+            let take_overs = record.as_ref().map_or(0, |record| record.take_overs);
+            let mut new = KeyRecord {
+                next,
+                partition,
+                take_overs,
+                spilled,
+                due: None,
+                written_by: batch.commit_id(),
+            };
             if new.is_runnable() && !scope.is(Fault::SpilledNotDue) {
                 new.due = Some(partition);
             }
-            *job = Some(new);
+            *record = Some(new);
             if scope.publishes {
                 self.outbox[usize::from(partition)].extend(write.entry(batch.number));
             }
@@ -107,32 +121,37 @@ impl Shard {
 impl Fence {
     /// Checks the properties that every applied commit must have. The checks do not use the store's rules, so that they
     /// also detect a broken rule.
-    fn check(&self, batch: &Batch, found: &mut Found) {
-        if self.last == batch.stamp() {
-            found.note(Broken::AppliedTwice);
+    fn check(&self, batch: &Batch, findings: &mut Findings) {
+        if self.last == batch.commit_id() {
+            findings.report(Violation::AppliedTwice);
         } else if self.last.claim.epoch == batch.claim.epoch && self.last.claim != batch.claim {
-            found.note(Broken::TwoOfOneEpoch);
-        } else if self.last != batch.after {
-            found.note(Broken::NotBuiltOn);
+            findings.report(Violation::TwoOwnersOfOneEpoch);
+        } else if self.last != batch.previous {
+            findings.report(Violation::WrongPredecessor);
         }
     }
 }
 
-fn same(scope: &Scope, one: Claim, other: Claim) -> bool {
+fn is_same_claim(scope: &Scope, one: Claim, other: Claim) -> bool {
     one == other || (scope.is(Fault::ClaimWithoutRandom) && one.epoch == other.epoch)
 }
 
 /// Returns whether the condition of a write holds.
-fn holds(scope: &Scope, job: Option<&Job>, partition: u8, known: Option<Known>) -> bool {
+fn holds(
+    scope: &Scope,
+    record: Option<&KeyRecord>,
+    partition: u8,
+    condition: Option<StoredRevision>,
+) -> bool {
     if scope.is(Fault::WriteWithoutCondition) {
         return true;
     }
-    match (job, known) {
+    match (record, condition) {
         (None, None) => true,
-        (Some(job), Some(known)) => {
+        (Some(record), Some(condition)) => {
             let counted =
-                job.take_overs == known.take_overs || scope.is(Fault::TakeOversNotCounted);
-            job.partition == partition && job.next == known.next && counted
+                record.take_overs == condition.take_overs || scope.is(Fault::TakeOversNotCounted);
+            record.partition == partition && record.next == condition.next && counted
         }
         _ => false,
     }

@@ -5,15 +5,15 @@
 //! A paused instance takes no steps, for any length of time. The model has no clock: a lease may expire at any moment
 //! that the scope allows.
 
-mod action;
 mod instance;
 mod property;
+mod step;
 mod world;
 
 use stateright::{Model, Property};
 
-pub use action::Move;
-pub use world::Sharing;
+pub use step::SharingStep;
+pub use world::SharingWorld;
 
 /// The size of a fleet, and the limits of the rare steps.
 #[derive(Debug, Clone, Default)]
@@ -23,17 +23,17 @@ pub struct Fleet {
     /// Number of partitions of the only stream.
     pub partitions: u8,
     /// Number of times that the heartbeat of a live instance is late.
-    pub silences: u8,
+    pub late_heartbeats: u8,
     /// Number of instances that are killed.
     pub kills: u8,
     /// Number of instances that shut down cleanly.
-    pub leaves: u8,
+    pub shutdowns: u8,
     /// Number of instances that lose their connection to the store for good.
-    pub cuts: u8,
+    pub cut_offs: u8,
     /// Number of times that the broker closes the channels of an instance.
     pub disconnects: u8,
     /// Number of times that the leases and the members go back to an earlier state. The fences do not go back.
-    pub rewinds: u8,
+    pub rollbacks: u8,
     /// A rule that is broken on purpose.
     pub fault: Option<SharingFault>,
 }
@@ -43,8 +43,8 @@ pub struct Fleet {
 pub enum SharingFault {
     /// The store gives an instance a lease of a partition although another member has a lease of this partition.
     LeaseTaken,
-    /// The store gives a lease to an instance that is no longer a member, because its heartbeat was late.
-    LeaseToSilent,
+    /// The store gives a lease to an instance that has lost its membership through a late heartbeat.
+    LeaseToNonMember,
     /// A release does not name the epoch of its lease, so an instance may release the lease of another.
     ReleaseWithoutEpoch,
     /// A claim uses the epoch of the fence plus one, instead of the epoch of its lease.
@@ -52,12 +52,13 @@ pub enum SharingFault {
     /// An instance whose lease expired keeps its channels to the broker open.
     ChannelsKept,
     /// An instance that is no longer a member keeps its leases for ever.
-    ForgottenHolds,
+    NonMemberKeepsLease,
     /// An instance releases a partition without closing its channel.
     ReleaseWithoutClose,
     /// An instance keeps a partition although the store has lost its lease.
     LostLeaseKept,
-    /// An instance does not release a lease that it does not know, and that the store names after it went back.
+    /// After the store went back, it names an instance as the holder of a lease that the instance does not know, and
+    /// the instance does not release this lease.
     UnknownLeaseKept,
 }
 
@@ -65,11 +66,11 @@ impl SharingFault {
     /// All faults.
     pub const ALL: [Self; 9] = [
         Self::LeaseTaken,
-        Self::LeaseToSilent,
+        Self::LeaseToNonMember,
         Self::ReleaseWithoutEpoch,
         Self::ClaimWithoutLease,
         Self::ChannelsKept,
-        Self::ForgottenHolds,
+        Self::NonMemberKeepsLease,
         Self::ReleaseWithoutClose,
         Self::LostLeaseKept,
         Self::UnknownLeaseKept,
@@ -86,27 +87,28 @@ impl Fleet {
     /// instance that acts on an older table. After a kill, one is enough. Each time that the members go back, each
     /// instance may have to join again.
     fn most_leases(&self) -> u8 {
-        let joins = self.instances * (1 + self.rewinds);
-        let changes = 2 * (joins + self.silences + self.leaves + self.cuts) + self.kills;
+        let joins = self.instances * (1 + self.rollbacks);
+        let changes =
+            2 * (joins + self.late_heartbeats + self.shutdowns + self.cut_offs) + self.kills;
         self.partitions * (1 + changes)
     }
 }
 
 impl Model for Fleet {
-    type State = Sharing;
-    type Action = Move;
+    type State = SharingWorld;
+    type Action = SharingStep;
 
-    fn init_states(&self) -> Vec<Sharing> {
-        vec![Sharing::new(self)]
+    fn init_states(&self) -> Vec<SharingWorld> {
+        vec![SharingWorld::new(self)]
     }
 
-    fn actions(&self, world: &Sharing, moves: &mut Vec<Move>) {
-        world.moves(self, moves);
+    fn actions(&self, world: &SharingWorld, steps: &mut Vec<SharingStep>) {
+        world.steps(self, steps);
     }
 
-    fn next_state(&self, world: &Sharing, action: Move) -> Option<Sharing> {
+    fn next_state(&self, world: &SharingWorld, step: SharingStep) -> Option<SharingWorld> {
         let mut next = world.clone();
-        next.step(self, action);
+        next.step(self, step);
         Some(next)
     }
 

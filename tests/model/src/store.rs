@@ -1,8 +1,8 @@
 //! The content of the store: leases, fences, outboxes, and key records with their spilled events and due entries.
 
-use crate::property::{Broken, Found};
+use crate::property::{Findings, Violation};
 use crate::set::Set;
-use crate::{Fault, Part, Scope};
+use crate::{Fault, Scope, StorePart};
 
 /// The claim that an owner writes into a fence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -16,7 +16,7 @@ pub(crate) struct Claim {
 /// The identity of a commit. No two commits have the same claim and number. Only the checks of the properties use this
 /// identity; the store does not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Stamp {
+pub(crate) struct CommitId {
     pub(crate) claim: Claim,
     pub(crate) number: u8,
 }
@@ -30,12 +30,12 @@ pub(crate) struct Fence {
     /// The answer to the last commit: the keys whose write the store refused.
     pub(crate) refused: Set,
     /// The last commit; only the checks of the properties read it.
-    pub(crate) last: Stamp,
+    pub(crate) last: CommitId,
 }
 
 /// The durable record of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Job {
+pub(crate) struct KeyRecord {
     /// The next sequence to settle.
     pub(crate) next: u8,
     pub(crate) partition: u8,
@@ -46,12 +46,12 @@ pub(crate) struct Job {
     /// The partition whose due index contains the key, if any.
     pub(crate) due: Option<u8>,
     /// The commit that last wrote the key record; only the checks of the properties read it.
-    pub(crate) by: Stamp,
+    pub(crate) written_by: CommitId,
 }
 
-impl Job {
-    pub(crate) fn known(&self) -> Known {
-        Known { next: self.next, take_overs: self.take_overs, by: self.by }
+impl KeyRecord {
+    pub(crate) fn revision(&self) -> StoredRevision {
+        StoredRevision { next: self.next, take_overs: self.take_overs, written_by: self.written_by }
     }
 
     /// Returns whether the key's next event waits in the store.
@@ -63,12 +63,12 @@ impl Job {
 /// A lane's copy of some fields of its key record. The copy is the condition of the lane's next write: the store
 /// refuses the write if the fields have changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Known {
+pub(crate) struct StoredRevision {
     pub(crate) next: u8,
     pub(crate) take_overs: u8,
     /// The commit that last wrote the key record. This field is not part of the condition: only the checks of the
     /// properties read it.
-    pub(crate) by: Stamp,
+    pub(crate) written_by: CommitId,
 }
 
 /// The write of a commit for one key.
@@ -76,7 +76,7 @@ pub(crate) struct Known {
 pub(crate) struct Write {
     pub(crate) key: u8,
     /// The condition of the write; `None` if no key record may exist.
-    pub(crate) known: Option<Known>,
+    pub(crate) condition: Option<StoredRevision>,
     /// The new `next`: all earlier events of the key were executed.
     pub(crate) next: u8,
     /// The events of the key that are spilled after the write.
@@ -86,7 +86,7 @@ pub(crate) struct Write {
 impl Write {
     /// Returns the first sequence that the write settles, if it settles any.
     pub(crate) fn first(&self) -> u8 {
-        self.known.map_or(1, |known| known.next)
+        self.condition.map_or(1, |condition| condition.next)
     }
 
     /// Returns the outbox entry of the write, if the write settles an event.
@@ -100,16 +100,17 @@ impl Write {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Batch {
     pub(crate) claim: Claim,
-    /// One more than the number of the last commit. With [`Fault::SpillWithoutFence`], 0 for a commit without a number.
+    /// The number of this commit: one more than the number of the last commit. With [`Fault::SpillWithoutFence`], 0 for
+    /// a commit without a number.
     pub(crate) number: u8,
     pub(crate) writes: Vec<Write>,
     /// The last commit that the owner knows; only the checks of the properties read it.
-    pub(crate) after: Stamp,
+    pub(crate) previous: CommitId,
 }
 
 impl Batch {
-    pub(crate) fn stamp(&self) -> Stamp {
-        Stamp { claim: self.claim, number: self.number }
+    pub(crate) fn commit_id(&self) -> CommitId {
+        CommitId { claim: self.claim, number: self.number }
     }
 }
 
@@ -121,10 +122,10 @@ pub(crate) enum Reply<T> {
     /// A newer owner exists.
     Fenced,
     /// The store has gone back since this owner's last commit.
-    Rewound,
+    RolledBack,
 }
 
-/// An entry of the outbox: events of one key that one commit settled, with messages to publish.
+/// An entry of the outbox: the messages to publish for the events of one key that one commit settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Entry {
     /// The number of the commit that settled the events.
@@ -139,7 +140,7 @@ pub(crate) struct Shard {
     /// The fence of each partition.
     pub(crate) fences: Vec<Fence>,
     /// The key record of each key; keys of other shards have none.
-    pub(crate) jobs: Vec<Option<Job>>,
+    pub(crate) records: Vec<Option<KeyRecord>>,
     /// The outbox of each partition.
     pub(crate) outbox: Vec<Vec<Entry>>,
 }
@@ -157,36 +158,36 @@ impl Store {
         let partitions = usize::from(scope.partitions());
         let shard = Shard {
             fences: vec![Fence::default(); partitions],
-            jobs: vec![None; usize::from(scope.keys)],
+            records: vec![None; usize::from(scope.keys)],
             outbox: vec![Vec::new(); partitions],
         };
         Self { leases: vec![0; partitions], shards: vec![shard; usize::from(scope.shards)] }
     }
 
-    pub(crate) fn job(&self, scope: &Scope, key: u8) -> Option<&Job> {
-        self.shards[scope.shard_of(key)].jobs[usize::from(key)].as_ref()
+    pub(crate) fn record(&self, scope: &Scope, key: u8) -> Option<&KeyRecord> {
+        self.shards[scope.shard_of(key)].records[usize::from(key)].as_ref()
     }
 
     /// Gives a lease. Returns its epoch, which is higher than the epochs of the last lease and of all fences of the
     /// partition.
-    pub(crate) fn lease(&mut self, scope: &Scope, partition: usize, found: &mut Found) -> u8 {
+    pub(crate) fn lease(&mut self, scope: &Scope, partition: usize, findings: &mut Findings) -> u8 {
         let fences = self.shards.iter().map(|shard| shard.fences[partition].claim.epoch);
         let highest = fences.max().unwrap_or(0);
-        let seen = if scope.is(Fault::EpochFromLease) { 0 } else { highest };
-        let epoch = self.leases[partition].max(seen) + 1;
+        let fence_epoch = if scope.is(Fault::EpochFromLease) { 0 } else { highest };
+        let epoch = self.leases[partition].max(fence_epoch) + 1;
         if epoch <= highest {
-            found.note(Broken::LeaseBelowClaim);
+            findings.report(Violation::LeaseBelowClaim);
         }
         self.leases[partition] = epoch;
         epoch
     }
 
     /// Sets the whole store, or one part of it, back to an earlier state.
-    pub(crate) fn go_back(&mut self, part: Part, earlier: Self) {
+    pub(crate) fn go_back(&mut self, part: StorePart, earlier: Self) {
         match part {
-            Part::All => *self = earlier,
-            Part::Leases => self.leases = earlier.leases,
-            Part::Shard(shard) => {
+            StorePart::All => *self = earlier,
+            StorePart::Leases => self.leases = earlier.leases,
+            StorePart::Shard(shard) => {
                 let shard = usize::from(shard);
                 self.shards[shard].clone_from(&earlier.shards[shard]);
             }

@@ -8,12 +8,12 @@ use std::time::Instant;
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 
 /// A model for which the checker can walk through all runs.
-pub trait Walked:
+pub trait CheckedModel:
     Model<State: Value + Hash, Action: Value> + Clone + Send + Sync + 'static
 {
 }
 
-impl<M> Walked for M where
+impl<M> CheckedModel for M where
     M: Model<State: Value + Hash, Action: Value> + Clone + Send + Sync + 'static
 {
 }
@@ -25,7 +25,7 @@ impl<T: Clone + Debug + PartialEq + Send + Sync> Value for T {}
 
 /// Walks through all runs of a model. Panics if a run breaks a rule, or if the runs do not show exactly the expected
 /// properties.
-pub fn walk<M: Walked>(name: &str, model: &M, expected: &[&'static str]) {
+pub fn walk<M: CheckedModel>(name: &str, model: &M, expected: &[&'static str]) {
     let start = Instant::now();
     let checker = model.clone().checker().spawn_bfs().join();
     let states = checker.unique_state_count();
@@ -42,16 +42,23 @@ pub fn walk<M: Walked>(name: &str, model: &M, expected: &[&'static str]) {
 }
 
 /// Panics if no run of a model with a fault breaks the property: the property would then not detect the fault.
-pub fn breaks<M: Walked>(fault: impl Debug, model: &M, property: &'static str) {
+pub fn breaks<M: CheckedModel>(fault: impl Debug, model: &M, property: &'static str) {
     let path = shortest(model, property);
     let path = path.unwrap_or_else(|| panic!("{fault:?} does not break {property:?}"));
     println!("{fault:?}: not {property:?} after {} steps: {path:?}", path.len());
 }
 
+/// Panics if the tests leave out one of a model's faults.
+pub fn all_are_tested<F: Debug + PartialEq>(all: &[F], tested: impl Iterator<Item = F>) {
+    let tested: Vec<F> = tested.collect();
+    let missing: Vec<&F> = all.iter().filter(|fault| !tested.contains(fault)).collect();
+    assert!(missing.is_empty(), "these faults are not tested: {missing:?}");
+}
+
 /// Returns the shortest run that shows a property, or that breaks it if the property must always hold. The checker
 /// does not return the shortest run first, so the function repeats the search with an ever lower limit on the length of
 /// a run.
-fn shortest<M: Walked>(model: &M, property: &'static str) -> Option<Vec<M::Action>> {
+fn shortest<M: CheckedModel>(model: &M, property: &'static str) -> Option<Vec<M::Action>> {
     let mut found: Option<Vec<M::Action>> = None;
     loop {
         let wanted = HasDiscoveries::AnyOf([property].into());
@@ -72,33 +79,33 @@ pub struct PlayedRun<A> {
     /// The steps of the run.
     pub steps: Vec<A>,
     /// The names of the [`Expectation::Sometimes`] properties that the run shows.
-    pub shown: BTreeSet<&'static str>,
+    pub reached: BTreeSet<&'static str>,
     /// The first property that the run breaks.
     pub broken: Option<&'static str>,
 }
 
-/// Plays one run of a model. For each step, `choose` gets the possible steps and returns the position of one of them.
-/// The run ends when it breaks a property, when no step is possible, or after `most` steps.
-pub fn play<M: Walked>(
+/// Plays one run of a model. Before each step, `choose` receives the possible steps, and returns the index of the step
+/// to perform. The run ends when it breaks a property, when no step is possible, or after `step_limit` steps.
+pub fn play<M: CheckedModel>(
     model: &M,
-    most: usize,
+    step_limit: usize,
     mut choose: impl FnMut(&[M::Action]) -> usize,
 ) -> PlayedRun<M::Action> {
-    let (special, always): (Vec<_>, Vec<_>) = model
+    let (sometimes, always): (Vec<_>, Vec<_>) = model
         .properties()
         .into_iter()
         .partition(|property| property.expectation == Expectation::Sometimes);
-    let mut played = PlayedRun { steps: Vec::new(), shown: BTreeSet::new(), broken: None };
+    let mut played = PlayedRun { steps: Vec::new(), reached: BTreeSet::new(), broken: None };
     let mut states = model.init_states();
     let mut actions = Vec::new();
     while let Some(state) = states.pop() {
-        let reached = special.iter().filter(|property| (property.condition)(model, &state));
-        played.shown.extend(reached.map(|property| property.name));
+        let reached = sometimes.iter().filter(|property| (property.condition)(model, &state));
+        played.reached.extend(reached.map(|property| property.name));
         let broken = always.iter().find(|property| !(property.condition)(model, &state));
         played.broken = broken.map(|property| property.name);
         actions.clear();
         model.actions(&state, &mut actions);
-        if played.broken.is_some() || actions.is_empty() || played.steps.len() == most {
+        if played.broken.is_some() || actions.is_empty() || played.steps.len() == step_limit {
             break;
         }
         let action = actions.swap_remove(choose(&actions));

@@ -1,10 +1,12 @@
 //! Walks through all runs of a file source and a store that goes back in time, with few events.
 //! `docs/internals/protocol.md` describes the scopes.
 
-use ordain_model::{CheckpointBroken, CheckpointFault, CheckpointScope, READ_AGAIN, breaks, walk};
+use ordain_model::{
+    CheckpointFault, CheckpointScope, CheckpointViolation, READ_AGAIN, all_are_tested, breaks, walk,
+};
 
 fn goes_back() -> CheckpointScope {
-    CheckpointScope { events: 4, rewinds: 1, ..CheckpointScope::default() }
+    CheckpointScope { events: 4, rollbacks: 1, ..CheckpointScope::default() }
 }
 
 fn restarts() -> CheckpointScope {
@@ -12,7 +14,7 @@ fn restarts() -> CheckpointScope {
 }
 
 fn goes_back_twice() -> CheckpointScope {
-    CheckpointScope { events: 3, rewinds: 2, restarts: 1, ..goes_back() }
+    CheckpointScope { events: 3, rollbacks: 2, restarts: 1, ..goes_back() }
 }
 
 fn has_letters() -> CheckpointScope {
@@ -20,20 +22,20 @@ fn has_letters() -> CheckpointScope {
 }
 
 /// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
-type Break = (CheckpointFault, fn() -> CheckpointScope, CheckpointBroken);
+type Break = (CheckpointFault, fn() -> CheckpointScope, CheckpointViolation);
 
 const FAULTS: &[Break] = &[
-    (CheckpointFault::NoCommitIsNamed, restarts, CheckpointBroken::Missing),
-    (CheckpointFault::OneCommitIsNamed, restarts, CheckpointBroken::Missing),
-    (CheckpointFault::OldCheckpointStays, restarts, CheckpointBroken::Missing),
-    (CheckpointFault::OpenEventsAreCovered, restarts, CheckpointBroken::Missing),
-    (CheckpointFault::LostCommitsAreDropped, goes_back, CheckpointBroken::Missing),
-    (CheckpointFault::LettersAreNotRepeated, has_letters, CheckpointBroken::NoLetter),
-    (CheckpointFault::LettersAreRemovedEarly, has_letters, CheckpointBroken::NoLetter),
+    (CheckpointFault::NoCommitIsNamed, restarts, CheckpointViolation::Missing),
+    (CheckpointFault::OneCommitIsNamed, restarts, CheckpointViolation::Missing),
+    (CheckpointFault::OldCheckpointStays, restarts, CheckpointViolation::Missing),
+    (CheckpointFault::OpenEventsAreCovered, restarts, CheckpointViolation::Missing),
+    (CheckpointFault::LostCommitsAreDropped, goes_back, CheckpointViolation::Missing),
+    (CheckpointFault::LettersAreNotRepeated, has_letters, CheckpointViolation::NoLetter),
+    (CheckpointFault::LettersAreRemovedEarly, has_letters, CheckpointViolation::NoLetter),
 ];
 
 #[test]
-fn checkpoints() {
+fn no_run_of_a_file_source_breaks_a_rule() {
     walk("goes_back", &goes_back(), &[READ_AGAIN]);
     walk("restarts", &restarts(), &[READ_AGAIN]);
     walk("goes_back_twice", &goes_back_twice(), &[READ_AGAIN]);
@@ -42,7 +44,7 @@ fn checkpoints() {
 
 #[test]
 fn every_fault_of_a_checkpoint_is_found() {
-    assert_eq!(FAULTS.len(), CheckpointFault::ALL.len());
+    all_are_tested(&CheckpointFault::ALL, FAULTS.iter().map(|(fault, ..)| *fault));
     for (fault, scope, broken) in FAULTS {
         breaks(fault, &CheckpointScope { fault: Some(*fault), ..scope() }, broken.rule());
     }

@@ -1,22 +1,24 @@
 //! Walks through all runs of a producer and a store that goes back in time, with few events.
 //! `docs/internals/protocol.md` describes the scopes.
 
-use ordain_model::{ProducerBroken, ProducerFault, ProducerScope, WRITTEN_AGAIN, breaks, walk};
+use ordain_model::{
+    ProducerFault, ProducerScope, ProducerViolation, WRITTEN_AGAIN, all_are_tested, breaks, walk,
+};
 
 fn goes_back() -> ProducerScope {
-    ProducerScope { events: 4, rewinds: 1, ..ProducerScope::default() }
+    ProducerScope { events: 4, rollbacks: 1, ..ProducerScope::default() }
 }
 
 fn library() -> ProducerScope {
-    ProducerScope { is_library: true, rewinds: 2, ..goes_back() }
+    ProducerScope { is_library: true, rollbacks: 2, ..goes_back() }
 }
 
 fn goes_back_twice() -> ProducerScope {
-    ProducerScope { events: 3, rewinds: 2, ..goes_back() }
+    ProducerScope { events: 3, rollbacks: 2, ..goes_back() }
 }
 
 fn has_others() -> ProducerScope {
-    ProducerScope { events: 3, others: 2, ..goes_back() }
+    ProducerScope { events: 3, other_events: 2, ..goes_back() }
 }
 
 fn forgets() -> ProducerScope {
@@ -28,23 +30,23 @@ fn restarts() -> ProducerScope {
 }
 
 /// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
-type Break = (ProducerFault, fn() -> ProducerScope, ProducerBroken);
+type Break = (ProducerFault, fn() -> ProducerScope, ProducerViolation);
 
 const FAULTS: &[Break] = &[
-    (ProducerFault::NoWitnessIsNamed, goes_back, ProducerBroken::OneNumberTwice),
-    (ProducerFault::NothingIsWrittenAgain, goes_back, ProducerBroken::Stuck),
-    (ProducerFault::NothingIsChecked, library, ProducerBroken::Missing),
-    (ProducerFault::NewestIsForgotten, forgets, ProducerBroken::OneNumberTwice),
-    (ProducerFault::CheckpointNamesNoWitness, restarts, ProducerBroken::Missing),
-    (ProducerFault::CheckpointComparesNothing, restarts, ProducerBroken::Missing),
-    (ProducerFault::RunIsNotMarked, restarts, ProducerBroken::Missing),
-    (ProducerFault::NewestCheckpointCounts, restarts, ProducerBroken::Missing),
-    (ProducerFault::FileIsNotReadAgain, restarts, ProducerBroken::Missing),
-    (ProducerFault::NothingIsKnown, restarts, ProducerBroken::Twice),
+    (ProducerFault::NoWitnessIsNamed, goes_back, ProducerViolation::NumberReused),
+    (ProducerFault::NothingIsWrittenAgain, goes_back, ProducerViolation::Stuck),
+    (ProducerFault::NothingIsChecked, library, ProducerViolation::Missing),
+    (ProducerFault::NewestIsForgotten, forgets, ProducerViolation::NumberReused),
+    (ProducerFault::CheckpointNamesNoWitness, restarts, ProducerViolation::Missing),
+    (ProducerFault::CheckpointComparesNothing, restarts, ProducerViolation::Missing),
+    (ProducerFault::RunNumberIsNotWritten, restarts, ProducerViolation::Missing),
+    (ProducerFault::NewestCheckpointCounts, restarts, ProducerViolation::Missing),
+    (ProducerFault::FileIsNotReadAgain, restarts, ProducerViolation::Missing),
+    (ProducerFault::NothingIsRemembered, restarts, ProducerViolation::Duplicated),
 ];
 
 #[test]
-fn producers() {
+fn no_run_of_a_producer_breaks_a_rule() {
     walk("goes_back", &goes_back(), &[WRITTEN_AGAIN]);
     walk("library", &library(), &[WRITTEN_AGAIN]);
     walk("goes_back_twice", &goes_back_twice(), &[WRITTEN_AGAIN]);
@@ -55,7 +57,7 @@ fn producers() {
 
 #[test]
 fn every_fault_of_a_producer_is_found() {
-    assert_eq!(FAULTS.len(), ProducerFault::ALL.len());
+    all_are_tested(&ProducerFault::ALL, FAULTS.iter().map(|(fault, ..)| *fault));
     for (fault, scope, broken) in FAULTS {
         breaks(fault, &ProducerScope { fault: Some(*fault), ..scope() }, broken.rule());
     }

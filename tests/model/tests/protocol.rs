@@ -1,32 +1,32 @@
-//! Walks through all runs of small scopes. `docs/internals/protocol.md` describes them. `ORDAIN_MODEL=large` adds
-//! larger scopes.
+//! Walks through all runs of small scopes. `docs/internals/protocol.md` describes these scopes. `ORDAIN_MODEL=large`
+//! adds larger scopes.
 
-use ordain_model::{Fault, Scope, breaks, walk};
+use ordain_model::{Fault, Scope, all_are_tested, breaks, walk};
 
-// Properties that the runs of a scope must show. A scope without them would be too small to test anything.
+// Properties that at least one run of a scope must show; otherwise the scope is too small to test anything.
 const DONE: &str = "everything is done";
 const SPILLED: &str = "an event waits in the store";
-const AND_BACK: &str = "a key is taken over and back";
+const MOVED_BACK: &str = "a key is taken over and back";
 const REFUSED: &str = "a write is refused";
-const OVER: &str = "an owner hands over";
-const LATE: &str = "an owner is fenced";
-const STOPPED: &str = "an owner stops";
+const HANDED_OVER: &str = "an owner hands over";
+const OWNER_FENCED: &str = "an owner is fenced";
+const OWNER_STOPPED: &str = "an owner stops";
 
 // The properties that the faults must break.
 const LOST: &str = "nothing is lost";
 const STUCK: &str = "nothing gets stuck";
-const ORDER: &str = "events of a key settle in order, each once";
-const KNOWN: &str = "a write changes the record that its lane knows";
-const ONCE: &str = "a commit is applied once";
-const OWN_ANSWER: &str = "an answer belongs to its own commit";
-const BUILDS: &str = "a commit builds on the one before it";
-const ONE_OF_EPOCH: &str = "no two owners of one epoch commit";
-const ABOVE: &str = "a lease is above every claim";
-const FENCED: &str = "only a newer lease fences an owner";
-const NOT_IN_VAIN: &str = "an owner stops only if the store went back";
-const COMMITTED: &str = "only committed messages are published";
-const PUBLISHED: &str = "an entry leaves the outbox after its publication";
-const IN_ORDER: &str = "messages of a key are published in order";
+const SETTLED_IN_ORDER: &str = "events of a key settle in order, each once";
+const CURRENT_RECORD: &str = "a write changes the record that its lane knows";
+const APPLIED_ONCE: &str = "a commit is applied once";
+const RIGHT_ANSWER: &str = "an answer belongs to its own commit";
+const IN_SEQUENCE: &str = "a commit builds on the one before it";
+const ONE_OWNER_PER_EPOCH: &str = "no two owners of one epoch commit";
+const LEASE_ABOVE_CLAIMS: &str = "a lease is above every claim";
+const ONLY_NEWER_FENCES: &str = "only a newer lease fences an owner";
+const STOP_AFTER_ROLLBACK: &str = "an owner stops only if the store went back";
+const PUBLISHED_AFTER_COMMIT: &str = "only committed messages are published";
+const REMOVED_AFTER_PUBLISHING: &str = "an entry leaves the outbox after its publication";
+const PUBLISHED_IN_ORDER: &str = "messages of a key are published in order";
 
 /// A scope, and all properties that its runs show.
 type Case = (&'static str, fn() -> Scope, &'static [&'static str]);
@@ -34,118 +34,134 @@ type Case = (&'static str, fn() -> Scope, &'static [&'static str]);
 type Break = (Fault, fn() -> Scope, &'static str);
 
 const ONE_PARTITION: &[Case] = &[
-    ("one_partition", Scope::one_partition, &[DONE, SPILLED, REFUSED, OVER, LATE]),
-    ("three_events", Scope::three_events, &[DONE, SPILLED, REFUSED, OVER, LATE]),
-    ("outbox", Scope::outbox, &[DONE, REFUSED, OVER, LATE]),
-    ("two_shards", Scope::two_shards, &[DONE, SPILLED, REFUSED, OVER, LATE]),
-    ("three_owners", Scope::three_owners, &[DONE, REFUSED, OVER, LATE]),
+    ("one_partition", Scope::one_partition, &[DONE, SPILLED, REFUSED, HANDED_OVER, OWNER_FENCED]),
+    ("three_events", Scope::three_events, &[DONE, SPILLED, REFUSED, HANDED_OVER, OWNER_FENCED]),
+    ("outbox", Scope::outbox, &[DONE, REFUSED, HANDED_OVER, OWNER_FENCED]),
+    ("two_shards", Scope::two_shards, &[DONE, SPILLED, REFUSED, HANDED_OVER, OWNER_FENCED]),
+    ("three_owners", Scope::three_owners, &[DONE, REFUSED, HANDED_OVER, OWNER_FENCED]),
 ];
 
 const TWO_PARTITIONS: &[Case] = &[
-    ("two_partitions", Scope::two_partitions, &[DONE, SPILLED, AND_BACK, REFUSED]),
-    ("older_owner", Scope::older_owner, &[DONE, SPILLED, AND_BACK, REFUSED, OVER, LATE]),
-    ("two_keys", Scope::two_keys, &[DONE, SPILLED, AND_BACK, REFUSED]),
+    ("two_partitions", Scope::two_partitions, &[DONE, SPILLED, MOVED_BACK, REFUSED]),
+    (
+        "older_owner",
+        Scope::older_owner,
+        &[DONE, SPILLED, MOVED_BACK, REFUSED, HANDED_OVER, OWNER_FENCED],
+    ),
+    ("two_keys", Scope::two_keys, &[DONE, SPILLED, MOVED_BACK, REFUSED]),
     // This scope shows a limit that `docs/internals/protocol.md` names: messages of a moved key may be published out of
     // order.
-    ("moved_outbox", Scope::moved_outbox, &[DONE, IN_ORDER]),
+    ("moved_outbox", Scope::moved_outbox, &[DONE, PUBLISHED_IN_ORDER]),
 ];
 
 const GOES_BACK: &[Case] = &[
-    ("goes_back", Scope::goes_back, &[DONE, REFUSED, OVER, LATE, STOPPED]),
-    ("goes_back_under_three", Scope::goes_back_under_three, &[DONE, REFUSED, OVER, LATE, STOPPED]),
-    ("goes_back_in_part", Scope::goes_back_in_part, &[DONE, REFUSED, OVER, LATE, STOPPED]),
-    ("goes_back_with_outbox", Scope::goes_back_with_outbox, &[DONE, REFUSED, OVER, LATE, STOPPED]),
+    ("goes_back", Scope::goes_back, &[DONE, REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED]),
+    (
+        "goes_back_under_three",
+        Scope::goes_back_under_three,
+        &[DONE, REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED],
+    ),
+    (
+        "goes_back_in_part",
+        Scope::goes_back_in_part,
+        &[DONE, REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED],
+    ),
+    (
+        "goes_back_with_outbox",
+        Scope::goes_back_with_outbox,
+        &[DONE, REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED],
+    ),
     (
         "goes_back_with_late_commit",
         Scope::goes_back_with_late_commit,
-        &[DONE, REFUSED, OVER, LATE, STOPPED],
+        &[DONE, REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED],
     ),
 ];
 
 const FAULTS: &[Break] = &[
     (Fault::CommitWithoutClaim, Scope::three_events, LOST),
-    (Fault::CommitWithoutClaim, Scope::three_events, OWN_ANSWER),
-    (Fault::ClaimWithoutRandom, Scope::goes_back, ONE_OF_EPOCH),
-    (Fault::ClaimWithoutRandom, Scope::goes_back, OWN_ANSWER),
-    (Fault::EpochFromFence, Scope::two_shards, FENCED),
-    (Fault::EpochFromLease, Scope::goes_back, ABOVE),
+    (Fault::CommitWithoutClaim, Scope::three_events, RIGHT_ANSWER),
+    (Fault::ClaimWithoutRandom, Scope::goes_back, ONE_OWNER_PER_EPOCH),
+    (Fault::ClaimWithoutRandom, Scope::goes_back, RIGHT_ANSWER),
+    (Fault::EpochFromFence, Scope::two_shards, ONLY_NEWER_FENCES),
+    (Fault::EpochFromLease, Scope::goes_back, LEASE_ABOVE_CLAIMS),
     (Fault::SpillWithoutFence, Scope::three_events, LOST),
     (Fault::AcknowledgeBeforeCommit, Scope::one_partition, LOST),
     (Fault::AcknowledgeBeyondPrefix, Scope::one_partition, LOST),
-    (Fault::WriteWithoutCondition, Scope::two_partitions, ORDER),
+    (Fault::WriteWithoutCondition, Scope::two_partitions, SETTLED_IN_ORDER),
     (Fault::TakeOversNotCounted, Scope::two_partitions, LOST),
     (Fault::TakeOversNotCounted, Scope::older_owner, LOST),
-    (Fault::TakeOversNotCounted, Scope::two_partitions, KNOWN),
-    (Fault::AnswerForgotten, Scope::one_partition, ONCE),
-    (Fault::RepeatRefused, Scope::one_partition, NOT_IN_VAIN),
-    (Fault::NumberIgnored, Scope::goes_back, BUILDS),
+    (Fault::TakeOversNotCounted, Scope::two_partitions, CURRENT_RECORD),
+    (Fault::AnswerForgotten, Scope::one_partition, APPLIED_ONCE),
+    (Fault::RepeatRefused, Scope::one_partition, STOP_AFTER_ROLLBACK),
+    (Fault::NumberIgnored, Scope::goes_back, IN_SEQUENCE),
     (Fault::SpilledNotDue, Scope::one_partition, STUCK),
     (Fault::DueStays, Scope::two_partitions, STUCK),
-    (Fault::DueLeftToLane, Scope::two_partitions, STUCK),
-    (Fault::DueLeftToLane, Scope::older_owner, STUCK),
-    (Fault::LeaveTooEarly, Scope::one_partition, STUCK),
-    (Fault::PublishBeforeCommit, Scope::outbox, COMMITTED),
-    (Fault::RemoveUnpublished, Scope::outbox, PUBLISHED),
-    (Fault::RemoveWithoutClaim, Scope::goes_back_with_outbox, PUBLISHED),
+    (Fault::DueIgnoredByLane, Scope::two_partitions, STUCK),
+    (Fault::DueIgnoredByLane, Scope::older_owner, STUCK),
+    (Fault::EvictTooEarly, Scope::one_partition, STUCK),
+    (Fault::PublishBeforeCommit, Scope::outbox, PUBLISHED_AFTER_COMMIT),
+    (Fault::RemoveUnpublished, Scope::outbox, REMOVED_AFTER_PUBLISHING),
+    (Fault::RemoveWithoutClaim, Scope::goes_back_with_outbox, REMOVED_AFTER_PUBLISHING),
 ];
 
 #[test]
-fn one_partition() {
+fn no_run_with_one_partition_breaks_a_rule() {
     ONE_PARTITION.iter().for_each(walk_case);
 }
 
 #[test]
-fn two_partitions() {
+fn no_run_with_two_partitions_breaks_a_rule() {
     TWO_PARTITIONS.iter().for_each(walk_case);
 }
 
 #[test]
-fn a_store_that_goes_back() {
+fn no_run_with_a_rollback_breaks_a_rule() {
     GOES_BACK.iter().for_each(walk_case);
 }
 
 #[test]
-fn large_one_partition() {
+fn no_large_run_with_one_partition_breaks_a_rule() {
     walk_large(&(
         "one_partition_large",
         Scope::one_partition_large,
-        &[DONE, SPILLED, REFUSED, OVER, LATE],
+        &[DONE, SPILLED, REFUSED, HANDED_OVER, OWNER_FENCED],
     ));
 }
 
 #[test]
-fn large_two_shards() {
+fn no_large_run_with_two_shards_breaks_a_rule() {
     walk_large(&(
         "two_shards_large",
         Scope::two_shards_large,
-        &[DONE, SPILLED, REFUSED, OVER, LATE],
+        &[DONE, SPILLED, REFUSED, HANDED_OVER, OWNER_FENCED],
     ));
 }
 
 #[test]
-fn large_two_partitions() {
-    let expected = &[DONE, SPILLED, AND_BACK, REFUSED, OVER, LATE];
+fn no_large_run_with_two_partitions_breaks_a_rule() {
+    let expected = &[DONE, SPILLED, MOVED_BACK, REFUSED, HANDED_OVER, OWNER_FENCED];
     walk_large(&("two_partitions_large", Scope::two_partitions_large, expected));
 }
 
 #[test]
-fn large_goes_back() {
+fn no_large_run_with_a_rollback_breaks_a_rule() {
     walk_large(&(
         "goes_back_large",
         Scope::goes_back_large,
-        &[DONE, SPILLED, REFUSED, OVER, LATE, STOPPED],
+        &[DONE, SPILLED, REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED],
     ));
 }
 
 #[test]
-fn large_goes_back_with_outbox() {
-    let expected = &[DONE, REFUSED, OVER, LATE, STOPPED];
+fn no_large_run_with_a_rollback_and_an_outbox_breaks_a_rule() {
+    let expected = &[DONE, REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED];
     walk_large(&("goes_back_with_outbox_large", Scope::goes_back_with_outbox_large, expected));
 }
 
 #[test]
-fn large_goes_back_under_two_partitions() {
-    let expected = &[DONE, AND_BACK, REFUSED, OVER, LATE, STOPPED];
+fn no_large_run_with_a_rollback_and_two_partitions_breaks_a_rule() {
+    let expected = &[DONE, MOVED_BACK, REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED];
     walk_large(&(
         "goes_back_under_two_partitions",
         Scope::goes_back_under_two_partitions,
@@ -155,6 +171,7 @@ fn large_goes_back_under_two_partitions() {
 
 #[test]
 fn every_fault_is_found() {
+    all_are_tested(&Fault::ALL, FAULTS.iter().map(|(fault, ..)| *fault));
     for (fault, scope, property) in FAULTS {
         breaks(fault, &Scope { fault: Some(*fault), ..scope() }, property);
     }

@@ -2,24 +2,24 @@
 //! `docs/internals/protocol.md` describes the scopes.
 
 use ordain_model::{
-    CALL_REPEATED, COUNTED_ELSEWHERE, ENTRY_LOST, PART_WRITTEN_AGAIN, PUBLISHED_AND_LOST,
-    QueueBroken, QueueFault, QueueScope, breaks, walk,
+    CALL_REPEATED, COUNTED_WITHOUT_READER, ENTRY_LOST, PART_WRITTEN_AGAIN, PUBLISHED_AND_LOST,
+    QueueFault, QueueScope, QueueViolation, all_are_tested, breaks, walk,
 };
 
 fn goes_back() -> QueueScope {
-    QueueScope { calls: 2, rewinds: 1, ..QueueScope::default() }
+    QueueScope { calls: 2, rollbacks: 1, ..QueueScope::default() }
 }
 
 fn goes_back_twice() -> QueueScope {
-    QueueScope { calls: 3, rewinds: 2, ..QueueScope::default() }
+    QueueScope { calls: 3, rollbacks: 2, ..QueueScope::default() }
 }
 
 fn has_others() -> QueueScope {
-    QueueScope { has_others: true, rewinds: 2, ..goes_back() }
+    QueueScope { has_other_writers: true, rollbacks: 2, ..goes_back() }
 }
 
 fn restarts() -> QueueScope {
-    QueueScope { restarts: 1, rewinds: 2, ..goes_back() }
+    QueueScope { restarts: 1, rollbacks: 2, ..goes_back() }
 }
 
 /// Returns a scope in which a call writes to two shards, and one of the shards goes back.
@@ -34,36 +34,36 @@ fn inbox() -> QueueScope {
 
 /// Returns a scope in which all writers are in a process without a reader.
 fn another_reader() -> QueueScope {
-    QueueScope { has_only_others: true, ..goes_back() }
+    QueueScope { has_only_other_writers: true, ..goes_back() }
 }
 
 /// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
-type Break = (QueueFault, fn() -> QueueScope, QueueBroken);
+type Break = (QueueFault, fn() -> QueueScope, QueueViolation);
 
 const FAULTS: &[Break] = &[
-    (QueueFault::ReadsByNumber, goes_back, QueueBroken::Stuck),
-    (QueueFault::RemovesByNumber, goes_back, QueueBroken::RemovedTooEarly),
-    (QueueFault::RemovesWithoutCommit, goes_back, QueueBroken::RemovedTooEarly),
-    (QueueFault::ForgetsWhatItDelivered, goes_back, QueueBroken::DeliveredTwice),
-    (QueueFault::HistoriesAreAlike, goes_back, QueueBroken::RemovedTooEarly),
-    (QueueFault::ExpectsNothing, goes_back, QueueBroken::WrongCount),
-    (QueueFault::AnswersWithoutCheck, two_shards, QueueBroken::AnsweredLost),
-    (QueueFault::ComparesPositions, two_shards, QueueBroken::AnsweredLost),
-    (QueueFault::RecordsApart, two_shards, QueueBroken::AnsweredLost),
-    (QueueFault::RemovesByNumber, inbox, QueueBroken::RemovedTooEarly),
-    (QueueFault::RemovesBeforePublishing, inbox, QueueBroken::RemovedTooEarly),
-    (QueueFault::PublishesNewestFirst, inbox, QueueBroken::OutOfOrder),
-    (QueueFault::ForgetsWhatItDelivered, inbox, QueueBroken::DeliveredTwice),
-    (QueueFault::ExpectsNothing, inbox, QueueBroken::WrongCount),
-    (QueueFault::RecordsApart, another_reader, QueueBroken::NotCounted),
-    (QueueFault::RecordsRefusedCalls, another_reader, QueueBroken::NotCounted),
-    (QueueFault::RefusesRepeats, another_reader, QueueBroken::NotCounted),
-    (QueueFault::ComparesNewCalls, another_reader, QueueBroken::CountedPresent),
-    (QueueFault::ForgetsWaitingCalls, another_reader, QueueBroken::NotCounted),
+    (QueueFault::ReadsByNumber, goes_back, QueueViolation::Stuck),
+    (QueueFault::RemovesByNumber, goes_back, QueueViolation::RemovedTooEarly),
+    (QueueFault::RemovesWithoutCommit, goes_back, QueueViolation::RemovedTooEarly),
+    (QueueFault::ForgetsDeliveries, goes_back, QueueViolation::DeliveredTwice),
+    (QueueFault::HistoriesAreEqual, goes_back, QueueViolation::RemovedTooEarly),
+    (QueueFault::ExpectsNothing, goes_back, QueueViolation::WrongLossCount),
+    (QueueFault::AnswersWithoutCheck, two_shards, QueueViolation::AnsweredCallLost),
+    (QueueFault::ComparesPositions, two_shards, QueueViolation::AnsweredCallLost),
+    (QueueFault::RecordsSeparately, two_shards, QueueViolation::AnsweredCallLost),
+    (QueueFault::RemovesByNumber, inbox, QueueViolation::RemovedTooEarly),
+    (QueueFault::RemovesBeforePublishing, inbox, QueueViolation::RemovedTooEarly),
+    (QueueFault::PublishesNewestFirst, inbox, QueueViolation::OutOfOrder),
+    (QueueFault::ForgetsDeliveries, inbox, QueueViolation::DeliveredTwice),
+    (QueueFault::ExpectsNothing, inbox, QueueViolation::WrongLossCount),
+    (QueueFault::RecordsSeparately, another_reader, QueueViolation::LossNotCounted),
+    (QueueFault::RecordsRefusedCalls, another_reader, QueueViolation::LossNotCounted),
+    (QueueFault::RefusesRepeats, another_reader, QueueViolation::LossNotCounted),
+    (QueueFault::ComparesNewCalls, another_reader, QueueViolation::PresentCountedAsLost),
+    (QueueFault::ForgetsWaitingCalls, another_reader, QueueViolation::LossNotCounted),
 ];
 
 #[test]
-fn queues() {
+fn no_run_of_a_queue_breaks_a_rule() {
     walk("goes_back", &goes_back(), &[ENTRY_LOST]);
     walk("goes_back_twice", &goes_back_twice(), &[ENTRY_LOST]);
     walk("has_others", &has_others(), &[ENTRY_LOST]);
@@ -74,19 +74,20 @@ fn queues() {
 /// The reader of an inbox publishes, in order, all entries that the store has not lost. The reader counts each entry
 /// that the store lost before the reader read it.
 #[test]
-fn inboxes() {
+fn no_run_of_an_inbox_breaks_a_rule() {
     walk("inbox", &inbox(), &[ENTRY_LOST, PUBLISHED_AND_LOST]);
 }
 
 /// A process without a reader counts each event that the store loses before another process removes it, and no event
 /// that the store still has.
 #[test]
-fn queues_with_another_reader() {
-    walk("another_reader", &another_reader(), &[COUNTED_ELSEWHERE, CALL_REPEATED]);
+fn no_run_of_a_queue_with_another_reader_breaks_a_rule() {
+    walk("another_reader", &another_reader(), &[COUNTED_WITHOUT_READER, CALL_REPEATED]);
 }
 
 #[test]
 fn every_fault_of_a_queue_is_found() {
+    all_are_tested(&QueueFault::ALL, FAULTS.iter().map(|(fault, ..)| *fault));
     for (fault, scope, broken) in FAULTS {
         breaks(fault, &QueueScope { fault: Some(*fault), ..scope() }, broken.rule());
     }

@@ -39,7 +39,7 @@ impl Cluster {
         Self::with(masters, &Options::new())
     }
 
-    /// Starts a Cluster with options for every node.
+    /// Starts a Cluster in which every node has these options.
     pub fn with(masters: usize, options: &Options) -> Result<Self> {
         Self::of(nodes(masters, options)?, Vec::new())
     }
@@ -62,14 +62,14 @@ impl Cluster {
             let first = slots.start().to_string();
             let last = slots.end().to_string();
             node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last])?;
-            // Each node gets another configuration epoch. With equal epochs, the nodes would first have to resolve a
-            // conflict.
+            // Each node gets a different configuration epoch. With equal epochs, the nodes would first have to resolve
+            // a conflict.
             let epoch = (index + 1).to_string();
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch])?;
         }
         for (index, node) in nodes.iter().enumerate() {
             for other in &nodes[index + 1..] {
-                let bus = other.bus().context("a node has a bus")?.to_string();
+                let bus = other.bus_port().context("a node has a bus")?.to_string();
                 let port = other.port().to_string();
                 node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?;
             }
@@ -90,7 +90,7 @@ impl Cluster {
         &self.proxies
     }
 
-    /// Returns the addresses of all nodes, or of the proxies in front of them.
+    /// Returns the URLs of all nodes, or of the proxies in front of the nodes.
     pub fn urls(&self) -> Vec<String> {
         let url = |(number, node): (usize, &Redis)| match self.proxies.get(number) {
             Some(proxy) => node.url_at(proxy.port()),
@@ -163,7 +163,7 @@ fn nodes(masters: usize, options: &Options) -> Result<Vec<Redis>> {
     (0..masters).map(|_| Redis::with(&options)).collect()
 }
 
-/// Returns the slots of the master `index` of `masters`.
+/// Returns the slots of the master with this index, if `masters` masters share all slots.
 fn share(index: usize, masters: usize) -> RangeInclusive<usize> {
     index * SLOTS / masters..=(index + 1) * SLOTS / masters - 1
 }

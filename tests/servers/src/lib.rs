@@ -27,7 +27,7 @@ pub use proxy::{Counts, Mode, Proxy};
 pub use rabbit::{Rabbit, RabbitOptions, rabbit_version};
 pub use redis::{Options, Redis, SECOND_ADDRESS, Snapshot};
 pub use resp::{Connection, Reply};
-pub use running::stands_still;
+pub use running::all_threads_stopped;
 pub use sentinel::{CutOff, Sentinel};
 pub use tls::Certificates;
 pub use wait::{wait_for_command, wait_until};

@@ -1,14 +1,16 @@
 //! Ports that no other process uses, even while the server on such a port is down.
 //!
 //! The ports are outside the range from which the system chooses the local ports of connections. Otherwise, while a
-//! server is down, a client's connection could get the port of the server, even a connection to this port itself.
+//! server is down, the system could give the server's port to a client as its local port, even to a client that tries
+//! to connect to this server.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context, Result};
 
-/// The first port: below the range of Linux (32768 and up), above the ports of installed services.
+/// The first port. It is above the ports of installed services. The last port is below 32768, where Linux's range of
+/// local ports begins.
 const FIRST: u16 = 20_000;
 const PORTS: u16 = 12_000;
 /// The number of ports below `FIRST` for servers whose port cannot be reserved.
@@ -29,8 +31,8 @@ impl Port {
     /// Reserves a port on which no process listens.
     pub fn take() -> Result<Self> {
         static TAKEN: AtomicU16 = AtomicU16::new(0);
-        // Each process begins at another port and continues after the last port that it took, so that no port is used
-        // again at once.
+        // Each process begins at another port and continues after the last port that it took, so that a released port
+        // is not used again at once.
         let begin = (std::process::id() % u32::from(PORTS)) as u16;
         let begin = begin.wrapping_mul(37) % PORTS;
         let mut tries = (0..PORTS).map(|_| {

@@ -1,8 +1,9 @@
 //! A child process that ends when its parent, the test's process, ends for any reason.
 //!
-//! Linux can send a signal to a child when its parent ends, but it sends the signal already when the *thread* ends that
-//! started the child, and the threads of tests end early. So a shell starts the program, and reads from a pipe. When
-//! the test's process ends, the system closes the writing end of the pipe, and the shell kills the program.
+//! Linux can send a signal to a child when its parent ends. But Linux already sends this signal when the *thread* that
+//! started the child ends, and the thread of a test may end long before the process. Therefore a shell starts the
+//! program, and reads from a pipe. When the test's process ends, the system closes the writing end of the pipe, and the
+//! shell kills the program.
 
 use std::env;
 use std::fs::File;
@@ -80,7 +81,7 @@ impl Process {
         Ok(self.shell.try_wait()?)
     }
 
-    /// Sends a signal, by the signal's name without `SIG`.
+    /// Sends a signal. `name` is the signal's name without `SIG`.
     pub(crate) fn signal(&mut self, name: &str) -> Result<()> {
         ensure!(self.ended()?.is_none(), "the process has ended");
         let id = self.id.to_string();
@@ -112,7 +113,7 @@ impl Drop for Process {
     }
 }
 
-/// Returns the path of a program, by its name.
+/// Returns the path of the program with this name.
 pub(crate) fn find(name: &str) -> Result<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut places = env::split_paths(&path).map(|folder| folder.join(name));

@@ -1,8 +1,8 @@
 //! A TCP proxy in front of a server. The proxy can delay, hold back or lose bytes, and close connections. The proxy
 //! never adds or changes a byte, so a client sees only behaviour that a network could cause.
 
+mod connection;
 mod frames;
-mod link;
 mod state;
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -17,7 +17,7 @@ use state::{Inner, State};
 use crate::port::Port;
 use crate::wait::wait_until;
 
-/// How a proxy handles connections and bytes.
+/// The way in which a proxy handles connections and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Passes everything.
@@ -102,9 +102,9 @@ impl Proxy {
         })
     }
 
-    /// Passes nothing more on some open connections, like a network that drops the packets of these connections alone:
-    /// the connections whose clients have sent the given bytes within their first 4 KiB. New connections pass. Returns
-    /// the number of silent connections.
+    /// Silences the open connections whose clients have sent the given bytes within their first 4 KiB: nothing more
+    /// passes on these connections, as if a network dropped only their packets. New connections pass. Returns the
+    /// number of silenced connections.
     pub fn silence(&self, containing: impl AsRef<[u8]>) -> usize {
         self.state.change(|inner| inner.silence(containing.as_ref()))
     }
@@ -114,16 +114,16 @@ impl Proxy {
         self.state.change(Inner::cut);
     }
 
-    /// Loses the replies to the next `count` Redis requests that contain the given bytes; if none are given, to the
-    /// next `count` requests. The server executes each request. When the reply arrives, the proxy closes the connection
-    /// instead of passing the reply. Replies to earlier requests pass first. A further call of this method replaces the
-    /// previous one. The method does not work for connections that subscribe, because the proxy cannot match their
-    /// replies with requests.
+    /// Loses the replies to the next `count` Redis requests that contain the given bytes; if `containing` is empty, to
+    /// the next `count` requests. The server executes each request. When the reply arrives, the proxy closes the
+    /// connection instead of passing the reply. Replies to earlier requests pass first. A further call of this method
+    /// replaces the previous one. The method does not work for connections that subscribe, because the proxy cannot
+    /// match their replies with requests.
     pub fn lose_replies(&self, count: u64, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.lose_replies(count, containing.as_ref()));
     }
 
-    /// Loses the next `count` Redis requests that contain the given bytes; if none are given, the next `count`
+    /// Loses the next `count` Redis requests that contain the given bytes; if `containing` is empty, the next `count`
     /// requests. The proxy closes the connection instead of passing the request. A further call of this method replaces
     /// the previous one.
     pub fn lose_requests(&self, count: u64, containing: impl AsRef<[u8]>) {
@@ -167,7 +167,7 @@ fn accept(state: &Arc<State>, listener: &TcpListener, server: u16) {
         }
         if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)) {
             // The call fails only if one side has closed its connection already.
-            let _ = link::start(state, client, server);
+            let _ = connection::start(state, client, server);
         }
     }
 }

@@ -109,28 +109,28 @@ impl Rabbit {
 
     /// Ends the broker at once by SIGKILL. Does nothing if it is not running.
     pub fn kill(&self) -> Result<()> {
-        self.own()?.process.kill()
+        self.private_server()?.process.kill()
     }
 
     /// Ends the broker cleanly by SIGTERM, and waits for its end.
     pub fn stop(&self) -> Result<()> {
-        self.own()?.process.stop().map(drop)
+        self.private_server()?.process.stop().map(drop)
     }
 
-    /// Pauses the broker by SIGSTOP: the system accepts connections, and the broker does not reply.
+    /// Pauses the broker by SIGSTOP: the system still accepts connections, but the broker does not reply.
     pub fn pause(&self) -> Result<()> {
-        self.own()?.process.set_paused(true)
+        self.private_server()?.process.set_paused(true)
     }
 
     /// Resumes the broker by SIGCONT.
     pub fn resume(&self) -> Result<()> {
-        self.own()?.process.set_paused(false)
+        self.private_server()?.process.set_paused(false)
     }
 
     /// Starts the broker in the same folder on the same port, and waits until its queues have leaders. If the broker is
     /// running, kills it first.
     pub fn restart(&self) -> Result<()> {
-        self.own()?.restart()
+        self.private_server()?.restart()
     }
 
     /// Sets a parameter of the Erlang application `rabbit` to a value in Erlang's notation.
@@ -139,14 +139,14 @@ impl Rabbit {
         let set = format!(
             "application:set_env(rabbit, {parameter}, {value}), persistent_term:put({parameter}, {value})."
         );
-        self.own()?.evaluate(&set).map(drop)
+        self.private_server()?.evaluate(&set).map(drop)
     }
 
     /// Sets the part of the machine's memory that the broker may use. At 0, the broker blocks all connections that
     /// publish.
     pub fn limit_memory(&self, part: f64) -> Result<()> {
         let set = format!("vm_memory_monitor:set_vm_memory_high_watermark({part:.6}).");
-        self.own()?.evaluate(&set).map(drop)
+        self.private_server()?.evaluate(&set).map(drop)
     }
 
     /// Closes all connections to the virtual host.
@@ -178,7 +178,7 @@ impl Rabbit {
     }
 
     /// Adds a user who may declare and delete only the queues and exchanges that a stream with the queue `cases` needs,
-    /// except its markers.
+    /// but not the stream's markers.
     pub fn add_narrow_user(&self, name: &str) -> Result<()> {
         // On RabbitMQ 4.0 and later, Ordain succeeds in declaring an exchange `{queue}.version.*`, and so needs the
         // right to declare it.
@@ -249,9 +249,10 @@ impl Rabbit {
     }
 
     /// Returns two current numbers for each queue: its ready messages, and its delivered messages without an
-    /// acknowledgement. For a queue that does not reply, both numbers are the maximum.
+    /// acknowledgement. For a queue that does not reply, both numbers are `u64::MAX`.
     pub fn queues(&self) -> Result<BTreeMap<String, (u64, u64)>> {
-        // The lists of `rabbitmqctl` are up to five seconds old for quorum queues.
+        // `rabbitmqctl` lists counts of quorum queues that are up to five seconds old, so this function queries the
+        // queues themselves.
         let listed = self.server.evaluate(&format!(
             "Count = fun(Queue, Query) -> \
                  {{ok, {{_, Count}}, _}} = ra:leader_query(amqqueue:get_pid(Queue), Query), Count end, \
@@ -324,8 +325,8 @@ impl Rabbit {
         self.server.process.id()
     }
 
-    /// Returns the broker, which must not be shared with other tests.
-    fn own(&self) -> Result<&Server> {
+    /// Returns the broker, or an error if other tests share it.
+    fn private_server(&self) -> Result<&Server> {
         ensure!(!self.is_shared, "other tests share this broker: use `Rabbit::start`");
         Ok(&self.server)
     }

@@ -25,20 +25,22 @@ use crate::tls::Certificates;
 use crate::wait::wait_until;
 
 /// Maximum number of attempts to start a server. An attempt fails if another process takes the port at the last moment.
-const STARTS: u32 = 5;
+const START_LIMIT: u32 = 5;
 /// The name of the configuration in the folder of a server.
 pub(crate) const CONFIG: &str = "redis.conf";
 /// The maximum number of log lines that an error contains.
-const TAIL: usize = 20;
+const LOG_TAIL_LINES: usize = 20;
 
 /// A Redis in a private folder on a private port of 127.0.0.1. Dropping the value kills the server.
 #[derive(Debug)]
 pub struct Redis {
-    /// Declared before the folder: Rust drops fields in this order, so the process ends before its folder is removed.
+    /// Declared before the folder: Rust drops fields in the order of their declaration, so the process ends before its
+    /// folder is removed.
     process: Running,
     port: Port,
     tls: Option<(Port, Certificates)>,
-    /// The port between the nodes of a Cluster, reserved until the value is dropped, because the server may restart.
+    /// The port for connections between the nodes of a Cluster. It stays reserved until the value is dropped, because
+    /// the server may restart.
     bus: Option<Port>,
     options: Options,
     folder: TempDir,
@@ -58,7 +60,7 @@ impl Redis {
             let redis = Self::prepare(options.clone())?;
             match redis.launch() {
                 // Another process of the machine took the port.
-                Err(_) if tries < STARTS && redis.log().contains("Address already in use") => {
+                Err(_) if tries < START_LIMIT && redis.log().contains("Address already in use") => {
                     tries += 1;
                 }
                 Err(error) => return Err(error),
@@ -103,12 +105,12 @@ impl Redis {
     }
 
     /// Returns the port between the nodes, if the server is a node of a Cluster.
-    pub(crate) fn bus(&self) -> Option<u16> {
+    pub(crate) fn bus_port(&self) -> Option<u16> {
         self.bus.as_ref().map(Port::number)
     }
 
-    /// Returns the URL of the server: `redis://127.0.0.1:20001`, with the password of `default`, or `rediss://` and the
-    /// other port if the server offers TLS.
+    /// Returns the URL of the server, such as `redis://127.0.0.1:20001`, with the password of the user `default`, if
+    /// any. If the server offers TLS, the URL has `rediss://` and the port for TLS.
     pub fn url(&self) -> String {
         match &self.tls {
             Some((port, _)) => format!("rediss://{}127.0.0.1:{}", self.login(), port.number()),
@@ -172,7 +174,8 @@ impl Redis {
     pub fn until_in_step(&self) -> Result<()> {
         wait_until("a replica in step with its master", || {
             ensure!(self.is_running(), "the replica has ended");
-            // A Sentinel that assigns the replica another master closes the replica's connections.
+            // This command may fail, because a Sentinel that assigns the replica another master closes the replica's
+            // connections.
             let Ok(info) = self.info("everything") else { return Ok(false) };
             let is = |name: &str, value: &str| info.get(name).is_some_and(|other| other == value);
             Ok(is("master_link_status", "up")
@@ -198,7 +201,7 @@ impl Redis {
     pub fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(TAIL)..].join("\n")
+        lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
     }
 
     fn log(&self) -> String {

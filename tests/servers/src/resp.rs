@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpStream};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::wait::DEADLINE;
+use crate::wait::WAIT_TIMEOUT;
 
 /// A reply of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Connection {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))
             .with_context(|| format!("cannot connect to 127.0.0.1:{port}"))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(DEADLINE))?;
+        stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 

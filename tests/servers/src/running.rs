@@ -30,7 +30,7 @@ impl Running {
         matches!(self.ended(), Some(Ok(None)))
     }
 
-    /// Returns the exit status of a process that ended by itself, if one was started.
+    /// Returns the exit status of the process (`Ok(None)` while it is running), or `None` if no process was started.
     pub(crate) fn ended(&self) -> Option<Result<Option<ExitStatus>>> {
         Some(self.state().process.as_mut()?.ended())
     }
@@ -58,15 +58,15 @@ impl Running {
         process.wait()
     }
 
-    /// Pauses the process by SIGSTOP, so that the system still accepts connections but the server does not reply, or
-    /// resumes it by SIGCONT.
+    /// Pauses the process by SIGSTOP, or resumes it by SIGCONT. While the process is paused, the system still accepts
+    /// connections, but the server does not reply.
     pub(crate) fn set_paused(&self, paused: bool) -> Result<()> {
         let mut state = self.state();
         let process = state.process.as_mut().context("the server is not running")?;
         process.signal(if paused { "STOP" } else { "CONT" })?;
         if paused {
             // A thread of the process may still run for a moment after the signal.
-            wait_until("a paused process", || Ok(stands_still(process.id())))?;
+            wait_until("a paused process", || Ok(all_threads_stopped(process.id())))?;
         }
         state.paused = paused;
         Ok(())
@@ -83,7 +83,7 @@ impl Running {
 }
 
 /// Returns whether every thread of a process is stopped.
-pub fn stands_still(id: u32) -> bool {
+pub fn all_threads_stopped(id: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{id}/task")) else { return false };
     threads.flatten().all(|thread| {
         let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();

@@ -16,10 +16,11 @@ use crate::wait::wait_until;
 const NAME: &str = "ordain";
 /// How long a master may be silent while the test expects no failover. The time is long, because a master on a busy
 /// machine may not reply for half a second, and an unexpected failover loses writes.
-const CALM: Duration = Duration::from_secs(20);
+const DOWN_AFTER_WITHOUT_FAILOVER: Duration = Duration::from_secs(20);
 /// How long a master may be silent before the Sentinel replaces it, while the test expects a failover.
 const DOWN_AFTER: Duration = Duration::from_millis(500);
-/// How long a failover may make no progress, in milliseconds. The Sentinel waits twice as long before another try.
+/// The time in milliseconds after which a failover without progress fails. The Sentinel waits twice as long before
+/// another try.
 const FAILOVER_TIMEOUT_MS: u32 = 3_000;
 /// The password of a master that is cut off. Neither the Sentinel nor the replica has this password.
 const CUT_OFF_PASSWORD: &str = "cut-off";
@@ -70,7 +71,10 @@ impl Sentinel {
         let master = proxies.first().map_or(servers[0].port(), Proxy::port);
         let mut watcher = Options::sentinel()
             .line(&format!("sentinel monitor {NAME} 127.0.0.1 {master} 1"))
-            .line(&format!("sentinel down-after-milliseconds {NAME} {}", CALM.as_millis()))
+            .line(&format!(
+                "sentinel down-after-milliseconds {NAME} {}",
+                DOWN_AFTER_WITHOUT_FAILOVER.as_millis()
+            ))
             .line(&format!("sentinel failover-timeout {NAME} {FAILOVER_TIMEOUT_MS}"));
         if let Some(password) = servers[0].password() {
             watcher = watcher.line(&format!("sentinel auth-pass {NAME} {password}"));
@@ -144,9 +148,9 @@ impl Sentinel {
         self.replica().fall_behind(self.master())
     }
 
-    /// Kills the master, and waits until the other server is the master and the Sentinel names it. Returns the
-    /// duration, which is a fraction of a second to 3 seconds. Afterwards, the limit for a silent master is 20 seconds
-    /// again.
+    /// Kills the master, and waits until the other server is the master and the Sentinel names this server. Returns the
+    /// duration of the failover, which is between a fraction of a second and 3 seconds. Afterwards, the limit for a
+    /// silent master is 20 seconds again.
     pub fn failover(&self) -> Result<Duration> {
         let started = Instant::now();
         self.master().kill()?;
@@ -156,10 +160,10 @@ impl Sentinel {
         Ok(started.elapsed())
     }
 
-    /// Waits until the Sentinel has replaced a master that it does not reach: until the other server is the master and
-    /// the Sentinel names it. Afterwards, the limit for a silent master is 20 seconds again.
+    /// Waits until the Sentinel has replaced a master that it does not reach: the other server is the master, and the
+    /// Sentinel names this server. Afterwards, the limit for a silent master is 20 seconds again.
     pub fn until_replaced(&self) -> Result<()> {
-        // The limit becomes short only now that the Sentinel no longer reaches the master. With a short limit before,
+        // The limit becomes short only now, after the Sentinel has lost the master. With a short limit from the start,
         // the Sentinel could replace a master that is only slow on a busy machine.
         self.down_after(DOWN_AFTER)?;
         let number = 1 - self.number();
@@ -175,7 +179,7 @@ impl Sentinel {
             Ok(is_named && info.get("role").is_some_and(|role| role == "master"))
         })
         .with_context(|| format!("the Sentinel's log ends:\n{}", self.watcher.log_tail()))?;
-        self.down_after(CALM)?;
+        self.down_after(DOWN_AFTER_WITHOUT_FAILOVER)?;
         self.master.store(number, Ordering::SeqCst);
         Ok(())
     }
@@ -196,7 +200,7 @@ impl Sentinel {
 
     /// Splits the group: from now on, only clients that are already connected reach the master. The Sentinel and the
     /// replica do not reach the master. If the replica is not paused, it has all writes from before the split. A call
-    /// of [`until_replaced`](Self::until_replaced) must follow within 4 seconds, and then [`reunite`](Self::reunite).
+    /// of [`until_replaced`](Self::until_replaced) must follow within 4 seconds, and then [`heal_split`](Self::heal_split).
     pub fn cut_off(&self) -> Result<CutOff> {
         if !self.replica().is_paused() {
             self.replica().until_caught_up(self.master())?;
@@ -219,10 +223,11 @@ impl Sentinel {
     }
 
     /// Ends a split after the Sentinel has replaced the master: the old master, which still runs, becomes a replica,
-    /// discards the writes that the new master lacks, and closes the connections of its clients. Without this method, a
-    /// Sentinel that reaches the old master again would cause the same, but only eight seconds later. Waits until the
-    /// old master is in step and the Sentinel knows it. After this call, the next failover or split can follow.
-    pub fn reunite(&self) -> Result<()> {
+    /// discards the writes that the new master lacks, and closes the connections of its clients. Without this method,
+    /// the Sentinel would also make the old master a replica, but only eight seconds after it reaches the old master
+    /// again. Waits until the old master is in step and the Sentinel knows it. After this call, the next failover or
+    /// split can follow.
+    pub fn heal_split(&self) -> Result<()> {
         let port = self.port(self.number()).to_string();
         let old = self.replica();
         let password = old.password().unwrap_or_default();
@@ -254,8 +259,8 @@ impl Sentinel {
         })
     }
 
-    /// Waits until the Sentinel's fields of the replica fulfil a condition. `is_right` receives a function that returns
-    /// whether a field has a value.
+    /// Waits until the Sentinel's description of the replica fulfils a condition. `is_right` receives a function that
+    /// returns whether a field of the description has the given value.
     fn until_replica(
         &self,
         what: &str,
@@ -287,7 +292,8 @@ pub struct CutOff {
 }
 
 impl CutOff {
-    /// Returns a connection to the master that existed before the split. The master would refuse a new connection.
+    /// Returns a connection to the master. It was opened before the split, because the master now refuses new
+    /// connections.
     pub fn connection(&mut self) -> &mut Connection {
         &mut self.connection
     }
@@ -305,7 +311,7 @@ fn id_of(client: &str) -> Option<&str> {
     client.split(' ').find_map(|field| field.strip_prefix("id="))
 }
 
-/// Starts a master, and a replica in step with it.
+/// Starts a master and a replica, and waits until the replica is in step with the master.
 fn servers(options: &Options) -> Result<[Redis; 2]> {
     let master = Redis::with(options)?;
     let replica = Redis::with(&options.clone().replica_of(&master))?;

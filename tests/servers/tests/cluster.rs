@@ -1,9 +1,9 @@
-//! A Cluster whose slots move, and whose nodes end and return.
+//! Tests of a Cluster whose slots move, and whose nodes end and start again.
 
 use anyhow::{Context, Result};
 use ordain_servers::{Cluster, Connection, Options, Redis, Reply};
 
-/// Returns the error that a node replies.
+/// Returns the error with which a node refuses a command.
 fn refused(node: &Redis, command: &[&str]) -> Result<String> {
     match node.attempt(command)? {
         Reply::Error(error) => Ok(error),

@@ -1,4 +1,4 @@
-//! A proxy that loses, cuts and holds back bytes, in front of a real server.
+//! Tests of a proxy in front of a real server. The proxy loses or holds back bytes, and cuts connections.
 
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ fn write_with_a_lost_reply_is_executed() -> Result<()> {
 }
 
 #[test]
-fn earlier_replies_pass_before_a_lost_one() -> Result<()> {
+fn replies_before_a_lost_reply_arrive() -> Result<()> {
     let (redis, proxy) = both()?;
     proxy.lose_replies(2, "needle");
     for round in 1..=2 {
@@ -59,7 +59,7 @@ fn lost_request_is_not_executed() -> Result<()> {
 }
 
 #[test]
-fn request_is_held_with_all_later_ones_until_the_connection_ends() -> Result<()> {
+fn held_request_blocks_later_requests_of_its_connection() -> Result<()> {
     let (redis, proxy) = both()?;
     proxy.hold_request("needle");
     let mut connection = Connection::open(proxy.port())?;
@@ -138,7 +138,7 @@ fn delayed_requests_arrive_later() -> Result<()> {
 }
 
 #[test]
-fn half_open_proxy_passes_held_bytes_afterwards() -> Result<()> {
+fn bytes_held_by_a_half_open_proxy_arrive_later() -> Result<()> {
     let (redis, proxy) = both()?;
     let mut open = Connection::open(proxy.port())?;
     open.command(&["PING"])?;
@@ -156,7 +156,7 @@ fn half_open_proxy_passes_held_bytes_afterwards() -> Result<()> {
 
 /// Only the connection that the test selects becomes silent, and this connection stays silent.
 #[test]
-fn silent_connection_stays_silent_alone() -> Result<()> {
+fn silence_affects_only_one_connection() -> Result<()> {
     let (redis, proxy) = both()?;
     let mut silent = Connection::open(proxy.port())?;
     silent.command(&["ECHO", "one"])?;
@@ -173,7 +173,7 @@ fn silent_connection_stays_silent_alone() -> Result<()> {
 
 /// A second proxy has the port of the first proxy at another address, and works without the first proxy.
 #[test]
-fn proxy_at_another_address_works_alone() -> Result<()> {
+fn proxy_at_another_address_works_without_the_first() -> Result<()> {
     let (_redis, proxy) = both()?;
     let address: Ipv4Addr = SECOND_ADDRESS.parse()?;
     let beside = proxy.start_beside(address)?;

@@ -197,7 +197,7 @@ fn invalid_setting_is_an_error_with_the_log() {
 const HOLDS: &str = "ORDAIN_TEST_HOLDS_A_SERVER";
 
 #[test]
-fn a_killed_process_leaves_nothing() -> Result<()> {
+fn killed_process_leaves_no_server_and_no_data() -> Result<()> {
     if env::var_os(HOLDS).is_some() {
         // Start the server on a thread that ends at once, as the threads of tests do. The server must not end with this
         // thread.
@@ -207,7 +207,7 @@ fn a_killed_process_leaves_nothing() -> Result<()> {
         return Ok(());
     }
     let mut command = Command::new(env::current_exe()?);
-    command.args(["--exact", "a_killed_process_leaves_nothing", "--nocapture"]);
+    command.args(["--exact", "killed_process_leaves_no_server_and_no_data", "--nocapture"]);
     let mut holder = command.env(HOLDS, "1").stdout(Stdio::piped()).spawn()?;
     let output = BufReader::new(holder.stdout.take().context("the output is piped")?);
     let server = output.lines().map_while(Result::ok).find_map(|line| {

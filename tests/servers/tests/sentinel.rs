@@ -1,4 +1,4 @@
-//! A Sentinel that fails over, and back.
+//! Tests of a Sentinel that fails over to the replica, and later back to the first master.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ fn get(redis: &Redis, key: &str) -> Result<Reply> {
 }
 
 #[test]
-fn replica_replaces_a_killed_master_and_back() -> Result<()> {
+fn killed_master_is_replaced_and_can_become_master_again() -> Result<()> {
     let group = Sentinel::start()?;
     let first = group.master().port();
     assert_eq!(group.named()?, first);
@@ -72,9 +72,9 @@ fn sentinel_announces_the_proxies_of_servers() -> Result<()> {
 }
 
 /// The split master serves only the clients that were connected before the split. When the split ends, the master
-/// discards their writes.
+/// discards the writes of these clients.
 #[test]
-fn split_master_is_replaced_and_comes_back() -> Result<()> {
+fn split_master_is_replaced_and_becomes_a_replica() -> Result<()> {
     let group = Sentinel::start()?;
     for round in ["1", "2"] {
         let old = group.master();
@@ -93,7 +93,7 @@ fn split_master_is_replaced_and_comes_back() -> Result<()> {
         assert_eq!(get(group.master(), "before")?, Reply::Text(round.to_owned()));
         drop(client);
         wait_until("a master without clients", || Ok(!cut_off.has_clients()?))?;
-        group.reunite()?;
+        group.heal_split()?;
         assert_eq!(get(group.replica(), "before")?, Reply::Text(round.to_owned()));
         assert_eq!(get(group.replica(), "lost")?, Reply::Nil);
         assert!(cut_off.connection().command(&["PING"]).is_err());
@@ -102,9 +102,9 @@ fn split_master_is_replaced_and_comes_back() -> Result<()> {
     group.rejoin()
 }
 
-/// After a silence, a replica lacks the writes that it did not read.
+/// After a restart, a silenced replica lacks the writes that it did not read.
 #[test]
-fn silent_replica_loses_what_arrived_meanwhile() -> Result<()> {
+fn silent_replica_lacks_later_writes() -> Result<()> {
     let group = Sentinel::start()?;
     group.master().command(&["SET", "a", "1"])?;
     group.silence_replica()?;
@@ -113,7 +113,7 @@ fn silent_replica_loses_what_arrived_meanwhile() -> Result<()> {
     group.restart_replica()?;
     group.until_replaced()?;
     assert_eq!(get(group.master(), "a")?, Reply::Text("1".to_owned()));
-    group.reunite()?;
+    group.heal_split()?;
     assert_eq!(get(group.replica(), "a")?, Reply::Text("1".to_owned()));
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Deliberate faults between a sequencer and its world, to prove that the checker finds them. Each fault changes
-//! settings, inputs or effects on their way to or from the sequencer. Faults in the sequencer's own decisions that such
-//! a change cannot imitate are in `ordain_core::SequencerFault`.
+//! settings, inputs or effects on their way to or from the sequencer. `ordain_core::SequencerFault` has faults in the
+//! sequencer's own decisions, which no such change can imitate.
 //!
 //! The checker sees inputs before a fault changes them, and effects after a fault has changed them.
 
@@ -85,7 +85,7 @@ impl FaultySequencer {
     }
 }
 
-/// Makes the getters of the sequencer available without a change.
+/// Gives callers the getters of the sequencer, because a fault changes no getter.
 impl Deref for FaultySequencer {
     type Target = Sequencer;
 

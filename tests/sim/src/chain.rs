@@ -1,42 +1,42 @@
 //! Plays long random runs of the model of numbered messages in a store that goes back in time
 //! ([`ordain_model::ChainWorld`]).
 
-use ordain_model::{ChainFault, ChainPlaces, ChainSeen, ChainStep, ChainWorld};
+use ordain_model::{ChainCounts, ChainFault, ChainShards, ChainStep, ChainWorld};
 
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
 /// Number of states that the shards may go back to.
-const REMEMBERED: u64 = 6;
+const STATE_LIMIT: u64 = 6;
 /// Largest number of commits in a run. A commit has at most 3 messages, so the events of all commits have numbers below
-/// 100. The numbers of the other producer begin at 100; `OTHERS` is the largest number of its messages.
-const COMMITS: u64 = 30;
-const OTHERS: usize = 60;
+/// 100. The numbers of the other producer begin at 100. `OTHER_MESSAGE_LIMIT` limits the number of its messages.
+const COMMIT_LIMIT: u64 = 30;
+const OTHER_MESSAGE_LIMIT: usize = 60;
 
 /// Plays the random run that the seed determines.
-pub fn run_chain(seed: u64, fault: Option<ChainFault>) -> Result<ChainSeen, Violation> {
+pub fn run_chain(seed: u64, fault: Option<ChainFault>) -> Result<ChainCounts, Violation> {
     let mut rng = Rng::new(mix(&[seed, 0x63]));
     let mut world = ChainWorld::new(rng.between(1, 2) as u8, fault);
     let restarts = rng.permille(300);
     let has_others = rng.permille(600);
     let loses_answers = rng.permille(400);
     let forgets = rng.permille(150);
-    let places = [ChainPlaces::Source, ChainPlaces::Destination, ChainPlaces::Both];
-    // `place` selects the shards that go back in this run. A high `rare` makes losses rare, because the owner needs
-    // some steps to recover from a loss.
-    let place = rng.below(4) as usize;
+    let choices = [ChainShards::Source, ChainShards::Destination, ChainShards::Both];
+    // `choice` selects the shards that go back in this run. A high `rare` makes losses rare, so that the owner has
+    // enough steps to recover from each loss.
+    let choice = rng.below(4) as usize;
     let rare = rng.between(1, 8);
     let mut steps = Vec::new();
     for _ in 0..rng.between(10, 80) {
         let step = match rng.below(20) {
-            0..4 if world.commits() < COMMITS => ChainStep::Commit(rng.between(1, 3) as u8),
-            4..9 => ChainStep::Give(rng.between(1, 4) as usize),
-            9..12 => ChainStep::Mark,
+            0..4 if world.commits() < COMMIT_LIMIT => ChainStep::Commit(rng.between(1, 3) as u8),
+            4..9 => ChainStep::Send(rng.between(1, 4) as usize),
+            9..12 => ChainStep::RemoveSent,
             12 => ChainStep::Check,
             13 => ChainStep::Repeat,
-            14 if has_others && world.others() < OTHERS => ChainStep::Other,
-            15 if has_others => ChainStep::OtherAgain,
-            16 if loses_answers => ChainStep::GiveUnanswered,
+            14 if has_others && world.other_messages() < OTHER_MESSAGE_LIMIT => ChainStep::Other,
+            15 if has_others => ChainStep::OtherResend,
+            16 if loses_answers => ChainStep::SendUnanswered,
             17 if loses_answers => ChainStep::ArriveLate,
             18 if restarts && rng.permille(500) => ChainStep::Restart,
             18 if forgets => {
@@ -47,9 +47,9 @@ pub fn run_chain(seed: u64, fault: Option<ChainFault>) -> Result<ChainSeen, Viol
                 }
             }
             19 if rng.below(rare) == 0 => {
-                let place = places.get(place).copied().unwrap_or_else(|| rng.pick(&places));
-                let lost = rng.below((world.past() as u64).min(REMEMBERED)) as usize;
-                ChainStep::GoBack(place, world.past() - 1 - lost)
+                let choice = choices.get(choice).copied().unwrap_or_else(|| rng.pick(&choices));
+                let lost = rng.below((world.past() as u64).min(STATE_LIMIT)) as usize;
+                ChainStep::GoBack(choice, world.past() - 1 - lost)
             }
             _ => ChainStep::Wait(rng.between(1, 3_000)),
         };
@@ -60,9 +60,9 @@ pub fn run_chain(seed: u64, fault: Option<ChainFault>) -> Result<ChainSeen, Viol
             break;
         }
     }
-    world.come_to_rest();
+    world.finish_and_check();
     match world.broken() {
-        None => Ok(world.seen()),
+        None => Ok(world.counts()),
         Some(broken) => Err(Violation { invariant: broken.rule(), detail: format!("{steps:?}") }),
     }
 }

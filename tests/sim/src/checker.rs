@@ -1,19 +1,19 @@
 //! Watches a run from outside, and reports the first broken invariant. The world notifies the checker of each delivery,
-//! request, applied commit, acknowledgement and publication. From these, the checker derives the allowed states: it
-//! keeps one list of settled sequences per key. The checker must never influence a run.
+//! request, applied commit, acknowledgement and publication. From these notifications, the checker derives the allowed
+//! states: for each key, it keeps a list of the settled sequences. The checker must never influence a run.
 
 mod acks;
-mod alarms;
+mod attempts;
 mod end;
 mod fold;
+mod gap_history;
 mod keys;
-mod known;
-mod ledger;
 mod letters;
-mod past;
+mod owner_model;
 mod publishing;
-mod tries;
-mod watch;
+mod received;
+mod snapshot;
+mod warnings;
 mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,13 +24,13 @@ use ordain_core::{DeadLetter, Key, LetterId};
 
 use crate::plan::Plan;
 
-use alarms::Alarms;
-pub(crate) use keys::{KeyModel, Settled};
-use known::Known;
-pub(crate) use past::Past;
+use attempts::AttemptCounts;
+pub(crate) use keys::{KeyModel, Settlement};
+use owner_model::OwnerModel;
 use publishing::Publishing;
-use tries::Tries;
-use watch::Watch;
+use received::ReceivedEvents;
+pub(crate) use snapshot::CheckerSnapshot;
+use warnings::Warnings;
 
 /// A broken invariant, with a description.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,30 +55,31 @@ pub(crate) struct Checker {
     violation: Option<Violation>,
     now: u64,
     keys: BTreeMap<Key, KeyModel>,
-    known: Known,
+    received: ReceivedEvents,
     /// The expected dead letters of the store.
     letters: BTreeMap<LetterId, DeadLetter>,
     /// By key and content of an event, the dead letters that hold the event.
     letter_index: BTreeMap<(Key, u64), BTreeSet<LetterId>>,
     publishing: Publishing,
-    tries: Tries,
-    watches: BTreeMap<u64, Watch>,
+    attempts: AttemptCounts,
+    owner_models: BTreeMap<u64, OwnerModel>,
     /// Keys whose key record was made unreadable.
     corrupt: BTreeSet<Key>,
     /// Keys with spilled events that an owner could not read.
     unread: BTreeSet<Key>,
-    /// True after the simulation has stopped making reads of spilled events fail.
-    mended: bool,
+    /// False while the simulation makes some reads of spilled events fail; true at the end of the run, when all reads
+    /// succeed.
+    reads_succeed: bool,
     /// For a stream whose events Ordain numbers: by key and id, the first position of the event in the source's queue.
-    places: BTreeMap<(Key, u64), usize>,
+    positions: BTreeMap<(Key, u64), usize>,
     deaths: u32,
     /// Number of times that the store went back.
-    times_back: u32,
+    rollback_count: u32,
     /// True if the store has gone back and the owner has not yet repeated all lost commits.
-    pub(crate) incomplete: bool,
+    pub(crate) lacks_commits: bool,
     /// Key and content of each event whose delivery was acknowledged.
     acknowledged_events: BTreeSet<(Key, u64)>,
-    alarms: Alarms,
+    warnings: Warnings,
 }
 
 impl Checker {
@@ -88,21 +89,21 @@ impl Checker {
             violation: None,
             now: 0,
             keys: BTreeMap::new(),
-            known: Known::default(),
+            received: ReceivedEvents::default(),
             letters: BTreeMap::new(),
             letter_index: BTreeMap::new(),
             publishing: Publishing::default(),
-            tries: Tries::default(),
-            watches: BTreeMap::new(),
+            attempts: AttemptCounts::default(),
+            owner_models: BTreeMap::new(),
             corrupt: BTreeSet::new(),
             unread: BTreeSet::new(),
-            mended: false,
-            places: BTreeMap::new(),
+            reads_succeed: false,
+            positions: BTreeMap::new(),
             deaths: 0,
-            times_back: 0,
-            incomplete: false,
+            rollback_count: 0,
+            lacks_commits: false,
             acknowledged_events: BTreeSet::new(),
-            alarms: Alarms::default(),
+            warnings: Warnings::default(),
         }
     }
 
@@ -126,8 +127,8 @@ impl Checker {
     }
 
     /// Returns whether a key may fail to progress because its spilled events cannot be read.
-    fn is_unread(&self, key: &str) -> bool {
-        !self.mended && self.unread.contains(key)
+    fn is_unreadable(&self, key: &str) -> bool {
+        !self.reads_succeed && self.unread.contains(key)
     }
 
     /// Records that a read of spilled events failed on purpose.
@@ -137,12 +138,12 @@ impl Checker {
 
     /// Records that all reads of spilled events succeed from now on. Every key that waited for a read must now
     /// progress.
-    pub(crate) fn mended(&mut self) {
-        self.mended = true;
+    pub(crate) fn reads_succeed(&mut self) {
+        self.reads_succeed = true;
     }
 
     /// Returns whether key records expire during the run.
-    fn jobs_expire(&self) -> bool {
+    fn keys_expire(&self) -> bool {
         let settings = &self.plan.settings;
         settings.complete_ttl < 1_000_000 || settings.key_ttl.is_some()
     }
@@ -159,7 +160,7 @@ impl Checker {
 
     /// Records a delivery of bytes that are not an event.
     pub(crate) fn delivered_raw(&mut self, bytes: &Bytes) {
-        self.known.raw.insert(bytes.clone());
+        self.received.raw.insert(bytes.clone());
     }
 }
 

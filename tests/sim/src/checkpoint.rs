@@ -1,19 +1,19 @@
 //! Plays long random runs of the model of a file source with a store that goes back in time
 //! ([`ordain_model::CheckpointWorld`]).
 
-use ordain_model::{CheckpointFault, CheckpointSeen, CheckpointStep, CheckpointWorld};
+use ordain_model::{CheckpointCounts, CheckpointFault, CheckpointStep, CheckpointWorld};
 
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
 /// Number of states that the shards may go back to.
-const REMEMBERED: u64 = 6;
+const STATE_LIMIT: u64 = 6;
 
 /// Plays the random run that the seed determines.
 pub fn run_checkpoint(
     seed: u64,
     fault: Option<CheckpointFault>,
-) -> Result<CheckpointSeen, Violation> {
+) -> Result<CheckpointCounts, Violation> {
     let mut rng = Rng::new(mix(&[seed, 0x6b]));
     let file = rng.between(4, 40);
     let dead = rng.below(file / 2);
@@ -30,19 +30,19 @@ pub fn run_checkpoint(
             11 if restarts => CheckpointStep::Restart,
             12..14 if rng.below(rare) == 0 => {
                 let shard = [None, Some(0), Some(1)][rng.below(3) as usize];
-                let lost = rng.below((world.past() as u64).min(REMEMBERED)) as usize;
+                let lost = rng.below((world.past() as u64).min(STATE_LIMIT)) as usize;
                 CheckpointStep::GoBack(shard, world.past() - 1 - lost)
             }
-            14 => CheckpointStep::TakeBack,
+            14 => CheckpointStep::TakeLetter,
             _ => CheckpointStep::Commit(rng.below(2) as u8),
         };
         steps.push(step);
         world.step(step);
         world.step(CheckpointStep::Remember);
     }
-    world.come_to_rest();
+    world.finish_and_check();
     match world.broken() {
-        None => Ok(world.seen()),
+        None => Ok(world.counts()),
         Some(broken) => Err(Violation { invariant: broken.rule(), detail: format!("{steps:?}") }),
     }
 }

@@ -1,18 +1,18 @@
 //! Plays long random runs of the model of a producer with a store that goes back in time
 //! ([`ordain_model::ProducerWorld`]).
 
-use ordain_model::{ProducerFault, ProducerSeen, ProducerStep, ProducerWorld};
+use ordain_model::{ProducerCounts, ProducerFault, ProducerStep, ProducerWorld};
 
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
 /// Number of states that the shards may go back to.
-const REMEMBERED: u64 = 6;
+const STATE_LIMIT: u64 = 6;
 /// Largest number of events of the other producer in a run. Their numbers begin at 100 and must fit into a `u8`.
-const OTHERS: u8 = 60;
+const OTHER_EVENT_LIMIT: u8 = 60;
 
 /// Plays the random run that the seed determines.
-pub fn run_producer(seed: u64, fault: Option<ProducerFault>) -> Result<ProducerSeen, Violation> {
+pub fn run_producer(seed: u64, fault: Option<ProducerFault>) -> Result<ProducerCounts, Violation> {
     let mut rng = Rng::new(mix(&[seed, 0x70]));
     let is_library = rng.permille(300);
     let mut world = ProducerWorld::new(rng.between(4, 40) as u8, is_library, fault);
@@ -26,7 +26,7 @@ pub fn run_producer(seed: u64, fault: Option<ProducerFault>) -> Result<ProducerS
             0..7 => ProducerStep::Publish(rng.between(1, 4) as u8),
             7..12 => ProducerStep::Checkpoint,
             12 => ProducerStep::Check,
-            13..15 if has_others && world.others() < OTHERS => {
+            13..15 if has_others && world.other_events() < OTHER_EVENT_LIMIT => {
                 ProducerStep::Other(rng.below(2) as u8)
             }
             15 if restarts && rng.permille(400) => ProducerStep::Restart,
@@ -34,14 +34,14 @@ pub fn run_producer(seed: u64, fault: Option<ProducerFault>) -> Result<ProducerS
             16 if forgets => ProducerStep::Forget,
             17 if forgets => {
                 // During this wait the producer forgets its calls. A producer of a file writes a checkpoint right after
-                // each call, so the model writes one before the wait.
+                // each call, so the run writes a checkpoint before the wait.
                 steps.push(ProducerStep::Checkpoint);
                 world.step(ProducerStep::Checkpoint);
                 ProducerStep::Wait(130_000)
             }
             18..20 if rng.below(rare) == 0 => {
                 let shard = [None, Some(0), Some(1)][rng.below(3) as usize];
-                let lost = rng.below((world.past() as u64).min(REMEMBERED)) as usize;
+                let lost = rng.below((world.past() as u64).min(STATE_LIMIT)) as usize;
                 ProducerStep::GoBack(shard, world.past() - 1 - lost, rng.permille(700))
             }
             _ => ProducerStep::Wait(rng.between(1, 3_000)),
@@ -54,10 +54,10 @@ pub fn run_producer(seed: u64, fault: Option<ProducerFault>) -> Result<ProducerS
         }
     }
     if world.broken().is_none() {
-        world.come_to_rest();
+        world.finish_and_check();
     }
     match world.broken() {
-        None => Ok(world.seen()),
+        None => Ok(world.counts()),
         Some(broken) => Err(Violation { invariant: broken.rule(), detail: format!("{steps:?}") }),
     }
 }

@@ -9,7 +9,7 @@ use crate::producer::BLOCKED_KEY;
 use crate::rng::mix;
 
 /// Largest number of messages of an event.
-pub(crate) const MESSAGES: u64 = 3;
+pub(crate) const MESSAGE_LIMIT: u64 = 3;
 
 /// The handler's result for an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,25 +19,25 @@ pub(crate) struct Effect {
     pub(crate) complete: bool,
 }
 
-/// The behaviour of an event under the simulated handler. The content of the event determines it.
+/// The behaviour of an event under the simulated handler. The content of the event determines this behaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Nature {
+pub(crate) enum EventBehavior {
     Fine,
     Rejected,
     /// The event fails this number of times.
     Fails(FailureKind, u32),
     /// The event fails until a version other than the first executes it.
-    FailsUntilMended(FailureKind),
+    FailsUntilNewVersion(FailureKind),
     FailsForEver(FailureKind),
 }
 
-impl Nature {
-    /// Returns the failure of try number `tries` (from 0), if this try fails. `mended` is true if a version other than
-    /// the first executes the event.
-    pub(crate) fn failure(self, tries: u32, mended: bool) -> Option<FailureKind> {
+impl EventBehavior {
+    /// Returns the failure of attempt number `attempt` (from 0), if this attempt fails. `is_new_version` is true if a
+    /// version other than the first executes the event.
+    pub(crate) fn failure(self, attempt: u32, is_new_version: bool) -> Option<FailureKind> {
         match self {
-            Self::Fails(kind, times) if tries < times => Some(kind),
-            Self::FailsUntilMended(kind) if !mended => Some(kind),
+            Self::Fails(kind, times) if attempt < times => Some(kind),
+            Self::FailsUntilNewVersion(kind) if !is_new_version => Some(kind),
             Self::FailsForEver(kind) => Some(kind),
             _ => None,
         }
@@ -46,7 +46,7 @@ impl Nature {
     /// Returns the kind of failure that executions of the event may have.
     pub(crate) fn kind(self) -> Option<FailureKind> {
         match self {
-            Self::Fails(kind, _) | Self::FailsUntilMended(kind) | Self::FailsForEver(kind) => {
+            Self::Fails(kind, _) | Self::FailsUntilNewVersion(kind) | Self::FailsForEver(kind) => {
                 Some(kind)
             }
             Self::Fine | Self::Rejected => None,
@@ -63,26 +63,26 @@ const KINDS: [FailureKind; 6] = [
     FailureKind::Error,
 ];
 
-/// Returns the nature of an event.
-pub(crate) fn nature(plan: &Plan, event: &Event) -> Nature {
+/// Returns the behaviour of an event.
+pub(crate) fn behavior(plan: &Plan, event: &Event) -> EventBehavior {
     if plan.handler.blocked == Some(Blocked::Failing) && event.key() == BLOCKED_KEY {
-        return Nature::FailsForEver(FailureKind::Retry);
+        return EventBehavior::FailsForEver(FailureKind::Retry);
     }
     let chance = mix(&[plan.seed, digest(event.key().as_bytes()), event.content(), 1]);
     let kind = KINDS[(chance >> 32) as usize % KINDS.len()];
     let mut choice = (chance % 1000) as u32;
-    for (rate, nature) in [
-        (plan.handler.rejects, Nature::Rejected),
-        (plan.handler.fails, Nature::Fails(kind, 1 + (chance >> 40) as u32 % 3)),
-        (plan.handler.fails_for_ever / 2, Nature::FailsUntilMended(kind)),
-        (plan.handler.fails_for_ever.div_ceil(2), Nature::FailsForEver(kind)),
+    for (rate, behavior) in [
+        (plan.handler.rejects, EventBehavior::Rejected),
+        (plan.handler.fails, EventBehavior::Fails(kind, 1 + (chance >> 40) as u32 % 3)),
+        (plan.handler.fails_for_ever / 2, EventBehavior::FailsUntilNewVersion(kind)),
+        (plan.handler.fails_for_ever.div_ceil(2), EventBehavior::FailsForEver(kind)),
     ] {
         if choice < rate {
-            return nature;
+            return behavior;
         }
         choice -= rate;
     }
-    Nature::Fine
+    EventBehavior::Fine
 }
 
 /// Returns the effect of a successful event.
@@ -102,7 +102,7 @@ pub(crate) fn handle(
         _ => StateUpdate::Put(padded(plan, hash).into()),
     };
     let messages =
-        (0..(hash >> 8) % (MESSAGES + 1)).map(|index| message(plan, hash, index)).collect();
+        (0..(hash >> 8) % (MESSAGE_LIMIT + 1)).map(|index| message(plan, hash, index)).collect();
     let chance = mix(&[plan.seed, key, event.content(), 2]);
     Effect { state, messages, complete: chance % 1000 < u64::from(plan.handler.completes) }
 }
@@ -146,15 +146,15 @@ mod tests {
     use ordain_core::EventParts;
 
     #[test]
-    fn a_failure_passes_when_it_is_mended_and_not_before() {
-        let nature = Nature::FailsUntilMended(FailureKind::Trap);
-        assert_eq!(nature.failure(9, false), Some(FailureKind::Trap));
-        assert_eq!(nature.failure(9, true), None);
-        assert_eq!(Nature::Fails(FailureKind::Retry, 2).failure(2, false), None);
+    fn failure_lasts_until_the_handler_is_repaired() {
+        let behavior = EventBehavior::FailsUntilNewVersion(FailureKind::Trap);
+        assert_eq!(behavior.failure(9, false), Some(FailureKind::Trap));
+        assert_eq!(behavior.failure(9, true), None);
+        assert_eq!(EventBehavior::Fails(FailureKind::Retry, 2).failure(2, false), None);
     }
 
     #[test]
-    fn what_it_does_depends_on_the_version_and_the_state() {
+    fn outcome_depends_on_version_and_state() {
         let plan = Plan::new(1, None);
         let event = Event::new(&EventParts { key: "k", data: b"x", ..EventParts::default() });
         let first = handle(&plan, "a", 1, &event, None);

@@ -43,8 +43,8 @@ pub struct Options {
     pub profile: Option<Profile>,
     /// True to print every action.
     pub trace: bool,
-    /// A fault in a simulated part.
-    pub breakage: Option<Breakage>,
+    /// A fault in the simulated store.
+    pub store_fault: Option<StoreFault>,
     /// A fault between the sequencer and its world.
     pub boundary_fault: Option<BoundaryFault>,
     /// A fault in the sequencer.
@@ -54,7 +54,7 @@ pub struct Options {
 
 /// A fault of the simulated store. The fault is deliberate, to prove that the checker finds faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Breakage {
+pub enum StoreFault {
     /// The store applies commits under any claim.
     StoreIgnoresTheClaim,
     /// The store applies a write without checking its condition against the key record.
@@ -65,8 +65,8 @@ pub enum Breakage {
     StoreForgetsSpills,
 }
 
-impl Breakage {
-    /// All breakages.
+impl StoreFault {
+    /// All faults.
     pub const ALL: [Self; 4] = [
         Self::StoreIgnoresTheClaim,
         Self::StoreIgnoresTheCondition,
@@ -84,7 +84,7 @@ pub struct Outcome {
     pub steps: u64,
     /// A text with the size of the run: the numbers of steps and owners, and the virtual time.
     pub summary: String,
-    /// The first broken invariant, if any. A panic counts as one.
+    /// The first broken invariant, if any. A panic counts as a broken invariant.
     pub violation: Option<Violation>,
 }
 

@@ -17,22 +17,23 @@ pub(crate) struct Plan {
     /// The settings of all sequencers. Each owner replaces `partition` by the number of its own partition.
     pub(crate) settings: SequencerSettings,
     pub(crate) partitions: u32,
-    pub(crate) producer: Producing,
-    pub(crate) handler: Handling,
-    pub(crate) store: Storing,
-    pub(crate) replay: Replaying,
-    pub(crate) disturb: Disturbing,
+    pub(crate) producer: ProducerPlan,
+    pub(crate) handler: HandlerPlan,
+    pub(crate) store: StorePlan,
+    pub(crate) replay: ReplayPlan,
+    pub(crate) disturb: DisturbancePlan,
     /// The longest time until the sink accepts a publication.
-    pub(crate) sink_stands: u64,
+    pub(crate) sink_delay: u64,
     /// True if the source is finite and reports its end.
     pub(crate) once: bool,
-    /// True if the source lowers and raises the prefetch: the number of events that it delivers ahead.
+    /// True if the source lowers and raises the prefetch: the number of events that it delivers before the owner
+    /// acknowledges any of them.
     pub(crate) windows: bool,
 }
 
 /// The producers' events, and the failures of their delivery.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Producing {
+pub(crate) struct ProducerPlan {
     pub(crate) keys: u64,
     /// The smallest and the largest number of events of a key.
     pub(crate) events: (u64, u64),
@@ -70,7 +71,7 @@ pub(crate) struct Producing {
 
 /// The handlers' behaviour. Only the content of an event decides whether it is rejected, fails or ends its key.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Handling {
+pub(crate) struct HandlerPlan {
     pub(crate) rejects: u32,
     /// Rate of events that fail a few times.
     pub(crate) fails: u32,
@@ -101,7 +102,7 @@ pub(crate) enum Blocked {
 
 /// The store's answers.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Storing {
+pub(crate) struct StorePlan {
     /// The longest delay of an answer.
     pub(crate) latency: u64,
     /// Rate of commits that the store neither applies nor answers.
@@ -116,7 +117,7 @@ pub(crate) struct Storing {
 
 /// The remote replay source's answers.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Replaying {
+pub(crate) struct ReplayPlan {
     pub(crate) latency: u64,
     /// Rate of answers that contain only a part of the events, and report that the request failed.
     pub(crate) again: u32,
@@ -127,7 +128,7 @@ pub(crate) struct Replaying {
 
 /// The number of disturbances of each kind in a run.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Disturbing {
+pub(crate) struct DisturbancePlan {
     pub(crate) crashes: u64,
     pub(crate) takeovers: u64,
     pub(crate) resets: u64,
@@ -160,7 +161,7 @@ impl Plan {
             profile,
             settings: settings(rng),
             partitions: 1,
-            producer: Producing {
+            producer: ProducerPlan {
                 keys: rng.between(1, 12),
                 events: (1, 30),
                 spread: rng.pick(&[50, 1_000, 10_000]),
@@ -168,13 +169,13 @@ impl Plan {
                 ended: 300,
                 big: 5,
                 imported: 100,
-                ..Producing::default()
+                ..ProducerPlan::default()
             },
-            handler: Handling { completes: 0, stops_early: 50, ..Handling::default() },
-            store: Storing { latency: rng.pick(&[0, 2, 20]), ..Storing::default() },
-            replay: Replaying { latency: rng.pick(&[1, 50, 400]), again: 100, cut: 0 },
-            disturb: Disturbing::default(),
-            sink_stands: 0,
+            handler: HandlerPlan { completes: 0, stops_early: 50, ..HandlerPlan::default() },
+            store: StorePlan { latency: rng.pick(&[0, 2, 20]), ..StorePlan::default() },
+            replay: ReplayPlan { latency: rng.pick(&[1, 50, 400]), again: 100, cut: 0 },
+            disturb: DisturbancePlan::default(),
+            sink_delay: 0,
             once: false,
             windows: false,
         }

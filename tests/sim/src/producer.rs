@@ -15,12 +15,12 @@ use crate::rng::Rng;
 pub(crate) struct Entry {
     /// The earliest time at which the source may deliver the entry.
     pub(crate) at: u64,
-    pub(crate) item: Item,
+    pub(crate) item: SourceItem,
 }
 
 /// The content of a delivery.
 #[derive(Debug, Clone)]
-pub(crate) enum Item {
+pub(crate) enum SourceItem {
     Event(Arc<Event>),
     /// Bytes that are no event.
     Unreadable(Bytes),
@@ -65,7 +65,7 @@ struct Writer<'a> {
     script: Script,
 }
 
-/// The partition to which the events of a key go, and the time from which on they go to another partition.
+/// The home partition of a key's events, and the time at which the key moves to another partition.
 struct Route {
     home: usize,
     moves_at: u64,
@@ -171,7 +171,7 @@ impl Writer<'_> {
             4 => parts.sequence = Some(SEQUENCE_END - 1),
             _ => {
                 let bytes = Bytes::from(format!("not an event: {id}"));
-                self.push(route, at, Item::Unreadable(bytes));
+                self.push(route, at, SourceItem::Unreadable(bytes));
                 return;
             }
         }
@@ -205,10 +205,10 @@ impl Writer<'_> {
     }
 
     fn place(&mut self, route: &Route, at: u64, event: Arc<Event>) {
-        self.push(route, at, Item::Event(event));
+        self.push(route, at, SourceItem::Event(event));
     }
 
-    fn push(&mut self, route: &Route, at: u64, item: Item) {
+    fn push(&mut self, route: &Route, at: u64, item: SourceItem) {
         let moved = at >= route.moves_at;
         let astray = self.rng.permille(self.plan.producer.astray);
         let partition = (route.home + usize::from(moved != astray)) % self.plan.partitions as usize;

@@ -2,7 +2,7 @@
 
 use ordain_core::{ExhaustedPolicy, OrderingMode, OverflowPolicy};
 
-use crate::plan::{Blocked, Disturbing, Plan};
+use crate::plan::{Blocked, DisturbancePlan, Plan};
 use crate::rng::Rng;
 
 /// A kind of run.
@@ -36,7 +36,7 @@ pub enum Profile {
     GoesBackFifo,
     Damaged,
     Windows,
-    StandingSink,
+    SlowSink,
     Offered,
     OfferedFifo,
     Paged,
@@ -72,7 +72,7 @@ impl Profile {
         Self::GoesBackFifo,
         Self::Damaged,
         Self::Windows,
-        Self::StandingSink,
+        Self::SlowSink,
         Self::Offered,
         Self::OfferedFifo,
         Self::Paged,
@@ -123,7 +123,7 @@ impl Profile {
             }
             Self::Late => late(plan, rng),
             Self::Windows => windows(plan, rng),
-            Self::StandingSink => standing_sink(plan, rng),
+            Self::SlowSink => slow_sink(plan, rng),
             Self::Offered => {
                 wild(plan, rng);
                 offers(plan, rng);
@@ -261,7 +261,8 @@ fn fifo_forgets(plan: &mut Plan, rng: &mut Rng) {
     fifo(plan, rng);
     plan.producer.repeated = 0;
     plan.producer.corrupted = 0;
-    // Two events with sequences far ahead may have the same id. The second one would count as a repeat by the producer.
+    // Two events with sequences far ahead may have the same id. Then the second event would look as if the producer had
+    // repeated the first event.
     plan.producer.far = 0;
     plan.producer.keys = rng.between(1, 4);
     plan.producer.events = (50, 200);
@@ -288,14 +289,14 @@ fn hot_key(plan: &mut Plan, rng: &mut Rng) {
 }
 
 /// Plans a sink that accepts committed messages only after a long time, while owners crash often.
-fn standing_sink(plan: &mut Plan, rng: &mut Rng) {
+fn slow_sink(plan: &mut Plan, rng: &mut Rng) {
     disturbed(plan);
     tiny(plan, rng);
     plan.settings.memory_budget = 4 << 20;
     plan.settings.max_outbox = rng.pick(&[3, 10, 20]);
     plan.producer.keys = rng.between(8, 20);
     plan.producer.events = (10, 30);
-    plan.sink_stands = rng.pick(&[2_000, 20_000]);
+    plan.sink_delay = rng.pick(&[2_000, 20_000]);
     crashes(plan, rng, 8);
 }
 
@@ -353,7 +354,8 @@ fn large(plan: &mut Plan, rng: &mut Rng) {
     crashes(plan, rng, 3);
 }
 
-/// Plans a source that lowers and raises the prefetch: the number of events that it delivers ahead.
+/// Plans a source that lowers and raises the prefetch: the number of events that it delivers before the owner
+/// acknowledges any of them.
 fn windows(plan: &mut Plan, rng: &mut Rng) {
     gappy(plan, rng);
     failing(plan, rng);
@@ -479,12 +481,12 @@ fn crashes(plan: &mut Plan, rng: &mut Rng, most: u64) {
 }
 
 fn disturbances(plan: &mut Plan, rng: &mut Rng, most: u64) {
-    plan.disturb = Disturbing {
+    plan.disturb = DisturbancePlan {
         crashes: rng.below(most + 1),
         takeovers: rng.below(most + 1),
         resets: rng.below(most + 1),
         versions: rng.below(2),
         drains: rng.below(2),
-        ..Disturbing::default()
+        ..DisturbancePlan::default()
     };
 }

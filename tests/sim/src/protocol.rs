@@ -3,14 +3,14 @@
 
 use std::collections::BTreeSet;
 
-use ordain_model::{Action, Event, Fault, Part, Scope, play};
+use ordain_model::{Action, Event, Fault, Scope, StorePart, play};
 
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
 /// Largest number of events in a run. The model keeps positions in the queue, and sequences, in sets of numbers below
 /// 16.
-const EVENTS: u64 = 14;
+const EVENT_LIMIT: u64 = 14;
 
 /// Plays the random run that the seed determines. Returns the names of the notable states and steps of the run, so that
 /// a test can check that its runs reach all of them.
@@ -18,26 +18,27 @@ pub fn run_protocol(seed: u64, fault: Option<Fault>) -> Result<BTreeSet<&'static
     let mut rng = Rng::new(mix(&[seed, 0x6f]));
     let scope = Scope { fault, ..scope(&mut rng) };
     let pace = Pace::new(&mut rng);
-    let most = rng.between(50, 300) as usize;
-    let played =
-        play(&scope, most, |actions| rng.pick_weighted(actions, |action| pace.weight(*action)));
+    let step_limit = rng.between(50, 300) as usize;
+    let played = play(&scope, step_limit, |actions| {
+        rng.pick_weighted(actions, |action| pace.weight(*action))
+    });
     if let Some(invariant) = played.broken {
         return Err(Violation { invariant, detail: format!("{scope:?}: {:?}", played.steps) });
     }
-    let mut shown = played.shown;
-    shown.extend(played.steps.into_iter().filter_map(special));
-    Ok(shown)
+    let mut reached = played.reached;
+    reached.extend(played.steps.into_iter().filter_map(special));
+    Ok(reached)
 }
 
 /// Returns the name of a notable step, or `None` for an ordinary step.
 fn special(action: Action) -> Option<&'static str> {
     Some(match action {
-        Action::GoBack(Part::All) => "the whole store goes back",
-        Action::GoBack(Part::Leases) => "the leases go back",
-        Action::GoBack(Part::Shard(_)) => "a shard goes back",
+        Action::GoBack(StorePart::All) => "the whole store goes back",
+        Action::GoBack(StorePart::Leases) => "the leases go back",
+        Action::GoBack(StorePart::Shard(_)) => "a shard goes back",
         Action::LateCommit(_) => "a commit arrives late",
         Action::LateLoad(..) => "a load arrives late",
-        Action::Cut(_) => "a connection breaks",
+        Action::Disconnect(_) => "a connection breaks",
         Action::Remove(..) => "an entry leaves an outbox",
         _ => return None,
     })
@@ -48,16 +49,16 @@ fn scope(rng: &mut Rng) -> Scope {
     let shards = rng.between(1, 3) as u8;
     let partitions = rng.between(1, 2);
     let moves = partitions > 1 && rng.permille(700);
-    // One key, so that many of its events come to several partitions.
+    // If keys move, the run has only one key, so that many of the key's events come to several partitions.
     let keys = rng.between(1, if moves { 1 } else { 4 }) as u8;
     let mut leases: Vec<u8> = (0..partitions as u8).collect();
     leases.extend((0..rng.between(1, 6)).map(|_| rng.below(partitions) as u8));
     // In some runs, the store loses nothing, or only leases. The model checks more properties in such runs.
-    let parts: Vec<Part> = match rng.below(4) {
+    let parts: Vec<StorePart> = match rng.below(4) {
         0 => Vec::new(),
-        1 => vec![Part::Leases],
-        2 => (0..shards).map(Part::Shard).collect(),
-        _ => (0..shards).map(Part::Shard).chain([Part::All, Part::Leases]).collect(),
+        1 => vec![StorePart::Leases],
+        2 => (0..shards).map(StorePart::Shard).collect(),
+        _ => (0..shards).map(StorePart::Shard).chain([StorePart::All, StorePart::Leases]).collect(),
     };
     let losses = if parts.is_empty() { 0 } else { rng.between(1, 5) };
     Scope {
@@ -71,19 +72,19 @@ fn scope(rng: &mut Rng) -> Scope {
         late_commits: rng.below(4) as u8,
         goes_back: (0..losses).map(|_| rng.pick(&parts)).collect(),
         spills: rng.permille(800),
-        leaves: rng.permille(500),
+        evicts_lanes: rng.permille(500),
         // Messages of a key that changes its partition may be published out of order.
         publishes: !moves && rng.permille(600),
         fault: None,
     }
 }
 
-/// Returns the events of the broker. Some events change places with their neighbours. `strays` is the number of events,
-/// from 1000, that come to a random partition. All other events come to the partition of their key.
+/// Returns the events of the broker. Some events change places with their neighbours. In thousandths, `strays` is the
+/// rate of events that come to a random partition. All other events come to the partition of their key.
 fn queue(rng: &mut Rng, keys: u8, partitions: u8, strays: u32) -> Vec<Event> {
     let mut next = vec![1; usize::from(keys)];
     let mut queue = Vec::new();
-    for _ in 0..rng.between(2, EVENTS) {
+    for _ in 0..rng.between(2, EVENT_LIMIT) {
         let key = rng.below(u64::from(keys)) as u8;
         let sequence = next[usize::from(key)];
         next[usize::from(key)] += 1;
@@ -95,8 +96,8 @@ fn queue(rng: &mut Rng, keys: u8, partitions: u8, strays: u32) -> Vec<Event> {
         queue.push(Event { key, sequence, partition });
     }
     for _ in 0..rng.below(8) {
-        let place = rng.below(queue.len() as u64 - 1) as usize;
-        queue.swap(place, place + 1);
+        let position = rng.below(queue.len() as u64 - 1) as usize;
+        queue.swap(position, position + 1);
     }
     queue
 }
@@ -120,13 +121,13 @@ impl Pace {
     fn weight(&self, action: Action) -> u64 {
         match action {
             Action::Lease(_) => self.leases,
-            Action::Keep | Action::GoBack(_) => self.losses,
+            Action::Remember | Action::GoBack(_) => self.losses,
             Action::Spill(..)
             | Action::Arrive(..)
-            | Action::Again(..)
-            | Action::Leave(..)
+            | Action::Resend(..)
+            | Action::Evict(..)
             | Action::Release(_)
-            | Action::Cut(_)
+            | Action::Disconnect(_)
             | Action::LateCommit(_)
             | Action::LateLoad(..) => self.disturbances,
             _ => 32,

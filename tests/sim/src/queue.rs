@@ -1,15 +1,15 @@
 //! Plays long random runs of the model of a queue in a store that goes back in time ([`ordain_model::QueueWorld`]).
 
-use ordain_model::{QueueFault, QueueScope, QueueSeen, QueueStep, QueueWorld};
+use ordain_model::{QueueCounts, QueueFault, QueueScope, QueueStep, QueueWorld};
 
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
 /// Number of states that the store may go back to.
-const REMEMBERED: u64 = 8;
+const STATE_LIMIT: u64 = 8;
 
 /// Plays the random run that the seed determines.
-pub fn run_queue(seed: u64, fault: Option<QueueFault>) -> Result<QueueSeen, Violation> {
+pub fn run_queue(seed: u64, fault: Option<QueueFault>) -> Result<QueueCounts, Violation> {
     let mut rng = Rng::new(mix(&[seed, 0x71]));
     let is_inbox = rng.permille(300);
     let mut world = QueueWorld::new(&QueueScope { is_inbox, fault, ..QueueScope::default() });
@@ -35,9 +35,9 @@ pub fn run_queue(seed: u64, fault: Option<QueueFault>) -> Result<QueueSeen, Viol
             }
             17 => {
                 if rng.permille(500) {
-                    QueueStep::Tell
+                    QueueStep::ReportRuns
                 } else {
-                    QueueStep::MakeAgain
+                    QueueStep::Recommit
                 }
             }
             18 if restarts => QueueStep::Restart,
@@ -45,12 +45,12 @@ pub fn run_queue(seed: u64, fault: Option<QueueFault>) -> Result<QueueSeen, Viol
             22 => QueueStep::PutOtherPart,
             23 => QueueStep::Answer,
             24 if has_others => QueueStep::PutUnanswered,
-            25 => QueueStep::PutAgain,
+            25 => QueueStep::RepeatPut,
             26 => QueueStep::Refuse,
-            27 => QueueStep::Ask,
-            28 => QueueStep::Compare,
+            27 => QueueStep::RequestRecord,
+            28 => QueueStep::CompareRecord,
             _ => {
-                let lost = rng.below((world.past() as u64).min(REMEMBERED)) as usize;
+                let lost = rng.below((world.past() as u64).min(STATE_LIMIT)) as usize;
                 let to = world.past() - 1 - lost;
                 if rng.permille(200) { QueueStep::OtherGoesBack(to) } else { QueueStep::GoBack(to) }
             }
@@ -62,9 +62,9 @@ pub fn run_queue(seed: u64, fault: Option<QueueFault>) -> Result<QueueSeen, Viol
             break;
         }
     }
-    world.come_to_rest();
+    world.finish_and_check();
     match world.broken() {
-        None => Ok(world.seen()),
+        None => Ok(world.counts()),
         Some(broken) => Err(Violation { invariant: broken.rule(), detail: format!("{steps:?}") }),
     }
 }

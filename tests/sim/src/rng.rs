@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_means_the_same_for_ever() {
+    fn numbers_of_a_seed_never_change() {
         let mut rng = Rng::new(1);
         assert_eq!(rng.next(), 0x910a_2dec_8902_5cc1);
         assert!((0..1000).all(|_| (3..=5).contains(&rng.between(3, 5))));

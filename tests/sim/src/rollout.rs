@@ -1,7 +1,7 @@
 //! Plays long random runs of the model of rollouts in a store that goes back in time
 //! ([`ordain_model::RolloutWorld`]).
 
-use ordain_model::{RolloutFault, RolloutSeen, RolloutStep, RolloutWorld};
+use ordain_model::{RolloutCounts, RolloutFault, RolloutStep, RolloutWorld};
 
 use crate::Violation;
 use crate::rng::{Rng, mix};
@@ -9,10 +9,10 @@ use crate::rng::{Rng, mix};
 /// Number of builds of the handler.
 const BUILDS: u64 = 5;
 /// Number of tables that the store may go back to.
-const REMEMBERED: u64 = 3;
+const STATE_LIMIT: u64 = 3;
 
 /// Plays the random run that the seed determines.
-pub fn run_rollout(seed: u64, fault: Option<RolloutFault>) -> Result<RolloutSeen, Violation> {
+pub fn run_rollout(seed: u64, fault: Option<RolloutFault>) -> Result<RolloutCounts, Violation> {
     let mut rng = Rng::new(mix(&[seed, 0x70]));
     let instances = rng.between(2, 4);
     let mut world = RolloutWorld::new(instances as u8, fault);
@@ -30,7 +30,7 @@ pub fn run_rollout(seed: u64, fault: Option<RolloutFault>) -> Result<RolloutSeen
             16 => RolloutStep::Remove(instance, build),
             17 if rng.below(rare) == 0 => RolloutStep::Kill(instance),
             18 if rng.below(rare) == 0 => {
-                let lost = rng.below((world.past() as u64).min(REMEMBERED)) as usize;
+                let lost = rng.below((world.past() as u64).min(STATE_LIMIT)) as usize;
                 RolloutStep::GoBack(world.past() - 1 - lost)
             }
             _ => RolloutStep::Remember,
@@ -38,9 +38,9 @@ pub fn run_rollout(seed: u64, fault: Option<RolloutFault>) -> Result<RolloutSeen
         steps.push(step);
         world.step(step);
     }
-    world.come_to_rest();
+    world.finish_and_check();
     match world.broken() {
-        None => Ok(world.seen()),
+        None => Ok(world.counts()),
         Some(broken) => Err(Violation { invariant: broken.rule(), detail: format!("{steps:?}") }),
     }
 }

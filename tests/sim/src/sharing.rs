@@ -3,13 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use ordain_model::{Fleet, Move, SharingFault, play};
+use ordain_model::{Fleet, SharingFault, SharingStep, play};
 
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
-/// Largest number of steps of a run. A run ends earlier, when the fleet comes to rest.
-const STEPS: usize = 1_000;
+/// Largest number of steps of a run. A run ends earlier if no step can change the fleet any more.
+const STEP_LIMIT: usize = 1_000;
 
 /// Plays the random run that the seed determines. Returns the names of the notable states and steps of the run, so that
 /// a test can check that its runs reach all of them.
@@ -21,50 +21,50 @@ pub fn run_sharing(
     let fleet = Fleet {
         instances: rng.between(2, 4) as u8,
         partitions: rng.between(1, 4) as u8,
-        silences: rng.below(4) as u8,
+        late_heartbeats: rng.below(4) as u8,
         kills: rng.below(3) as u8,
-        leaves: rng.below(3) as u8,
-        cuts: rng.below(2) as u8,
+        shutdowns: rng.below(3) as u8,
+        cut_offs: rng.below(2) as u8,
         disconnects: rng.below(3) as u8,
-        rewinds: rng.below(4) as u8,
+        rollbacks: rng.below(4) as u8,
         fault,
     };
     // The weights of failures and heartbeats in this run. With rare heartbeats, an instance often uses an old table.
     // With a weight of 0, heartbeats happen only when no other step is possible.
     let failures = 1 << rng.below(6);
-    let beats = rng.pick(&[0, 1, 4, 16, 32]);
-    let weight = |action: &Move| match action {
-        Move::Beat(_) => beats,
-        Move::Start(_)
-        | Move::Suspend(_)
-        | Move::Forget(_)
-        | Move::Leave(_)
-        | Move::Kill(_)
-        | Move::Notice(_)
-        | Move::CutOff(_)
-        | Move::Disconnect(_)
-        | Move::Keep
-        | Move::GoBack => failures,
+    let heartbeats = rng.pick(&[0, 1, 4, 16, 32]);
+    let weight = |step: &SharingStep| match step {
+        SharingStep::Heartbeat(_) => heartbeats,
+        SharingStep::Start(_)
+        | SharingStep::Suspend(_)
+        | SharingStep::RemoveMember(_)
+        | SharingStep::ShutDown(_)
+        | SharingStep::Kill(_)
+        | SharingStep::CloseChannels(_)
+        | SharingStep::CutOff(_)
+        | SharingStep::Disconnect(_)
+        | SharingStep::Remember
+        | SharingStep::GoBack => failures,
         _ => 32,
     };
-    let played = play(&fleet, STEPS, |moves| rng.pick_weighted(moves, weight));
-    let is_endless = played.steps.len() == STEPS;
+    let played = play(&fleet, STEP_LIMIT, |steps| rng.pick_weighted(steps, weight));
+    let is_endless = played.steps.len() == STEP_LIMIT;
     let broken = played.broken.or(is_endless.then_some("the fleet comes to rest"));
     if let Some(invariant) = broken {
         return Err(Violation { invariant, detail: format!("{fleet:?}: {:?}", played.steps) });
     }
-    let mut shown = played.shown;
-    shown.extend(played.steps.into_iter().filter_map(special));
-    Ok(shown)
+    let mut reached = played.reached;
+    reached.extend(played.steps.into_iter().filter_map(special));
+    Ok(reached)
 }
 
 /// Returns the name of a notable step, or `None` for an ordinary step.
-fn special(action: Move) -> Option<&'static str> {
-    Some(match action {
-        Move::GoBack => "the leases and members go back",
-        Move::Kill(_) => "an instance is killed",
-        Move::CutOff(_) => "an instance never reaches the store again",
-        Move::Forget(_) => "the store forgets an instance",
+fn special(step: SharingStep) -> Option<&'static str> {
+    Some(match step {
+        SharingStep::GoBack => "the leases and members go back",
+        SharingStep::Kill(_) => "an instance is killed",
+        SharingStep::CutOff(_) => "an instance never reaches the store again",
+        SharingStep::RemoveMember(_) => "the store forgets an instance",
         _ => return None,
     })
 }

@@ -1,28 +1,28 @@
-//! The source's queue of one partition, like the queue of a broker or a file: entries in order, of which the first ones
-//! are acknowledged. A new connection delivers all unacknowledged entries again.
+//! The source's queue of one partition, like a queue of a broker, or a file: entries in order. The acknowledged entries
+//! are the first entries of the queue. A new connection delivers all unacknowledged entries again.
 
 use std::collections::VecDeque;
 
 use ordain_core::DeliveryNumber;
 
-use crate::producer::{Entry, Item};
+use crate::producer::{Entry, SourceItem};
 
 /// The queue.
 #[derive(Debug)]
 pub(crate) struct Source {
     entries: Vec<Entry>,
-    /// Number of acknowledged entries, which are the first ones of the queue.
+    /// Number of acknowledged entries.
     acknowledged: usize,
     /// The number of the live connection. Acknowledgements over an older connection are lost.
     connection: u64,
 }
 
-/// One owner's side of the queue.
+/// The connection of one owner to the queue.
 #[derive(Debug)]
 pub(crate) struct Connection {
     number: u64,
     cursor: usize,
-    /// The index after the last entry that the source has offered before the connection delivers.
+    /// The index after the last offered entry. The source offers entries before the connection delivers them.
     offered: usize,
     /// Virtual time at which the connection begins to deliver.
     pub(crate) open_at: u64,
@@ -68,7 +68,7 @@ impl Source {
         &self,
         connection: &mut Connection,
         now: u64,
-    ) -> Option<(DeliveryNumber, Item)> {
+    ) -> Option<(DeliveryNumber, SourceItem)> {
         if self.next_at(connection)? > now {
             return None;
         }
@@ -81,7 +81,7 @@ impl Source {
 
     /// Returns the next entry that the source offers before the connection delivers. The source offers each entry once,
     /// in order.
-    pub(crate) fn offer(&self, connection: &mut Connection, now: u64) -> Option<Item> {
+    pub(crate) fn offer(&self, connection: &mut Connection, now: u64) -> Option<SourceItem> {
         if self.next_offer_at(connection)? > now {
             return None;
         }
@@ -115,27 +115,27 @@ impl Source {
         connection.number == self.connection && connection.cursor == self.entries.len()
     }
 
-    /// Acknowledges the deliveries up to `through`. Returns the entries that were not acknowledged before. Over an old
-    /// connection, the acknowledgement returns the entries, too, but has no effect on the queue.
+    /// Acknowledges the deliveries up to `through`. Returns the entries that were not acknowledged before. If the
+    /// connection is an old one, the function returns the entries, too, but does not change the queue.
     pub(crate) fn acknowledge(
         &mut self,
         connection: &mut Connection,
         through: DeliveryNumber,
-    ) -> Vec<&Item> {
+    ) -> Vec<&SourceItem> {
         let mut covered = Vec::new();
-        while let Some(&(delivery, place)) = connection.outstanding.front()
+        while let Some(&(delivery, position)) = connection.outstanding.front()
             && delivery <= through
         {
             connection.outstanding.pop_front();
-            covered.push(&self.entries[place].item);
+            covered.push(&self.entries[position].item);
             if connection.number == self.connection {
-                self.acknowledged = place + 1;
+                self.acknowledged = position + 1;
             }
         }
         covered
     }
 
-    pub(crate) fn unacknowledged(&self) -> impl Iterator<Item = &Item> {
+    pub(crate) fn unacknowledged(&self) -> impl Iterator<Item = &SourceItem> {
         self.entries[self.acknowledged..].iter().map(|entry| &entry.item)
     }
 }

@@ -2,7 +2,7 @@
 //! store never acts by itself: it only answers requests.
 
 mod commit;
-mod past;
+mod rollback;
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeInclusive};
@@ -15,9 +15,9 @@ use ordain_core::{
 };
 
 pub(crate) use commit::{Message, Post};
-pub(crate) use past::{Which, restore};
+pub(crate) use rollback::{RolledBackPart, restore};
 
-use crate::Breakage;
+use crate::StoreFault;
 
 /// The time of the store's clock at virtual time 0. The clocks of the owners show other times.
 const STORE_EPOCH: u64 = 1_700_000_000_000;
@@ -38,8 +38,8 @@ struct Fence {
 
 /// The content of the store for one key.
 #[derive(Debug, Clone)]
-pub(crate) struct Record {
-    pub(crate) job: KeyRecord,
+pub(crate) struct StoredKey {
+    pub(crate) key_record: KeyRecord,
     pub(crate) state: Option<Bytes>,
     pub(crate) ids: BTreeMap<u64, AcceptedId>,
     pub(crate) spill: BTreeMap<u64, Arc<Event>>,
@@ -51,10 +51,10 @@ pub(crate) struct Record {
     pub(crate) corrupt: bool,
 }
 
-impl Record {
-    fn new(job: KeyRecord) -> Self {
+impl StoredKey {
+    fn new(key_record: KeyRecord) -> Self {
         Self {
-            job,
+            key_record,
             state: None,
             ids: BTreeMap::new(),
             spill: BTreeMap::new(),
@@ -71,10 +71,10 @@ type Outboxes = BTreeMap<(u32, u32), BTreeMap<u64, Vec<Post>>>;
 /// The store.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
-    pub(crate) records: BTreeMap<Key, Record>,
+    pub(crate) records: BTreeMap<Key, StoredKey>,
     pub(crate) letters: BTreeMap<LetterId, DeadLetter>,
     /// The deliberate fault of the store.
-    pub(crate) breakage: Option<Breakage>,
+    pub(crate) fault: Option<StoreFault>,
     shards: u32,
     epoch: u64,
     fences: BTreeMap<(u32, u32), Fence>,
@@ -86,7 +86,7 @@ impl Store {
         Self {
             records: BTreeMap::new(),
             letters: BTreeMap::new(),
-            breakage: None,
+            fault: None,
             shards,
             epoch: 0,
             fences: BTreeMap::new(),
@@ -99,8 +99,8 @@ impl Store {
         STORE_EPOCH + now
     }
 
-    fn is_broken(&self, breakage: Breakage) -> bool {
-        self.breakage == Some(breakage)
+    fn has_fault(&self, fault: StoreFault) -> bool {
+        self.fault == Some(fault)
     }
 
     /// Claims a partition for a new owner. Returns the claim, and for each shard the number of its last commit.
@@ -123,13 +123,13 @@ impl Store {
 
     /// Imports a key record from elsewhere.
     pub(crate) fn import(&mut self, key: &Key, partition: u32, next: u64) {
-        let mut job = KeyRecord::new(next, partition);
-        job.incarnation = Self::time(0);
-        self.records.insert(key.clone(), Record::new(job));
+        let mut key_record = KeyRecord::new(next, partition);
+        key_record.incarnation = Self::time(0);
+        self.records.insert(key.clone(), StoredKey::new(key_record));
     }
 
     /// Removes expired key records and returns them.
-    pub(crate) fn expire(&mut self, now: u64) -> Vec<(Key, Record)> {
+    pub(crate) fn expire(&mut self, now: u64) -> Vec<(Key, StoredKey)> {
         let time = Self::time(now);
         self.records
             .extract_if(.., |_, record| record.expires_at.is_some_and(|at| at <= time))
@@ -147,12 +147,12 @@ impl Store {
         if record.corrupt {
             return Err("simulated: not readable".into());
         }
-        if record.job.partition != partition {
-            record.job.partition = partition;
-            record.job.takeovers += 1;
+        if record.key_record.partition != partition {
+            record.key_record.partition = partition;
+            record.key_record.takeovers += 1;
         }
         Ok(Some(Box::new(KeySnapshot {
-            record: record.job.clone(),
+            record: record.key_record.clone(),
             state: record.state.clone(),
             ids: record.ids.values().copied().collect(),
             now: Self::time(now),
@@ -205,7 +205,7 @@ impl Store {
         found.into_iter().collect()
     }
 
-    /// Returns entries of the due index, and the time until the first entry after the returned ones.
+    /// Returns entries of the due index, and the time until the next entry after these is due.
     pub(crate) fn due(
         &self,
         partition: u32,
@@ -218,7 +218,7 @@ impl Store {
         let index: std::collections::BTreeSet<(u64, Key)> = self
             .records
             .iter()
-            .filter(|(_, record)| record.job.partition == partition)
+            .filter(|(_, record)| record.key_record.partition == partition)
             .filter_map(|(key, record)| Some((record.due_at?, key.clone())))
             .collect();
         let start = after.map_or(Bound::Unbounded, |entry| Bound::Excluded(entry.clone()));

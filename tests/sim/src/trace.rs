@@ -66,7 +66,12 @@ fn describe_input(input: &Input) -> String {
         }
         Input::Loaded { token, loaded: Ok(Some(loaded)) } => {
             let due = loaded.due_in;
-            format!("loaded {}/{}: {} due {due:?}", token.lane, token.serial, job(&loaded.record))
+            format!(
+                "loaded {}/{}: {} due {due:?}",
+                token.lane,
+                token.serial,
+                key_record(&loaded.record)
+            )
         }
         Input::TurnDone(done) => turn_done(done),
         Input::Committed { shard, number, reply } => {
@@ -107,10 +112,10 @@ fn sequences(events: &[(u64, Arc<Event>)]) -> Vec<u64> {
 }
 
 fn turn_done(done: &TurnResult) -> String {
-    let verdicts: Vec<String> = done
+    let outcomes: Vec<String> = done
         .outcomes
         .iter()
-        .map(|verdict| match verdict {
+        .map(|outcome| match outcome {
             HandlerOutcome::Effect { messages, complete: false } => messages.len().to_string(),
             HandlerOutcome::Effect { messages, complete: true } => {
                 format!("{} and end", messages.len())
@@ -121,7 +126,7 @@ fn turn_done(done: &TurnResult) -> String {
     let failure = done.failure.as_ref().map(|failure| (failure.kind, failure.after_ms));
     let token = done.token;
     format!(
-        "done {}/{} by {}: {verdicts:?} {failure:?}",
+        "done {}/{} by {}: {outcomes:?} {failure:?}",
         token.lane, token.serial, done.rollout.build.version
     )
 }
@@ -154,7 +159,8 @@ fn describe_batch(batch: &Batch) -> String {
 }
 
 fn describe_write(write: &KeyWrite) -> String {
-    let mut text = format!("{:?} {:?} to {}", write.key, write.condition, job(&write.record));
+    let mut text =
+        format!("{:?} {:?} to {}", write.key, write.condition, key_record(&write.record));
     if !write.spill.is_empty() {
         let _ = write!(text, ", spill {:?}", sequences(&write.spill));
     }
@@ -178,17 +184,17 @@ fn describe_write(write: &KeyWrite) -> String {
     text
 }
 
-fn job(job: &KeyRecord) -> String {
-    let held = job.spilled;
-    let mut text = format!("{} {:?}", job.next, job.status);
+fn key_record(key_record: &KeyRecord) -> String {
+    let held = key_record.spilled;
+    let mut text = format!("{} {:?}", key_record.next, key_record.status);
     if held.count > 0 {
         let _ = write!(text, ", {} held in {}..={}", held.count, held.first, held.last);
     }
-    if job.attempts + job.rounds > 0 {
-        let _ = write!(text, ", {} attempts, {} rounds", job.attempts, job.rounds);
+    if key_record.attempts + key_record.rounds > 0 {
+        let _ = write!(text, ", {} attempts, {} rounds", key_record.attempts, key_record.rounds);
     }
-    if let Some(trouble) = &job.failure {
-        let _ = write!(text, ", {}", trouble.cause);
+    if let Some(failure) = &key_record.failure {
+        let _ = write!(text, ", {}", failure.cause);
     }
     text
 }

@@ -1,11 +1,11 @@
 //! The simulated world: virtual time, an agenda of future actions, and the parts around the sequencers. The seed
 //! determines all random choices.
 
-mod back;
 mod disturb;
 mod drive;
 mod owner;
 mod perform;
+mod rollback;
 mod serve;
 mod work;
 
@@ -16,9 +16,9 @@ use ordain_core::{Batch, Build, Effect, Event, FileDigest, Input, Key, OrderingM
 
 use crate::Options;
 use crate::boundary::BoundaryFault;
-use crate::checker::{Checker, Past, Violation};
+use crate::checker::{Checker, CheckerSnapshot, Violation};
 use crate::plan::Plan;
-use crate::producer::{Item, Script, script};
+use crate::producer::{Script, SourceItem, script};
 use crate::rng::{Rng, mix};
 use crate::source::Source;
 use crate::store::{Claim, Post, Store};
@@ -29,15 +29,15 @@ use owner::Owner;
 pub(crate) const FIRST_VERSION: &str = "sim@1.0.0";
 
 /// Number of steps after which a run counts as endless.
-const STEPS: u64 = 300_000;
+const STEP_LIMIT: u64 = 300_000;
 /// Virtual time in ms for which a stale owner continues after a newer owner has claimed its partition.
-const DOUBLE_MS: u64 = 60_000;
+const TAKEOVER_MS: u64 = 60_000;
 
 /// A future action on the agenda.
 #[derive(Debug)]
-enum What {
+enum Action {
     /// An owner receives an input.
-    Tell(u64, Input),
+    Input(u64, Input),
     /// The store performs an owner's commit. The owner may have ended meanwhile.
     Commit {
         owner: u64,
@@ -66,7 +66,7 @@ enum What {
     Kill(u64),
     NewVersion,
     /// An owner receives a new rollout. The last value is true if the owner has the version of the rollout.
-    Swap(u64, Arc<Rollout>, bool),
+    ReceiveRollout(u64, Arc<Rollout>, bool),
     Corrupt,
     /// The present state of the store is kept. The store will go back to this state after this time in ms.
     Remember(u64),
@@ -76,15 +76,15 @@ enum What {
 /// The reply to a commit, as the owner receives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reply {
-    Heard,
+    Received,
     /// The store does not apply the commit, and the owner gets no reply.
     LostBefore,
     /// The store applies the commit, but the owner gets no reply.
     LostAfter,
     /// The owner gets no reply and stops waiting. The store applies the commit later.
-    Ghost,
+    Delayed,
     /// The store applies the commit, but no owner waits for the reply.
-    Unheard,
+    Unawaited,
 }
 
 /// A simulated run.
@@ -95,14 +95,14 @@ pub(crate) struct World {
     core_fault: Option<ordain_core::SequencerFault>,
     rng: Rng,
     now: u64,
-    agenda: BTreeMap<(u64, u64), What>,
+    agenda: BTreeMap<(u64, u64), Action>,
     tie: u64,
     steps: u64,
     /// The last virtual time at which an action may have moved a key forward.
     progress: u64,
     store: Store,
     /// The state that the store may go back to, with the checker's model of this state.
-    past: Option<(Store, Past)>,
+    snapshot: Option<(Store, CheckerSnapshot)>,
     /// By shard, the number of the newest lost commit, until the owner has repeated this commit.
     lost: BTreeMap<u32, u64>,
     sources: Vec<Source>,
@@ -116,10 +116,10 @@ pub(crate) struct World {
     current: Vec<Option<u64>>,
     owners_born: u64,
     /// The present rollout. The next field has the previous rollout.
-    decided: Arc<Rollout>,
-    before: Arc<Rollout>,
+    rollout: Arc<Rollout>,
+    previous_rollout: Arc<Rollout>,
     /// By key and content of an event, the number of its executions.
-    tries: BTreeMap<(Key, u64), u32>,
+    executions: BTreeMap<(Key, u64), u32>,
     checker: Checker,
     trace: Trace,
 }
@@ -130,14 +130,14 @@ impl World {
         let Script { queues, remote, imported, end } = script(&plan, &mut rng);
         let mut checker = Checker::new(&plan);
         if plan.settings.ordering == OrderingMode::Fifo {
-            for (place, entry) in queues.iter().flatten().enumerate() {
-                if let Item::Event(event) = &entry.item {
-                    checker.stands_at(event, place);
+            for (position, entry) in queues.iter().flatten().enumerate() {
+                if let SourceItem::Event(event) = &entry.item {
+                    checker.record_position(event, position);
                 }
             }
         }
         let mut store = Store::new(plan.settings.shards);
-        store.breakage = options.breakage;
+        store.fault = options.store_fault;
         for (key, (partition, next)) in &imported {
             store.import(key, *partition, *next);
             checker.imported(key, &store.records[key]);
@@ -150,7 +150,7 @@ impl World {
             steps: 0,
             progress: 0,
             store,
-            past: None,
+            snapshot: None,
             lost: BTreeMap::new(),
             sources: queues.into_iter().map(Source::new).collect(),
             produced: end,
@@ -159,9 +159,9 @@ impl World {
             partitions_of: BTreeMap::new(),
             current: vec![None; plan.partitions as usize],
             owners_born: 0,
-            decided: decided(1, FIRST_VERSION),
-            before: decided(1, FIRST_VERSION),
-            tries: BTreeMap::new(),
+            rollout: rollout(1, FIRST_VERSION),
+            previous_rollout: rollout(1, FIRST_VERSION),
+            executions: BTreeMap::new(),
             checker,
             trace: Trace::new(options.trace),
             boundary_fault: options.boundary_fault,
@@ -171,7 +171,7 @@ impl World {
         };
         world.schedule_disturbances();
         for partition in 0..world.plan.partitions {
-            world.plan_at(0, What::Start(partition));
+            world.schedule(0, Action::Start(partition));
         }
         world
     }
@@ -179,44 +179,45 @@ impl World {
     /// Runs the agenda until the owners only wait, and checks the result. Then replaces all owners by new ones, runs
     /// again, and checks the result again.
     pub(crate) fn run(&mut self) -> Result<(), Violation> {
-        self.settle_down()?;
-        self.look()?;
+        self.run_until_idle()?;
+        self.check_end()?;
         self.trace.line(self.now, "everything is started anew");
         self.plan.store.unreadable = 0;
-        self.checker.mended();
+        self.checker.reads_succeed();
         self.agenda.clear();
         for partition in 0..self.plan.partitions {
             self.crash(partition);
         }
         self.agenda.clear();
         for partition in 0..self.plan.partitions {
-            self.plan_at(1, What::Start(partition));
+            self.schedule(1, Action::Start(partition));
         }
         self.progress = self.now;
-        self.settle_down()?;
-        self.look()
+        self.run_until_idle()?;
+        self.check_end()
     }
 
     /// Runs the agenda until the owners only wait for time to pass.
-    fn settle_down(&mut self) -> Result<(), Violation> {
+    fn run_until_idle(&mut self) -> Result<(), Violation> {
         let gap = &self.plan.settings.gap;
-        let patience = 600_000
+        let idle_limit = 600_000
             + 2 * (gap.timeout + gap.tail.unwrap_or(0) + gap.backoff.max)
             + 2 * (self.plan.settings.retry.backoff.max
                 + self.plan.settings.complete_ttl.min(60_000));
-        while let Some(((at, _), what)) = self.agenda.pop_first() {
-            let idle = matches!(what, What::Wake(_))
-                && self.agenda.values().all(|what| matches!(what, What::Wake(_)));
-            if idle && at > self.progress + patience {
+        while let Some(((at, _), action)) = self.agenda.pop_first() {
+            let idle = matches!(action, Action::Wake(_))
+                && self.agenda.values().all(|action| matches!(action, Action::Wake(_)));
+            if idle && at > self.progress + idle_limit {
                 break;
             }
             self.now = at;
             self.checker.at(at);
             self.expire();
-            self.happen(what);
+            self.perform_action(action);
             self.steps += 1;
-            if self.steps > STEPS {
-                self.checker.broke("livelock", format!("the run does not end after {STEPS} steps"));
+            if self.steps > STEP_LIMIT {
+                self.checker
+                    .broke("livelock", format!("the run does not end after {STEP_LIMIT} steps"));
             }
             if let Some(violation) = self.checker.violation() {
                 return Err(violation.clone());
@@ -225,15 +226,16 @@ impl World {
         Ok(())
     }
 
-    fn look(&mut self) -> Result<(), Violation> {
-        let left: Vec<Item> =
+    fn check_end(&mut self) -> Result<(), Violation> {
+        let left: Vec<SourceItem> =
             self.sources.iter().flat_map(Source::unacknowledged).cloned().collect();
-        let left: Vec<&Item> = left.iter().collect();
+        let left: Vec<&SourceItem> = left.iter().collect();
         for (id, owner) in &self.owners {
             // If there are more keys with unreadable spilled events than lanes, the owner loads these keys again and
-            // again. In that case, it is enough that the owner was quiescent once after the last progress.
-            let rested = self.plan.store.unreadable > 0 && owner.rested_at > self.progress;
-            if left.is_empty() && !owner.sequencer.quiescent() && !rested {
+            // again. In that case, the owner need only have been quiescent once after the last progress.
+            let was_quiescent =
+                self.plan.store.unreadable > 0 && owner.quiescent_at > self.progress;
+            if left.is_empty() && !owner.sequencer.quiescent() && !was_quiescent {
                 let stats = owner.sequencer.stats();
                 let detail = format!(
                     "owner {id} has nothing to do and is not quiescent: {stats:?} {}",
@@ -248,9 +250,9 @@ impl World {
     }
 
     /// Puts an action on the agenda.
-    fn plan_at(&mut self, wait: u64, what: What) {
+    fn schedule(&mut self, wait: u64, action: Action) {
         self.tie += 1;
-        self.agenda.insert((self.now + wait, self.tie), what);
+        self.agenda.insert((self.now + wait, self.tie), action);
     }
 
     /// Returns the delay of an answer of the store.
@@ -275,7 +277,7 @@ impl World {
 }
 
 /// Returns a rollout. All rollouts have the same file digest, because no simulated part compares file digests.
-fn decided(generation: u64, version: &str) -> Arc<Rollout> {
+fn rollout(number: u64, version: &str) -> Arc<Rollout> {
     let build = Build { version: version.into(), digest: FileDigest([0; 32]) };
-    Arc::new(Rollout { number: generation, build })
+    Arc::new(Rollout { number, build })
 }

@@ -4,7 +4,7 @@
 
 use std::env;
 
-use ordain_model::{ChainFault, ChainSeen};
+use ordain_model::{ChainCounts, ChainFault};
 use ordain_sim::run_chain;
 
 const SEEDS: u64 = 100_000;
@@ -17,28 +17,37 @@ const ONCE_FAILED: [u64; 2] = [138_227, 427_022];
 fn each_committed_message_is_at_its_destination_once() {
     let seeds =
         env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
-    let mut all = ChainSeen::default();
+    let mut all = ChainCounts::default();
     for seed in (0..seeds).chain(ONCE_FAILED) {
-        let seen =
+        let counts =
             run_chain(seed, None).unwrap_or_else(|violation| panic!("seed {seed}: {violation:?}"));
-        all.rewinds += seen.rewinds;
-        all.refused += seen.refused;
-        all.again += seen.again;
-        all.known += seen.known;
-        all.changed += seen.changed;
-        all.commits += seen.commits;
-        all.restarts += seen.restarts;
-        all.lost += seen.lost;
-        all.orphans += seen.orphans;
+        all.rollbacks += counts.rollbacks;
+        all.refused += counts.refused;
+        all.resent += counts.resent;
+        all.recognized += counts.recognized;
+        all.changed += counts.changed;
+        all.commits += counts.commits;
+        all.restarts += counts.restarts;
+        all.lost += counts.lost;
+        all.orphans += counts.orphans;
     }
     println!("{seeds} seeds: {all:?}");
-    let ChainSeen { rewinds, refused, again, known, changed, commits, restarts, lost, orphans } =
-        all;
+    let ChainCounts {
+        rollbacks,
+        refused,
+        resent,
+        recognized,
+        changed,
+        commits,
+        restarts,
+        lost,
+        orphans,
+    } = all;
     for (what, count) in [
-        ("rewinds", rewinds),
+        ("rollbacks", rollbacks),
         ("refused", refused),
-        ("again", again),
-        ("known", known),
+        ("resent", resent),
+        ("recognized", recognized),
         ("changed", changed),
         ("commits", commits),
         ("restarts", restarts),

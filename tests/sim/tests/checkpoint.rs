@@ -4,7 +4,7 @@
 
 use std::env;
 
-use ordain_model::{CheckpointFault, CheckpointSeen};
+use ordain_model::{CheckpointCounts, CheckpointFault};
 use ordain_sim::run_checkpoint;
 
 const SEEDS: u64 = 100_000;
@@ -13,21 +13,21 @@ const SEEDS: u64 = 100_000;
 fn each_event_of_a_file_has_one_effect_or_one_letter() {
     let seeds =
         env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
-    let mut all = CheckpointSeen::default();
+    let mut all = CheckpointCounts::default();
     for seed in 0..seeds {
-        let seen = run_checkpoint(seed, None)
+        let counts = run_checkpoint(seed, None)
             .unwrap_or_else(|violation| panic!("seed {seed}: {violation:?}"));
-        all.rewinds += seen.rewinds;
-        all.again += seen.again;
-        all.repeated += seen.repeated;
-        all.letters += seen.letters;
-        all.restarts += seen.restarts;
+        all.rollbacks += counts.rollbacks;
+        all.reread += counts.reread;
+        all.repeated += counts.repeated;
+        all.letters += counts.letters;
+        all.restarts += counts.restarts;
     }
     println!("{seeds} seeds: {all:?}");
-    let CheckpointSeen { rewinds, again, repeated, letters, restarts } = all;
+    let CheckpointCounts { rollbacks, reread, repeated, letters, restarts } = all;
     for (what, count) in [
-        ("rewinds", rewinds),
-        ("again", again),
+        ("rollbacks", rollbacks),
+        ("reread", reread),
         ("repeated", repeated),
         ("letters", letters),
         ("restarts", restarts),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use ordain_core::SequencerFault;
-use ordain_sim::{BoundaryFault, Breakage, Options, run};
+use ordain_sim::{BoundaryFault, Options, StoreFault, run};
 
 /// Number of seeds within which the checker must find every fault.
 const SEEDS: u64 = 5_000;
@@ -64,12 +64,12 @@ fn every_fault_of_the_boundary_is_found() {
 }
 
 #[test]
-fn every_breakage_of_the_store_is_found() {
-    let missed: Vec<String> = Breakage::ALL
+fn every_fault_of_the_store_is_found() {
+    let missed: Vec<String> = StoreFault::ALL
         .iter()
-        .filter_map(|breakage| {
-            let options = Options { breakage: Some(*breakage), ..Options::default() };
-            hunt(&format!("{breakage:?}"), &options).err()
+        .filter_map(|store_fault| {
+            let options = Options { store_fault: Some(*store_fault), ..Options::default() };
+            hunt(&format!("{store_fault:?}"), &options).err()
         })
         .collect();
     assert!(missed.is_empty(), "{missed:#?}");

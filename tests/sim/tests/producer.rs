@@ -4,7 +4,7 @@
 
 use std::env;
 
-use ordain_model::{ProducerFault, ProducerSeen};
+use ordain_model::{ProducerCounts, ProducerFault};
 use ordain_sim::run_producer;
 
 const SEEDS: u64 = 100_000;
@@ -13,25 +13,26 @@ const SEEDS: u64 = 100_000;
 fn each_event_of_a_file_is_published_once() {
     let seeds =
         env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
-    let mut all = ProducerSeen::default();
+    let mut all = ProducerCounts::default();
     for seed in 0..seeds {
-        let seen = run_producer(seed, None)
+        let counts = run_producer(seed, None)
             .unwrap_or_else(|violation| panic!("seed {seed}: {violation:?}"));
-        all.rewinds += seen.rewinds;
-        all.refused += seen.refused;
-        all.again += seen.again;
-        all.known += seen.known;
-        all.changed += seen.changed;
-        all.restarts += seen.restarts;
-        all.reread += seen.reread;
+        all.rollbacks += counts.rollbacks;
+        all.refused += counts.refused;
+        all.rewritten += counts.rewritten;
+        all.recognized += counts.recognized;
+        all.changed += counts.changed;
+        all.restarts += counts.restarts;
+        all.reread += counts.reread;
     }
     println!("{seeds} seeds: {all:?}");
-    let ProducerSeen { rewinds, refused, again, known, changed, restarts, reread } = all;
+    let ProducerCounts { rollbacks, refused, rewritten, recognized, changed, restarts, reread } =
+        all;
     for (what, count) in [
-        ("rewinds", rewinds),
+        ("rollbacks", rollbacks),
         ("refused", refused),
-        ("again", again),
-        ("known", known),
+        ("rewritten", rewritten),
+        ("recognized", recognized),
         ("changed", changed),
         ("restarts", restarts),
         ("reread", reread),

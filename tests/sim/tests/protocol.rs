@@ -11,7 +11,7 @@ use ordain_sim::{Violation, run_protocol, run_sharing};
 /// Number of seeds for the runs of owners. The next constant is the number for the runs of instances.
 const SEEDS: u64 = 30_000;
 const SHARING_SEEDS: u64 = 20_000;
-/// Number of seeds within which a run must find each fault.
+/// Number of seeds within which a run must detect each fault.
 const SEEDS_OF_FAULT: u64 = 20_000;
 
 /// Names of the notable states and steps that the runs of owners must show.
@@ -36,7 +36,7 @@ const STATES: &[&str] = &[
 const SHARING_STATES: &[&str] = &[
     "all instances share all partitions",
     "two instances believe that they have a partition",
-    "an instance waits behind another's channel",
+    "an instance waits until another instance's channel is closed",
     "the leases and members go back",
     "an instance is killed",
     "an instance never reaches the store again",
@@ -45,11 +45,11 @@ const SHARING_STATES: &[&str] = &[
 
 /// Without a fault, no run breaks a property of the protocol, and the runs show all notable states and steps.
 #[test]
-fn the_protocol_holds_in_a_store_that_goes_back() {
+fn no_run_breaks_a_property_of_the_protocol() {
     hold(SEEDS, STATES, |seed| run_protocol(seed, None));
 }
 
-/// For each deliberately broken rule of owners or the store, at least one run finds it.
+/// At least one run detects each deliberately broken rule of owners or the store.
 #[test]
 fn each_fault_of_the_protocol_is_found() {
     for fault in Fault::ALL {
@@ -60,11 +60,11 @@ fn each_fault_of_the_protocol_is_found() {
 /// Without a fault, no run breaks a property of the sharing of partitions, and the runs show all notable states and
 /// steps.
 #[test]
-fn partitions_are_shared_after_leases_go_back() {
+fn no_run_breaks_a_property_of_sharing() {
     hold(SHARING_SEEDS, SHARING_STATES, |seed| run_sharing(seed, None));
 }
 
-/// For each deliberately broken rule of the sharing of partitions, at least one run finds it.
+/// At least one run detects each deliberately broken rule of the sharing of partitions.
 #[test]
 fn each_fault_of_sharing_is_found() {
     for fault in SharingFault::ALL {
@@ -79,8 +79,8 @@ fn hold(seeds: u64, states: &[&'static str], run: impl Fn(u64) -> Run) {
         env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(seeds);
     let mut all: BTreeMap<&'static str, u64> = states.iter().map(|state| (*state, 0)).collect();
     for seed in 0..seeds {
-        let shown = run(seed).unwrap_or_else(|violation| panic!("seed {seed}: {violation:?}"));
-        for state in shown {
+        let reached = run(seed).unwrap_or_else(|violation| panic!("seed {seed}: {violation:?}"));
+        for state in reached {
             *all.entry(state).or_default() += 1;
         }
     }

@@ -4,7 +4,7 @@
 
 use std::env;
 
-use ordain_model::{QueueFault, QueueSeen};
+use ordain_model::{QueueCounts, QueueFault};
 use ordain_sim::run_queue;
 
 const SEEDS: u64 = 100_000;
@@ -13,30 +13,39 @@ const SEEDS: u64 = 100_000;
 fn each_accepted_entry_takes_effect_once() {
     let seeds =
         env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
-    let mut all = QueueSeen::default();
+    let mut all = QueueCounts::default();
     for seed in 0..seeds {
-        let seen =
+        let counts =
             run_queue(seed, None).unwrap_or_else(|violation| panic!("seed {seed}: {violation:?}"));
-        all.rewinds += seen.rewinds;
-        all.refused += seen.refused;
-        all.lost += seen.lost;
-        all.known += seen.known;
-        all.restarts += seen.restarts;
-        all.again += seen.again;
-        all.counted += seen.counted;
-        all.repeated += seen.repeated;
-        all.published += seen.published;
+        all.rollbacks += counts.rollbacks;
+        all.refused += counts.refused;
+        all.lost += counts.lost;
+        all.recognized += counts.recognized;
+        all.restarts += counts.restarts;
+        all.rewritten += counts.rewritten;
+        all.counted += counts.counted;
+        all.repeated += counts.repeated;
+        all.published += counts.published;
     }
     println!("{seeds} seeds: {all:?}");
-    let QueueSeen { rewinds, refused, lost, known, restarts, again, counted, repeated, published } =
-        all;
+    let QueueCounts {
+        rollbacks,
+        refused,
+        lost,
+        recognized,
+        restarts,
+        rewritten,
+        counted,
+        repeated,
+        published,
+    } = all;
     for (what, count) in [
-        ("rewinds", rewinds),
+        ("rollbacks", rollbacks),
         ("refused", refused),
         ("lost", lost),
-        ("known", known),
+        ("recognized", recognized),
         ("restarts", restarts),
-        ("again", again),
+        ("rewritten", rewritten),
         ("counted", counted),
         ("repeated", repeated),
         ("published", published),

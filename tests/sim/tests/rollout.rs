@@ -4,7 +4,7 @@
 
 use std::env;
 
-use ordain_model::{RolloutFault, RolloutSeen};
+use ordain_model::{RolloutCounts, RolloutFault};
 use ordain_sim::run_rollout;
 
 const SEEDS: u64 = 50_000;
@@ -13,20 +13,20 @@ const SEEDS: u64 = 50_000;
 fn instances_agree_on_a_rollout() {
     let seeds =
         env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
-    let mut all = RolloutSeen::default();
+    let mut all = RolloutCounts::default();
     for seed in 0..seeds {
-        let seen = run_rollout(seed, None)
+        let counts = run_rollout(seed, None)
             .unwrap_or_else(|violation| panic!("seed {seed}: {violation:?}"));
-        all.rewinds += seen.rewinds;
-        all.repeated += seen.repeated;
-        all.required += seen.required;
-        all.refused += seen.refused;
-        all.kills += seen.kills;
+        all.rollbacks += counts.rollbacks;
+        all.repeated += counts.repeated;
+        all.required += counts.required;
+        all.refused += counts.refused;
+        all.kills += counts.kills;
     }
     println!("{seeds} seeds: {all:?}");
-    let RolloutSeen { rewinds, repeated, required, refused, kills } = all;
+    let RolloutCounts { rollbacks, repeated, required, refused, kills } = all;
     for (what, count) in [
-        ("rewinds", rewinds),
+        ("rollbacks", rollbacks),
         ("repeated", repeated),
         ("required", required),
         ("refused", refused),

@@ -15,15 +15,15 @@ use ordain_sim::{Options, Outcome, Profile, run};
 /// Number of seeds: enough to play each profile some hundred times, in about ten seconds on two cores.
 const SEEDS: u64 = 20_000;
 /// Number of failing seeds that the test reports for each invariant.
-const SHOWN: usize = 12;
+const REPORTED_RUNS: usize = 12;
 
 #[test]
-fn the_invariants_hold() {
+fn no_seed_breaks_an_invariant() {
     if let Some(seed) = number("ORDAIN_SIM_SEED") {
         let profile = forced(&profiles(), seed);
         let outcome = run(seed, &Options { trace: true, profile, ..Options::default() });
         println!("seed {seed} ({:?}): {}", outcome.profile, outcome.summary);
-        assert!(outcome.violation.is_none(), "{}", tell(seed, &outcome));
+        assert!(outcome.violation.is_none(), "{}", describe(seed, &outcome));
         return;
     }
     let seeds = number("ORDAIN_SIM_SEEDS").unwrap_or(SEEDS);
@@ -43,7 +43,7 @@ const BROKEN_ONCE: [(Profile, u64); 19] = [
     // stayed in memory until its key was full.
     (Profile::Wild, 78_315),
     (Profile::Tiny, 962),
-    // A full key was loaded again without end for events that a replay had found.
+    // A full key was loaded again without end, because a replay had found events for it.
     (Profile::TinyCrashy, 54_239),
     // The sequencer mistook an event whose handler trapped for the event that had the same number before a reload.
     (Profile::GoesBackTiny, 39_627),
@@ -57,12 +57,14 @@ const BROKEN_ONCE: [(Profile, u64); 19] = [
     (Profile::Tiny, 93_297),
     // A full key dropped an offered event, and the next offered event overtook it.
     (Profile::OfferedFifo, 17_146),
-    // The checker also counted the executions in a key's first life, whose record could then not be read.
+    // The checker also counted the executions in a key's first life, although the record of that life had become
+    // unreadable.
     (Profile::Offered, 19_558),
-    // The gap history listed events as skipped that the next owner executed: the commit with the skip was never made.
+    // The gap history listed events as skipped, but the commit with the skip was never made, and the next owner
+    // executed the events.
     (Profile::Skipping, 19_499),
     (Profile::Skipping, 10_850),
-    // The driver logged no warning of a gap that ended, or a key that parked, while a commit was under way.
+    // If a gap ended or a key parked while a commit was under way, the driver logged no warning.
     (Profile::TinyCrashy, 17_293),
     (Profile::Gappy, 49_698),
     (Profile::Versions, 8_255),
@@ -70,15 +72,15 @@ const BROKEN_ONCE: [(Profile, u64); 19] = [
 ];
 
 #[test]
-fn runs_that_once_failed_pass() {
+fn formerly_failing_seeds_pass() {
     for (profile, seed) in BROKEN_ONCE {
         let outcome = run(seed, &Options { profile: Some(profile), ..Options::default() });
-        assert!(outcome.violation.is_none(), "{}", tell(seed, &outcome));
+        assert!(outcome.violation.is_none(), "{}", describe(seed, &outcome));
     }
 }
 
 #[test]
-fn a_seed_is_always_the_same_run() {
+fn same_seed_gives_the_same_run() {
     for seed in 0..50 {
         let first = run(seed, &Options::default());
         let second = run(seed, &Options::default());
@@ -124,20 +126,20 @@ fn digest(failures: &BTreeMap<u64, Outcome>) -> String {
     for (kind, mut runs) in kinds {
         runs.sort_unstable();
         let _ = writeln!(text, "{kind}: {} times", runs.len());
-        for (_, seed) in runs.iter().take(SHOWN) {
-            text += &tell(*seed, &failures[seed]);
+        for (_, seed) in runs.iter().take(REPORTED_RUNS) {
+            text += &describe(*seed, &failures[seed]);
         }
     }
     text
 }
 
-fn tell(seed: u64, outcome: &Outcome) -> String {
+fn describe(seed: u64, outcome: &Outcome) -> String {
     let violation = outcome.violation.as_ref().map(ToString::to_string).unwrap_or_default();
     let profile = outcome.profile;
     format!(
         "  seed {seed} ({profile:?}) broke {violation}\n    replay: ORDAIN_SIM_SEED={seed} \
          ORDAIN_SIM_PROFILE={profile:?} cargo test --release -p ordain-sim --test seeds -- \
-         --nocapture the_invariants_hold\n"
+         --nocapture no_seed_breaks_an_invariant\n"
     )
 }
 

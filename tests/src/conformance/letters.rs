@@ -1,4 +1,4 @@
-//! Dead letters.
+//! Tests of dead letters.
 
 use std::ops::RangeInclusive;
 
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use ordain_core::{Cause, CommitReply, DeadLetter, Event, LetterContent, LetterId, WriteCondition};
 use ordain_store::{Store, StoredLetter};
 
-use super::{DEAD_TTL, Fixture, Owner, absent, event, fresh, job, next};
+use super::{DEAD_TTL, Fixture, Owner, event, first_write, key_record, next_write, record_write};
 
 pub(super) fn letter(key: &str, sequence: u64, tag: u64, content: LetterContent) -> DeadLetter {
     DeadLetter {
@@ -21,9 +21,10 @@ pub(super) fn letter(key: &str, sequence: u64, tag: u64, content: LetterContent)
     }
 }
 
-fn names(rows: &[StoredLetter]) -> Vec<(String, u64, u64)> {
-    let ids = rows.iter().map(|row| &row.letter.id);
-    ids.map(|id| (id.key.to_string(), id.sequence, id.tag)).collect()
+/// Returns the key, the sequence and the tag of each letter.
+fn ids(rows: &[StoredLetter]) -> Vec<(String, u64, u64)> {
+    let letter_ids = rows.iter().map(|row| &row.letter.id);
+    letter_ids.map(|id| (id.key.to_string(), id.sequence, id.tag)).collect()
 }
 
 /// Returns all letters of the stream `s`, page by page.
@@ -46,7 +47,7 @@ pub async fn letters_are_listed_in_order(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     let event = event("b", 2, "whole");
-    let mut write = absent("b");
+    let mut write = first_write("b");
     write.letters = vec![
         letter("b", 256, 0, LetterContent::Nothing),
         letter("b", 2, 9, LetterContent::Raw(Bytes::from_static(b"\xff\0raw"))),
@@ -55,7 +56,7 @@ pub async fn letters_are_listed_in_order(fixture: &mut impl Fixture) {
     let expected = write.letters.clone();
     let applied = owner.write(store, write).await;
     // Orphan dead letters: their keys have no record.
-    let mut batch = Arc::unwrap_or_clone(owner.batch(vec![absent("x")]));
+    let mut batch = Arc::unwrap_or_clone(owner.batch(vec![first_write("x")]));
     batch.writes.clear();
     batch.letters =
         vec![letter("", 0, 7, LetterContent::Nothing), letter("b\0", 1, 0, LetterContent::Nothing)];
@@ -64,26 +65,26 @@ pub async fn letters_are_listed_in_order(fixture: &mut impl Fixture) {
     let order = [("", 0, 7), ("b", 2, 0), ("b", 2, 9), ("b", 256, 0), ("b\0", 1, 0)];
     let order = order.map(|(key, sequence, tag)| (key.to_owned(), sequence, tag));
     for limit in [1, 2, 100] {
-        assert_eq!(names(&all(store, None, limit).await), order);
-        assert_eq!(names(&all(store, Some("b"), limit).await), order[1..4]);
+        assert_eq!(ids(&all(store, None, limit).await), order);
+        assert_eq!(ids(&all(store, Some("b"), limit).await), order[1..4]);
     }
     for letter in expected {
-        let kept = store.letter("s", &letter.id).await.expect("a read").expect("a letter");
-        assert_eq!(kept, StoredLetter { letter, at: applied.time });
+        let stored = store.letter("s", &letter.id).await.expect("a read").expect("a letter");
+        assert_eq!(stored, StoredLetter { letter, at: applied.time });
     }
     assert_eq!(all(store, Some("c"), 10).await, []);
     let other = store.letters("other", None, None, 10).await.expect("a page");
     assert_eq!(other.rows, []);
 }
 
-/// A letter replaces an earlier letter with the same id.
-pub async fn a_letter_replaces_its_like(fixture: &mut impl Fixture) {
+/// A new letter replaces an earlier letter with the same id, from an earlier commit or from the same write.
+pub async fn letter_with_the_same_id_is_replaced(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
-    let mut write = absent("a");
+    let mut write = first_write("a");
     write.letters = vec![letter("a", 1, 0, LetterContent::Nothing)];
     owner.write(store, write).await;
-    let mut write = next("a", 2);
+    let mut write = next_write("a", 2);
     let first = letter("a", 1, 0, LetterContent::Nothing);
     let second = DeadLetter { error: "again".to_owned(), ..first.clone() };
     write.letters = vec![first, second.clone()];
@@ -93,33 +94,34 @@ pub async fn a_letter_replaces_its_like(fixture: &mut impl Fixture) {
     assert_eq!(rows[0].letter, second);
 }
 
-/// When an event from a dead letter is processed again with success, its letter is removed.
-pub async fn consumed_letters_are_gone(fixture: &mut impl Fixture) {
+/// When the event of a dead letter takes effect later, the write of its key removes the letter. A refused write removes
+/// no letter.
+pub async fn letters_of_consumed_events_are_removed(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
-    let mut write = fresh("a", WriteCondition::Absent, job(3));
+    let mut write = record_write("a", WriteCondition::Absent, key_record(3));
     let letters = [1, 2].map(|sequence| letter("a", sequence, 0, LetterContent::Nothing));
     write.letters = letters.to_vec();
     owner.write(store, write).await;
 
-    let mut write = fresh("a", WriteCondition::Next(3), job(3));
+    let mut write = record_write("a", WriteCondition::Next(3), key_record(3));
     write.removed_letters = letters.iter().map(|letter| letter.id.clone()).collect();
     write.letters = vec![letters[1].clone()];
     owner.write(store, write).await;
-    assert_eq!(names(&all(store, None, 10).await), [("a".to_owned(), 2, 0)]);
+    assert_eq!(ids(&all(store, None, 10).await), [("a".to_owned(), 2, 0)]);
 
-    let mut refused = fresh("a", WriteCondition::Next(9), job(9));
+    let mut refused = record_write("a", WriteCondition::Next(9), key_record(9));
     refused.removed_letters = vec![letters[1].id.clone()];
     refused.letters = vec![letters[0].clone()];
     assert_eq!(owner.commit(store, vec![refused]).await.refused.len(), 1);
-    assert_eq!(names(&all(store, None, 10).await), [("a".to_owned(), 2, 0)]);
+    assert_eq!(ids(&all(store, None, 10).await), [("a".to_owned(), 2, 0)]);
 }
 
-/// The search for missing events finds events in `far-ahead` dead letters, and ignores letters with other causes.
-pub async fn far_ahead_letters_are_found(fixture: &mut impl Fixture) {
+/// The search for missing events returns events of `far-ahead` dead letters, and ignores letters with other causes.
+pub async fn events_in_far_ahead_letters_are_found(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
-    let mut write = fresh("a", WriteCondition::Absent, job(1));
+    let mut write = record_write("a", WriteCondition::Absent, key_record(1));
     write.spill = vec![(3, event("a", 3, "spilled"))];
     write.record.spilled.add(3);
     for sequence in [2, 3, 5] {
@@ -130,19 +132,24 @@ pub async fn far_ahead_letters_are_found(fixture: &mut impl Fixture) {
     let rejected = LetterContent::Event(event("a", 4, "rejected"));
     write.letters.push(letter("a", 4, 0, rejected));
     owner.write(store, write).await;
-    let found = find(store, &owner, &[1..=1, 2..=4], DEAD_TTL).await;
+    let found = find_missing(store, &owner, &[1..=1, 2..=4], DEAD_TTL).await;
     assert_eq!(found, [(2, "far".to_owned()), (3, "spilled".to_owned())]);
-    let found = find(store, &owner, &[4..=u64::MAX], DEAD_TTL).await;
+    let found = find_missing(store, &owner, &[4..=u64::MAX], DEAD_TTL).await;
     assert_eq!(found, [(5, "far".to_owned())]);
 
-    // An old letter may belong to an earlier incarnation of the key.
-    fixture.pass(DEAD_TTL / 2).await;
+    // The search ignores letters that are older than its last argument, because they may belong to an earlier
+    // incarnation of the key.
+    fixture.advance_clock(DEAD_TTL / 2).await;
     let store = fixture.store();
-    assert_eq!(find(store, &owner, &[2..=3], DEAD_TTL / 4).await, [(3, "spilled".to_owned())]);
-    assert_eq!(find(store, &owner, &[2..=3], DEAD_TTL * 3 / 4).await.len(), 2);
+    assert_eq!(
+        find_missing(store, &owner, &[2..=3], DEAD_TTL / 4).await,
+        [(3, "spilled".to_owned())]
+    );
+    assert_eq!(find_missing(store, &owner, &[2..=3], DEAD_TTL * 3 / 4).await.len(), 2);
 }
 
-async fn find(
+/// Returns the sequences and the data of the missing events of key `a` that the store has.
+async fn find_missing(
     store: &dyn Store,
     owner: &Owner,
     missing: &[RangeInclusive<u64>],
@@ -155,32 +162,32 @@ async fn find(
 }
 
 /// Each letter expires [`DEAD_TTL`] after it was stored, independently of other letters.
-pub async fn letters_grow_old(fixture: &mut impl Fixture) {
+pub async fn letters_expire_independently(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
-    let mut write = absent("a");
+    let mut write = first_write("a");
     let old = letter("a", 1, 0, LetterContent::Nothing);
     let renewed = letter("a", 2, 0, LetterContent::Event(event("a", 2, "far")));
     let renewed = DeadLetter { cause: Cause::FarAhead, ..renewed };
     write.letters = vec![old.clone(), renewed.clone()];
     owner.write(fixture.store(), write).await;
-    fixture.pass(DEAD_TTL * 3 / 4).await;
-    let mut write = next("a", 2);
+    fixture.advance_clock(DEAD_TTL * 3 / 4).await;
+    let mut write = next_write("a", 2);
     write.letters = vec![renewed.clone()];
     owner.write(fixture.store(), write).await;
-    fixture.pass(DEAD_TTL / 2).await;
+    fixture.advance_clock(DEAD_TTL / 2).await;
 
     for reopened in [false, true] {
         let store = fixture.store();
-        assert_eq!(names(&all(store, None, 10).await), [("a".to_owned(), 2, 0)], "{reopened}");
+        assert_eq!(ids(&all(store, None, 10).await), [("a".to_owned(), 2, 0)], "{reopened}");
         assert_eq!(store.letter("s", &old.id).await.expect("a read"), None);
         assert!(store.letter("s", &renewed.id).await.expect("a read").is_some());
         // A commit may remove expired letters, but must keep the letter that was written again.
-        let expect = if reopened { 4 } else { 3 };
-        owner.write(store, next("a", expect)).await;
+        let sequence = if reopened { 4 } else { 3 };
+        owner.write(store, next_write("a", sequence)).await;
         fixture.reopen().await;
     }
-    fixture.pass(DEAD_TTL).await;
+    fixture.advance_clock(DEAD_TTL).await;
     let store = fixture.store();
     assert_eq!(all(store, None, 10).await, []);
-    assert_eq!(find(store, &owner, &[1..=9], u64::MAX).await, []);
+    assert_eq!(find_missing(store, &owner, &[1..=9], u64::MAX).await, []);
 }

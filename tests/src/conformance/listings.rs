@@ -1,11 +1,11 @@
-//! Listings for operators.
+//! Tests of the listings of keys, letters and streams, which operators read.
 
 use ordain_core::{
     Cause, DeadLetter, KeyRecord, KeyStatus, LetterContent, LetterId, StateUpdate, WriteCondition,
 };
 use ordain_store::{KeyFilter, Store, StoreError, StoredKey};
 
-use super::{Fixture, Owner, absent, fresh, job};
+use super::{Fixture, Owner, first_write, key_record, record_write};
 
 /// Returns all rows, page by page.
 async fn all<F: Fixture>(store: &dyn Store, stream: &str, filter: &KeyFilter) -> Vec<StoredKey> {
@@ -27,24 +27,25 @@ async fn all<F: Fixture>(store: &dyn Store, stream: &str, filter: &KeyFilter) ->
     rows
 }
 
-fn names(mut rows: Vec<StoredKey>) -> Vec<String> {
+/// Returns the keys of the rows, sorted.
+fn sorted_keys(mut rows: Vec<StoredKey>) -> Vec<String> {
     rows.sort_by(|a, b| a.key.cmp(&b.key));
     rows.into_iter().map(|row| row.key.to_string()).collect()
 }
 
-/// Each key is on exactly one page.
-pub async fn keys_are_listed_by_page<F: Fixture>(fixture: &mut F) {
+/// A listing that is read page by page returns every key of the stream, and no key of another stream.
+pub async fn pages_return_every_key_of_the_stream<F: Fixture>(fixture: &mut F) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     let mut other = Owner::claim(store, "s2", 0).await;
     let mut expected: Vec<String> = (0..57).map(|number| format!("key-{number}")).collect();
     expected.extend(["", "\0", "ключ"].map(str::to_owned));
     for key in &expected {
-        let mut write = absent(key);
+        let mut write = first_write(key);
         write.state = StateUpdate::Put(key.clone().into());
         owner.write(store, write).await;
     }
-    other.write(store, absent("of another stream")).await;
+    other.write(store, first_write("key of another stream")).await;
     expected.sort();
     for limit in [1, 7, 60, 1_000] {
         let rows = all::<F>(store, "s", &KeyFilter { limit, ..KeyFilter::default() }).await;
@@ -52,13 +53,13 @@ pub async fn keys_are_listed_by_page<F: Fixture>(fixture: &mut F) {
             assert_eq!(row.state_size, row.key.len() as u64);
             assert_eq!(row.record.as_ref().expect("readable").next, 2);
         }
-        assert_eq!(names(rows), expected);
+        assert_eq!(sorted_keys(rows), expected);
     }
     assert_eq!(all::<F>(store, "none", &KeyFilter { limit: 5, ..KeyFilter::default() }).await, []);
 }
 
-/// A listing can filter by status, by prefix, and by both.
-pub async fn keys_are_filtered<F: Fixture>(fixture: &mut F) {
+/// A listing with a status, a prefix, or both returns only the matching keys.
+pub async fn keys_are_filtered_by_status_and_prefix<F: Fixture>(fixture: &mut F) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     for (key, status) in [
@@ -70,7 +71,10 @@ pub async fn keys_are_filtered<F: Fixture>(fixture: &mut F) {
         ("b", KeyStatus::Parked),
     ] {
         owner
-            .write(store, fresh(key, WriteCondition::Absent, KeyRecord { status, ..job(1) }))
+            .write(
+                store,
+                record_write(key, WriteCondition::Absent, KeyRecord { status, ..key_record(1) }),
+            )
             .await;
     }
     for limit in [1, 2, 10] {
@@ -81,7 +85,7 @@ pub async fn keys_are_filtered<F: Fixture>(fixture: &mut F) {
             scan_limit: Some(limit),
             limit,
         };
-        let list = async |filter| names(all::<F>(store, "s", &filter).await);
+        let list = async |filter| sorted_keys(all::<F>(store, "s", &filter).await);
         assert_eq!(list(filter(Some(KeyStatus::Parked), "")).await, ["a", "ab1", "ab3", "b"]);
         assert_eq!(list(filter(None, "ab")).await, ["ab", "ab1", "ab2", "ab3"]);
         assert_eq!(list(filter(Some(KeyStatus::Parked), "ab")).await, ["ab1", "ab3"]);
@@ -91,29 +95,29 @@ pub async fn keys_are_filtered<F: Fixture>(fixture: &mut F) {
 }
 
 /// A listing shows an unreadable key record with the reason, instead of omitting it.
-pub async fn a_damaged_job_is_listed<F: Fixture>(fixture: &mut F) {
+pub async fn damaged_record_is_listed_with_the_reason<F: Fixture>(fixture: &mut F) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     for key in ["a", "b"] {
-        owner.write(fixture.store(), absent(key)).await;
+        owner.write(fixture.store(), first_write(key)).await;
     }
-    fixture.garble("s", "a", vec![0xff; 40]).await;
+    fixture.overwrite_record("s", "a", vec![0xff; 40]).await;
     let store = fixture.store();
     let rows = all::<F>(store, "s", &KeyFilter { limit: 10, ..KeyFilter::default() }).await;
     assert_eq!(rows.len(), 2);
     let damaged = rows.iter().find(|row| &*row.key == "a").expect("the damaged key record");
-    assert!(damaged.record.as_ref().is_err_and(|words| !words.is_empty()));
+    assert!(damaged.record.as_ref().is_err_and(|reason| !reason.is_empty()));
     let (row, _) = store.key("s", "a").await.expect("a read").expect("a row");
     assert!(row.record.is_err());
 }
 
 /// A listing shows every stream that has data, even if the data is a single dead letter.
-pub async fn streams_are_listed(fixture: &mut impl Fixture) {
+pub async fn every_stream_with_data_is_listed(fixture: &mut impl Fixture) {
     let store = fixture.store();
     assert!(store.streams().await.expect("none").is_empty());
     for stream in ["b", "a", "ab", "ü"] {
         let mut owner = Owner::claim(store, stream, 0).await;
         for key in ["x", "y", "\u{10ffff}"] {
-            owner.write(store, absent(key)).await;
+            owner.write(store, first_write(key)).await;
         }
     }
     let mut owner = Owner::claim(store, "letters", 0).await;
@@ -122,7 +126,7 @@ pub async fn streams_are_listed(fixture: &mut impl Fixture) {
     let error = String::new();
     let content = LetterContent::Raw("?".into());
     let letter = DeadLetter { id, cause, error, origin: None, version: None, content };
-    let mut batch = std::sync::Arc::unwrap_or_clone(owner.batch(vec![absent("x")]));
+    let mut batch = std::sync::Arc::unwrap_or_clone(owner.batch(vec![first_write("x")]));
     (batch.writes, batch.letters) = (Vec::new(), vec![letter]);
     owner.send(store, &batch.into()).await;
     let streams: Vec<String> =

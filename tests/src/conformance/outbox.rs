@@ -1,4 +1,4 @@
-//! The outbox and the marks.
+//! Tests of the outbox and of marks.
 
 use std::sync::Arc;
 
@@ -9,8 +9,9 @@ use ordain_core::{
 };
 use ordain_store::{Claim, Mark, OutboxEntry, Store};
 
-use super::{Fixture, Owner, absent, fresh, job, next};
+use super::{Fixture, Owner, first_write, key_record, next_write, record_write};
 
+/// Makes a message. Its index determines which optional values it has.
 fn emitted(sequence: u64, index: u32) -> EmittedMessage {
     let data = format!("{sequence}.{index}");
     let message = Message::new(&MessageParts {
@@ -26,6 +27,7 @@ fn emitted(sequence: u64, index: u32) -> EmittedMessage {
     EmittedMessage { sequence, index, id_digest: 0, message }
 }
 
+/// Adds messages with these sequences and indexes to a write.
 pub(super) fn emitting(mut write: KeyWrite, messages: &[(u64, u32)]) -> KeyWrite {
     write.messages = messages.iter().map(|(sequence, index)| emitted(*sequence, *index)).collect();
     write
@@ -50,13 +52,14 @@ pub(super) async fn all(
     }
 }
 
+/// Returns the commit number of each entry.
 pub(super) fn numbers(entries: &[OutboxEntry]) -> Vec<u64> {
     entries.iter().map(|entry| entry.number).collect()
 }
 
 /// The outbox returns commits in order, and the messages of a commit in the order of the batch. Each message has all
 /// values from which the publisher forms its id.
-pub async fn entries_come_in_order(fixture: &mut impl Fixture) {
+pub async fn entries_are_returned_in_order(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     let keys = owner.keys(3);
@@ -64,16 +67,16 @@ pub async fn entries_come_in_order(fixture: &mut impl Fixture) {
         .commit(
             store,
             vec![
-                emitting(absent(&keys[0]), &[(1, 0), (1, 1), (2, 0)]),
-                absent(&keys[1]),
-                emitting(absent(&keys[2]), &[(1, 3)]),
+                emitting(first_write(&keys[0]), &[(1, 0), (1, 1), (2, 0)]),
+                first_write(&keys[1]),
+                emitting(first_write(&keys[2]), &[(1, 3)]),
             ],
         )
         .await;
-    owner.write(store, absent("without messages")).await;
-    fixture.pass(10).await;
+    owner.write(store, first_write("without messages")).await;
+    fixture.advance_clock(10).await;
     let store = fixture.store();
-    let mut later = emitting(next(&keys[0], 2), &[(2, 2)]);
+    let mut later = emitting(next_write(&keys[0], 2), &[(2, 2)]);
     later.record.incarnation = first.time;
     let second = owner.commit(store, vec![later]).await;
     assert!(second.time > first.time);
@@ -83,7 +86,7 @@ pub async fn entries_come_in_order(fixture: &mut impl Fixture) {
         assert_eq!(entries.len(), 2);
         assert_eq!(entries[0].number, 1);
         let messages = entries.iter().flat_map(|entry| &entry.messages);
-        let got: Vec<_> = messages
+        let found: Vec<_> = messages
             .map(|message| (message.key.clone(), message.incarnation, message.emitted.clone()))
             .collect();
         let expected = [
@@ -93,20 +96,21 @@ pub async fn entries_come_in_order(fixture: &mut impl Fixture) {
             (keys[2].clone(), first.time, emitted(1, 3)),
             (keys[0].clone(), first.time, emitted(2, 2)),
         ];
-        assert_eq!(got, expected);
+        assert_eq!(found, expected);
     }
 }
 
 /// The outbox contains only messages of applied writes.
-pub async fn refused_writes_publish_nothing(fixture: &mut impl Fixture) {
+pub async fn refused_writes_add_no_messages(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     let keys = owner.keys(2);
-    let refused = emitting(fresh(&keys[0], WriteCondition::Next(4), job(5)), &[(4, 0)]);
+    let refused =
+        emitting(record_write(&keys[0], WriteCondition::Next(4), key_record(5)), &[(4, 0)]);
     let applied = owner.commit(store, vec![refused.clone()]).await;
     assert_eq!(applied.refused, [(0, WriteRefusal::Next(None))]);
     assert_eq!(all(store, &owner, &keys[0], 10).await, []);
-    owner.commit(store, vec![refused, emitting(absent(&keys[1]), &[(1, 0)])]).await;
+    owner.commit(store, vec![refused, emitting(first_write(&keys[1]), &[(1, 0)])]).await;
     let entries = all(store, &owner, &keys[0], 10).await;
     assert_eq!(entries.len(), 1);
     assert_eq!(entries[0].messages.len(), 1);
@@ -114,30 +118,34 @@ pub async fn refused_writes_publish_nothing(fixture: &mut impl Fixture) {
 }
 
 /// Returns the marks to write together with a removal from the outbox; none if the store does not support this.
-pub(super) fn noted<F: Fixture>(_: &F) -> Vec<Mark> {
+pub(super) fn sink_marks<F: Fixture>(_: &F) -> Vec<Mark> {
     let mark = Mark { name: "sink/receipts".to_owned(), value: Bytes::from_static(b"\0\xff12") };
     if F::MARKS_WITH_OUTBOX { vec![mark] } else { Vec::new() }
 }
 
 /// The store removes published entries from the outbox, and writes the marks about them in the same atomic write.
-pub async fn done_entries_are_gone_with_their_marks(fixture: &mut impl Fixture) {
+pub async fn published_entries_are_removed_and_their_marks_written(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     let shard = owner.shard("a");
-    owner.write(store, emitting(absent("a"), &[(1, 0)])).await;
+    owner.write(store, emitting(first_write("a"), &[(1, 0)])).await;
     for sequence in 2..=5 {
-        owner.write(store, emitting(next("a", sequence), &[(sequence, 0)])).await;
+        owner.write(store, emitting(next_write("a", sequence), &[(sequence, 0)])).await;
     }
-    let marks = noted(fixture);
+    let marks = sink_marks(fixture);
     let store = fixture.store();
-    let done = store.outbox_done(&owner.partition, owner.claim, shard, 3, &marks).await;
-    assert_eq!(done.expect("done"), Some(5), "the last commit");
+    let last_commit = store.outbox_done(&owner.partition, owner.claim, shard, 3, &marks).await;
+    assert_eq!(
+        last_commit.expect("an answer"),
+        Some(5),
+        "the reply is the number of the last commit"
+    );
     assert_eq!(numbers(&all(store, &owner, "a", 10).await), [4, 5]);
     for mark in &marks {
         assert_eq!(store.mark(&mark.name).await.expect("a mark"), Some(mark.value.clone()));
     }
     // A removal up to the same commit, or up to an earlier commit, changes nothing.
-    store.outbox_done(&owner.partition, owner.claim, shard, 2, &[]).await.expect("done");
+    store.outbox_done(&owner.partition, owner.claim, shard, 2, &[]).await.expect("an answer");
     assert_eq!(numbers(&all(store, &owner, "a", 10).await), [4, 5]);
 
     fixture.reopen().await;
@@ -149,20 +157,20 @@ pub async fn done_entries_are_gone_with_their_marks(fixture: &mut impl Fixture) 
     // A removal under another claim changes nothing either: after the store has gone back in time, these commit numbers
     // may belong to other commits.
     let other = Claim { random: owner.claim.random ^ 1, ..owner.claim };
-    let done = store.outbox_done(&owner.partition, other, shard, 5, &[]).await;
-    assert_eq!(done.expect("an answer"), None);
+    let last_commit = store.outbox_done(&owner.partition, other, shard, 5, &[]).await;
+    assert_eq!(last_commit.expect("an answer"), None);
     assert_eq!(numbers(&all(store, &owner, "a", 10).await), [4, 5]);
     // A removal beyond the last commit does not affect later commits.
-    store.outbox_done(&owner.partition, owner.claim, shard, 1_000, &[]).await.expect("done");
+    store.outbox_done(&owner.partition, owner.claim, shard, 1_000, &[]).await.expect("an answer");
     assert_eq!(all(store, &owner, "a", 10).await, []);
-    owner.write(store, emitting(next("a", 6), &[(6, 0)])).await;
+    owner.write(store, emitting(next_write("a", 6), &[(6, 0)])).await;
     assert_eq!(numbers(&all(store, &owner, "a", 10).await), [6]);
 }
 
-/// The store can write marks alone, without a removal from an outbox.
-pub async fn marks_are_put_and_read(fixture: &mut impl Fixture) {
+/// The store can write marks without a removal from an outbox. A later write replaces the value of a mark.
+pub async fn marks_are_written_and_read(fixture: &mut impl Fixture) {
     let store = fixture.store();
-    assert_eq!(store.mark("source/orders").await.expect("none"), None);
+    assert_eq!(store.mark("source/orders").await.expect("a read"), None);
     let mark = |name: &str, value: &'static str| Mark { name: name.into(), value: value.into() };
     let marks = [mark("source/orders", "1"), mark("source/order", "2"), mark("", "")];
     store.put_marks(&marks).await.expect("marks");
@@ -176,7 +184,7 @@ pub async fn marks_are_put_and_read(fixture: &mut impl Fixture) {
 }
 
 /// A checkpoint depends on the commits of its owner. The store therefore refuses a checkpoint under another claim.
-pub async fn a_checkpoint_names_its_claim(fixture: &mut impl Fixture) {
+pub async fn checkpoint_under_another_claim_is_refused(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let owner = Owner::claim(store, "s", 0).await;
     let put = async |claim, value: &'static str| {
@@ -207,41 +215,42 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let store = fixture.store();
     let keys = owner.keys(3);
-    let forwarding = |owner: &mut Owner, writes: Vec<KeyWrite>, free: Vec<DeadLetter>| {
-        let batch = Batch { forward: true, letters: free, ..(*owner.batch(writes)).clone() };
+    let forwarding = |owner: &mut Owner, writes: Vec<KeyWrite>, orphans: Vec<DeadLetter>| {
+        let batch = Batch { forward: true, letters: orphans, ..(*owner.batch(writes)).clone() };
         Arc::new(batch)
     };
     // Without forwarding, the store writes the letters, but does not add them to the outbox.
-    let mut quiet = emitting(absent(&keys[0]), &[(1, 0)]);
-    quiet.letters = vec![letter(&keys[0], 1, 9)];
-    owner.write(store, quiet).await;
+    let mut unforwarded = emitting(first_write(&keys[0]), &[(1, 0)]);
+    unforwarded.letters = vec![letter(&keys[0], 1, 9)];
+    owner.write(store, unforwarded).await;
 
-    let mut first = emitting(next(&keys[0], 2), &[(2, 0)]);
+    let mut first = emitting(next_write(&keys[0], 2), &[(2, 0)]);
     first.letters = vec![letter(&keys[0], 2, 0), letter(&keys[0], 1, 9)];
-    let mut refused = fresh(&keys[1], WriteCondition::Next(4), job(5));
+    let mut refused = record_write(&keys[1], WriteCondition::Next(4), key_record(5));
     refused.letters = vec![letter(&keys[1], 4, 0)];
-    let free = [letter("", 0, 1), letter(&keys[2], 7, 1), letter("", 0, 1)];
-    let batch = forwarding(&mut owner, vec![first, refused], free.to_vec());
+    let orphans = [letter("", 0, 1), letter(&keys[2], 7, 1), letter("", 0, 1)];
+    let batch = forwarding(&mut owner, vec![first, refused], orphans.to_vec());
     let CommitReply::Applied(applied) = owner.send(store, &batch).await else {
         panic!("the commit is not applied")
     };
     assert_eq!(applied.refused, [(1, WriteRefusal::Next(None))]);
     assert_eq!(applied.existing_letters, [2]);
     let expected =
-        [letter(&keys[0], 2, 0), letter(&keys[0], 1, 9), free[0].clone(), free[1].clone()];
+        [letter(&keys[0], 2, 0), letter(&keys[0], 1, 9), orphans[0].clone(), orphans[1].clone()];
     assert_eq!(batch.forwarded(&applied).cloned().collect::<Vec<_>>(), expected);
 
     // The store forwards only the new letter. It already has the first letter, from the first delivery of the event.
-    let again = [free[0].clone(), letter(&keys[2], 8, 1)];
-    let again = forwarding(&mut owner, vec![absent(&keys[2])], again.to_vec());
+    let again = [orphans[0].clone(), letter(&keys[2], 8, 1)];
+    let again = forwarding(&mut owner, vec![first_write(&keys[2])], again.to_vec());
     for _ in 0..2 {
         let reply = owner.send(store, &again).await;
         let CommitReply::Applied(applied) = reply else { panic!("the commit is not applied") };
         assert_eq!(applied.existing_letters, [0]);
     }
     // This commit has no new letter, so it has nothing to publish.
-    let nothing = forwarding(&mut owner, vec![next(&keys[2], 2)], vec![free[0].clone()]);
-    owner.send(store, &nothing).await;
+    let without_new =
+        forwarding(&mut owner, vec![next_write(&keys[2], 2)], vec![orphans[0].clone()]);
+    owner.send(store, &without_new).await;
 
     fixture.reopen().await;
     let entries = all(fixture.store(), &owner, &keys[0], 10).await;
@@ -251,8 +260,8 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
     assert_eq!(entries[2].letters, [letter(&keys[2], 8, 1)]);
 
     // A letter that has expired in the store counts as new.
-    fixture.pass(2 * super::DEAD_TTL).await;
-    let late = forwarding(&mut owner, vec![next(&keys[2], 3)], vec![free[0].clone()]);
+    fixture.advance_clock(2 * super::DEAD_TTL).await;
+    let late = forwarding(&mut owner, vec![next_write(&keys[2], 3)], vec![orphans[0].clone()]);
     let reply = owner.send(fixture.store(), &late).await;
     assert!(matches!(reply, CommitReply::Applied(applied) if applied.existing_letters.is_empty()));
 }

@@ -40,7 +40,7 @@ impl Owner {
         Arc::new(Batch { shard, number, writes, letters: Vec::new(), forward: false })
     }
 
-    /// Commits a given batch, and returns the reply.
+    /// Sends a batch to the store, and returns the reply.
     pub async fn send(&self, store: &dyn Store, batch: &Arc<Batch>) -> CommitReply {
         store.commit(&self.partition, self.claim, batch.clone()).await
     }
@@ -50,7 +50,7 @@ impl Owner {
         let batch = self.batch(writes);
         match self.send(store, &batch).await {
             CommitReply::Applied(applied) => applied,
-            other => panic!("not applied: {other:?}"),
+            other => panic!("the commit is not applied: {other:?}"),
         }
     }
 
@@ -63,8 +63,10 @@ impl Owner {
 
     /// Loads a key record.
     pub async fn load(&self, store: &dyn Store, key: &str) -> Option<Box<KeySnapshot>> {
-        let mut loaded =
-            store.load(&self.partition, &[key.into()], usize::MAX).await.expect("a load");
+        let mut loaded = store
+            .load(&self.partition, &[key.into()], usize::MAX)
+            .await
+            .expect("the load succeeds");
         assert_eq!(loaded.len(), 1);
         loaded.remove(0).expect("a key record that can be read")
     }
@@ -76,7 +78,7 @@ impl Owner {
         (entries.iter().map(|(_, key)| key.to_string()).collect(), next)
     }
 
-    /// Returns the sequences of spilled events from a sequence on.
+    /// Returns the sequences of a key's spilled events, from the sequence `from` on.
     pub async fn spilled(&self, store: &dyn Store, key: &str, from: u64) -> Vec<u64> {
         let read = store.read_spill(&self.partition, &key.into(), from, 1_000, 1 << 20).await;
         let (events, end) = read.expect("an answer").expect("spilled events");
@@ -109,7 +111,7 @@ pub async fn lease(store: &dyn Store, partition: &Partition) -> Result<u64, Stor
     store.remove_instance(id).await?;
     match leased {
         LeaseReply::Granted(epoch) => Ok(epoch),
-        other => panic!("not given: {other:?}"),
+        other => panic!("the lease is not granted: {other:?}"),
     }
 }
 
@@ -123,21 +125,21 @@ pub async fn claim(
 }
 
 /// Returns the number of the last commit of a key's shard.
-pub fn number_of(owner: &Owner, key: &str) -> u64 {
+pub fn commit_number(owner: &Owner, key: &str) -> u64 {
     owner.numbers[owner.shard(key) as usize]
 }
 
 /// Makes a key record of partition 0.
-pub fn job(next: u64) -> KeyRecord {
+pub fn key_record(next: u64) -> KeyRecord {
     KeyRecord::new(next, 0)
 }
 
-/// Makes a write that has only a key record.
-pub fn fresh(key: &str, expect: WriteCondition, job: KeyRecord) -> KeyWrite {
+/// Makes a write of a key record, without any other data.
+pub fn record_write(key: &str, condition: WriteCondition, record: KeyRecord) -> KeyWrite {
     KeyWrite {
         key: key.into(),
-        condition: expect,
-        record: job,
+        condition,
+        record,
         state: StateUpdate::Keep,
         messages: Vec::new(),
         letters: Vec::new(),
@@ -149,17 +151,17 @@ pub fn fresh(key: &str, expect: WriteCondition, job: KeyRecord) -> KeyWrite {
     }
 }
 
-/// Makes the first write of a key of partition 0, which settles its first event.
-pub fn absent(key: &str) -> KeyWrite {
-    fresh(key, WriteCondition::Absent, job(2))
+/// Makes the first write of a key of partition 0. The write settles the key's first event.
+pub fn first_write(key: &str) -> KeyWrite {
+    record_write(key, WriteCondition::Absent, key_record(2))
 }
 
 /// Makes the write that settles the event `next` of a key of partition 0.
-pub fn next(key: &str, next: u64) -> KeyWrite {
-    fresh(key, WriteCondition::Next(next), job(next + 1))
+pub fn next_write(key: &str, next: u64) -> KeyWrite {
+    record_write(key, WriteCondition::Next(next), key_record(next + 1))
 }
 
-/// Makes an event.
+/// Makes an event whose id consists of its key and its sequence.
 pub fn event(key: &str, sequence: u64, data: &str) -> Arc<Event> {
     Arc::new(Event::new(&EventParts {
         key,

@@ -1,4 +1,5 @@
-//! Queues of a store that goes back in time. A queue position identifies one entry in one history of the queue.
+//! Tests of queues in a store that goes back in time. A queue position identifies one entry in one history of the
+//! queue.
 
 use std::sync::Arc;
 
@@ -10,33 +11,36 @@ use ordain_store::{
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::chains::{Giver, data, message, part};
-use super::{Fixture, Owner, absent, next};
+use super::numbering::{Sender, chunk, data, message};
+use super::{Fixture, Owner, first_write, next_write};
 
-const BYTES: usize = 1 << 20;
+/// The size limit of a read, in bytes.
+const READ_LIMIT_BYTES: usize = 1 << 20;
 
 /// A queue of one shard, with a producer and the owner of its partition.
 struct Queue {
-    giver: Giver,
+    sender: Sender,
     partition: Partition,
     claim: Claim,
 }
 
 impl Queue {
     async fn new(store: &dyn Store, stream: &str) -> Self {
-        let to = Destination::Stream(stream.into());
-        let giver = Giver { to, origin: None, ..Giver::stream(store, None, 1_000_000) };
+        let destination = Destination::Stream(stream.into());
+        let sender = Sender { destination, origin: None, ..Sender::stream(store, None, 1_000_000) };
         let owner = Owner::claim(store, stream, 0).await;
-        Self { giver, partition: owner.partition, claim: owner.claim }
+        Self { sender, partition: owner.partition, claim: owner.claim }
     }
 
     /// Adds events with these data to the queue in one call. Returns the queue positions of the events.
-    async fn put(&self, store: &dyn Store, all: &[&str]) -> QueueRun {
-        let items: Vec<Arc<Event>> = all.iter().map(|data| message("key-0", data)).collect();
-        let reply = self.giver.send(store, vec![part(0, 0, &items)]).await;
-        let AssignReply::Groups(_, runs) = reply else { panic!("not put: {reply:?}") };
+    async fn put(&self, store: &dyn Store, texts: &[&str]) -> QueueRun {
+        let items: Vec<Arc<Event>> = texts.iter().map(|data| message("key-0", data)).collect();
+        let reply = self.sender.send(store, vec![chunk(0, 0, &items)]).await;
+        let AssignReply::Groups(_, runs) = reply else {
+            panic!("the events are not added: {reply:?}")
+        };
         let [(0, run)] = runs[..] else { panic!("one run was expected: {runs:?}") };
-        assert_eq!(run.last + 1 - run.first, all.len() as u64);
+        assert_eq!(run.last + 1 - run.first, texts.len() as u64);
         run
     }
 
@@ -48,24 +52,26 @@ impl Queue {
         writer: u64,
         call: u64,
         witness: u64,
-        all: &[&str],
+        texts: &[&str],
     ) -> bool {
-        let items: Vec<Arc<Event>> = all.iter().map(|data| message("key-0", data)).collect();
-        let Giver { to, rules, shard, .. } = &self.giver;
+        let items: Vec<Arc<Event>> = texts.iter().map(|data| message("key-0", data)).collect();
+        let Sender { destination, rules, shard, .. } = &self.sender;
         let numbered = |call| WriterCall { writer, call };
         let request = AssignRequest {
-            destination: to.clone(),
+            destination: destination.clone(),
             shard: *shard,
             rules: *rules,
             witness: (witness > 0).then(|| Witness::Call(numbered(witness))),
             call: Some(numbered(call)),
-            groups: vec![self.giver.lot(vec![part(0, 0, &items)])],
+            groups: vec![self.sender.group(vec![chunk(0, 0, &items)])],
         };
         match store.assign(Arc::new(request)).await {
             Err(StoreError::RolledBack) => false,
             reply => {
                 let reply = reply.expect("an answer");
-                let AssignReply::Groups(_, runs) = reply else { panic!("not put: {reply:?}") };
+                let AssignReply::Groups(_, runs) = reply else {
+                    panic!("the events are not added: {reply:?}")
+                };
                 assert!(matches!(runs[..], [(0, run)] if run.call == call), "{runs:?}");
                 true
             }
@@ -74,7 +80,7 @@ impl Queue {
 
     /// Returns which of the calls 1 to 9 of a writer the shard has, and the ends of the queue.
     async fn calls(&self, store: &dyn Store, writer: u64) -> (Vec<u64>, QueueEnds) {
-        let answer = store.writer_calls(&self.partition, self.giver.shard, writer).await;
+        let answer = store.writer_calls(&self.partition, self.sender.shard, writer).await;
         let (calls, ends) = answer.expect("an answer");
         ((1..=9).filter(|call| calls.contains(*call)).collect(), ends)
     }
@@ -86,12 +92,18 @@ impl Queue {
         store: &dyn Store,
         after: QueuePosition,
     ) -> Option<Vec<(QueuePosition, String)>> {
-        let read = store.read_queue(&self.partition, self.giver.shard, after, 1_000, BYTES).await;
+        let read = store
+            .read_queue(&self.partition, self.sender.shard, after, 1_000, READ_LIMIT_BYTES)
+            .await;
         match read {
             Err(StoreError::RolledBack) => None,
             page => {
                 let entries = page.expect("a read").entries.into_iter();
-                Some(entries.map(|(at, it)| (at, data(&it.expect("an event")))).collect())
+                Some(
+                    entries
+                        .map(|(position, event)| (position, data(&event.expect("an event"))))
+                        .collect(),
+                )
             }
         }
     }
@@ -115,18 +127,19 @@ impl Queue {
         commit: u64,
         through: QueuePosition,
     ) -> Result<DequeueResult, StoreError> {
-        store.dequeue(&self.partition, self.claim, self.giver.shard, commit, through).await
+        store.dequeue(&self.partition, self.claim, self.sender.shard, commit, through).await
     }
 }
 
-/// After the store has lost an entry and given its number to another entry, the store does not confuse the two entries.
-pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
+/// The store loses an entry, and another entry gets the number of the lost entry. The store then refuses the queue
+/// position of the lost entry.
+pub async fn lost_position_is_refused_after_its_number_is_reused(fixture: &mut impl Fixture) {
     let start = QueuePosition::default();
     let queue = Queue::new(fixture.store(), "next").await;
     assert_eq!(queue.read(fixture.store(), start).await, Some(Vec::new()));
     queue.put(fixture.store(), &["1", "2"]).await;
     let third = queue.put(fixture.store(), &["3"]).await.end();
-    fixture.remember().await;
+    fixture.take_snapshot().await;
     let lost = queue.put(fixture.store(), &["lost 4", "lost 5"]).await;
     let all = queue.read(fixture.store(), start).await.expect("all");
     assert_eq!(all.iter().map(|row| row.0.number).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
@@ -162,23 +175,23 @@ pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
     let other = QueuePosition { history: new.history ^ 1, ..new.end() };
     assert_eq!(queue.read(store, other).await, None);
     let ends = store.queue_ends(&queue.partition).await.expect("the ends");
-    let ends = ends[queue.giver.shard as usize];
+    let ends = ends[queue.sender.shard as usize];
     assert_eq!((ends.first, ends.last, ends.is_empty()), (7, new.end(), true));
 }
 
-/// If the store has lost the commit of an event, the event must stay in the queue, because the queue has the only copy
-/// of it.
-pub async fn a_removal_names_the_commit_that_it_rests_on(fixture: &mut impl Fixture) {
+/// A removal from a queue names the commit that contains the removed events. If the store has lost this commit, the
+/// store removes nothing, because the queue then has the only copy of the events.
+pub async fn removal_is_refused_if_its_commit_is_lost(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let queue = Queue::new(store, "next").await;
     let through = queue.put(store, &["1", "2"]).await.end();
     let mut owner = Owner::claim(store, "next", 0).await;
     let queue = Queue { claim: owner.claim, ..queue };
-    let shard = queue.giver.shard;
+    let shard = queue.sender.shard;
     assert_eq!(shard_of("key-0", store.shards()), shard);
-    owner.write(store, absent("key-0")).await;
-    fixture.remember().await;
-    owner.write(fixture.store(), next("key-0", 2)).await;
+    owner.write(store, first_write("key-0")).await;
+    fixture.take_snapshot().await;
+    owner.write(fixture.store(), next_write("key-0", 2)).await;
     let last = owner.numbers[shard as usize];
     fixture.go_back().await;
     let store = fixture.store();
@@ -190,7 +203,7 @@ pub async fn a_removal_names_the_commit_that_it_rests_on(fixture: &mut impl Fixt
     assert_eq!(queue.read(store, QueuePosition::default()).await.expect("all").len(), 2);
     // The owner repeats the commit.
     owner.numbers[shard as usize] -= 1;
-    owner.write(store, next("key-0", 2)).await;
+    owner.write(store, next_write("key-0", 2)).await;
     let removal = queue.remove_after(store, last, through).await;
     assert_eq!(removal.expect("an answer"), DequeueResult::Done);
     assert_eq!(queue.read(store, QueuePosition::default()).await, Some(Vec::new()));
@@ -199,31 +212,31 @@ pub async fn a_removal_names_the_commit_that_it_rests_on(fixture: &mut impl Fixt
 /// If the store goes back in time, it loses the number of a writer's call together with the entries of the call. The
 /// loss remains visible even after other entries got the numbers of the lost entries and were removed. A store that
 /// cannot go back in time while it is open reports that it has all calls.
-pub async fn lost_calls_of_a_writer_are_known(fixture: &mut impl Fixture) {
+pub async fn lost_calls_of_a_writer_are_reported(fixture: &mut impl Fixture) {
     let queue = Queue::new(fixture.store(), "next").await;
     let may_lose = fixture.store().may_roll_back();
-    let left = |calls: &[u64]| if may_lose { calls.to_vec() } else { (1..=9).collect() };
+    let known = |calls: &[u64]| if may_lose { calls.to_vec() } else { (1..=9).collect() };
     let store = fixture.store();
-    assert_eq!(queue.calls(store, 7).await.0, left(&[]));
+    assert_eq!(queue.calls(store, 7).await.0, known(&[]));
     assert!(queue.put_by(store, 7, 1, 0, &["1"]).await);
-    fixture.remember().await;
+    fixture.take_snapshot().await;
     let store = fixture.store();
     assert!(queue.put_by(store, 7, 2, 1, &["lost 2", "lost 3"]).await);
     assert!(queue.put_by(store, 7, 3, 2, &["lost 4"]).await);
     let (calls, ends) = queue.calls(store, 7).await;
-    assert_eq!((calls, ends.first, ends.last.number), (left(&[1, 2, 3]), 1, 4));
+    assert_eq!((calls, ends.first, ends.last.number), (known(&[1, 2, 3]), 1, 4));
 
     fixture.go_back().await;
     let store = fixture.store();
     let (calls, ends) = queue.calls(store, 7).await;
-    assert_eq!((calls, ends.first, ends.last.number), (left(&[1]), 1, 1));
+    assert_eq!((calls, ends.first, ends.last.number), (known(&[1]), 1, 1));
     // The entries of another writer get the numbers of the lost entries. A reader removes these entries and later
-    // entries, so that the store has no history of their queue positions any more.
+    // entries, so that the store no longer has the history of these queue positions.
     assert!(queue.put_by(store, 8, 1, 0, &["2", "3", "4"]).await);
     assert!(queue.put_by(store, 8, 2, 1, &["5", "6"]).await);
     let (_, ends) = queue.calls(store, 8).await;
     assert!(queue.remove(store, ends.last).await);
-    assert_eq!(queue.calls(store, 7).await.0, left(&[1]));
+    assert_eq!(queue.calls(store, 7).await.0, known(&[1]));
     assert_eq!(queue.put_by(store, 7, 4, 3, &["7"]).await, !may_lose, "call 3 is lost");
     if may_lose {
         let (calls, ends) = queue.calls(store, 7).await;
@@ -231,72 +244,73 @@ pub async fn lost_calls_of_a_writer_are_known(fixture: &mut impl Fixture) {
     }
     // A later call of the writer does not hide the loss.
     assert!(queue.put_by(store, 7, 5, 1, &["7"]).await);
-    assert_eq!(queue.calls(store, 7).await.0, left(&[1, 5]));
+    assert_eq!(queue.calls(store, 7).await.0, known(&[1, 5]));
     fixture.reopen().await;
     let store = fixture.store();
-    assert_eq!(queue.calls(store, 7).await.0, left(&[1, 5]));
-    assert_eq!(queue.calls(store, 8).await.0, left(&[1, 2]));
+    assert_eq!(queue.calls(store, 7).await.0, known(&[1, 5]));
+    assert_eq!(queue.calls(store, 8).await.0, known(&[1, 2]));
     assert_eq!(queue.put_by(store, 7, 6, 2, &["8"]).await, !may_lose, "call 2 is lost");
     assert!(queue.put_by(store, 7, 7, 5, &["8"]).await);
 }
 
-/// In many random histories, the store accepts a queue position if the queue has, or had, the entry at that position,
-/// and refuses all other queue positions.
-pub async fn places_hold_through_many_histories(fixture: &mut impl Fixture) {
+/// In random histories with many losses, the store accepts a queue position if the queue has, or had, the entry at this
+/// position, and refuses all other queue positions.
+pub async fn only_positions_of_the_present_history_are_accepted(fixture: &mut impl Fixture) {
     for seed in 0..3_u64 {
         let queue = Queue::new(fixture.store(), &format!("next-{seed}")).await;
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         // The expected content of the queue: the number of the first waiting entry, and all entries ever put, with
-        // their queue positions. `then` is the expected content at the time of the last `remember`.
+        // their queue positions. `snapshot` is the expected content at the time of the last snapshot.
         let mut now = (1_u64, vec![(QueuePosition::default(), String::new())]);
-        let mut then = now.clone();
-        fixture.remember().await;
-        let mut places = vec![QueuePosition::default()];
+        let mut snapshot = now.clone();
+        fixture.take_snapshot().await;
+        let mut positions = vec![QueuePosition::default()];
         for step in 0..60 {
-            let place = places[random.random_range(0..places.len())];
+            let position = positions[random.random_range(0..positions.len())];
             let (first, all) = &mut now;
-            // The queue positions of waiting entries, and of the entry before them.
-            let told = place.number == 0
-                || place.number + 1 < *first
-                || all.get(place.number as usize).is_some_and(|entry| entry.0 == place);
-            let words = format!("seed {seed}, step {step}, {place:?} in {first} {all:?}");
+            // The store accepts the positions of waiting entries and of the entry before them. It also accepts all
+            // lower positions, because it does not keep the history of removed entries.
+            let is_accepted = position.number == 0
+                || position.number + 1 < *first
+                || all.get(position.number as usize).is_some_and(|entry| entry.0 == position);
+            let context = format!("seed {seed}, step {step}, {position:?} in {first} {all:?}");
             match random.random_range(0..12) {
                 0..5 => {
                     let data: Vec<String> = (0..random.random_range(1..4))
-                        .map(|at| format!("{seed}/{step}/{at}"))
+                        .map(|index| format!("{seed}/{step}/{index}"))
                         .collect();
                     let texts: Vec<&str> = data.iter().map(String::as_str).collect();
                     let QueueRun { first, last, history, .. } =
                         queue.put(fixture.store(), &texts).await;
-                    assert_eq!(first, all.len() as u64, "{words}");
+                    assert_eq!(first, all.len() as u64, "{context}");
                     let new = (first..=last).map(|number| QueuePosition { number, history });
                     all.extend(new.clone().zip(data));
-                    places.extend(new);
+                    positions.extend(new);
                 }
                 5..8 => {
-                    let read = queue.read(fixture.store(), place).await;
-                    let from = (place.number + 1).max(*first) as usize;
-                    let right = told.then(|| all[from.min(all.len())..].to_vec());
-                    assert_eq!(read, right, "{words}");
+                    let read = queue.read(fixture.store(), position).await;
+                    let from = (position.number + 1).max(*first) as usize;
+                    let expected = is_accepted.then(|| all[from.min(all.len())..].to_vec());
+                    assert_eq!(read, expected, "{context}");
                 }
                 8..10 => {
-                    let removed = queue.remove(fixture.store(), place).await;
-                    assert_eq!(removed, told, "{words}");
+                    let removed = queue.remove(fixture.store(), position).await;
+                    assert_eq!(removed, is_accepted, "{context}");
                     if removed {
-                        *first = (*first).max(place.number + 1);
+                        *first = (*first).max(position.number + 1);
                     }
                 }
                 10 => {
-                    then = now.clone();
-                    fixture.remember().await;
+                    snapshot = now.clone();
+                    fixture.take_snapshot().await;
                 }
                 _ => {
-                    now = then.clone();
+                    now = snapshot.clone();
                     fixture.go_back().await;
                 }
             }
         }
-        let last = now.1.last().expect("a place").0;
+        let last = now.1.last().expect("at least one position").0;
         assert!(queue.remove(fixture.store(), last).await);
         let end = queue.read(fixture.store(), last).await;
         assert_eq!(end, Some(Vec::new()), "seed {seed}");

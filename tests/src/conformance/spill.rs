@@ -1,4 +1,4 @@
-//! The spill area.
+//! Tests of spilled events.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,16 @@ use ordain_core::{ExistingSpill, KeyWrite, SpillExtent, WriteCondition};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Fixture, Owner, event, fresh, job};
+use super::{Fixture, Owner, event, key_record, record_write};
 
-/// Makes a write of key `a` that spills the events `sequences` and leaves `next` at 1.
-fn spilling(expect: WriteCondition, sequences: &[u64], all: &[u64]) -> KeyWrite {
-    let mut write = fresh("a", expect, job(1));
-    write.spill = sequences.iter().map(|n| (*n, event("a", *n, &n.to_string()))).collect();
+/// Makes a write of key `a` that spills the events `new` and leaves `next` at 1. The key record then counts the events
+/// `all` as spilled.
+fn spilling(condition: WriteCondition, new: &[u64], all: &[u64]) -> KeyWrite {
+    let mut write = record_write("a", condition, key_record(1));
+    write.spill = new
+        .iter()
+        .map(|sequence| (*sequence, event("a", *sequence, &sequence.to_string())))
+        .collect();
     let mut spilled = SpillExtent::default();
     for sequence in all {
         spilled.add(*sequence);
@@ -22,7 +26,7 @@ fn spilling(expect: WriteCondition, sequences: &[u64], all: &[u64]) -> KeyWrite 
 
 /// If a write spills an event whose sequence is already spilled, the store keeps the stored event, and reports whether
 /// the two events are equal.
-pub async fn events_are_put_if_absent(fixture: &mut impl Fixture) {
+pub async fn spilled_event_is_not_overwritten(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     let applied = owner.write(store, spilling(WriteCondition::Absent, &[3, 5], &[3, 5])).await;
@@ -31,25 +35,25 @@ pub async fn events_are_put_if_absent(fixture: &mut impl Fixture) {
     let mut again = spilling(WriteCondition::Next(1), &[3, 4, 5], &[3, 4, 5]);
     again.spill[2].1 = event("a", 5, "another five");
     let applied = owner.write(store, again).await;
-    let present = |sequence, same| ExistingSpill { write: 0, sequence, same };
-    assert_eq!(applied.existing_spills, [present(3, true), present(5, false)]);
+    let existing = |sequence, same| ExistingSpill { write: 0, sequence, same };
+    assert_eq!(applied.existing_spills, [existing(3, true), existing(5, false)]);
 
     let read = store.read_spill(&owner.partition, &"a".into(), 0, 10, 1 << 20).await;
     let (events, _) = read.expect("an answer").expect("events");
-    let kept: Vec<&[u8]> = events.iter().map(|(_, event)| event.data()).collect();
-    assert_eq!(kept, [b"3", b"4", b"5"]);
-    assert_eq!(*events[0].1, *event("a", 3, "3"), "the whole event");
+    let stored: Vec<&[u8]> = events.iter().map(|(_, event)| event.data()).collect();
+    assert_eq!(stored, [b"3", b"4", b"5"]);
+    assert_eq!(*events[0].1, *event("a", 3, "3"), "the store keeps the whole event");
 }
 
 /// The store distinguishes sequences that a floating-point number cannot represent exactly.
-pub async fn large_sequences_are_told_apart(fixture: &mut impl Fixture) {
+pub async fn large_sequences_are_distinguished(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     let all = [1 << 53, 132_659_401_269_254_697, 261_640_940_153_910_484, (1 << 63) - 2];
-    for (at, sequence) in all.iter().enumerate() {
-        let expect = if at == 0 { WriteCondition::Absent } else { WriteCondition::Next(1) };
-        owner.write(store, spilling(expect, &[*sequence], &all[..=at])).await;
-        let mut again = spilling(WriteCondition::Next(1), &[*sequence], &all[..=at]);
+    for (index, sequence) in all.iter().enumerate() {
+        let condition = if index == 0 { WriteCondition::Absent } else { WriteCondition::Next(1) };
+        owner.write(store, spilling(condition, &[*sequence], &all[..=index])).await;
+        let mut again = spilling(WriteCondition::Next(1), &[*sequence], &all[..=index]);
         again.spill[0].1 = event("a", *sequence, "another");
         let applied = owner.write(store, again).await;
         assert_eq!(
@@ -62,12 +66,12 @@ pub async fn large_sequences_are_told_apart(fixture: &mut impl Fixture) {
 
 /// After any mix of spilled events, settled events and reads, a read returns exactly the remaining events, in order,
 /// each once.
-pub async fn what_is_left_is_read(fixture: &mut impl Fixture) {
+pub async fn reads_return_exactly_the_remaining_events(fixture: &mut impl Fixture) {
     let store = fixture.store();
     for (seed, base) in (0..).zip([1, 15, 16, 240, 255, 1 << 32, (1 << 53) - 8, 1 << 62]) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut owner = Owner::claim(store, &format!("s{seed}"), 0).await;
-        let mut left = BTreeSet::new();
+        let mut remaining = BTreeSet::new();
         let mut next = 1;
         let key = "a".into();
         for round in 0..20 {
@@ -78,12 +82,12 @@ pub async fn what_is_left_is_read(fixture: &mut impl Fixture) {
                 if rng.random_ratio(1, 3) { base + rng.random_range(0..40) } else { next };
             let before = next;
             next = next.max(settled);
-            left.extend(&put);
-            left.retain(|sequence| *sequence >= next);
-            let all: Vec<u64> = left.iter().copied().collect();
-            let expect =
+            remaining.extend(&put);
+            remaining.retain(|sequence| *sequence >= next);
+            let all: Vec<u64> = remaining.iter().copied().collect();
+            let condition =
                 if round == 0 { WriteCondition::Absent } else { WriteCondition::Next(before) };
-            let mut write = spilling(expect, &put, &all);
+            let mut write = spilling(condition, &put, &all);
             write.record.next = next;
             owner.write(store, write).await;
             let mut from = 0;
@@ -104,7 +108,7 @@ pub async fn what_is_left_is_read(fixture: &mut impl Fixture) {
 }
 
 /// A read can start at any sequence, and returns no more events and bytes than requested.
-pub async fn ranges_are_read_within_limits(fixture: &mut impl Fixture) {
+pub async fn read_stops_at_its_limits(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     let all: Vec<u64> = (2..=300).collect();
@@ -120,31 +124,32 @@ pub async fn ranges_are_read_within_limits(fixture: &mut impl Fixture) {
     assert_eq!(read(299, 2, 1 << 20).await, (vec![299, 300], true));
     assert_eq!(read(301, 2, 1 << 20).await, (vec![], true));
     assert_eq!(read(7, 0, 0).await, (vec![7], false), "a read always returns at least one event");
-    let two = 2 * event("a", 100, "100").memory();
-    assert_eq!(read(100, 10, two).await, (vec![100, 101], false));
+    let two_events = 2 * event("a", 100, "100").memory();
+    assert_eq!(read(100, 10, two_events).await, (vec![100, 101], false));
 }
 
-/// A write removes the spilled events below its `next`. It removes all other spilled events only if its key record has
-/// no spilled events.
+/// A write removes the spilled events below its `next`. The write removes all other spilled events only if its key
+/// record counts no spilled events.
 pub async fn settled_events_are_removed(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     owner.write(store, spilling(WriteCondition::Absent, &[2, 3, 4, 9], &[2, 3, 4, 9])).await;
-    let mut write = fresh("a", WriteCondition::Next(1), job(4));
+    let mut write = record_write("a", WriteCondition::Next(1), key_record(4));
     write.record.spilled = SpillExtent { count: 2, first: 4, last: 9 };
     // The store does not spill an event that the same write settles.
     write.spill = vec![(3, event("a", 3, "3")), (7, event("a", 7, "7"))];
     owner.write(store, write).await;
     assert_eq!(owner.spilled(store, "a", 0).await, [4, 7, 9]);
 
-    // The key has ended: its key record has no spilled events, so the write removes all of them.
-    let mut write = fresh("a", WriteCondition::Next(4), job(5));
+    // The key has ended: the written key record counts no spilled events, so the write removes all spilled events of
+    // the key.
+    let mut write = record_write("a", WriteCondition::Next(4), key_record(5));
     write.record.spilled = SpillExtent::default();
     owner.write(store, write).await;
     assert!(owner.spilled(store, "a", 0).await.is_empty());
 }
 
-/// The store finds the requested missing events among the spilled events of a key, and returns no others.
+/// The search for missing events returns the spilled events of the key within the requested ranges, and no others.
 pub async fn missing_events_are_found(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;

@@ -4,7 +4,7 @@
 mod damaged;
 mod lost_messages;
 mod one_process;
+mod rollback;
 mod support;
 mod two_processes;
 mod two_sinks;
-mod went_back;

@@ -20,7 +20,7 @@ use serde_json::Value;
 const TOKEN: &str = "Bearer of good news";
 
 /// Returns the row that `ordain keys show` prints for a key.
-fn shown(home: &Home, key: &str) -> Result<Value> {
+fn show_key(home: &Home, key: &str) -> Result<Value> {
     let mut rows = home.rows(&["keys", "show", "cases", key, "--json"])?;
     rows.pop().context("a row")
 }
@@ -29,7 +29,7 @@ fn shown(home: &Home, key: &str) -> Result<Value> {
 fn gaps<'a>(home: &Home, keys: impl IntoIterator<Item = &'a String>) -> Result<Vec<Value>> {
     let mut gaps = Vec::new();
     for key in keys {
-        let of_key = shown(home, key)?["gaps"].as_array().cloned().context("gaps")?;
+        let of_key = show_key(home, key)?["gaps"].as_array().cloned().context("gaps")?;
         ensure!(of_key.iter().all(|gap| gap["end"] != "passed"), "{key}: {of_key:?}");
         gaps.extend(of_key);
     }
@@ -70,7 +70,7 @@ fn keys(lines: &[String]) -> Result<BTreeSet<String>> {
 
 /// Publishes the events of 1,000 keys with `ordain publish`. The broker loses one event in a hundred. The store still
 /// has these events, so the host finds them by replay.
-fn is_found_in_the_log(sections: &str) -> Result<()> {
+fn expect_replay_from_log(sections: &str) -> Result<()> {
     let stream = "gap = { timeout = \"200ms\", backoff = \"10ms..50ms\" }";
     let rig = Rig::with(sections, stream, "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
@@ -96,16 +96,16 @@ fn is_found_in_the_log(sections: &str) -> Result<()> {
 
 #[test]
 fn lost_event_is_replayed_from_log() -> Result<()> {
-    is_found_in_the_log("")
+    expect_replay_from_log("")
 }
 
 #[test]
 fn lost_event_is_replayed_from_redis_log() -> Result<()> {
     let redis = Redis::start(&[])?;
-    is_found_in_the_log(&format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url()))
+    expect_replay_from_log(&format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url()))
 }
 
-/// The lost events are on a server on which one request in three fails.
+/// Only a replay server has the lost events, and one in three requests to this server fails.
 #[test]
 fn lost_event_is_replayed_from_server() -> Result<()> {
     let lines = in_turn(1_000, 10);
@@ -135,7 +135,11 @@ fn lost_event_is_replayed_from_server() -> Result<()> {
         gaps.iter().filter_map(|gap| gap["answers"][1]["error"].as_str()).collect();
     ensure!(errors.iter().any(|error| error.contains("503")), "{errors:?}");
     ensure!(errors.iter().all(|error| !error.contains(TOKEN)), "{errors:?}");
-    ensure!(archive.strangers() == 0 && archive.most() <= 3, "{} at a time", archive.most());
+    ensure!(
+        archive.unauthorized_requests() == 0 && archive.max_concurrency() <= 3,
+        "{} at a time",
+        archive.max_concurrency()
+    );
     Ok(())
 }
 
@@ -183,7 +187,7 @@ fn permanently_lost_event_parks_skips_or_waits() -> Result<()> {
                 .all(|is_shown| is_shown))
         })?;
         if on_exhausted == "wait" {
-            is_told(&rig.home, &mut service, &of_lost)?;
+            expect_waiting_keys_reported(&rig.home, &mut service, &of_lost)?;
         }
         if on_exhausted == "skip" {
             tally::check(&right, &out.join("\n"))?;
@@ -207,11 +211,16 @@ fn permanently_lost_event_parks_skips_or_waits() -> Result<()> {
 
 /// Checks that the log reports each of the waiting keys exactly once, and that `ordain keys why` explains why they
 /// wait.
-fn is_told(home: &Home, service: &mut Service, keys: &BTreeSet<String>) -> Result<()> {
+fn expect_waiting_keys_reported(
+    home: &Home,
+    service: &mut Service,
+    keys: &BTreeSet<String>,
+) -> Result<()> {
     let admin = format!("http://{}", http::admin(service)?);
     // The log may also report other keys: under load, an event may arrive only after both replay rounds.
     let lines = |key: &String| {
-        let words = "event missing: requests to replay sources ended; the key waits; see `ordain keys why cases";
+        let words = "event missing: Ordain has made all its replay requests and has not received the event; the \
+                     key waits for it; see `ordain keys why cases";
         service.stderr().matches(&format!("{words} {key}`")).count()
     };
     let complete = wait_until("a line of each key", || Ok(keys.iter().all(|key| lines(key) == 1)));
@@ -303,7 +312,7 @@ fn hostile_server_counts_as_failed() -> Result<()> {
     thread::spawn(move || {
         for (number, stream) in listener.incoming().flatten().enumerate() {
             // When the host closes the connection, a write fails and ends the thread. The test ignores this error.
-            thread::spawn(move || drop(harm(number, stream)));
+            thread::spawn(move || drop(send_hostile_answer(number, stream)));
         }
     });
     let gap = format!(
@@ -315,7 +324,7 @@ fn hostile_server_counts_as_failed() -> Result<()> {
     home.write("events.ndjson", text(&[lines[0].clone(), lines[2].clone()]))?;
     let mut service = Service::start(&home, &["run", "--once"])?;
     let peak = service.peak_memory()?;
-    let key = shown(&home, "k0")?;
+    let key = show_key(&home, "k0")?;
     ensure!(key["status"] == "parked" && key["next"] == 2, "{key}");
     let why = key["trouble"]["error"].as_str().unwrap_or_default();
     ensure!(why.contains(&format!("http://{address} failed ")), "{why}");
@@ -327,7 +336,7 @@ fn hostile_server_counts_as_failed() -> Result<()> {
     Ok(())
 }
 
-fn harm(number: usize, mut stream: TcpStream) -> Result<()> {
+fn send_hostile_answer(number: usize, mut stream: TcpStream) -> Result<()> {
     let mut request = [0; 4 << 10];
     let _ = stream.read(&mut request)?;
     let ok = "HTTP/1.1 200 OK\r\ncontent-type: application/cloudevents+json\r\n";

@@ -1,10 +1,10 @@
 //! Tests of events that arrive over HTTP.
 
-mod alone;
 mod clock;
+mod http_source;
 mod inbox;
 mod incidents;
 mod lost_commits;
 mod pair;
+mod rollback;
 mod support;
-mod went_back;

@@ -14,20 +14,20 @@ use serde_json::{Value, json};
 
 /// The events that Redis still has after it went back in time.
 const KEPT: RangeInclusive<u64> = 1..=2;
-/// The events that Redis loses. The lost events get the numbers 3 and 4.
+/// The events that Redis loses. Before the loss, they have the numbers 3 and 4.
 const LOST: RangeInclusive<u64> = 3..=4;
-/// Later events, which get the numbers of the lost events.
+/// Later events, which get the numbers 3 and 4 after the loss.
 const OTHER: RangeInclusive<u64> = 5..=6;
 
 /// Redis, and a rig whose stream receives events from an exchange. Ordain numbers these events.
-struct Numbered {
+struct NumberingRig {
     redis: Redis,
     rig: Rig,
     /// The stream to which the test publishes the events.
     first: &'static str,
 }
 
-impl Numbered {
+impl NumberingRig {
     /// Starts the servers. `sections` holds additional sections of the configuration, and `source` holds settings of
     /// the source.
     fn start(first: &'static str, sections: &str, source: &str) -> Result<Self> {
@@ -103,27 +103,27 @@ fn ids(messages: &[String]) -> Result<BTreeSet<String>> {
     messages.iter().map(id).collect()
 }
 
-/// `ordain publish` numbers the events. If another event gets the number of a lost event, its messages have new ids. If
-/// the lost event itself is published again, its messages have the same ids as before. The ids are the same even if the
-/// broker loses this event and replay finds it in the store.
+/// `ordain publish` numbers the events. If another event gets the number of a lost event, the messages of the other
+/// event have new ids. If the lost event itself is published again, its messages have the same ids as before. The ids
+/// are the same even if the broker loses this event and replay finds it in the store.
 #[test]
-fn events_of_publish_with_numbers_of_lost_events_have_new_message_ids() -> Result<()> {
-    let numbered = Numbered::start("cases", "", "")?;
-    numbered.check(|| {
-        let lost = numbered.rig.client.lose("cases", "cases", 2, |at| at == 0)?;
+fn published_events_with_reused_numbers_have_new_message_ids() -> Result<()> {
+    let numbering = NumberingRig::start("cases", "", "")?;
+    numbering.check(|| {
+        let lost = numbering.rig.client.lose("cases", "cases", 2, |at| at == 0)?;
         ensure!(lost == 1, "the broker lost {lost} events");
         Ok(())
     })
 }
 
 /// A sink with `sequenced = true` numbers the events of the second stream. If another event gets the number of a lost
-/// event, its messages have new ids. If the first stream executes the lost event again, the messages of the second
-/// stream have the same ids as before.
+/// event, the messages of the other event have new ids. If the first stream executes the lost event again, the messages
+/// of the second stream have the same ids as before.
 #[test]
-fn events_of_sequenced_sink_with_numbers_of_lost_events_have_new_message_ids() -> Result<()> {
+fn sink_events_with_reused_numbers_have_new_message_ids() -> Result<()> {
     let sections = "[streams.first]\nhandler = \"faulty\"\nsource = { kind = \"stream\" }\n\
                     [sinks.between]\nkind = \"amqp\"\nexchange = \"between\"\nsequenced = true\n";
-    let numbered = Numbered::start("first", sections, "bind = [{ exchange = \"between\" }]")?;
-    numbered.rig.client.exchange("between", ExchangeKind::Topic)?;
-    numbered.check(|| Ok(()))
+    let numbering = NumberingRig::start("first", sections, "bind = [{ exchange = \"between\" }]")?;
+    numbering.rig.client.exchange("between", ExchangeKind::Topic)?;
+    numbering.check(|| Ok(()))
 }

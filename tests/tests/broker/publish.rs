@@ -148,8 +148,8 @@ fn bad_line_stops_command_until_corrected() -> Result<()> {
     let output = rig.home.output(&["publish", "cases", "events.ndjson", "--json"])?;
     let words = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(1) && words.contains("line 201"), "{words}");
-    let told: Value = serde_json::from_slice(&output.stdout)?;
-    ensure!(told == json!({"published": 200, "known": 0, "lines_before": 0}), "{told}");
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    ensure!(report == json!({"published": 200, "known": 0, "lines_before": 0}), "{report}");
     let no_key: Value = serde_json::from_str(&right)?;
     lines[200] = right.replace(&format!("\"subject\":{}", no_key["subject"]), "\"subject2\":\"x\"");
     rig.home.write("events.ndjson", text(&lines))?;
@@ -162,8 +162,8 @@ fn bad_line_stops_command_until_corrected() -> Result<()> {
     let more = [right.clone(), conflict.to_string()];
     rig.home.write("more.ndjson", text(&more))?;
     let output = rig.home.output(&["publish", "cases", "more.ndjson", "--json"])?;
-    let told: Value = serde_json::from_slice(&output.stdout)?;
-    ensure!(told == json!({"published": 1, "known": 0, "lines_before": 0}), "{told}");
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    ensure!(report == json!({"published": 1, "known": 0, "lines_before": 0}), "{report}");
     lines[200] = right;
     rig.home.write("events.ndjson", text(&lines))?;
     let done = publish(&rig, &["events.ndjson"])?;
@@ -227,7 +227,7 @@ fn full_queue_accepts_rest_after_run() -> Result<()> {
 /// names the broker.
 #[test]
 fn busy_store_and_missing_broker_are_named() -> Result<()> {
-    let rig = Rig::alone("", "", "")?;
+    let rig = Rig::with_private_broker("", "", "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let (code, words) = refused(&rig, &["cases", "--key", "a", "--type", "x"])?;
@@ -241,7 +241,7 @@ fn busy_store_and_missing_broker_are_named() -> Result<()> {
     Ok(())
 }
 
-/// A program that uses the library `ordain_publisher` gets the same guarantees as with the command.
+/// A program that uses the library `ordain_publisher` gets the same guarantees as a user of the command.
 #[test]
 fn library_publishes_like_command() -> Result<()> {
     let (_redis, rig) = rig("")?;

@@ -16,11 +16,12 @@ use super::plan::Plan;
 use super::world::World;
 
 /// The longest time until all messages have arrived, counted from the last disturbance.
-const PATIENCE: Duration = Duration::from_mins(3);
-/// The time that the test gives the gaps to end. This time is longer than all replay rounds of a gap.
-const GAPS: Duration = Duration::from_secs(8);
+const ARRIVAL_TIMEOUT: Duration = Duration::from_mins(3);
+/// The time for which the test waits after the last message, so that all gaps end. This time is longer than all replay
+/// rounds of a gap.
+const GAPS_END_DELAY: Duration = Duration::from_secs(8);
 /// The largest number of missing events that an error lists.
-const FEW: usize = 5;
+const LISTED_LIMIT: usize = 5;
 
 /// Waits until each expected message has arrived, and checks the results of the round. Returns the counts.
 pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
@@ -38,14 +39,14 @@ pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
     let mut repeats = 0;
     let started = Instant::now();
     while out.len() < settled {
-        world.look_after_hosts()?;
+        world.recover_hosts()?;
         repeats += take(world, &mut out)?;
-        if started.elapsed() >= PATIENCE {
+        if started.elapsed() >= ARRIVAL_TIMEOUT {
             let missing = missing(&expected, &out);
             bail!("{} of {settled} messages arrived, without those of {missing:?}", out.len());
         }
     }
-    sleep(GAPS);
+    sleep(GAPS_END_DELAY);
     wait_until("empty queues", || {
         let queues = world.rabbit().queues()?;
         Ok(queues.values().all(|left| *left == (0, 0)))
@@ -64,7 +65,7 @@ pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
 
     keys(world, plan)?;
     letters(world, plan)?;
-    world.go_on()?;
+    world.restart_hosts()?;
     let lost = plan.keys.values().filter(|key| key.lost.is_some()).count();
     Ok(format!(
         "{} keys, {settled} events with effect, {} of them found by replay, {lost} keys held, {} dead \
@@ -92,12 +93,12 @@ fn missing(
     let events = expected
         .iter()
         .flat_map(|(key, events)| events.keys().map(|sequence| (key.as_str(), *sequence)));
-    let missing = events.filter(|event| !came.contains(event)).take(FEW);
+    let missing = events.filter(|event| !came.contains(event)).take(LISTED_LIMIT);
     missing.map(|(key, sequence)| format!("{key}/{sequence}")).collect()
 }
 
-/// Receives published messages into `out`, which maps the id of a message to the message. Returns how many messages had
-/// arrived before.
+/// Receives published messages into `out`, which maps the id of a message to the message. Returns how many of these
+/// messages had already arrived before.
 fn take(world: &mut World, out: &mut BTreeMap<String, Message>) -> Result<usize> {
     let mut repeats = 0;
     for delivery in world.take()? {

@@ -10,15 +10,15 @@ use ordain_tests::service::wait_until;
 use ordain_tests::tally::{FIRST_HASH, hash};
 use serde_json::Value;
 
-use super::events::{Accepted, Sent};
+use super::events::{AcceptedEvent, SentEvents};
 use super::receiver::Receiver;
-use super::ways::Way;
+use super::routes::Route;
 
 /// How long a round waits for late effects before it counts the lost events. The time is longer than any polling
 /// interval and any retry delay of the host.
 pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(4);
-/// The hashes in the messages, for each key and each count. The count is in the message: the number of events that the
-/// key's state had counted. If the store lost writes, several messages of a key may have the same count.
+/// The hashes in the messages, for each key and each count. Each message contains a count: the number of events that
+/// the key's state had counted. If the store lost writes, several messages of a key may have the same count.
 pub(crate) type Effects = BTreeMap<String, BTreeMap<u64, Vec<u64>>>;
 
 /// Reads the messages in the outputs of the hosts. Returns an error if two messages have the same id and different
@@ -56,16 +56,16 @@ pub(crate) struct Demands {
     /// effect.
     pub(crate) is_exact: bool,
     /// How the events reach the handler.
-    pub(crate) way: Way,
+    pub(crate) route: Route,
 }
 
 /// Checks that each event took effect at most once and in the order of its key, and that no event lacks an effect that
 /// it must have. Returns how many events took effect.
-pub(crate) fn count_taken(sent: &Sent, effects: &Effects, demands: Demands) -> Result<usize> {
+pub(crate) fn count_taken(sent: &SentEvents, effects: &Effects, demands: Demands) -> Result<usize> {
     let mut all = 0;
     for (key, events) in sent {
         let of_key = effects.get(key);
-        let taken = chain(key, events, of_key, demands)?;
+        let taken = count_effects(key, events, of_key, demands)?;
         let messages: usize = of_key.into_iter().flatten().map(|(_, hashes)| hashes.len()).sum();
         ensure!(
             !demands.is_exact || messages == taken,
@@ -79,44 +79,49 @@ pub(crate) fn count_taken(sent: &Sent, effects: &Effects, demands: Demands) -> R
 /// Returns how many of a key's events took effect. The hash in each message depends on the event and on the hash in the
 /// message before it, so the messages of all effects form a chain. Messages outside of this chain belong to effects
 /// that the store has lost.
-fn chain(
+fn count_effects(
     key: &str,
-    events: &[Accepted],
+    events: &[AcceptedEvent],
     effects: Option<&BTreeMap<u64, Vec<u64>>>,
     demands: Demands,
 ) -> Result<usize> {
     let none = BTreeMap::new();
     let effects = effects.unwrap_or(&none);
-    let must = |event: &Accepted| event.is_safe || demands.wants_all;
-    let received = |event: &Accepted| demands.way.received(key, event.number);
+    let must = |event: &AcceptedEvent| event.is_safe || demands.wants_all;
+    let received = |event: &AcceptedEvent| demands.route.received(key, event.number);
     let mut lines: Vec<Line> = events.iter().map(received).collect();
-    let start = Link { taken: 0, count: 0, hash: FIRST_HASH, seen: 0, resets: 0 };
+    let start = PartialChain { taken: 0, count: 0, hash: FIRST_HASH, seen: 0, resets: 0 };
     // `open` is a stack. The chain that skips the fewest events is on top, and so is examined first.
     let mut open = vec![start];
     let mut best = (0, 0);
     let mut whole = None;
-    while let Some(link) = open.pop() {
-        let rest = &events[link.seen..];
-        if whole.is_some_and(|taken| link.taken + rest.len() <= taken) {
+    while let Some(partial) = open.pop() {
+        let rest = &events[partial.seen..];
+        if whole.is_some_and(|taken| partial.taken + rest.len() <= taken) {
             continue;
         }
-        best = best.max((link.seen, link.taken));
+        best = best.max((partial.seen, partial.taken));
         if !rest.iter().any(must) {
-            whole = whole.max(Some(link.taken));
+            whole = whole.max(Some(partial.taken));
         }
-        if link.count > 0 && link.resets < demands.resets {
-            open.push(Link { count: 0, hash: FIRST_HASH, resets: link.resets + 1, ..link });
+        if partial.count > 0 && partial.resets < demands.resets {
+            open.push(PartialChain {
+                count: 0,
+                hash: FIRST_HASH,
+                resets: partial.resets + 1,
+                ..partial
+            });
         }
-        let Some(hashes) = effects.get(&(link.count + 1)) else { continue };
+        let Some(hashes) = effects.get(&(partial.count + 1)) else { continue };
         // Skips events that may be lost, up to the next event that must have taken effect.
-        let until = rest.iter().position(must).map_or(events.len(), |at| link.seen + at + 1);
+        let until = rest.iter().position(must).map_or(events.len(), |at| partial.seen + at + 1);
         let mut found = Vec::new();
-        for (seen, line) in (link.seen + 1..).zip(&mut lines[link.seen..until]) {
-            line.sequence = link.count + 1;
-            let hash = hash(link.hash, line);
-            let taken = link.taken + 1;
+        for (seen, line) in (partial.seen + 1..).zip(&mut lines[partial.seen..until]) {
+            line.sequence = partial.count + 1;
+            let hash = hash(partial.hash, line);
+            let taken = partial.taken + 1;
             if hashes.contains(&hash) {
-                found.push(Link { taken, count: link.count + 1, hash, seen, ..link });
+                found.push(PartialChain { taken, count: partial.count + 1, hash, seen, ..partial });
             }
             if found.len() == hashes.len() {
                 break;
@@ -130,7 +135,7 @@ fn chain(
 
 /// The first part of a possible chain.
 #[derive(Debug, Clone, Copy)]
-struct Link {
+struct PartialChain {
     /// The number of events in the chain. All of them took effect.
     taken: usize,
     /// The number of events that the key's state has counted since its last reset. `hash` is the hash after these
@@ -151,13 +156,13 @@ pub(crate) struct Counts {
 }
 
 /// Returns how many events took effect, or an error if an event lacks an effect that it must have.
-pub(crate) fn taken(hosts: &[Receiver], sent: &Sent, demands: Demands) -> Result<usize> {
+pub(crate) fn taken(hosts: &[Receiver], sent: &SentEvents, demands: Demands) -> Result<usize> {
     let outputs: Vec<String> = hosts.iter().map(Receiver::output).collect();
     count_taken(sent, &effects(outputs.iter().map(String::as_str))?, demands)
 }
 
 /// Waits until every event that must take effect has taken effect.
-pub(crate) fn until_taken(hosts: &[Receiver], sent: &Sent, demands: Demands) -> Result<()> {
+pub(crate) fn until_taken(hosts: &[Receiver], sent: &SentEvents, demands: Demands) -> Result<()> {
     let mut last = None;
     let arrived = wait_until("effects of all safe events", || {
         last = Some(taken(hosts, sent, demands));
@@ -168,7 +173,7 @@ pub(crate) fn until_taken(hosts: &[Receiver], sent: &Sent, demands: Demands) -> 
 
 impl Counts {
     /// Returns the counts of a round in which `taken` events took effect.
-    pub(crate) fn of(sent: &Sent, taken: usize) -> Self {
+    pub(crate) fn of(sent: &SentEvents, taken: usize) -> Self {
         let all = sent.values().flatten();
         let accepted = all.clone().count();
         Self { accepted, safe: all.filter(|event| event.is_safe).count(), lost: accepted - taken }

@@ -10,9 +10,9 @@ use anyhow::{Context as _, Result, ensure};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::outlet::Outlet;
+use super::event_target::EventTarget;
 use super::receiver::Backlog;
-use super::ways::Way;
+use super::routes::Route;
 
 const KEYS: usize = 40;
 /// The prefix of the keys whose events the handler `tally` executes slowly.
@@ -25,33 +25,33 @@ const FILE_BATCH: usize = 8_000;
 /// The upper limit of the random delay before the run of `ordain publish` that a loss may interrupt, in milliseconds.
 const RUN_DELAY_MS: u64 = 1_500;
 /// How long a producer retries to send the same events.
-const PATIENCE: Duration = Duration::from_mins(1);
+const SEND_TIMEOUT: Duration = Duration::from_mins(1);
 /// The delay between two attempts to send the same events.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// An accepted event.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedEvent {
     pub(crate) number: u64,
     /// True if the producer sent the event while the servers could not lose writes.
     pub(crate) is_safe: bool,
 }
 
 /// The accepted events of each key, in order.
-pub(crate) type Sent = BTreeMap<String, Vec<Accepted>>;
+pub(crate) type SentEvents = BTreeMap<String, Vec<AcceptedEvent>>;
 
 /// A producer that sends events of some keys until its round is over.
 #[derive(Default)]
 pub(crate) struct Producer {
-    pub(crate) outlet: Outlet,
-    pub(crate) way: Way,
+    pub(crate) target: EventTarget,
+    pub(crate) route: Route,
     /// The number of the current phase. In a phase with an odd number, the servers may lose events.
     pub(crate) phase: AtomicU32,
     pub(crate) is_over: AtomicBool,
-    /// Why many events wait. Unless it is [`Backlog::None`], the producer sends at a high rate while the servers may
-    /// lose events.
+    /// The reason why many events wait. With any reason other than [`Backlog::None`], the producer sends at a high rate
+    /// while the servers may lose events.
     pub(crate) backlog: Backlog,
-    /// True if the producer sends some events later than the next events of their keys.
+    /// True if the producer sends some events only after later events of the same keys.
     pub(crate) has_gaps: bool,
     /// The time when the newest events were accepted.
     pub(crate) accepted_at: Mutex<Option<Instant>>,
@@ -60,14 +60,14 @@ pub(crate) struct Producer {
 }
 
 /// A producer that runs in a thread of its own.
-pub(crate) struct Producing<'a> {
+pub(crate) struct RunningProducer<'a> {
     producer: &'a Producer,
     /// The events that the producer has sent until now. The producer holds the lock while it sends events.
-    pub(crate) sent: &'a Mutex<Sent>,
+    pub(crate) sent: &'a Mutex<SentEvents>,
     thread: ScopedJoinHandle<'a, Result<()>>,
 }
 
-impl Producing<'_> {
+impl RunningProducer<'_> {
     /// Requests the end of the producer. The producer first completes its current request.
     pub(crate) fn end(&self) {
         self.producer.is_over.store(true, Ordering::SeqCst);
@@ -81,14 +81,14 @@ impl Producing<'_> {
 /// Sends events from another thread while `meanwhile` runs. The seed determines the events.
 pub(crate) fn while_producing<T>(
     producer: &Producer,
-    sent: &mut Sent,
+    sent: &mut SentEvents,
     seed: u64,
-    meanwhile: impl FnOnce(&Producing<'_>) -> Result<T>,
+    meanwhile: impl FnOnce(&RunningProducer<'_>) -> Result<T>,
 ) -> Result<T> {
     let shared = Mutex::new(std::mem::take(sent));
     let done = std::thread::scope(|scope| {
         let produce = || producer.run(&shared, &mut ChaCha8Rng::seed_from_u64(seed));
-        let producing = Producing { producer, sent: &shared, thread: scope.spawn(produce) };
+        let producing = RunningProducer { producer, sent: &shared, thread: scope.spawn(produce) };
         let done = meanwhile(&producing);
         producing.end();
         let joined = producing.thread.join();
@@ -112,19 +112,19 @@ impl Producer {
 
     /// Sends events until `is_over` is set, and adds them to `sent`. The events of each key are sent in order, except
     /// that some events are held back for a moment if `has_gaps` is true.
-    fn run(&self, sent: &Mutex<Sent>, random: &mut ChaCha8Rng) -> Result<()> {
+    fn run(&self, sent: &Mutex<SentEvents>, random: &mut ChaCha8Rng) -> Result<()> {
         let mut held = Vec::new();
         while !self.is_over.load(Ordering::SeqCst) {
             // In a phase in which the servers may lose events, a high rate makes events accumulate, so that many are
             // lost.
             let is_risky = !is_calm(self.phase.load(Ordering::SeqCst));
             let is_fast = self.backlog != Backlog::None && is_risky;
-            if self.way.is_file() && is_risky {
+            if self.route.is_file() && is_risky {
                 // Only one run of `ordain publish` begins before the loss. The random delay makes the loss interrupt
                 // the run sometimes.
                 sleep(Duration::from_millis(random.random_range(0..RUN_DELAY_MS)));
             }
-            let most = if is_fast && self.way.is_file() { FILE_BATCH } else { BATCH };
+            let most = if is_fast && self.route.is_file() { FILE_BATCH } else { BATCH };
             self.send_some(sent, most, &mut held, random)?;
             sleep(Duration::from_millis(random.random_range(0..if is_fast { 2 } else { 60 })));
         }
@@ -134,7 +134,7 @@ impl Producer {
     /// Sends at most `most` new events, and the events that the previous call held back.
     fn send_some(
         &self,
-        sent: &Mutex<Sent>,
+        sent: &Mutex<SentEvents>,
         most: usize,
         held: &mut Vec<(String, u64)>,
         random: &mut ChaCha8Rng,
@@ -146,9 +146,9 @@ impl Producer {
             let key = format!("{prefix}k{}", random.random_range(0..KEYS));
             let events = sent.entry(key.clone()).or_default();
             let number = events.len() as u64 + 1;
-            // Each event may be added before it is sent, because `send` repeats the request until the events are
-            // accepted.
-            events.push(Accepted { number, is_safe: false });
+            // An event may be added to `sent` before the producer sends it, because `send` repeats the request until
+            // the events are accepted.
+            events.push(AcceptedEvent { number, is_safe: false });
             batch.push((key, number));
         }
         let late = if self.has_gaps && random.random_bool(0.2) {
@@ -160,7 +160,7 @@ impl Producer {
         self.send(&mut sent, batch)
     }
 
-    fn send(&self, sent: &mut Sent, batch: Vec<(String, u64)>) -> Result<()> {
+    fn send(&self, sent: &mut SentEvents, batch: Vec<(String, u64)>) -> Result<()> {
         if batch.is_empty() {
             return Ok(());
         }
@@ -175,15 +175,15 @@ impl Producer {
     /// Sends events until they are accepted. Returns true if the servers could lose no writes during the accepted
     /// attempt.
     fn send_until_accepted(&self, batch: &[(String, u64)]) -> Result<bool> {
-        let lines = batch.iter().map(|(key, number)| self.way.event(key, *number));
+        let lines = batch.iter().map(|(key, number)| self.route.event(key, *number));
         let lines: Vec<String> = lines.collect::<Result<_>>()?;
         let started = Instant::now();
         let mut attempt = 0;
         loop {
             let before = self.phase.load(Ordering::SeqCst);
-            let is_accepted = self.outlet.try_send(&lines, attempt)?;
+            let is_accepted = self.target.try_send(&lines, attempt)?;
             let after = self.phase.load(Ordering::SeqCst);
-            if self.way.is_file() {
+            if self.route.is_file() {
                 self.until_calm(before);
             }
             if is_accepted {
@@ -193,7 +193,7 @@ impl Producer {
                 self.accepted.fetch_add(batch.len(), Ordering::SeqCst);
                 return Ok(is_calm(before) && before == after);
             }
-            ensure!(started.elapsed() < PATIENCE, "the events are not accepted");
+            ensure!(started.elapsed() < SEND_TIMEOUT, "the events are not accepted");
             attempt += 1;
             sleep(RETRY_DELAY);
         }

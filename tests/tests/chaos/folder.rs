@@ -4,8 +4,8 @@
 //! the folder is absent at a start; or the folder lacks a file at a start. The test makes the copy while the host is
 //! paused, and puts it in place of the folder after the host has ended. Events that were accepted between these two
 //! moments may be lost, because the copy returns the store to an earlier time. All other events take effect once and in
-//! order. The host never removes a line from the file of its sink. At each start, the host must log for how many lines
-//! of this file the store lacks the message.
+//! order. The host never removes a line from the file of its sink. At each start, the host must log how many lines of
+//! this file have a message that the store lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,10 +25,10 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
 use super::effects::{Counts, Demands, taken, until_taken};
-use super::events::{Producer, Sent, while_producing};
-use super::outlet::{Outlet, post};
+use super::event_target::{EventTarget, post};
+use super::events::{Producer, SentEvents, while_producing};
 use super::receiver::{Backlog, Kind, Receiver, explain};
-use super::ways::Way;
+use super::routes::Route;
 
 /// The folder of the store.
 const STORE: &str = "store";
@@ -47,7 +47,7 @@ const NOTICED_LIMIT: Duration = Duration::from_secs(3);
 /// other second allows for a busy machine.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(2);
 /// The interval at which the test checks whether the host has ended.
-const LOOK_INTERVAL: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The settings of a round.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ const STEPS: [Step; 4] = [Step::Restored, Step::Moved, Step::Absent, Step::Incom
 struct Round {
     host: Receiver,
     settings: Settings,
-    sent: Sent,
+    sent: SentEvents,
     /// True if the store has returned to an earlier time.
     went_back: bool,
     done: Vec<String>,
@@ -90,7 +90,8 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
         file: Some(OUT),
         ..Kind::default()
     })?;
-    let mut round = Round { host, settings, sent: Sent::new(), went_back: false, done: Vec::new() };
+    let mut round =
+        Round { host, settings, sent: SentEvents::new(), went_back: false, done: Vec::new() };
     let played = (0..random.random_range(1..5)).try_for_each(|_| round.disturb(random));
     let counted = played.and_then(|()| round.check());
     let Round { host, settings, done, .. } = &mut round;
@@ -134,7 +135,7 @@ impl Round {
         meanwhile: impl FnOnce(&mut Self, &Producer) -> Result<()>,
     ) -> Result<()> {
         let producer = Producer {
-            outlet: Outlet::Hosts(vec![self.host.address]),
+            target: EventTarget::Hosts(vec![self.host.address]),
             backlog: self.settings.backlog,
             has_gaps: !self.settings.is_fifo,
             ..Producer::default()
@@ -189,7 +190,7 @@ impl Round {
                 started.elapsed() < NOTICED_LIMIT,
                 "the host is still running without its folder"
             );
-            sleep(LOOK_INTERVAL);
+            sleep(POLL_INTERVAL);
         }
         self.done.push(format!("noticed after {:.1?}", started.elapsed()));
         let accepted = producer.accepted_at().map(|at| at.saturating_duration_since(started));
@@ -226,8 +227,8 @@ impl Round {
             log.contains("created a new store in "),
             "the log does not mention the new store: {log}"
         );
-        let said = log.split_once("ingress listening on http://").context("a listener")?.1;
-        let address = said.split_whitespace().next().context("an address")?.parse()?;
+        let rest = log.split_once("ingress listening on http://").context("a listener")?.1;
+        let address = rest.split_whitespace().next().context("an address")?.parse()?;
         let lines = self.host.home.lines(OUT);
         let number = self.done.len() as u64 + 1;
         let event = line(&format!("new-{number}"), 1, &json!({ "n": 1 }));
@@ -299,12 +300,12 @@ impl Round {
     /// Checks the log of the last start: the host must have reported that the store lacks the messages of `lost` lines.
     fn check_lost_lines(&self, lost: u64) -> Result<()> {
         let log = self.host.service.stderr();
-        let told = log.lines().filter(|line| line.contains(LACKS_LINES));
+        let warnings = log.lines().filter(|line| line.contains(LACKS_LINES));
         let number = |line: &str| {
             let (_, rest) = line.split_once("lines=")?;
             rest.split_whitespace().next()?.parse::<u64>().ok()
         };
-        let logged: u64 = told.filter_map(number).sum();
+        let logged: u64 = warnings.filter_map(number).sum();
         ensure!(logged == lost, "the store lacks {lost} lines, but the log says {logged}: {log}");
         Ok(())
     }
@@ -330,7 +331,7 @@ impl Round {
         let host = std::slice::from_ref(&self.host);
         let is_fifo = self.settings.is_fifo;
         if !is_fifo && self.went_back {
-            Outlet::Hosts(vec![self.host.address]).send_again(Way::Http, &self.sent)?;
+            EventTarget::Hosts(vec![self.host.address]).send_again(Route::Http, &self.sent)?;
         }
         let wants_all = !is_fifo;
         let demands = Demands { wants_all, is_exact: !self.went_back, ..Demands::default() };

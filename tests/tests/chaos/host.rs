@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use ordain_servers::{Mode, Proxy};
 use ordain_tests::host::Home;
-use ordain_tests::plugins::noted;
+use ordain_tests::plugins::plugin_with_note;
 use ordain_tests::service::Service;
 
 /// The exit code of a host that waited too long for a required service. A supervisor restarts such a host.
@@ -15,13 +15,13 @@ const TEMPFAIL: i32 = 75;
 
 /// A disturbance of a host that lasts for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum HostFault {
     /// The host is paused by the signal `STOP`. All its connections stay open.
     Paused,
     /// The host was killed.
     Killed,
     /// The host has ended cleanly.
-    Left,
+    Stopped,
     /// The link to the store is disturbed.
     Store(Mode),
     /// The link to the broker is disturbed.
@@ -35,13 +35,13 @@ pub(crate) struct Host {
     to_store: Option<Proxy>,
     to_broker: Proxy,
     /// The current disturbance, and the time at which it ends.
-    trouble: Option<(Trouble, Instant)>,
+    fault: Option<(HostFault, Instant)>,
 }
 
 impl Host {
     pub(crate) fn start(home: Home, to_store: Option<Proxy>, to_broker: Proxy) -> Result<Self> {
         let service = Service::start(&home, &["run"])?;
-        Ok(Self { home, service, to_store, to_broker, trouble: None })
+        Ok(Self { home, service, to_store, to_broker, fault: None })
     }
 
     pub(crate) fn home(&self) -> &Home {
@@ -52,7 +52,7 @@ impl Host {
     pub(crate) fn put(&self, version: u32) -> Result<()> {
         let path = self.file(version);
         if version > 0 && !path.exists() {
-            fs::write(path, noted("tally", &version.to_string())?)?;
+            fs::write(path, plugin_with_note("tally", &version.to_string())?)?;
         }
         Ok(())
     }
@@ -71,35 +71,37 @@ impl Host {
     }
 
     pub(crate) fn is_well(&self) -> bool {
-        self.trouble.is_none()
+        self.fault.is_none()
     }
 
     /// Begins a disturbance of the host. Returns false if the host has no such link, because its store is embedded.
-    pub(crate) fn trouble(&mut self, trouble: Trouble, lasts: Duration) -> Result<bool> {
-        match trouble {
-            Trouble::Paused => self.service.signal("STOP")?,
-            Trouble::Killed => self.service.kill()?,
-            Trouble::Left => self.end()?,
-            Trouble::Store(mode) => match &self.to_store {
-                Some(way) => way.set(mode)?,
+    pub(crate) fn disturb(&mut self, fault: HostFault, lasts: Duration) -> Result<bool> {
+        match fault {
+            HostFault::Paused => self.service.signal("STOP")?,
+            HostFault::Killed => self.service.kill()?,
+            HostFault::Stopped => self.end()?,
+            HostFault::Store(mode) => match &self.to_store {
+                Some(proxy) => proxy.set(mode)?,
                 None => return Ok(false),
             },
-            Trouble::Broker(mode) => self.to_broker.set(mode)?,
+            HostFault::Broker(mode) => self.to_broker.set(mode)?,
         }
-        self.trouble = Some((trouble, Instant::now() + lasts));
+        self.fault = Some((fault, Instant::now() + lasts));
         Ok(true)
     }
 
     /// Ends the disturbance, if its time is over.
-    pub(crate) fn look_after(&mut self, now: Instant) -> Result<()> {
-        let Some((trouble, _)) = self.trouble.take_if(|(_, until)| *until <= now) else {
+    pub(crate) fn end_expired_disturbance(&mut self, now: Instant) -> Result<()> {
+        let Some((fault, _)) = self.fault.take_if(|(_, until)| *until <= now) else {
             return Ok(());
         };
-        match trouble {
-            Trouble::Paused => self.service.signal("CONT"),
-            Trouble::Killed | Trouble::Left => self.start_again(),
-            Trouble::Store(_) => self.to_store.as_ref().map_or(Ok(()), |way| way.set(Mode::Pass)),
-            Trouble::Broker(_) => self.to_broker.set(Mode::Pass),
+        match fault {
+            HostFault::Paused => self.service.signal("CONT"),
+            HostFault::Killed | HostFault::Stopped => self.start_again(),
+            HostFault::Store(_) => {
+                self.to_store.as_ref().map_or(Ok(()), |proxy| proxy.set(Mode::Pass))
+            }
+            HostFault::Broker(_) => self.to_broker.set(Mode::Pass),
         }
     }
 
@@ -114,7 +116,7 @@ impl Host {
     /// Restarts a host that ended because a server was unavailable for too long. Returns whether the host was
     /// restarted.
     pub(crate) fn revive(&mut self) -> Result<bool> {
-        if matches!(self.trouble, Some((Trouble::Killed | Trouble::Left, _))) {
+        if matches!(self.fault, Some((HostFault::Killed | HostFault::Stopped, _))) {
             return Ok(false);
         }
         if self.service.is_running()? {

@@ -19,7 +19,7 @@ pub(crate) enum Servers {
 }
 
 impl Servers {
-    pub(crate) fn alone() -> Result<Self> {
+    pub(crate) fn single() -> Result<Self> {
         Ok(Self::Alone(Box::new(Redis::start(&[])?), None))
     }
 

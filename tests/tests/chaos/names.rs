@@ -14,14 +14,14 @@ use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
 use super::effects::{Counts, Demands, SETTLE_TIME, taken, until_taken};
-use super::events::{Producer, Sent, while_producing};
-use super::outlet::{Outlet, post};
+use super::event_target::{EventTarget, post};
+use super::events::{Producer, SentEvents, while_producing};
 use super::receiver::{Kind, Receiver, explain, redis};
 
 /// The host name of all servers.
 const NAME: &str = "store.test";
 /// The time during which the name does not resolve.
-const OUTAGE: Duration = Duration::from_secs(10);
+const OUTAGE_TIME: Duration = Duration::from_secs(10);
 /// How long a host may take to reconnect. The Redis client of the host reconnects to a lost node of a Cluster after at
 /// most 15 seconds.
 const RETURN_LIMIT: Duration = Duration::from_secs(30);
@@ -73,7 +73,7 @@ impl Servers {
         }
     }
 
-    /// Closes the connections of all clients to the masters, and so those of the hosts.
+    /// Closes the connections of all clients to the masters, including the connections of the hosts.
     fn cut(&self) -> Result<()> {
         for server in self.masters() {
             server.command(&["CLIENT", "KILL", "TYPE", "normal"])?;
@@ -105,10 +105,11 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     let count = if random.random_bool(0.4) { 2 } else { 1 };
     let hosts = (0..count).map(|_| Receiver::start_by(&kind, |home| name.prepare(home)));
     let mut hosts: Vec<Receiver> = hosts.collect::<Result<_>>()?;
-    let told = outages(&servers, &name, &mut hosts, random);
-    let told = told.with_context(|| format!("{} {}", servers.name(), explain(&is_fifo, &hosts)))?;
+    let summary = outages(&servers, &name, &mut hosts, random);
+    let summary =
+        summary.with_context(|| format!("{} {}", servers.name(), explain(&is_fifo, &hosts)))?;
     hosts.iter_mut().try_for_each(|host| host.service.end())?;
-    Ok(format!("{}, {count} hosts: {told}", servers.name()))
+    Ok(format!("{}, {count} hosts: {summary}", servers.name()))
 }
 
 fn outages(
@@ -118,10 +119,10 @@ fn outages(
     random: &mut ChaCha8Rng,
 ) -> Result<String> {
     let producer = Producer {
-        outlet: Outlet::Hosts(hosts.iter().map(|host| host.address).collect()),
+        target: EventTarget::Hosts(hosts.iter().map(|host| host.address).collect()),
         ..Producer::default()
     };
-    let mut sent = Sent::new();
+    let mut sent = SentEvents::new();
     let seed = random.random();
     let took = while_producing(&producer, &mut sent, seed, |_| {
         let took = outage(servers, name, hosts)?;
@@ -136,12 +137,12 @@ fn outages(
     Ok(format!("{counts}; the hosts reconnected after {took:.1?}"))
 }
 
-/// Makes the name fail to resolve for the time [`OUTAGE`]. Returns how long the hosts then took to reconnect.
+/// Makes the name fail to resolve for the time [`OUTAGE_TIME`]. Returns how long the hosts then took to reconnect.
 fn outage(servers: &Servers, name: &Name, hosts: &mut [Receiver]) -> Result<Duration> {
     sleep(Duration::from_secs(1));
     hosts.iter().try_for_each(|host| name.resolve(&host.home, None))?;
     let started = Instant::now();
-    while started.elapsed() < OUTAGE {
+    while started.elapsed() < OUTAGE_TIME {
         servers.cut()?;
         ensure!(!hosts.iter().any(is_taken), "events were accepted without servers");
         sleep(Duration::from_millis(500));

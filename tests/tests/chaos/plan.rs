@@ -9,25 +9,25 @@ use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
-const KEYS: Range<usize> = 20..300;
-const EVENTS: Range<u64> = 1..60;
+const KEY_COUNT: Range<usize> = 20..300;
+const EVENTS_PER_KEY: Range<u64> = 1..60;
 /// The probability that an event is sent after all others.
-const LATE: f64 = 0.02;
+const LATE_PROBABILITY: f64 = 0.02;
 /// The probability that a key has an event that is never sent.
-const LOST: f64 = 0.03;
+const LOST_PROBABILITY: f64 = 0.03;
 /// The probability that the producer does not send an event, but puts it into an archive for replay.
-const DROPPED: f64 = 0.01;
+const DROPPED_PROBABILITY: f64 = 0.01;
 /// The probability that the last event of a key is marked as the last one, which completes the key.
-const ENDED: f64 = 0.7;
-/// The producer repeats every `NTH` event.
-const NTH: usize = 20;
+const ENDED_PROBABILITY: f64 = 0.7;
+/// The producer repeats one of this many events.
+const REPEAT_INTERVAL: usize = 20;
 /// The number of successive events that are shuffled among each other.
-const WINDOW: usize = 100;
-const BURST: Range<usize> = 1..400;
-const PAUSE: Range<u64> = 0..400;
+const SHUFFLE_WINDOW: usize = 100;
+const BURST_SIZE: Range<usize> = 1..400;
+const BURST_DELAY_MS: Range<u64> = 0..400;
 /// The number of messages that are not valid events. The lower bound of 2 gives at least one message of each of the two
 /// kinds.
-const BROKEN: Range<usize> = 2..20;
+const BROKEN_COUNT: Range<usize> = 2..20;
 
 /// The expected final state of a key.
 pub(crate) struct Key {
@@ -52,7 +52,7 @@ pub(crate) struct Plan {
     pub(crate) lines: Vec<String>,
     /// The events of `lines` that the producer does not send. A host fetches them by replay from the archive.
     pub(crate) dropped: BTreeSet<String>,
-    /// The messages to send, in bursts. Each burst has the pause before it.
+    /// The messages to send, in bursts. The duration is the pause before the burst.
     pub(crate) bursts: Vec<(Duration, Vec<String>)>,
     /// The bodies of the sent messages that are not valid events. The value is false if the message has an invalid
     /// header, and true if the message only lacks a sequence.
@@ -66,19 +66,19 @@ impl Plan {
         let mut late = Vec::new();
         let mut events: Vec<(u64, String)> = Vec::new();
         let mut dropped = BTreeSet::new();
-        for number in 0..random.random_range(KEYS) {
+        for number in 0..random.random_range(KEY_COUNT) {
             let name = format!("{round}-{number}");
-            let count = random.random_range(EVENTS);
-            let lost = random.random_bool(LOST).then(|| random.random_range(1..=count));
-            let key = Key { events: count, lost, is_ended: random.random_bool(ENDED) };
-            let begins = random.random_range(0..EVENTS.end);
+            let count = random.random_range(EVENTS_PER_KEY);
+            let lost = random.random_bool(LOST_PROBABILITY).then(|| random.random_range(1..=count));
+            let key = Key { events: count, lost, is_ended: random.random_bool(ENDED_PROBABILITY) };
+            let begins = random.random_range(0..EVENTS_PER_KEY.end);
             for sequence in (1..=count).filter(|sequence| Some(*sequence) != lost) {
                 let text = line(&name, sequence, &json!({ "n": random.random::<u32>() }));
                 let end = key.is_ended && sequence == count;
                 let text = text.replacen('{', &format!("{{\"endofsequence\":{end},"), 1);
                 // An event is dropped only if another event of its key takes effect after it, because only a later
                 // event shows the gap.
-                if sequence + 1 < key.next() && random.random_bool(DROPPED) {
+                if sequence + 1 < key.next() && random.random_bool(DROPPED_PROBABILITY) {
                     dropped.insert(text.clone());
                 }
                 events.push((begins + sequence, text));
@@ -90,11 +90,12 @@ impl Plan {
         lines.extend(events.into_iter().map(|(_, line)| line));
         let mut sent = Vec::new();
         for line in lines.iter().filter(|line| !dropped.contains(*line)) {
-            if random.random_bool(LATE) { &mut late } else { &mut sent }.push(line.clone());
+            if random.random_bool(LATE_PROBABILITY) { &mut late } else { &mut sent }
+                .push(line.clone());
         }
         sent.extend(late);
-        let mut sent = disturb(&sent, WINDOW, NTH, random.random());
-        let broken = (0..random.random_range(BROKEN)).map(|number| {
+        let mut sent = disturb(&sent, SHUFFLE_WINDOW, REPEAT_INTERVAL, random.random());
+        let broken = (0..random.random_range(BROKEN_COUNT)).map(|number| {
             let body = json!({ "broken": format!("{round}-{number}") }).to_string();
             (body, number % 2 == 0)
         });
@@ -104,8 +105,9 @@ impl Plan {
         }
         let mut bursts = Vec::new();
         while !sent.is_empty() {
-            let burst = sent.split_off(sent.len() - random.random_range(BURST).min(sent.len()));
-            bursts.push((Duration::from_millis(random.random_range(PAUSE)), burst));
+            let burst =
+                sent.split_off(sent.len() - random.random_range(BURST_SIZE).min(sent.len()));
+            bursts.push((Duration::from_millis(random.random_range(BURST_DELAY_MS)), burst));
         }
         bursts.reverse();
         Self { keys, lines, dropped, bursts, broken }

@@ -12,10 +12,10 @@ use ordain_tests::service::Service;
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
-use super::ways::Way;
+use super::routes::Route;
 
-/// Words in two errors: that of a host whose claim the store has lost, and that of a command that finds a store that
-/// went back in time.
+/// Words that two errors contain: the error of a host whose claim the store has lost, and the error of a command whose
+/// store went back in time.
 pub(crate) const WENT_BACK: &str = "the store went back in time";
 
 /// A host, and the address at which it accepts events.
@@ -61,7 +61,7 @@ impl Backlog {
 /// The properties of a host.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kind {
-    pub(crate) way: Way,
+    pub(crate) route: Route,
     pub(crate) is_fifo: bool,
     /// Why many events wait.
     pub(crate) backlog: Backlog,
@@ -163,10 +163,10 @@ impl Kind {
     /// Returns the configuration of a host.
     pub(crate) fn config(&self, port: u16) -> String {
         let prefetch =
-            if self.backlog == Backlog::LowPrefetch { self.way.low_prefetch() } else { 500 };
+            if self.backlog == Backlog::LowPrefetch { self.route.low_prefetch() } else { 500 };
         let workers = if self.backlog == Backlog::SlowHandler { "workers = 1\n" } else { "" };
         let ordering = if self.is_fifo { "fifo" } else { "sequenced" };
-        let streams = self.way.config(ordering, &self.stream, prefetch, port);
+        let streams = self.route.config(ordering, &self.stream, prefetch, port);
         let broker = self.broker.as_ref().map(|url| format!("[broker]\nurl = \"{url}\"\n"));
         format!(
             "[runtime]\nlease = \"{}\"\n{workers}{}[store]\n{}\n{streams}\

@@ -22,28 +22,28 @@ use rand::seq::IndexedRandom as _;
 use rand_chacha::ChaCha8Rng;
 
 use super::effects::{Counts, Demands, SETTLE_TIME, taken};
-use super::events::{Producer, Sent, while_producing};
-use super::outlet::Outlet;
+use super::event_target::EventTarget;
+use super::events::{Producer, SentEvents, while_producing};
 use super::receiver::{Backlog, Kind, Receiver, WENT_BACK, explain, redis};
-use super::ways::Way;
+use super::routes::Route;
 
 /// The chain. Its sink does not number the messages.
-const CHAIN: Way = Way::Chain { is_numbered: false };
-/// The Redis key of the record of the store's shape.
+const CHAIN: Route = Route::Chain { is_numbered: false };
+/// The Redis key `store`, which records the shape of the store: the schema and the number of shards.
 const SHAPE: &str = "ordain:{0}:store";
-/// The error of a start without the record of the store's shape.
+/// A part of the error of a start without the Redis key [`SHAPE`].
 const REFUSED: &str = "which has the number of shards, is missing";
-/// The error of a host that takes a partition over without the record of the store's shape.
+/// A part of the error of a host that takes over a partition while the Redis key [`SHAPE`] is missing.
 const LOST_RECORD: &str = "the store lost everything, or another program removed";
 /// How long the effects may take.
-const PATIENCE: Duration = Duration::from_mins(1);
+const EFFECTS_TIMEOUT: Duration = Duration::from_mins(1);
 /// The interval between two checks of hosts that may end.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The settings of a round.
 #[derive(Debug)]
 struct Settings {
-    way: Way,
+    route: Route,
     is_fifo: bool,
     backlog: Backlog,
     hosts: usize,
@@ -72,33 +72,35 @@ struct Round {
     shape: [String; 2],
     hosts: Vec<Receiver>,
     settings: Settings,
-    sent: Sent,
+    sent: SentEvents,
     done: Consequences,
 }
 
 /// Plays a round.
 pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
-    // The removal of a log makes the store number messages and the lines of a file anew, so these ways are absent.
-    let way = match random.random_range(0..4) {
-        0 => Way::Http,
-        1 => Way::Inbox,
+    // After the removal of a log, the store would assign the numbers of messages and of a file's lines a second time.
+    // The routes that need these numbers are therefore absent.
+    let route = match random.random_range(0..4) {
+        0 => Route::Http,
+        1 => Route::Inbox,
         2 => CHAIN,
-        _ => Way::Exchange,
+        _ => Route::Exchange,
     };
     let settings = Settings {
-        way,
-        // The second stage of a chain recognises a repeat of an event only if the first stage has not forgotten it.
-        // Restarts may change the order in which RabbitMQ delivers events; a `sequenced` stream restores it.
-        is_fifo: way == CHAIN || !way.uses_broker() && random.random_bool(0.6),
+        route,
+        // With a `sequenced` stream, the test sends all events again. The first stage of a chain may have forgotten an
+        // event; its repeat would then take effect in the second stage too. So chains are `fifo`. Restarts may change
+        // the order in which RabbitMQ delivers events; a `sequenced` stream restores this order.
+        is_fifo: route == CHAIN || !route.uses_broker() && random.random_bool(0.6),
         // With a slow handler, keys with spilled events would wait for their next event after the removal of the due
         // index (docs/internals/storage.md).
         backlog: if random.random() { Backlog::LowPrefetch } else { Backlog::None },
         hosts: if random.random_bool(0.3) { 2 } else { 1 },
     };
     let server = Redis::start(&[])?;
-    let rig = if way.uses_broker() { Some(Arc::new(Rig::new()?)) } else { None };
+    let rig = if route.uses_broker() { Some(Arc::new(Rig::new()?)) } else { None };
     let kind = Kind {
-        way,
+        route,
         is_fifo: settings.is_fifo,
         backlog: settings.backlog,
         store: redis(&server.url()),
@@ -112,9 +114,11 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
         rig.until_declared()?;
     }
     let found = server.command(&["HMGET", SHAPE, "schema", "shards"])?;
-    let [schema, shards] = found.parts() else { bail!("no shape: {found:?}") };
+    let [schema, shards] = found.parts() else {
+        bail!("the store lacks the record of its shape: {found:?}")
+    };
     let shape = [schema, shards].map(|value| value.text().unwrap_or_default().to_owned());
-    let sent = Sent::new();
+    let sent = SentEvents::new();
     let done = Consequences::default();
     let mut round = Round { redis: server, kind, rig, shape, hosts, settings, sent, done };
     let played = (0..random.random_range(1..5)).try_for_each(|_| round.remove_one(random));
@@ -124,7 +128,7 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     for host in hosts {
         let ended = host.service.end();
         // A host learns from a commit that a shard has lost its key records. If the shard had no event since the
-        // removal, that commit is the last one.
+        // removal, this is the empty commit that the host makes at its end.
         let log = host.service.stderr();
         let mut lost_shards = done.removed.iter().filter_map(|name| {
             let (shard, kind) = name.strip_prefix("ordain:{")?.split_once('}')?;
@@ -175,7 +179,7 @@ impl Round {
         Ok(())
     }
 
-    /// Sends events while `meanwhile` runs. With an odd phase the events may be lost.
+    /// Sends events while `meanwhile` runs. In an odd phase, the events may be lost.
     fn produce(
         &mut self,
         phase: u32,
@@ -183,8 +187,8 @@ impl Round {
         meanwhile: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
         let producer = Producer {
-            outlet: self.outlet()?,
-            way: self.settings.way,
+            target: self.target()?,
+            route: self.settings.route,
             phase: AtomicU32::new(phase),
             backlog: self.settings.backlog,
             has_gaps: !self.settings.is_fifo,
@@ -194,9 +198,9 @@ impl Round {
         let done = while_producing(&producer, &mut sent, seed, |producing| {
             let done = meanwhile(self);
             producing.end();
-            // Only `watch` restarts hosts that end; without it, the producer could wait for a host in vain.
+            // Only `watch` restarts hosts that end. Without this call, the producer could wait for a host in vain.
             while !producing.is_finished() {
-                self.watch(LOOK_INTERVAL)?;
+                self.watch(POLL_INTERVAL)?;
             }
             done
         });
@@ -204,17 +208,18 @@ impl Round {
         done
     }
 
-    fn outlet(&self) -> Result<Outlet> {
-        Outlet::new(&self.kind, self.rig.as_ref(), &self.hosts)
+    fn target(&self) -> Result<EventTarget> {
+        EventTarget::new(&self.kind, self.rig.as_ref(), &self.hosts)
     }
 
     /// Returns a Redis key of a random kind.
     fn choose(&self, random: &mut ChaCha8Rng) -> Result<(String, String)> {
         let reply = self.redis.command(&["KEYS", "*"])?;
         let mut kinds: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        let is_chain = self.settings.way == CHAIN;
+        let is_chain = self.settings.route == CHAIN;
         for name in reply.parts().iter().filter_map(ordain_servers::Reply::text) {
-            // If the first stage of a chain begins anew, it emits its messages again, under other ids.
+            // These Redis keys contain the key records of a chain's first stage. Without them, the first stage would
+            // begin anew, and emit its messages again under other ids.
             if is_chain && name.ends_with(":data:cases") {
                 continue;
             }
@@ -227,8 +232,8 @@ impl Round {
         Ok((kind.clone(), names.choose(random).context("a key")?.clone()))
     }
 
-    /// Watches the hosts for a while. Restarts hosts that end with the error of a store that went back or lost its
-    /// record.
+    /// Watches the hosts for a while. Restarts hosts that end because the store went back in time, or because the Redis
+    /// key [`SHAPE`] is missing.
     fn watch(&mut self, time: Duration) -> Result<()> {
         let started = Instant::now();
         loop {
@@ -250,7 +255,7 @@ impl Round {
             if started.elapsed() >= time {
                 return Ok(());
             }
-            sleep(LOOK_INTERVAL);
+            sleep(POLL_INTERVAL);
         }
     }
 
@@ -280,10 +285,10 @@ impl Round {
         }
         let started = Instant::now();
         loop {
-            self.watch(LOOK_INTERVAL)?;
+            self.watch(POLL_INTERVAL)?;
             match taken(&self.hosts, &self.sent, self.demands()) {
                 Ok(_) => return Ok(()),
-                Err(error) if started.elapsed() > PATIENCE => return Err(error),
+                Err(error) if started.elapsed() > EFFECTS_TIMEOUT => return Err(error),
                 Err(_) => {}
             }
         }
@@ -295,19 +300,19 @@ impl Round {
             wants_all: !self.settings.is_fifo,
             resets,
             is_exact: !is_lossy,
-            way: self.settings.way,
+            route: self.settings.route,
         }
     }
 
     /// Sends all events once more, and watches the hosts.
     fn send_again(&mut self) -> Result<()> {
-        let outlet = self.outlet()?;
-        let way = self.settings.way;
+        let target = self.target()?;
+        let route = self.settings.route;
         let sent = std::mem::take(&mut self.sent);
         let done = std::thread::scope(|scope| {
-            let sending = scope.spawn(|| outlet.send_again(way, &sent));
+            let sending = scope.spawn(|| target.send_again(route, &sent));
             while !sending.is_finished() {
-                self.watch(LOOK_INTERVAL)?;
+                self.watch(POLL_INTERVAL)?;
             }
             sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
@@ -318,7 +323,7 @@ impl Round {
     fn check(&mut self) -> Result<Counts> {
         self.until_settled()?;
         let mut before = None;
-        // Waiting events must not count as lost.
+        // Waits until no more events take effect, because an event that still waits must not count as lost.
         let taken = loop {
             self.watch(SETTLE_TIME)?;
             let count = taken(&self.hosts, &self.sent, self.demands())?;

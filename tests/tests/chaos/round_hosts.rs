@@ -1,4 +1,4 @@
-//! The common parts of the rounds in which a store loses its last writes: the hosts, the way on which events reach
+//! The common parts of the rounds in which a store loses its last writes: the hosts, the route on which events reach
 //! them, and the requirements on the events.
 
 use std::collections::BTreeMap;
@@ -14,21 +14,21 @@ use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
 use super::effects::{Counts, Demands, SETTLE_TIME, effects, taken};
-use super::events::{Accepted, Producer, Sent};
+use super::event_target::EventTarget;
+use super::events::{AcceptedEvent, Producer, SentEvents};
 use super::fleet::Fleet;
-use super::outlet::Outlet;
 use super::receiver::{Backlog, Kind, Receiver, redis};
-use super::ways::Way;
+use super::routes::Route;
 
-/// Settings of a `sequenced` stream with which the clock of a gap runs out soon. The store then holds the later events
-/// of the key.
+/// Settings of a `sequenced` stream with a short gap timeout. When the timeout is over, the store soon holds the later
+/// events of the key.
 const SHORT_GAPS: &str =
     "spill_after = \"1s\"\ngap = { timeout = \"500ms\", attempts = 2, backoff = \"20ms..100ms\" }";
 
 /// The settings of the hosts of a round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup {
-    pub(crate) way: Way,
+    pub(crate) route: Route,
     pub(crate) is_fifo: bool,
     pub(crate) backlog: Backlog,
     /// True if the test kills hosts shortly before or after each loss of writes.
@@ -39,18 +39,18 @@ pub(crate) struct Setup {
 impl Setup {
     /// Draws the settings of a round with this number of hosts.
     pub(crate) fn draw(hosts: usize, is_killed: bool, random: &mut ChaCha8Rng) -> Self {
-        let mut way = Way::draw(random);
+        let mut route = Route::draw(random);
         // Two kinds of rounds need a `sequenced` stream. The events of a file get their numbers from the store. And
         // RabbitMQ may change the order of unacknowledged events that several hosts return to it; only a `sequenced`
         // stream restores the order.
-        let may_be_fifo = !way.is_file() && (hosts == 1 || !way.uses_broker());
+        let may_be_fifo = !route.is_file() && (hosts == 1 || !route.uses_broker());
         let is_fifo = random.random_bool(0.7) && may_be_fifo;
-        if let Way::Chain { is_numbered } = &mut way {
+        if let Route::Chain { is_numbered } = &mut route {
             // If a host ends, the events of a `fifo` stream may get new numbers, and then their messages may get new
             // numbers as well (docs/guide/chains.md).
             *is_numbered &= !is_fifo || hosts == 1 && !is_killed;
         }
-        Self { way, is_fifo, backlog: Backlog::draw(random), is_killed, hosts }
+        Self { route, is_fifo, backlog: Backlog::draw(random), is_killed, hosts }
     }
 
     /// Returns whether hosts may end during the round. With several hosts, a host ends if it takes over a partition and
@@ -60,7 +60,7 @@ impl Setup {
     }
 
     fn demands(&self) -> Demands {
-        Demands { wants_all: !self.is_fifo, way: self.way, ..Demands::default() }
+        Demands { wants_all: !self.is_fifo, route: self.route, ..Demands::default() }
     }
 }
 
@@ -78,8 +78,8 @@ pub(crate) fn pause(random: &mut ChaCha8Rng, most: u64) {
 }
 
 /// Returns the events that were accepted while the servers might lose them.
-fn unsafe_events(sent: &Sent) -> Sent {
-    let of_key = |(key, events): (&String, &Vec<Accepted>)| {
+fn unsafe_events(sent: &SentEvents) -> SentEvents {
+    let of_key = |(key, events): (&String, &Vec<AcceptedEvent>)| {
         let events = events.iter().filter(|event| !event.is_safe).copied();
         (key.clone(), events.collect())
     };
@@ -94,10 +94,10 @@ impl RoundHosts {
         url: &str,
         lease: Option<&'static str>,
     ) -> Result<(Self, Producer)> {
-        let Setup { way, is_fifo, backlog, .. } = setup;
-        let rig = if way.uses_broker() { Some(Arc::new(Rig::new()?)) } else { None };
+        let Setup { route, is_fifo, backlog, .. } = setup;
+        let rig = if route.uses_broker() { Some(Arc::new(Rig::new()?)) } else { None };
         let kind = Kind {
-            way,
+            route,
             is_fifo,
             backlog,
             store: redis(url),
@@ -110,8 +110,8 @@ impl RoundHosts {
         if let Some(rig) = &rig {
             rig.until_declared()?;
         }
-        let outlet = Outlet::new(&kind, rig.as_ref(), &fleet.hosts)?;
-        let producer = Producer { outlet, way, backlog, ..Producer::default() };
+        let target = EventTarget::new(&kind, rig.as_ref(), &fleet.hosts)?;
+        let producer = Producer { target, route, backlog, ..Producer::default() };
         Ok((Self { setup, fleet, _rig: rig }, producer))
     }
 
@@ -120,28 +120,31 @@ impl RoundHosts {
     pub(crate) fn before_loss<'a>(
         &mut self,
         producer: &Producer,
-        sent: &'a Mutex<Sent>,
-    ) -> Result<Option<MutexGuard<'a, Sent>>> {
+        sent: &'a Mutex<SentEvents>,
+    ) -> Result<Option<MutexGuard<'a, SentEvents>>> {
         // A host that is not ready yet could write its claim in this period. The host would end if the store lost the
         // claim.
         self.fleet.until_ready()?;
-        let Setup { way, .. } = self.setup;
-        if !way.uses_broker() && !way.is_file() {
+        let Setup { route, .. } = self.setup;
+        if !route.uses_broker() && !route.is_file() {
             return Ok(None);
         }
         let gate = self.stop_producer(sent)?;
-        if way.uses_broker() && self.setup.may_end() {
+        if route.uses_broker() && self.setup.may_end() {
             // The broker does not deliver an acknowledged event again. If the store loses the effects of acknowledged
             // events and the host ends, the events are lost. The test expects an effect of every event from before the
             // loss, so it waits here until all these events have taken effect.
-            self.settle(&producer.outlet, &unsafe_events(&gate), &gate)?;
+            self.settle(&producer.target, &unsafe_events(&gate), &gate)?;
         }
         Ok(Some(gate))
     }
 
     /// Waits until the producer is between two batches. The producer sends the next batch when the returned guard is
     /// dropped.
-    fn stop_producer<'a>(&mut self, sent: &'a Mutex<Sent>) -> Result<MutexGuard<'a, Sent>> {
+    fn stop_producer<'a>(
+        &mut self,
+        sent: &'a Mutex<SentEvents>,
+    ) -> Result<MutexGuard<'a, SentEvents>> {
         let mut guard = None;
         wait_until("the end of a batch", || {
             self.fleet.restart_ended()?;
@@ -161,9 +164,14 @@ impl RoundHosts {
 
     /// If the stream is `sequenced`, sends the events `again` once more. Then waits until every event of `sent` that
     /// must take effect has taken effect.
-    fn settle(&mut self, outlet: &Outlet, again: &Sent, sent: &Sent) -> Result<()> {
+    fn settle(
+        &mut self,
+        target: &EventTarget,
+        again: &SentEvents,
+        sent: &SentEvents,
+    ) -> Result<()> {
         if !self.setup.is_fifo {
-            outlet.send_again(self.setup.way, again)?;
+            target.send_again(self.setup.route, again)?;
         }
         let demands = self.setup.demands();
         let mut last = None;
@@ -176,14 +184,14 @@ impl RoundHosts {
     }
 
     /// Waits until every accepted event has taken effect or is lost. Returns the counts.
-    pub(crate) fn check(&mut self, outlet: &Outlet, sent: &Sent) -> Result<Counts> {
-        let Setup { way, is_fifo, .. } = self.setup;
-        if !is_fifo && !way.is_file() && !self.setup.may_end() {
+    pub(crate) fn check(&mut self, target: &EventTarget, sent: &SentEvents) -> Result<Counts> {
+        let Setup { route, is_fifo, .. } = self.setup;
+        if !is_fifo && !route.is_file() && !self.setup.may_end() {
             self.until_explained(sent)?;
             sleep(SETTLE_TIME);
             self.until_explained(sent)?;
         }
-        self.settle(outlet, sent, sent)?;
+        self.settle(target, sent, sent)?;
         let counts = Counts::of(sent, self.until_quiet(sent)?);
         if is_fifo {
             self.check_lost(counts.lost)?;
@@ -193,7 +201,7 @@ impl RoundHosts {
 
     /// Waits until no more events take effect, because an event that still waits must not count as lost. Returns how
     /// many events took effect.
-    fn until_quiet(&mut self, sent: &Sent) -> Result<usize> {
+    fn until_quiet(&mut self, sent: &SentEvents) -> Result<usize> {
         let mut before = None;
         loop {
             let count = taken(&self.fleet.hosts, sent, self.setup.demands())?;
@@ -207,7 +215,7 @@ impl RoundHosts {
 
     /// Waits until each accepted event of a `sequenced` stream has taken effect, is counted as lost, or is held in the
     /// store because an earlier event of its key is missing.
-    fn until_explained(&mut self, sent: &Sent) -> Result<()> {
+    fn until_explained(&mut self, sent: &SentEvents) -> Result<()> {
         let accepted = sent.values().map(Vec::len).sum::<usize>() as u64;
         let mut balance = String::new();
         let explained = wait_for_command("events with an effect, lost or held", || {
@@ -225,7 +233,7 @@ impl RoundHosts {
             let all = taken + lost + held;
             // With the inbox, a host may count an event as lost because the store lost its entry in the inbox, and then
             // fetch the same event by replay. The sum then counts this event twice.
-            Ok(all == accepted || self.setup.way == Way::Inbox && all > accepted)
+            Ok(all == accepted || self.setup.route == Route::Inbox && all > accepted)
         });
         explained.context(balance)
     }

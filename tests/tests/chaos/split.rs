@@ -1,9 +1,9 @@
 //! A round of repeated network splits. In each split, the Sentinel and the replica do not reach the master, but the
-//! hosts still do. Meanwhile events arrive on one of several ways.
+//! hosts still do. Meanwhile events arrive on one of several routes.
 //!
 //! The Sentinel promotes the replica. The hosts continue to write to the old master until they find that it was
 //! replaced. After all hosts have left the old master, the split ends: the old master becomes a replica, and discards
-//! the writes since the split. The requirements on the events are those of `rewinds.rs`.
+//! the writes since the split. The requirements on the events are those of `rollbacks.rs`.
 //!
 //! In some rounds, the setting `min-replicas-to-write` makes a master without a replica refuse writes. In these rounds,
 //! no event may reach the old master after its first refusal. So each event that a host accepts after this refusal must
@@ -18,8 +18,8 @@ use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
 use super::effects::Counts;
-use super::events::{Producer, Producing, Sent, while_producing};
-use super::outlet::Outlet;
+use super::event_target::EventTarget;
+use super::events::{Producer, RunningProducer, SentEvents, while_producing};
 use super::receiver::explain;
 use super::round_hosts::{RoundHosts, Setup, pause};
 
@@ -88,18 +88,18 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
         options = options.line("min-replicas-to-write 1").line("min-replicas-max-lag 1");
     }
     let group = Sentinel::with(&options)?;
-    // Without kills, the lease is longer than a split. Otherwise the lease of each host would expire in the master that
-    // the other host uses; each host would take over partitions of the other, and one of them would end. With kills,
-    // the lease is short, so that it expires soon after a kill.
+    // Without kills, the lease is longer than a split. With a shorter lease, the lease of each host would expire in the
+    // master that the other host uses. Each host would then take over partitions of the other, and one of them would
+    // end. With kills, the lease is short, so that it expires soon after a kill.
     let lease = (!is_killed).then_some("30s");
     let (hosts, producer) = RoundHosts::start(settings.setup, &group.url(), lease)?;
     let mut round = Round { group, settings, hosts, done: SplitResults::default() };
     let seed = random.random();
-    let mut sent = Sent::new();
+    let mut sent = SentEvents::new();
     let played = while_producing(&producer, &mut sent, seed, |producing| {
         (0..settings.splits).try_for_each(|_| round.split(&producer, producing, random))
     });
-    let counted = played.and_then(|()| round.check(&producer.outlet, &sent));
+    let counted = played.and_then(|()| round.check(&producer.target, &sent));
     let Round { hosts: RoundHosts { fleet, .. }, done, .. } = &mut round;
     let counts = counted.with_context(|| explain(&(settings, &*done), &fleet.hosts))?;
     fleet.hosts.iter_mut().try_for_each(|host| host.service.end())?;
@@ -108,8 +108,8 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
 
 impl Round {
     /// Waits until every accepted event has taken effect or is lost, and checks the results. Returns the counts.
-    fn check(&mut self, outlet: &Outlet, sent: &Sent) -> Result<Counts> {
-        let counts = self.hosts.check(outlet, sent)?;
+    fn check(&mut self, target: &EventTarget, sent: &SentEvents) -> Result<Counts> {
+        let counts = self.hosts.check(target, sent)?;
         let has_ended = self.hosts.fleet.has_ended;
         ensure!(!has_ended || self.settings.setup.is_killed, "a host ended by itself");
         Ok(counts)
@@ -119,7 +119,7 @@ impl Round {
     fn split(
         &mut self,
         producer: &Producer,
-        producing: &Producing<'_>,
+        producing: &RunningProducer<'_>,
         random: &mut ChaCha8Rng,
     ) -> Result<()> {
         let Settings { setup, needs_replica, .. } = self.settings;
@@ -128,7 +128,7 @@ impl Round {
         let gate = self.hosts.before_loss(producer, producing.sent)?;
         producer.phase.fetch_add(1, Ordering::SeqCst);
         drop(gate);
-        if setup.way.is_file() {
+        if setup.route.is_file() {
             // The pause lets a run of `ordain publish` begin before the split, because a command that begins later does
             // not reach the old master.
             pause(random, 1_500);
@@ -163,7 +163,7 @@ impl Round {
             producer.phase.fetch_add(1, Ordering::SeqCst);
         }
         pause(random, 1_000);
-        self.group.reunite()?;
+        self.group.heal_split()?;
         self.hosts.fleet.restart(&victims)?;
         pause(random, 1_000);
         self.hosts.fleet.until_ready()

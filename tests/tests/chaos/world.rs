@@ -16,21 +16,21 @@ use ordain_tests::rig::{Rig, config};
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
-use super::host::{Host, Trouble};
+use super::host::{Host, HostFault};
 use super::plan::Plan;
 
-/// How long the broker may take after a kill until it accepts messages again.
-const PATIENCE: Duration = Duration::from_mins(3);
+/// The time limit for the broker to accept messages again after a kill.
+const PUBLISH_TIMEOUT: Duration = Duration::from_mins(3);
 /// The setting `runtime.lease`: a host without heartbeats keeps its partitions for this time.
 const LEASE: Duration = Duration::from_secs(2);
-/// The number of hosts at the start and the smallest number of hosts, if the store is in Redis. With an embedded store,
-/// one host runs.
+/// The number of hosts at the start, which is also the smallest number of hosts, if the store is in Redis. With an
+/// embedded store, one host runs.
 const HOSTS: usize = 3;
 /// The largest number of hosts at one time, if the store is in Redis.
-const MOST: usize = 5;
+const HOST_LIMIT: usize = 5;
 /// How many of 1,000 requests to the archive of dropped events fail. With `ROUNDS` replay rounds, a host still finds
 /// each event.
-const FAILING: u32 = 333;
+const FAILING_PER_MILLE: u32 = 333;
 /// The setting `gap.attempts`: the largest number of replay rounds for a gap.
 const ROUNDS: u32 = 20;
 
@@ -48,7 +48,7 @@ pub(crate) struct World {
     /// The highest version of the handler so far; 0 is the handler without a version.
     version: u32,
     /// The number of occurrences of each disturbance.
-    told: BTreeMap<&'static str, u32>,
+    disturbances: BTreeMap<&'static str, u32>,
 }
 
 impl World {
@@ -64,7 +64,7 @@ impl World {
         println!(
             "{partitions} partitions, prefetch {prefetch}, {active} active keys, lanes of {buffer}"
         );
-        let archive = Archive::start(&[], FAILING, None)?;
+        let archive = Archive::start(&[], FAILING_PER_MILLE, None)?;
         let settings = [
             format!("[runtime]\nmax_active_keys = {active}\nlease = \"{}ms\"\n", LEASE.as_millis()),
             format!(
@@ -76,10 +76,11 @@ impl World {
             format!("partitions = {partitions}, prefetch = {prefetch}"),
         ];
         let [runtime, stream, source] = &settings;
-        let rig = Rig::alone(&format!("{store}{runtime}"), stream, source)?;
+        let rig = Rig::with_private_broker(&format!("{store}{runtime}"), stream, source)?;
         let hosts = Vec::new();
-        let told = BTreeMap::new();
-        let mut world = Self { redis, archive, rig, settings, hosts, partitions, version: 0, told };
+        let disturbances = BTreeMap::new();
+        let mut world =
+            Self { redis, archive, rig, settings, hosts, partitions, version: 0, disturbances };
         for _ in 0..if with_redis { HOSTS } else { 1 } {
             world.join()?;
         }
@@ -91,8 +92,8 @@ impl World {
     fn join(&mut self) -> Result<()> {
         let to_broker = Proxy::start(self.rig.rabbit.port())?;
         let to_store = self.redis.as_ref().map(|redis| Proxy::start(redis.port())).transpose()?;
-        let store = to_store.as_ref().map_or(String::new(), |way| {
-            format!("[store]\nkind = \"redis\"\nurl = \"redis://127.0.0.1:{}\"\n", way.port())
+        let store = to_store.as_ref().map_or(String::new(), |proxy| {
+            format!("[store]\nkind = \"redis\"\nurl = \"redis://127.0.0.1:{}\"\n", proxy.port())
         });
         let [runtime, stream, source] = &self.settings;
         let url = self.rig.rabbit.url_at(to_broker.port());
@@ -105,7 +106,7 @@ impl World {
 
     /// Sends the planned events. Disturbs the system while the producer sends, and up to two more times afterwards.
     pub(crate) fn play(&mut self, plan: &Plan, random: &mut ChaCha8Rng) -> Result<()> {
-        self.told.clear();
+        self.disturbances.clear();
         self.archive.keep(&plan.dropped)?;
         let url = self.rig.rabbit.url();
         let sent = std::thread::scope(|scope| {
@@ -128,19 +129,19 @@ impl World {
     }
 
     fn count(&mut self, what: &'static str, times: u32) {
-        *self.told.entry(what).or_default() += times;
+        *self.disturbances.entry(what).or_default() += times;
     }
 
     /// Waits for a moment, and then causes a random disturbance.
     fn disturb(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         sleep(Duration::from_millis(random.random_range(0..1_500)));
-        self.look_after_hosts()?;
+        self.recover_hosts()?;
         match random.random_range(0..100) {
             0..18 => self.kill_broker(random),
             18..30 => self.kill_store(random),
-            30..38 if self.redis.is_some() => self.come_or_go(random),
+            30..38 if self.redis.is_some() => self.add_or_stop_host(random),
             38..50 => self.swap(random),
-            _ => self.trouble_host(random),
+            _ => self.disturb_host(random),
         }
     }
 
@@ -159,7 +160,7 @@ impl World {
         }
         sleep(Duration::from_millis(random.random_range(0..100)));
         if random.random() {
-            self.trouble_host(random)?;
+            self.disturb_host(random)?;
         }
         if random.random() {
             self.kill_store(random)?;
@@ -168,7 +169,7 @@ impl World {
     }
 
     fn kill_store(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
-        let Some(redis) = &self.redis else { return self.trouble_host(random) };
+        let Some(redis) = &self.redis else { return self.disturb_host(random) };
         redis.kill()?;
         sleep(Duration::from_millis(random.random_range(0..1_000)));
         redis.restart()?;
@@ -176,8 +177,8 @@ impl World {
         Ok(())
     }
 
-    fn come_or_go(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
-        if self.hosts.len() < MOST && random.random() {
+    fn add_or_stop_host(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
+        if self.hosts.len() < HOST_LIMIT && random.random() {
             self.count("joins", 1);
             return self.join();
         }
@@ -206,7 +207,7 @@ impl World {
     }
 
     /// Disturbs a host for a random time, which may be longer than the lease.
-    fn trouble_host(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
+    fn disturb_host(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         let at = random.random_range(0..self.hosts.len());
         let longest = if random.random_bool(0.3) { 2 * LEASE } else { LEASE / 4 };
         let lasts = longest.mul_f64(random.random());
@@ -216,15 +217,15 @@ impl World {
             2 => Mode::Delay(LEASE.mul_f64(random.random_range(0.0..0.2))),
             _ => Mode::CutReplies,
         };
-        let (trouble, what) = match random.random_range(0..100) {
-            0..35 => (Trouble::Killed, "kills of a host"),
-            35..60 => (Trouble::Paused, "pauses of a host"),
-            60..75 => (Trouble::Store(mode), "links to the store disturbed"),
-            75..90 => (Trouble::Broker(mode), "links to the broker disturbed"),
-            _ => (Trouble::Left, "restarts in order"),
+        let (fault, what) = match random.random_range(0..100) {
+            0..35 => (HostFault::Killed, "kills of a host"),
+            35..60 => (HostFault::Paused, "pauses of a host"),
+            60..75 => (HostFault::Store(mode), "links to the store disturbed"),
+            75..90 => (HostFault::Broker(mode), "links to the broker disturbed"),
+            _ => (HostFault::Stopped, "restarts in order"),
         };
         let host = &mut self.hosts[at];
-        if host.is_well() && host.trouble(trouble, lasts)? {
+        if host.is_well() && host.disturb(fault, lasts)? {
             self.count(what, 1);
             if lasts > LEASE {
                 self.count("disturbances longer than the lease", 1);
@@ -237,16 +238,16 @@ impl World {
     fn restore(&mut self) -> Result<()> {
         let whenever = Instant::now() + 10 * LEASE;
         self.hosts.iter().try_for_each(|host| host.put(self.version))?;
-        self.hosts.iter_mut().try_for_each(|host| host.look_after(whenever))
+        self.hosts.iter_mut().try_for_each(|host| host.end_expired_disturbance(whenever))
     }
 
     /// Ends the disturbances whose time has passed. Restarts hosts that ended because a server was unavailable for too
     /// long.
-    pub(crate) fn look_after_hosts(&mut self) -> Result<()> {
+    pub(crate) fn recover_hosts(&mut self) -> Result<()> {
         let now = Instant::now();
         let mut revived = 0;
         for host in &mut self.hosts {
-            host.look_after(now)?;
+            host.end_expired_disturbance(now)?;
             revived += u32::from(host.revive()?);
         }
         if revived > 0 {
@@ -283,7 +284,7 @@ impl World {
     }
 
     /// Restarts the hosts after [`Self::stop_hosts`].
-    pub(crate) fn go_on(&mut self) -> Result<()> {
+    pub(crate) fn restart_hosts(&mut self) -> Result<()> {
         self.hosts.iter_mut().try_for_each(Host::start_again)
     }
 
@@ -306,10 +307,10 @@ impl World {
         &self.rig.rabbit
     }
 
-    pub(crate) fn told(&self) -> String {
-        let told: Vec<_> =
-            self.told.iter().map(|(what, times)| format!("{times} {what}")).collect();
-        told.join(", ")
+    pub(crate) fn disturbance_summary(&self) -> String {
+        let disturbances: Vec<_> =
+            self.disturbances.iter().map(|(what, times)| format!("{times} {what}")).collect();
+        disturbances.join(", ")
     }
 
     /// Returns the last log lines of the hosts and the broker.
@@ -334,7 +335,10 @@ fn produce(url: &str, plan: &Plan) -> Result<u32> {
             if let Some(Ok(())) = published {
                 break;
             }
-            ensure!(started.elapsed() < PATIENCE, "the broker accepts no message: {published:?}");
+            ensure!(
+                started.elapsed() < PUBLISH_TIMEOUT,
+                "the broker accepts no message: {published:?}"
+            );
             again += 1;
             sleep(Duration::from_millis(200));
             client = Client::connect(url);

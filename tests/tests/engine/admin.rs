@@ -3,7 +3,7 @@
 
 mod abuse;
 mod listen;
-mod look;
+mod listings;
 mod metrics;
 mod remote;
 mod support;

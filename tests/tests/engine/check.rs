@@ -7,13 +7,13 @@ use ordain_tests::tally;
 
 /// Runs `ordain check` and `ordain run`, which must both exit with 78. Returns the standard error of each.
 fn refusals(home: &Home) -> Result<[String; 2]> {
-    let told = |args: &[&str]| -> Result<String> {
+    let stderr_of = |args: &[&str]| -> Result<String> {
         let output = home.output(args)?;
-        let told = String::from_utf8(output.stderr)?;
-        ensure!(output.status.code() == Some(78), "{args:?}: {}: {told}", output.status);
-        Ok(told)
+        let stderr = String::from_utf8(output.stderr)?;
+        ensure!(output.status.code() == Some(78), "{args:?}: {}: {stderr}", output.status);
+        Ok(stderr)
     };
-    Ok([told(&["check"])?, told(&["--log", "warn", "run", "--once"])?])
+    Ok([stderr_of(&["check"])?, stderr_of(&["--log", "warn", "run", "--once"])?])
 }
 
 #[test]
@@ -49,8 +49,8 @@ fn configuration_is_named_by_argument_or_option() -> Result<()> {
         for (named, code) in [(&[][..], 78), (&["other.toml"], 0), (&["--config", "other.toml"], 0)]
         {
             let output = home.output(&[command, named].concat())?;
-            let told = String::from_utf8_lossy(&output.stderr);
-            ensure!(output.status.code() == Some(code), "{command:?} {named:?}: {told}");
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.code() == Some(code), "{command:?} {named:?}: {stderr}");
         }
         let both = [command, &["other.toml", "--config", "other.toml"]].concat();
         assert_eq!(home.output(&both)?.status.code(), Some(2));
@@ -67,48 +67,48 @@ fn invalid_handler_files_are_listed_as_broken() -> Result<()> {
     home.write("plugins/empty.wasm", "")?;
     let rows = home.rows(&["plugins", "list", "--json"])?;
     let handlers = rows[0]["handlers"].as_array().cloned().unwrap_or_default();
-    let told = |part: &str| -> Vec<String> {
+    let column = |part: &str| -> Vec<String> {
         handlers
             .iter()
             .map(|handler| handler[part].as_str().unwrap_or_default().to_owned())
             .collect()
     };
-    assert_eq!(told("state"), ["broken", "unused", "older", "active", "broken"], "{rows:?}");
-    let names = told("handler");
+    assert_eq!(column("state"), ["broken", "unused", "older", "active", "broken"], "{rows:?}");
+    let names = column("handler");
     ensure!(names[0] == "empty" && names[3..] == ["tally@1.0.0", "tally@2.0.0"], "{names:?}");
     ensure!(names[1].starts_with("faulty+") && names[2].starts_with("tally+"), "{names:?}");
-    let reasons = told("reason");
+    let reasons = column("reason");
     ensure!(reasons[0].contains("is empty") && reasons[4].contains("truncated"), "{reasons:?}");
     let text = String::from_utf8(home.output(&["plugins", "list"])?.stdout)?;
     ensure!(text.contains("plugins/empty.wasm: is empty"), "{text}");
     home.write("events.ndjson", "")?;
     // If the highest version is damaged, a start skips it. `check` reports the damage before the start.
     let output = home.output(&["check"])?;
-    let told = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(
-        output.status.code() == Some(78) && told.contains("tally@2.0.0.wasm: is damaged"),
-        "{told}"
+        output.status.code() == Some(78) && stderr.contains("tally@2.0.0.wasm: is damaged"),
+        "{stderr}"
     );
     // `plugins check` reports a faulty file that is not in the plugins folder yet.
     std::fs::create_dir(home.path("staged"))?;
     home.write("staged/tally@3.0.0.wasm", &whole)?;
     home.write("staged/tally@three.wasm", &whole)?;
     let good = home.output(&["plugins", "check", "staged/tally@3.0.0.wasm"])?;
-    let told = String::from_utf8_lossy(&good.stdout);
+    let stdout = String::from_utf8_lossy(&good.stdout);
     ensure!(
-        good.status.success() && told.contains("can be used as tally@3.0.0 (SHA-256"),
-        "{told}"
+        good.status.success() && stdout.contains("can be used as tally@3.0.0 (SHA-256"),
+        "{stdout}"
     );
     let staged =
         ["staged/tally@three.wasm", "plugins/empty.wasm", "staged/tally@3.0.0.wasm", "no.wasm"];
     let output = home.output(&[&["plugins", "check", "--json"], &staged[..]].concat())?;
     ensure!(output.status.code() == Some(78), "{output:?}");
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    let told: Vec<&str> = told.lines().collect();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let results: Vec<&str> = stdout.lines().collect();
     for (line, reason) in
         [(0, "is no version"), (1, "is empty"), (2, "\"reason\":null"), (3, "cannot be read")]
     {
-        ensure!(told[line].contains(reason), "{told:?}");
+        ensure!(results[line].contains(reason), "{results:?}");
     }
     Ok(())
 }

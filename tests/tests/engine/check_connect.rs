@@ -24,9 +24,9 @@ fn check(home: &Home, code: i32) -> Result<[String; 2]> {
 }
 
 fn checked(output: Output, code: i32) -> Result<[String; 2]> {
-    let told = [String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?];
-    ensure!(output.status.code() == Some(code), "{}: {told:?}", output.status);
-    Ok(told)
+    let printed = [String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?];
+    ensure!(output.status.code() == Some(code), "{}: {printed:?}", output.status);
+    Ok(printed)
 }
 
 /// Returns the severity and the text of each finding about the store. Reads them from the output of the check with

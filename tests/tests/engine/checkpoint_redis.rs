@@ -1,5 +1,5 @@
 //! Tests of the checkpoint of a file when the store is Redis. The checkpoint must never cover events whose commits the
-//! server has lost, and an owner that has lost the partition must not write it.
+//! server has lost, and an owner that has lost the partition must not write the checkpoint.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -51,7 +51,7 @@ impl Rig {
         wait_until("messages", || Ok(self.home.lines(&format!("out-{name}")) >= at_least))
     }
 
-    fn says(&self, name: &str, words: &str) -> Result<()> {
+    fn expect_logged(&self, name: &str, words: &str) -> Result<()> {
         wait_until(words, || Ok(self.home.read(&format!("err-{name}")).contains(words)))
     }
 
@@ -64,8 +64,8 @@ impl Rig {
 
     /// Runs the host once more and checks that no event takes effect again. The run may print messages again, if the
     /// store has not recorded them as published.
-    fn nothing_is_done_again(&self, runs: &[&str]) -> Result<()> {
-        self.goes_on_to_the_end()?;
+    fn expect_no_repeats(&self, runs: &[&str]) -> Result<()> {
+        self.expect_all_effects_once()?;
         let printed = runs.iter().map(|run| self.home.read(&format!("out-{run}")));
         let printed = printed.collect::<String>();
         let known: HashSet<&str> = printed.lines().collect();
@@ -76,7 +76,7 @@ impl Rig {
 
     /// Runs the host once more and checks that every event has taken effect once. If an event took effect twice, the
     /// next number of the key would be too high.
-    fn goes_on_to_the_end(&self) -> Result<()> {
+    fn expect_all_effects_once(&self) -> Result<()> {
         let status = self.start("last", &["--once"])?.wait()?;
         ensure!(status.success(), "{}", self.home.read("err-last"));
         let row = &self.home.rows(&["keys", "list", "cases", "--json"])?[0];
@@ -102,12 +102,12 @@ fn owner_that_lost_the_partition_writes_no_checkpoint() -> Result<()> {
     let mark = rig.mark()?;
     ensure!(mark.contains(&format!("\"line\":{EVENTS}")), "{mark}");
     signal(&first, "CONT")?;
-    rig.says("first", "another process owns the partition now")?;
-    // The first process owns the partition again, or will own it soon. No event is left for it.
+    rig.expect_logged("first", "another process owns the partition now")?;
+    // The first process owns the partition again, or will own it soon. No event is left to process.
     signal(&first, "TERM")?;
     ensure!(first.wait()?.success(), "{}", rig.home.read("err-first"));
     ensure!(rig.mark()? == mark, "{} after {mark}", rig.mark()?);
-    rig.nothing_is_done_again(&["first", "second"])
+    rig.expect_no_repeats(&["first", "second"])
 }
 
 #[test]
@@ -133,25 +133,25 @@ fn checkpoint_lost_by_the_server_is_written_again() -> Result<()> {
     })?;
     run.kill()?;
     run.wait()?;
-    rig.nothing_is_done_again(&["first"])
+    rig.expect_no_repeats(&["first"])
 }
 
 /// Between two runs, the shard with the key loses its data. The checkpoint is in another shard, and still covers every
 /// event. The next run must notice this, and read the file from its beginning.
 #[test]
-fn commits_lost_between_runs_are_made_again_from_the_file() -> Result<()> {
+fn commits_lost_between_runs_are_repeated_from_the_file() -> Result<()> {
     let rig = Rig::new()?;
     let status = rig.start("first", &["--once"])?.wait()?;
     ensure!(status.success(), "{}", rig.home.read("err-first"));
     let shard = ordain_core::shard_of("k", 16);
     rig.redis.command(&["DEL", &format!("ordain:{{{shard}}}:data:cases")])?;
-    rig.goes_on_to_the_end()?;
-    rig.says("last", "reading the file from its beginning")?;
+    rig.expect_all_effects_once()?;
+    rig.expect_logged("last", "reading the file from its beginning")?;
     ensure!(
         rig.home.read("err-last").contains(&format!("[{shard}]")),
         "the warning does not name shard {shard}"
     );
-    rig.goes_on_to_the_end()?;
+    rig.expect_all_effects_once()?;
     ensure!(
         !rig.home.read("err-last").contains("from its beginning"),
         "the file is read from its beginning again"
@@ -176,18 +176,18 @@ fn owner_that_lost_one_shard_starts_again() -> Result<()> {
         return redis.call('HSET', KEYS[1], 'f0', fence)";
     rig.redis.command(&["EVAL", next_epoch, "1", "ordain:{0}:data:cases"])?;
     rig.home.append("events.ndjson", rest)?;
-    rig.says("first", "another process owns the partition now")?;
+    rig.expect_logged("first", "another process owns the partition now")?;
     let all = format!("\"line\":{EVENTS}");
     wait_until("the last checkpoint", || Ok(rig.mark()?.contains(&all)))?;
     signal(&run, "TERM")?;
     ensure!(run.wait()?.success(), "{}", rig.home.read("err-first"));
-    rig.goes_on_to_the_end()
+    rig.expect_all_effects_once()
 }
 
 /// The server is reset to a snapshot while the stream is idle, and the test ends the host at once. At its end, the host
 /// must detect the loss and repeat the lost commits from memory.
 #[test]
-fn orderly_end_commits_again_what_the_server_lost() -> Result<()> {
+fn orderly_end_repeats_lost_commits() -> Result<()> {
     let rig = Rig::new()?;
     let mut run = rig.start("first", &[])?;
     rig.printed("first", 10_000)?;
@@ -199,9 +199,9 @@ fn orderly_end_commits_again_what_the_server_lost() -> Result<()> {
     signal(&run, "TERM")?;
     ensure!(run.wait()?.success(), "{}", rig.home.read("err-first"));
     ensure!(rig.mark()?.contains(&all), "{}", rig.mark()?);
-    let told = rig.home.read("err-first");
-    ensure!(told.contains("all of them were repeated from memory"), "{told}");
-    rig.nothing_is_done_again(&["first"])
+    let log = rig.home.read("err-first");
+    ensure!(log.contains("all of them were repeated from memory"), "{log}");
+    rig.expect_no_repeats(&["first"])
 }
 
 /// The process receives the signal to end while the server is down. The process must wait for the server. The server
@@ -219,7 +219,7 @@ fn shutdown_waits_for_an_unavailable_server() -> Result<()> {
     ensure!(run.try_wait()?.is_none(), "the process has ended without its store");
     rig.redis.go_back(&early)?;
     ensure!(run.wait()?.success(), "{}", rig.home.read("err-first"));
-    rig.nothing_is_done_again(&["first"])
+    rig.expect_no_repeats(&["first"])
 }
 
 /// A Lua script that replaces a Redis key by a foreign value. `PUT_BACK` restores the key. Each script is atomic, so no
@@ -247,8 +247,8 @@ fn overwritten_store_data_pauses_the_run() -> Result<()> {
             Ok(())
         };
         change(OVERWRITE)?;
-        let told = format!(":{kind} is a string");
-        wait_until("a warning", || Ok(rig.home.read("err-first").contains(&told)))?;
+        let warning = format!(":{kind} is a string");
+        wait_until("a warning", || Ok(rig.home.read("err-first").contains(&warning)))?;
         ensure!(run.try_wait()?.is_none(), "{}", rig.home.read("err-first"));
         let printed = rig.home.lines("out-first");
         change(PUT_BACK)?;
@@ -259,5 +259,5 @@ fn overwritten_store_data_pauses_the_run() -> Result<()> {
     wait_until("the last checkpoint", || Ok(rig.mark()?.contains(&all)))?;
     run.kill()?;
     run.wait()?;
-    rig.nothing_is_done_again(&["first"])
+    rig.expect_no_repeats(&["first"])
 }

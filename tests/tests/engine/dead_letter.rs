@@ -42,17 +42,17 @@ fn event(key: usize, sequence: u64, data: &Value) -> String {
 fn lines() -> Vec<String> {
     let mut lines = Vec::new();
     let mut add = |data: &dyn Fn(usize) -> String| lines.extend((0..KEYS).map(data));
-    let told = |command: &str| json!({ "do": command });
-    add(&|key| event(key, 1, &told("ok")));
+    let command = |name: &str| json!({ "do": name });
+    add(&|key| event(key, 1, &command("ok")));
     add(&|key| event(key, 2, &json!({ "do": "reject", "reason": "no, thank you" })));
-    add(&|key| event(key, 3, &told("trap")));
-    add(&|key| event(key, 4, &told("ok")));
-    add(&|key| event(key, 6, &told("ok")));
-    add(&|key| event(key, 6, &told("state")));
-    add(&|key| event(key, 7, &told("ok")));
-    add(&|key| event(key, 8, &told("complete")));
-    add(&|key| event(key, 9, &told("ok")));
-    add(&|key| event(key, 1, &told("ok")).replace("sequence", "sequel"));
+    add(&|key| event(key, 3, &command("trap")));
+    add(&|key| event(key, 4, &command("ok")));
+    add(&|key| event(key, 6, &command("ok")));
+    add(&|key| event(key, 6, &command("state")));
+    add(&|key| event(key, 7, &command("ok")));
+    add(&|key| event(key, 8, &command("complete")));
+    add(&|key| event(key, 9, &command("ok")));
+    add(&|key| event(key, 1, &command("ok")).replace("sequence", "sequel"));
     add(&|key| format!("line of {key}"));
     lines
 }
@@ -217,8 +217,8 @@ fn lost_letters_are_written_again_and_not_published_again() -> Result<()> {
     wait_for_command("the lost letters", || {
         let is_running = lossy.service.is_running()?;
         ensure!(is_running, "the host ended: {}", lossy.service.stderr());
-        let is_told = lossy.service.stderr().contains("repeated from memory");
-        Ok(is_told && stored(&lossy.home)? == before)
+        let is_repeated = lossy.service.stderr().contains("repeated from memory");
+        Ok(is_repeated && stored(&lossy.home)? == before)
     })?;
     check_letters(&lossy.home, &lossy.published()?)?;
     lossy.service.end()?;

@@ -9,16 +9,17 @@ use ordain_tests::host::{Home, binary};
 use ordain_tests::log::{by_key, real_or_generated};
 use ordain_tests::tally;
 
-/// The largest size of a file, in units of 512 bytes. The size is too small for all commits.
-const LIMIT: u64 = 1_024;
+/// The limit on the size of each file, in units of 512 bytes. The commits of the test do not fit into files of this
+/// size.
+const FILE_LIMIT_BLOCKS: u64 = 1_024;
 /// How long the process may take to end. The store waits five seconds before it checks whether a pending write can
 /// still finish.
-const PATIENCE: Duration = Duration::from_mins(1);
+const EXIT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Runs the host with a limit on the size of files. The shell makes the host ignore the signal that the system sends at
 /// the limit, so writes fail as on a full disk.
 fn run_limited(home: &Home) -> Result<(Option<i32>, String)> {
-    let limited = format!("trap '' XFSZ; ulimit -f {LIMIT}; exec \"$0\" \"$@\"");
+    let limited = format!("trap '' XFSZ; ulimit -f {FILE_LIMIT_BLOCKS}; exec \"$0\" \"$@\"");
     let mut child = Command::new("sh")
         .current_dir(home.folder())
         .args(["-c", &limited])
@@ -33,9 +34,9 @@ fn run_limited(home: &Home) -> Result<(Option<i32>, String)> {
         if let Some(status) = child.try_wait()? {
             return Ok((status.code(), home.read("log")));
         }
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > EXIT_TIMEOUT {
             child.kill()?;
-            bail!("the process has not ended after {PATIENCE:?}: {}", home.read("log"));
+            bail!("the process has not ended after {EXIT_TIMEOUT:?}: {}", home.read("log"));
         }
         std::thread::sleep(Duration::from_millis(10));
     }

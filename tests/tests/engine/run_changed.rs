@@ -77,7 +77,7 @@ fn unpublished(events: &[String]) -> Result<Home> {
     let home = home(events)?;
     File::create(home.path("out.ndjson"))?.set_len(FILE_LIMIT)?;
     let mut service = Service::start_limited(&home, &["run"])?;
-    fails(&home, &mut service)?;
+    until_sink_failure_reported(&home, &mut service)?;
     let log = service.stderr();
     ensure!(log.contains("out.ndjson") && log.contains("free disk space"), "{log}");
     service.kill()?;
@@ -85,9 +85,9 @@ fn unpublished(events: &[String]) -> Result<Home> {
 }
 
 /// Waits until the host reports that it cannot write to the sink.
-fn fails(home: &Home, service: &mut Service) -> Result<()> {
-    let told = "sink not writable";
-    service.until(told, || home.read("stderr").contains(told))
+fn until_sink_failure_reported(home: &Home, service: &mut Service) -> Result<()> {
+    let words = "sink not writable";
+    service.until(words, || home.read("stderr").contains(words))
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn start_that_cannot_publish_ends_on_a_signal() -> Result<()> {
     let home = unpublished(&events)?;
     for signal in ["TERM", "INT"] {
         let mut service = Service::start_limited(&home, &["run"])?;
-        fails(&home, &mut service)?;
+        until_sink_failure_reported(&home, &mut service)?;
         service.signal(signal)?;
         let asked = Instant::now();
         let status = service.wait()?;

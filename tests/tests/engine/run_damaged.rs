@@ -87,8 +87,9 @@ fn unreadable_spilled_event_stops_only_its_key() -> Result<()> {
     // Later events of the key become dead letters. Other keys continue.
     let mut service = Service::start(&home, &["--log", "warn", "run"])?;
     let log = home.path("stderr");
-    let told = || std::fs::read_to_string(&log).unwrap_or_default().matches(UNREADABLE).count();
-    service.until("the key is read again without a new event", || told() > 0)?;
+    let report_count =
+        || std::fs::read_to_string(&log).unwrap_or_default().matches(UNREADABLE).count();
+    service.until("the key is read again without a new event", || report_count() > 0)?;
     let lost = [event("a", 4), event("a", 5)];
     home.append("events.ndjson", text(&lost) + &text(&[event("b", 3)]))?;
     service.until("the other key", || home.lines("stdout") == 1)?;
@@ -98,7 +99,7 @@ fn unreadable_spilled_event_stops_only_its_key() -> Result<()> {
         dead.len() == 2
     })?;
     service.end()?;
-    assert_eq!(told(), 1, "the fault is reported once while the key is in memory");
+    assert_eq!(report_count(), 1, "the fault is reported once while the key is in memory");
     out += &service.stdout();
     for (letter, sequence) in dead.iter().zip([4, 5]) {
         assert_eq!((&letter["key"], &letter["cause"]), (&json!("a"), &json!("corrupt")));

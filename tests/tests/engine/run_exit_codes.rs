@@ -19,14 +19,14 @@ const CONFIG: i32 = 78;
 /// the program.
 fn check(home: &Home, args: &[&str], code: i32, words: &[&str]) -> Result<()> {
     let output = home.output(args)?;
-    let told = String::from_utf8_lossy(&output.stderr);
-    let context = || format!("{args:?}: {}: {told}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let context = || format!("{args:?}: {}: {stderr}", output.status);
     ensure!(output.status.code() == Some(code), context());
     for word in words {
-        ensure!(told.matches(word).count() == 1, "{}\nnot once: {word}", context());
+        ensure!(stderr.matches(word).count() == 1, "{}\nnot once: {word}", context());
     }
     for inside in ["panicked", "backtrace", ".rs:", "Error("] {
-        ensure!(!told.contains(inside), context());
+        ensure!(!stderr.contains(inside), context());
     }
     Ok(())
 }

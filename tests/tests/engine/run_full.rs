@@ -35,10 +35,10 @@ fn full_key_ends_the_run() -> Result<()> {
         home.write("events.ndjson", lines.join("\n") + "\n")?;
 
         let run = home.output(&["run", "--once"])?;
-        let said = String::from_utf8_lossy(&run.stderr);
-        assert_eq!(run.status.code(), Some(1), "{on_exhausted}: {said}");
+        let stderr = String::from_utf8_lossy(&run.stderr);
+        assert_eq!(run.status.code(), Some(1), "{on_exhausted}: {stderr}");
         for words in ["\"a\" is stopped at event 1", "`spill_limit`", "`overflow = \"pause\"`"] {
-            assert!(said.contains(words), "{on_exhausted}: {words:?} in {said}");
+            assert!(stderr.contains(words), "{on_exhausted}: {words:?} in {stderr}");
         }
 
         home.write("ordain.toml", config(on_exhausted, 100))?;

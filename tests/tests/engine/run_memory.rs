@@ -12,17 +12,17 @@ use ordain_tests::service::Service;
 use serde_json::Value;
 
 /// The setting `memory_budget`, in MiB.
-const BUDGET: u64 = 32;
+const BUDGET_MIB: u64 = 32;
 /// The size of an event or a state, in bytes. The size is close to the limit.
-const SIZE: usize = 1_000_000;
+const VALUE_BYTES: usize = 1_000_000;
 /// The memory that the process may use in addition to the budget, in MiB. Most of it belongs to the storage engine, for
 /// data that the engine has not yet written to its files. The rest is for events that are in progress when the budget
 /// is full.
-const ELSE: u64 = 352;
-/// The memory that the process may use in addition to the budget, in MiB, if each event emits messages of 4 MiB.
-/// Several copies of the messages exist at one time: in the handler's memory, as messages, as a record, in the journal,
-/// and as text for the sink.
-const ELSE_OF_OUTCOMES: u64 = 608;
+const OVERHEAD_MIB: u64 = 352;
+/// The memory that the process may use in addition to the budget, in MiB, if the messages of each event have 4 MiB in
+/// total. Several copies of the messages exist at one time: in the handler's memory, as messages, as a record, in the
+/// journal, and as text for the sink.
+const OUTCOMES_OVERHEAD_MIB: u64 = 608;
 
 const CONFIG: &str = r#"
 [runtime]
@@ -71,7 +71,7 @@ fn within_budget(handler: &str, keys: u64, rounds: &[Line], besides: u64) -> Res
     let expected = keys * rounds.len() as u64;
     ensure!(report["settled"] == expected, "{report}, and {expected} events");
     println!("{handler}: {peak} MiB");
-    ensure!(peak <= BUDGET + besides, "{peak} MiB with a budget of {BUDGET} MiB");
+    ensure!(peak <= BUDGET_MIB + besides, "{peak} MiB with a budget of {BUDGET_MIB} MiB");
     Ok(())
 }
 
@@ -84,27 +84,32 @@ fn large_events_stay_within_the_budget() -> Result<()> {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         char::from(b' ' + 3 + (random >> 60) as u8)
     };
-    let large: String = (0..SIZE).map(|_| digit()).collect();
+    let large: String = (0..VALUE_BYTES).map(|_| digit()).collect();
     within_budget(
         "probe",
         1_000,
         &[("noop", 2, format!("\"{large}\"")), ("noop", 1, "0".into())],
-        ELSE,
+        OVERHEAD_MIB,
     )
 }
 
 /// Each key has a large state. A second event of each key makes the host load the state again.
 #[test]
 fn large_states_stay_within_the_budget() -> Result<()> {
-    let put = format!(r#"{{"do":"put","bytes":{SIZE}}}"#);
-    within_budget("faulty", 1_000, &[("t", 1, put), ("t", 2, r#"{"do":"state"}"#.into())], ELSE)
+    let put = format!(r#"{{"do":"put","bytes":{VALUE_BYTES}}}"#);
+    within_budget(
+        "faulty",
+        1_000,
+        &[("t", 1, put), ("t", 2, r#"{"do":"state"}"#.into())],
+        OVERHEAD_MIB,
+    )
 }
 
 /// Each event emits many messages, 4 MiB in total.
 #[test]
 fn large_outcomes_stay_within_the_budget() -> Result<()> {
     let emit = r#"{"do":"emit","messages":900,"bytes":4500}"#;
-    within_budget("faulty", 512, &[("t", 1, emit.into())], ELSE_OF_OUTCOMES)
+    within_budget("faulty", 512, &[("t", 1, emit.into())], OUTCOMES_OVERHEAD_MIB)
 }
 
 /// Memory is full, so lanes evict, reload and write states while turns and loads wait. A kill at any moment must lose
@@ -112,7 +117,7 @@ fn large_outcomes_stay_within_the_budget() -> Result<()> {
 #[test]
 fn kills_with_full_memory_lose_and_repeat_nothing() -> Result<()> {
     const ROUND: u64 = 300;
-    let put = format!(r#"{{"do":"put","bytes":{SIZE}}}"#);
+    let put = format!(r#"{{"do":"put","bytes":{VALUE_BYTES}}}"#);
     let state = || r#"{"do":"state"}"#.to_owned();
     let rounds = [("t", 1, put), ("t", 2, state()), ("t", 3, state())];
     let home = home_with("faulty", ROUND, &rounds)?;
@@ -126,7 +131,7 @@ fn kills_with_full_memory_lose_and_repeat_nothing() -> Result<()> {
     let mut seen = BTreeMap::<String, Vec<String>>::new();
     for line in home.read("out.ndjson").lines() {
         let message: Value = serde_json::from_str(line)?;
-        ensure!(message["data"]["bytes"] == SIZE, "{message}");
+        ensure!(message["data"]["bytes"] == VALUE_BYTES, "{message}");
         let key = message["subject"].as_str();
         let id = message["id"].as_str();
         let id = id.context("an id")?.rsplit('/').nth(1).context("a sequence")?.to_owned();

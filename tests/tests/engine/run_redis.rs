@@ -25,10 +25,10 @@ fn password_from_the_environment_is_never_printed() -> Result<()> {
         run.envs(password.map(|password| ("REDIS_PASSWORD", password)));
         let output = run.output()?;
         let out = String::from_utf8_lossy(&output.stdout);
-        let told = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.code() == Some(code), "{password:?}: {told}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(code), "{password:?}: {stderr}");
         for shown in ["s/cr@t", "s%2Fcr"] {
-            ensure!(!told.contains(shown) && !out.contains(shown), "{password:?}: {told}");
+            ensure!(!stderr.contains(shown) && !out.contains(shown), "{password:?}: {stderr}");
         }
         if code == 0 {
             tally::check(&by_key(&lines)?, &out)?;

@@ -113,8 +113,8 @@ source = { kind = "file", path = "events.ndjson" }
     Ok(())
 }
 
-/// The host writes checkpoints while it reads events. After a crash at any moment, the number of events that the file
-/// delivers again is limited: the prefetch, and the events between two checkpoints.
+/// The host writes checkpoints while it reads events. After a crash at any moment, the host reads at most this many
+/// events again: the prefetch plus the number of events between two checkpoints.
 #[test]
 fn crash_repeats_few_events() -> Result<()> {
     const REPEATS: u64 = 4_000 + 1_024;

@@ -13,13 +13,13 @@ use ordain_tests::tally;
 use serde_json::json;
 
 /// A time in which the source certainly reads the file again. This time is longer than the source's polling interval.
-const LOOKED: Duration = Duration::from_millis(500);
+const REREAD_DELAY: Duration = Duration::from_millis(500);
 
 /// Runs the host with a file that contains the lines `before`, and applies `change` to the file. The host must end and
-/// report the change in the words `told`. The next run must process the new lines `after`.
-fn followed(
+/// report the change in the words `reason`. The next run must process the new lines `after`.
+fn expect_change_reported(
     before: &[String],
-    told: &str,
+    reason: &str,
     after: &[String],
     change: impl FnOnce(&Home) -> Result<()>,
 ) -> Result<()> {
@@ -32,7 +32,7 @@ fn followed(
     let status = service.wait()?;
     let log = service.stderr();
     ensure!(status.code() == Some(1), "{status}: {log}");
-    ensure!(log.contains(&format!("the source failed: events.ndjson {told}")), "{log}");
+    ensure!(log.contains(&format!("the source failed: events.ndjson {reason}")), "{log}");
     ensure!(log.contains("Start again"), "{log}");
     let report = home.run_once()?;
     ensure!(home.lines("out.ndjson") == before.len() + after.len(), "{report}");
@@ -44,7 +44,7 @@ fn followed(
 #[test]
 fn truncated_file_is_reported() -> Result<()> {
     let lines = in_turn(10, 30);
-    followed(&lines[..200], "was truncated to", &lines[200..], |home| {
+    expect_change_reported(&lines[..200], "was truncated to", &lines[200..], |home| {
         home.write("events.ndjson", text(&lines[200..]))
     })
 }
@@ -52,7 +52,7 @@ fn truncated_file_is_reported() -> Result<()> {
 #[test]
 fn file_rewritten_longer_is_reported() -> Result<()> {
     let lines = in_turn(10, 30);
-    followed(&lines[..50], "was changed within", &lines[50..], |home| {
+    expect_change_reported(&lines[..50], "was changed within", &lines[50..], |home| {
         home.write("events.ndjson", text(&lines[50..]))
     })
 }
@@ -61,7 +61,7 @@ fn file_rewritten_longer_is_reported() -> Result<()> {
 fn file_truncated_and_longer_at_the_next_poll_is_reported() -> Result<()> {
     // All lines have the same length. So the host can detect the change only by the content of the first line.
     let lines: Vec<String> = (10..60).map(|n| line(&format!("k{n}"), 1, &json!(n))).collect();
-    followed(&lines[..1], "was changed within", &lines[1..], |home| {
+    expect_change_reported(&lines[..1], "was changed within", &lines[1..], |home| {
         let mut file = File::options().write(true).open(home.path("events.ndjson"))?;
         file.set_len(0)?;
         Ok(file.write_all(text(&lines[1..]).as_bytes())?)
@@ -71,11 +71,11 @@ fn file_truncated_and_longer_at_the_next_poll_is_reported() -> Result<()> {
 #[test]
 fn removed_half_line_is_reported() -> Result<()> {
     let lines = in_turn(1, 30);
-    let told = "was c";
-    followed(&lines[..20], told, &lines[20..], |home| {
+    let reason = "was c";
+    expect_change_reported(&lines[..20], reason, &lines[20..], |home| {
         let whole = text(&lines[..20]).len() as u64;
         home.append("events.ndjson", &line("half", 1, &json!({}))[..60])?;
-        std::thread::sleep(LOOKED);
+        std::thread::sleep(REREAD_DELAY);
         File::options().write(true).open(home.path("events.ndjson"))?.set_len(whole)?;
         home.append("events.ndjson", text(&lines[20..]))
     })
@@ -86,15 +86,20 @@ fn removed_half_line_is_reported() -> Result<()> {
 #[test]
 fn replaced_file_is_reported() -> Result<()> {
     let lines = in_turn(5, 10);
-    followed(&lines[..20], "has been replaced by another file", &lines[20..], |home| {
-        let path = home.path("events.ndjson");
-        let old = home.path("events.1");
-        std::fs::rename(&path, &old)?;
-        std::thread::sleep(LOOKED);
-        // The last line has no line ending.
-        home.append("events.1", lines[20..30].join("\n"))?;
-        home.write("events.ndjson", text(&lines[30..]))
-    })
+    expect_change_reported(
+        &lines[..20],
+        "has been replaced by another file",
+        &lines[20..],
+        |home| {
+            let path = home.path("events.ndjson");
+            let old = home.path("events.1");
+            std::fs::rename(&path, &old)?;
+            std::thread::sleep(REREAD_DELAY);
+            // The last line has no line ending.
+            home.append("events.1", lines[20..30].join("\n"))?;
+            home.write("events.ndjson", text(&lines[30..]))
+        },
+    )
 }
 
 /// The file is truncated, so it no longer has the events that the host has read. The host must store these events

@@ -70,7 +70,7 @@ fn interrupted_run_ends_in_order_and_resumes() -> Result<()> {
 
 /// Starts a service with two keys. The handler hangs on the first event of one key, and executes the two events of the
 /// other key. Waits until these two have taken effect.
-fn hanging(home: &Home) -> Result<Service> {
+fn start_with_stuck_key(home: &Home) -> Result<Service> {
     let lines = [
         line("stuck", 1, &json!({ "do": "loop" })),
         line("stuck", 2, &json!({ "do": "emit" })),
@@ -84,7 +84,7 @@ fn hanging(home: &Home) -> Result<Service> {
 }
 
 /// Checks that the next run still has every event. In this run, a short timeout stops the handler that hangs.
-fn goes_on(home: &Home) -> Result<()> {
+fn expect_next_run_completes(home: &Home) -> Result<()> {
     home.write("ordain.toml", stuck("100ms", "30s"))?;
     home.run_once()?;
     ensure!(home.lines("out.ndjson") == 2, "{}", home.read("out.ndjson"));
@@ -98,27 +98,27 @@ fn goes_on(home: &Home) -> Result<()> {
 fn second_signal_ends_immediately() -> Result<()> {
     for (first, second) in [("TERM", "TERM"), ("INT", "TERM"), ("TERM", "INT")] {
         let home = Home::new(&["faulty"], &stuck("1h", "1h"))?;
-        let mut service = hanging(&home)?;
+        let mut service = start_with_stuck_key(&home)?;
         service.signal(first)?;
-        let told = "a second signal ends the process now";
-        service.until(told, || home.read("stderr").contains(told))?;
+        let words = "a second signal ends the process now";
+        service.until(words, || home.read("stderr").contains(words))?;
         service.signal(second)?;
         let status = service.wait()?;
         ensure!(status.code() == Some(1), "{status}, by signal {:?}", status.signal());
-        goes_on(&home)?;
+        expect_next_run_completes(&home)?;
     }
     Ok(())
 }
 
 #[test]
-fn elapsed_grace_ends_the_process() -> Result<()> {
+fn elapsed_shutdown_grace_ends_the_process() -> Result<()> {
     let home = Home::new(&["faulty"], &stuck("1h", "100ms"))?;
-    let mut service = hanging(&home)?;
+    let mut service = start_with_stuck_key(&home)?;
     service.signal("TERM")?;
     let status = service.wait()?;
     ensure!(status.code() == Some(1), "{status}");
     ensure!(service.stderr().contains("`runtime.shutdown_grace` elapsed"), "{}", service.stderr());
-    goes_on(&home)
+    expect_next_run_completes(&home)
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn signal_ends_run_once() -> Result<()> {
     let lines = [line("k", 1, &json!({ "do": "loop" })), line("k", 2, &json!({ "do": "emit" }))];
     home.write("events.ndjson", lines.join("\n"))?;
     let mut service = Service::start(&home, &["run", "--once", "--json"])?;
-    service.until("its start", || service_is_up(&home))?;
+    service.until("the start of the service", || service_is_up(&home))?;
     service.signal("INT")?;
     let status = service.wait()?;
     ensure!(status.code() == Some(0), "{status}: {}", service.stderr());
@@ -152,8 +152,8 @@ fn signal_does_not_wait_for_the_compiler() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", in_turn(1, 1).join("\n"))?;
     let mut service = Service::start(&home, &["run", "--json"])?;
-    let told = "loading handler";
-    service.until(told, || home.read("stderr").contains(told))?;
+    let words = "loading handler";
+    service.until(words, || home.read("stderr").contains(words))?;
     service.end()?;
     ensure!(!home.path("ordain-data").exists(), "the process opened the store");
     Ok(())

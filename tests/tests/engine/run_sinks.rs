@@ -1,5 +1,5 @@
-//! A test of two streams that both write to one shared sink and to another sink. The process is killed at random
-//! moments. Each message must be in its file once, and in order.
+//! A test of two streams that write to the same two sinks. The process is killed at random moments. Each message must
+//! be in its file once, and in order.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -18,8 +18,8 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// Returns a home with three keys: the handler only logs for the first, emits messages for the second, and the third
-/// becomes parked.
+/// Returns a home with three keys. For the first key, the handler only logs; for the second key, it emits messages; the
+/// third key becomes parked.
 fn home() -> Result<Home> {
     let home = Home::new(&["faulty"], CONFIG)?;
     let mut events = Vec::new();

@@ -84,8 +84,8 @@ fn closed_stdout_ends_the_run_and_loses_nothing() -> Result<()> {
     let output = child.wait_with_output()?;
     let log = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(1), "{}: {log}", output.status);
-    let told = "standard output, to which the sink tally writes, has no reader any more";
-    ensure!(log.matches(told).count() == 1 && log.contains("at the next start"), "{log}");
+    let warning = "standard output, to which the sink tally writes, has no reader any more";
+    ensure!(log.matches(warning).count() == 1 && log.contains("at the next start"), "{log}");
 
     // The next run prints again the messages that were written after the reader had closed the pipe, because standard
     // output delivers messages at least once.
@@ -112,8 +112,12 @@ fn json_log_has_only_json_lines() -> Result<()> {
     ensure!(output.status.success(), "{}", output.status);
     assert_eq!(objects(&output.stdout)?.len(), 5);
     let log = objects(&output.stderr)?;
-    let said = |word: &str| log.iter().filter(|entry| entry.to_string().contains(word)).count();
-    ensure!(said("two") == 1 && said("three") == 1 && said("xxxxxxxxxx") == 3, "{log:?}");
+    let count_lines =
+        |word: &str| log.iter().filter(|entry| entry.to_string().contains(word)).count();
+    ensure!(
+        count_lines("two") == 1 && count_lines("three") == 1 && count_lines("xxxxxxxxxx") == 3,
+        "{log:?}"
+    );
     assert_eq!(log.last().context("a report")?["held"]["parked_keys"], 1);
 
     home.write("ordain.toml", FAULTY.replace("faulty", "absent"))?;

@@ -13,7 +13,8 @@ use ordain_core::{
     TurnResult,
 };
 
-/// A sequencer, and the data that a store would return. Only the test puts data there.
+/// A sequencer, and the data that a store would return. When the test has put a key record there, later commits replace
+/// this record.
 struct Rig {
     sequencer: Sequencer,
     delivery: u64,
@@ -422,8 +423,8 @@ fn event_between_spilled_events_is_accepted() -> Result<()> {
     Ok(())
 }
 
-/// If the record of a `fifo` key leaves no free number, the record must be damaged, because no key can use all
-/// numbers.
+/// If the record of a `fifo` key leaves no free number, the sequencer must treat the record as damaged, because no key
+/// can use all numbers.
 #[test]
 fn fifo_key_without_free_numbers_is_damaged() -> Result<()> {
     for (next, last) in [(2, u64::MAX - 2), (u64::MAX - 1, 0), (u64::MAX, 0)] {

@@ -13,7 +13,7 @@ use ordain_core::{
     SequencerSettings, StateUpdate, TurnResult,
 };
 
-const MINUTE: u64 = 60_000;
+const MINUTE_MS: u64 = 60_000;
 /// The time of the store's clock at the sequencer's time 0, in milliseconds.
 const STORE_EPOCH: u64 = 1_700_000_000_000;
 /// The number of newest ids that never expire: the default prefetch of a file, and the maximum number of events since
@@ -158,9 +158,9 @@ fn effect_without_messages() -> HandlerOutcome {
 }
 
 #[test]
-fn old_id_is_forgotten_unless_a_crash_can_bring_it_again() -> Result<()> {
+fn old_id_is_forgotten_unless_a_crash_can_repeat_its_event() -> Result<()> {
     let mut rig = Rig::new()?;
-    let at = |minutes: u64| (minutes * MINUTE, STORE_EPOCH + minutes * MINUTE);
+    let at = |minutes: u64| (minutes * MINUTE_MS, STORE_EPOCH + minutes * MINUTE_MS);
     let (now, time) = at(0);
     assert_eq!(rig.deliver(now, time, 1..=10), 10);
     let (now, time) = at(20);
@@ -182,16 +182,16 @@ fn ids_expire_while_no_process_runs() -> Result<()> {
     let mut rig = Rig::new()?;
     assert_eq!(rig.deliver(0, STORE_EPOCH, 1..=10), 10);
     rig.restart();
-    assert_eq!(rig.deliver(0, STORE_EPOCH + 30 * MINUTE, 1..=FLOOR + 10), FLOOR);
+    assert_eq!(rig.deliver(0, STORE_EPOCH + 30 * MINUTE_MS, 1..=FLOOR + 10), FLOOR);
     rig.restart();
-    assert_eq!(rig.deliver(0, STORE_EPOCH + 59 * MINUTE, 1..=FLOOR + 10), 0);
+    assert_eq!(rig.deliver(0, STORE_EPOCH + 59 * MINUTE_MS, 1..=FLOOR + 10), 0);
     rig.restart();
     assert_eq!(
-        rig.deliver(0, STORE_EPOCH + 75 * MINUTE, [1]),
+        rig.deliver(0, STORE_EPOCH + 75 * MINUTE_MS, [1]),
         1,
         "the first event after the restart"
     );
-    assert_eq!(rig.deliver(0, STORE_EPOCH + 75 * MINUTE, 11..=FLOOR + 10), 0);
+    assert_eq!(rig.deliver(0, STORE_EPOCH + 75 * MINUTE_MS, 11..=FLOOR + 10), 0);
     Ok(())
 }
 
@@ -200,7 +200,7 @@ fn age_of_an_id_starts_with_its_commit() -> Result<()> {
     let mut rig = Rig::new()?;
     rig.settings.id_floor = 2;
     rig.restart();
-    let at = |minutes: u64| (minutes * MINUTE, STORE_EPOCH + minutes * MINUTE);
+    let at = |minutes: u64| (minutes * MINUTE_MS, STORE_EPOCH + minutes * MINUTE_MS);
     let (now, time) = at(0);
     let (later, later_time) = at(100);
     assert_eq!(rig.deliver(now, time, 1..=10), 10);

@@ -12,7 +12,7 @@ use ordain_tests::workers::{Workers, assert_failure, settings, turn};
 const MIB: u32 = 1 << 20;
 
 /// The environment variable that marks a child process that runs only one test.
-const ALONE: &str = "ORDAIN_TEST_ALONE";
+const CHILD_VARIABLE: &str = "ORDAIN_TEST_ALONE";
 
 #[test]
 fn state_has_a_limit() -> Result<()> {
@@ -81,7 +81,8 @@ fn memory_has_a_limit() -> Result<()> {
         let failure = workers.failure(format!(r#"{{"do":"allocate","mib":{mib}}}"#));
         assert_failure(&failure, Limit, &["`plugins.memory` allows 64 MiB"]);
     }
-    // The handler keeps the memory of each event, so the memory exceeds the limit after several events.
+    // The handler allocates memory for each event and never frees it, so the memory exceeds the limit after several
+    // events.
     let hoard = workers.run(turn("key", &[r#"{"do":"hoard","mib":20}"#; 4]));
     assert!(hoard.outcomes.len() < 4);
     assert_failure(&hoard.failure.expect("it fails"), Limit, &["`plugins.memory` allows 64 MiB"]);
@@ -152,7 +153,7 @@ fn log_has_a_limit() -> Result<()> {
 }
 
 #[test]
-fn trap_is_reported_with_its_place() -> Result<()> {
+fn trap_is_reported_with_its_location() -> Result<()> {
     let workers = Workers::faulty()?;
     assert_failure(&workers.failure(r#"{"do":"trap"}"#), Trap, &["unreachable", "in `"]);
     assert_failure(&workers.failure(r#"{"do":"recurse"}"#), Trap, &["call stack exhausted"]);
@@ -195,7 +196,7 @@ fn handler_may_reject_or_retry_an_event() -> Result<()> {
 
 #[test]
 fn overlapping_elements_are_not_copied() -> Result<()> {
-    if std::env::var_os(ALONE).is_none() {
+    if std::env::var_os(CHILD_VARIABLE).is_none() {
         return run_alone("plugins::limits::overlapping_elements_are_not_copied");
     }
     let messages = |count: u32| Pairs::new().list(outcome::MESSAGES, 1024, count);
@@ -263,7 +264,7 @@ fn strings_in_utf16_are_accepted() -> Result<()> {
 /// Runs a test alone in a child process, because other tests in the same process would change its memory usage.
 fn run_alone(test: &str) -> Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
-    let output = command.args(["--exact", test]).env(ALONE, "1").output()?;
+    let output = command.args(["--exact", test]).env(CHILD_VARIABLE, "1").output()?;
     let stdout = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success() && stdout.contains("1 passed"), "{test}: {stdout}");
     Ok(())

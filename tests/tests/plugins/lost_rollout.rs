@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use ordain_servers::{Redis, wait_until};
 use ordain_tests::host::Home;
 use ordain_tests::http;
-use ordain_tests::plugins::noted;
+use ordain_tests::plugins::plugin_with_note;
 use ordain_tests::service::Service;
 use serde_json::Value;
 
@@ -27,7 +27,10 @@ fn home(redis: &Redis, version: &str) -> Result<Home> {
 }
 
 fn add(home: &Home, version: &str) -> Result<()> {
-    Ok(fs::write(home.path(&format!("plugins/tally@{version}.wasm")), noted("tally", version)?)?)
+    Ok(fs::write(
+        home.path(&format!("plugins/tally@{version}.wasm")),
+        plugin_with_note("tally", version)?,
+    )?)
 }
 
 /// Returns the report of a host about its stream.

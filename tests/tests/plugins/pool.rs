@@ -160,7 +160,7 @@ fn paused_queue_starts_nothing_and_blocks_no_other() -> Result<()> {
 }
 
 #[test]
-fn untaken_results_pause_their_queue() -> Result<()> {
+fn pending_results_pause_their_queue() -> Result<()> {
     let workers = Workers::faulty()?;
     let (send, results) = channel();
     let done = Box::new(move |done: TurnResults| {

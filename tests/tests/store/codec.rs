@@ -37,7 +37,7 @@ fn status() -> impl Strategy<Value = KeyStatus> {
 }
 
 prop_compose! {
-    fn trouble()(cause in cause(), error in ".{0,40}", since in any::<u64>()) -> Box<FailureInfo> {
+    fn failure_info()(cause in cause(), error in ".{0,40}", since in any::<u64>()) -> Box<FailureInfo> {
         Box::new(FailureInfo { cause, error, since, version: None })
     }
 }
@@ -69,13 +69,13 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn job()(
+    fn key_record()(
         (next, incarnation, partition, takeovers, ids_from) in any::<(u64, u64, u32, u32, u64)>(),
         (attempts, rounds, park_count) in any::<(u32, u32, u32)>(),
         (count, first, last) in (any::<u64>(), 0..SEQUENCE_END, 0..SEQUENCE_END),
         status in status(),
         version in option::of((".{0,20}", 1..Rollout::NUMBER_END, any::<[u8; 32]>())),
-        failure in option::of(trouble()),
+        failure in option::of(failure_info()),
         digests in vec(any::<u32>(), 0..70),
         holes in vec(any::<(u64, u64)>(), 0..5),
         gaps in vec(gap(), 0..4),
@@ -219,7 +219,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn given()(
+    fn assigned_chunk()(
         position in position(),
         messages in vec(any::<(u64, u64)>(), 0..20),
     ) -> AssignedChunk {
@@ -244,24 +244,24 @@ fn retained() -> impl Strategy<Value = (Event, Option<u64>)> {
 }
 
 /// Encodes an event as the store keeps it for replay: its expiry time, and then the event.
-fn kept(event: &Event, sequence: Option<u64>) -> Vec<u8> {
+fn retained_record(event: &Event, sequence: Option<u64>) -> Vec<u8> {
     [&7_u64.to_le_bytes()[..], &encode_retained(event, sequence)].concat()
 }
 
 /// Generates a record of any kind.
 fn records() -> impl Strategy<Value = Vec<u8>> {
-    let chains = (origin(), vec(given(), 0..4), retained());
-    (0..8, job(), letter(), fence(), vec(emitted(), 0..4), chains).prop_map(
-        |(kind, job, letter, fence, messages, (origin, given, (event, sequence)))| {
+    let chains = (origin(), vec(assigned_chunk(), 0..4), retained());
+    (0..8, key_record(), letter(), fence(), vec(emitted(), 0..4), chains).prop_map(
+        |(kind, record, letter, fence, messages, (origin, assigned, (event, sequence)))| {
             let mut out = Vec::new();
             match kind {
-                0 => encode_key_record(&job, 1, &mut out),
+                0 => encode_key_record(&record, 1, &mut out),
                 1 => encode_letter(&letter, 1, &mut out),
                 2 => encode_fence(&fence, &mut out),
                 3 => encode_accepted_id(&AcceptedId { sequence: 1, id: 2, content: 3 }, &mut out),
                 4 => out = origin.encode(),
-                5 => out = encode_assigned(&given),
-                6 => out = kept(&event, sequence),
+                5 => out = encode_assigned(&assigned),
+                6 => out = retained_record(&event, sequence),
                 _ => {
                     encode_outbox_write("key", 1, &messages, &mut out);
                     encode_outbox_letters([letter].iter(), 1, &mut out);
@@ -274,10 +274,10 @@ fn records() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn jobs_round_trip(job in job(), now in 1..u64::MAX, partition in any::<u32>()) {
+    fn key_records_round_trip(record in key_record(), now in 1..u64::MAX, partition in any::<u32>()) {
         let mut bytes = Vec::new();
-        encode_key_record(&job, now, &mut bytes);
-        let mut expected = job;
+        encode_key_record(&record, now, &mut bytes);
+        let mut expected = record;
         expected.fill_times(now);
         let before = bytes.clone();
         let view = KeyRecordView::parse(&before).expect("a key record");
@@ -340,28 +340,28 @@ proptest! {
     }
 
     #[test]
-    fn taken_ids_round_trip((sequence, id, content) in any::<(u64, u64, u32)>()) {
-        let taken = AcceptedId { sequence, id, content };
+    fn accepted_ids_round_trip((sequence, id, content) in any::<(u64, u64, u32)>()) {
+        let accepted = AcceptedId { sequence, id, content };
         let mut bytes = Vec::new();
-        encode_accepted_id(&taken, &mut bytes);
-        prop_assert_eq!(decode_accepted_id(sequence, &bytes), Ok(taken));
+        encode_accepted_id(&accepted, &mut bytes);
+        prop_assert_eq!(decode_accepted_id(sequence, &bytes), Ok(accepted));
     }
 
     #[test]
     fn counts_and_origins_round_trip(
         (next, end) in any::<(u64, u64)>(),
         origin in origin(),
-        given in vec(given(), 0..5),
+        assigned in vec(assigned_chunk(), 0..5),
     ) {
         let count = KeyCounter { next, end };
         prop_assert_eq!(KeyCounter::decode(&count.encode()), Ok(count));
         prop_assert_eq!(OriginRecord::decode(&origin.encode()), Ok(origin));
-        prop_assert_eq!(decode_assigned(&encode_assigned(&given)), Ok(given));
+        prop_assert_eq!(decode_assigned(&encode_assigned(&assigned)), Ok(assigned));
     }
 
     #[test]
     fn retained_messages_round_trip((event, sequence) in retained()) {
-        let found = decode_retained(&kept(&event, sequence).into()).expect("a valid message");
+        let found = decode_retained(&retained_record(&event, sequence).into()).expect("a valid message");
         prop_assert_eq!((found.key(), found.id(), found.data()), (event.key(), event.id(), event.data()));
         prop_assert_eq!((found.sequence(), found.content()), (sequence, event.content()));
     }

@@ -17,7 +17,7 @@ use ordain_store::{
 use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::Owner;
 
-use super::own::Own;
+use super::dedicated::DedicatedStore;
 use super::support::options;
 
 /// The number of events in the request. Writing them takes many calls.
@@ -66,9 +66,9 @@ async fn ids(store: &RedisStore, partition: &Partition, shard: u32) -> Vec<u32> 
 /// the lost events are written again, because a stream without sequences executes its events in the order of the queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_of_many_calls_keeps_its_order_over_a_loss() {
-    let own = Own::start().await;
-    let shard = shard_of("a", own.store.shards());
-    let store = Arc::new(RedisStore::open(own.options.clone()).await.expect("the store"));
+    let dedicated = DedicatedStore::start().await;
+    let shard = shard_of("a", dedicated.store.shards());
+    let store = Arc::new(RedisStore::open(dedicated.options.clone()).await.expect("the store"));
     let assigner = assigner(&store, None);
     let event = |number: usize| {
         let id = number.to_string();
@@ -76,10 +76,10 @@ async fn request_of_many_calls_keeps_its_order_over_a_loss() {
         assigner.item(&Arc::new(Event::new(&parts)))
     };
     let items: Vec<_> = (0..EVENTS).map(event).collect();
-    let log = own.name(shard, "log:stream/s");
+    let log = dedicated.name(shard, "log:stream/s");
     let until = |events: usize| {
         wait_until("waiting events", || {
-            let waiting = own.command(&["HGET", &log, "w"]);
+            let waiting = dedicated.command(&["HGET", &log, "w"]);
             Ok(waiting.text().is_some_and(|text| text.parse().unwrap_or(0) >= events))
         })
         .expect("waiting events");
@@ -87,9 +87,9 @@ async fn request_of_many_calls_keeps_its_order_over_a_loss() {
     let writing = tokio::spawn(async move { (assigner.assign(&items).await, items.len()) });
     tokio::task::block_in_place(|| {
         until(EVENTS / 10);
-        let snapshot = own.server.snapshot().expect("a snapshot");
+        let snapshot = dedicated.server.snapshot().expect("a snapshot");
         until(EVENTS / 3);
-        own.server.go_back(&snapshot).expect("an earlier time");
+        dedicated.server.go_back(&snapshot).expect("an earlier time");
     });
     let (result, events) = writing.await.expect("a result");
     assert!(result.error.is_none(), "{:?}", result.error);
@@ -179,7 +179,7 @@ impl SplitWriter {
         });
         meanwhile().await;
         assert!(!writing.is_finished(), "the call ended before the split");
-        tokio::task::block_in_place(|| self.group.reunite()).expect("the end of the split");
+        tokio::task::block_in_place(|| self.group.heal_split()).expect("the end of the split");
         let result = writing.await.expect("a result");
         assert!(result.error.is_none(), "{:?}", result.error);
         assert!(result.rewritten > 0, "the call wrote nothing again");
@@ -296,4 +296,67 @@ async fn call_during_a_takeover_in_a_cluster_loses_no_part() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_with_numbers_during_a_takeover_in_a_cluster_loses_no_part() {
     take_over_during_call(Some(NumberingSettings::default())).await;
+}
+
+/// A call has one event for each of two shards. The slot of the first shard is moving to another node, which already has
+/// all data of the slot: the master redirects each call by the error `ASK`. The queue of the second shard is full, so
+/// the call waits. Meanwhile the other node restarts and loses the event of the first shard. When the call ends without
+/// an error, the other node must have the event again, although it was not the master of the slot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn call_during_a_migration_loses_no_part() {
+    let cluster = Cluster::start(3).expect("a Cluster");
+    let store = Arc::new(RedisStore::open(options(&cluster.urls()[0])).await.expect("the store"));
+    let moving_shard = 0;
+    let full_shard = 1;
+    let key = |shard| {
+        let mut names = (0..).map(|number| format!("key-{number}"));
+        names.find(|key| shard_of(key, store.shards()) == shard).expect("a key of the shard")
+    };
+    let limited = || {
+        let mut assigner = assigner(&store, None);
+        assigner.policy.rules.queue_limit = Some(2);
+        assigner
+    };
+    let item = |assigner: &EventAssigner, shard: u32, id: u32| {
+        let parts = EventParts { key: &key(shard), id: &id.to_string(), ..EventParts::default() };
+        assigner.item(&Arc::new(Event::new(&parts)))
+    };
+    let owner = Owner::claim(&*store, "s", 0).await;
+    let filler = limited();
+    let fill = [
+        item(&filler, moving_shard, 1),
+        item(&filler, full_shard, 1),
+        item(&filler, full_shard, 2),
+    ];
+    assert!(filler.assign(&fill).await.error.is_none());
+    let slot = cluster.slot(&format!("{{{moving_shard}}}")).expect("a slot");
+    let other = cluster.owner(cluster.slot(&format!("{{{full_shard}}}")).expect("a slot"));
+    let from = cluster.owner(slot).expect("an owner");
+    // The node with the second shard must not restart.
+    let to = (0..3).find(|node| *node != from && *node != *other.as_ref().expect("an owner"));
+    let migration = cluster.migrate(slot, to.expect("a third node")).expect("a migration");
+    while migration.move_keys(100).expect("moved keys") > 0 {}
+    let snapshot = migration.to().snapshot().expect("a snapshot");
+    let assigner = limited();
+    let items = [item(&assigner, moving_shard, 3), item(&assigner, full_shard, 3)];
+    let writing = tokio::spawn(async move { assigner.assign(&items).await });
+    while ids(&store, &partition(), moving_shard).await != [1, 3] {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(!writing.is_finished(), "the call ended before the restart");
+    let before = store.shard_disconnects(moving_shard);
+    tokio::task::block_in_place(|| migration.to().go_back(&snapshot)).expect("an earlier time");
+    assert_eq!(ids(&store, &partition(), moving_shard).await, [1]);
+    assert!(store.shard_disconnects(moving_shard) > before);
+    let start = QueuePosition::default();
+    let page =
+        store.read_queue(&owner.partition, full_shard, start, 10, 1 << 20).await.expect("a page");
+    let (last, _) = page.entries.last().expect("the events of the second shard");
+    let removed = store.dequeue(&owner.partition, owner.claim, full_shard, 0, *last).await;
+    assert_eq!(removed.expect("an answer"), DequeueResult::Done);
+    let result = writing.await.expect("a result");
+    assert!(result.error.is_none(), "{:?}", result.error);
+    migration.finish().expect("an end");
+    assert_eq!(ids(&store, &partition(), moving_shard).await, [1, 3]);
+    assert_eq!(ids(&store, &partition(), full_shard).await, [3]);
 }

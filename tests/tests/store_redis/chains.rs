@@ -11,7 +11,7 @@ use ordain_store::{
 };
 
 use super::damaged::garbage;
-use super::own::Own;
+use super::dedicated::DedicatedStore;
 
 /// Creates a request that assigns one message of the commit `commit` to a stream.
 fn assign(commit: u64, done: u64) -> Arc<AssignRequest> {
@@ -45,40 +45,40 @@ fn assign(commit: u64, done: u64) -> Arc<AssignRequest> {
 
 #[tokio::test]
 async fn assigned_numbers_are_removed_with_outbox() {
-    let own = Own::start().await;
-    let log = own.name(0, "log:stream/next");
+    let dedicated = DedicatedStore::start().await;
+    let log = dedicated.name(0, "log:stream/next");
     let blocks = || {
-        let fields = own.command(&["HKEYS", &log]);
+        let fields = dedicated.command(&["HKEYS", &log]);
         let fields = fields.parts().iter().filter_map(|field| field.text().map(str::to_owned));
         fields.filter(|field| field.starts_with('p')).count()
     };
     // No message counts as published yet.
     for commit in 1..=40 {
-        own.store.assign(assign(commit, 0)).await.expect("an answer");
+        dedicated.store.assign(assign(commit, 0)).await.expect("an answer");
     }
     assert_eq!(blocks(), 40);
     for commit in 41..=90 {
-        own.store.assign(assign(commit, commit - 1)).await.expect("an answer");
+        dedicated.store.assign(assign(commit, commit - 1)).await.expect("an answer");
     }
     assert!(blocks() <= 8, "{}", blocks());
 }
 
 #[tokio::test]
 async fn damaged_records_are_named() {
-    let own = Own::start().await;
-    let store = &own.store;
-    let log = own.name(0, "log:stream/next");
+    let dedicated = DedicatedStore::start().await;
+    let store = &dedicated.store;
+    let log = dedicated.name(0, "log:stream/next");
     store.assign(assign(1, 0)).await.expect("an answer");
     store.assign(assign(2, 0)).await.expect("an answer");
     let right = ["ca", "o0:0:first", "p1:0:0:first", "p2:0:0:first", "q0"]
-        .map(|field| (field, own.bytes_of_field(&log, field.as_bytes())));
+        .map(|field| (field, dedicated.bytes_of_field(&log, field.as_bytes())));
     for (field, bytes) in &right {
         for bytes in garbage(bytes) {
             for (field, right) in &right {
-                own.put_field(&log, field.as_bytes(), right);
+                dedicated.put_field(&log, field.as_bytes(), right);
             }
-            own.put_field(&log, field.as_bytes(), &bytes);
-            let before = own.digest();
+            dedicated.put_field(&log, field.as_bytes(), &bytes);
+            let before = dedicated.digest();
             // The request repeats the first commit, so the store must also read blocks.
             let found = store.assign(assign(1, 0)).await;
             match found {
@@ -88,14 +88,14 @@ async fn damaged_records_are_named() {
                     // not exist.
                     let place = format!(" of {log} is no ");
                     assert!(words.contains("field ") && words.contains(&place), "{field}: {words}");
-                    assert_eq!(own.digest(), before, "{field}: {bytes:?}");
+                    assert_eq!(dedicated.digest(), before, "{field}: {bytes:?}");
                 }
                 other => panic!("{field}: {bytes:?}: {other:?}"),
             }
         }
     }
     for (field, right) in &right {
-        own.put_field(&log, field.as_bytes(), right);
+        dedicated.put_field(&log, field.as_bytes(), right);
     }
     let found = store.assign(assign(2, 0)).await.expect("an answer");
     let AssignReply::Groups(replies, _) = found else { panic!("{found:?}") };

@@ -6,7 +6,7 @@ use ordain_tests::conformance::{Owner, claim};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::own::{Own, numbers, step};
+use super::dedicated::{DedicatedStore, numbers, step};
 
 /// The size of the shortest valid key record, in bytes.
 const SHORTEST: usize = 74;
@@ -38,29 +38,29 @@ pub(super) fn garbage(right: &[u8]) -> Vec<Vec<u8>> {
 
 #[tokio::test]
 async fn damaged_record_is_reported() {
-    let own = Own::start().await;
-    let store = &own.store;
+    let dedicated = DedicatedStore::start().await;
+    let store = &dedicated.store;
     let mut owner = Owner::claim(store, "s", 0).await;
     let keys = owner.keys(2);
-    let jobs = own.name(owner.shard(&keys[0]), "data:s");
+    let jobs = dedicated.name(owner.shard(&keys[0]), "data:s");
     let mut write = step(&keys[0], 1);
     write.record.digests.push(17, 4);
     write.due_in = Some(1_000_000);
     owner.write(store, write).await;
     owner.write(store, step(&keys[1], 1)).await;
     let value = format!("redis.call('HGET', name, 'j{}')", keys[0]);
-    let right = own.bytes(&value, &jobs);
+    let right = dedicated.bytes(&value, &jobs);
     let put = format!("redis.call('HSET', name, 'j{}', bytes)", keys[0]);
     for (at, bytes) in (2..).zip(garbage(&right)) {
-        own.lua(&put, &jobs, &bytes);
+        dedicated.lua(&put, &jobs, &bytes);
         let is_cut = right.starts_with(&bytes);
         let loaded = store.load(&owner.partition, &keys, usize::MAX).await.expect("a load");
         assert_eq!(loaded.len(), 2, "{bytes:?}");
         assert!(loaded[1].is_ok(), "{bytes:?}");
         assert!(!is_cut || loaded[0].is_err(), "{bytes:?}: {:?}", loaded[0]);
         let row = store.key("s", &keys[0]).await.expect("a read");
-        let said = row.map(|(row, _)| row.record.is_err());
-        assert_eq!(said.unwrap_or(false), loaded[0].is_err(), "{bytes:?}");
+        let is_error = row.map(|(row, _)| row.record.is_err());
+        assert_eq!(is_error.unwrap_or(false), loaded[0].is_err(), "{bytes:?}");
         let filter = KeyFilter { limit: 10, ..KeyFilter::default() };
         let rows = store.keys("s", &filter).await.expect("keys").rows;
         // A record whose damaged bytes make it look expired is absent for its owner, but is still listed.
@@ -85,27 +85,27 @@ async fn damaged_record_is_reported() {
 
 #[tokio::test]
 async fn damaged_fence_is_reported() {
-    let own = Own::start().await;
-    let store = &own.store;
+    let dedicated = DedicatedStore::start().await;
+    let store = &dedicated.store;
     let mut owner = Owner::claim(store, "s", 0).await;
     let shard = owner.shard("a");
-    let name = own.name(shard, "data:s");
+    let name = dedicated.name(shard, "data:s");
     owner.write(store, step("a", 1)).await;
-    let right = own.bytes("redis.call('HGET', name, 'f0')", &name);
+    let right = dedicated.bytes("redis.call('HGET', name, 'f0')", &name);
     let batch = owner.batch(vec![step("a", 2)]);
     for length in 0..right.len() {
-        own.lua("redis.call('HSET', name, 'f0', bytes)", &name, &right[..length]);
+        dedicated.lua("redis.call('HSET', name, 'f0', bytes)", &name, &right[..length]);
         let claimed = claim(store, &owner.partition).await;
         let Err(StoreError::Corrupt(words)) = claimed else { panic!("{length}: {claimed:?}") };
         assert!(words.contains(&name), "{length}: {words}");
         if length < 33 {
-            let before = own.digest();
+            let before = dedicated.digest();
             assert_eq!(owner.send(store, &batch).await, CommitReply::Unknown, "{length}");
-            assert_eq!(own.digest(), before, "{length}");
+            assert_eq!(dedicated.digest(), before, "{length}");
         }
     }
     for bytes in garbage(&right) {
-        own.lua("redis.call('HSET', name, 'f0', bytes)", &name, &bytes);
+        dedicated.lua("redis.call('HSET', name, 'f0', bytes)", &name, &bytes);
         // Some of the damaged bytes happen to be a valid fence. The store must report all others as damaged.
         let reply = owner.send(store, &batch).await;
         match claim(store, &owner.partition).await {
@@ -117,8 +117,8 @@ async fn damaged_fence_is_reported() {
             Err(error) => panic!("{bytes:?}: {error}"),
         }
     }
-    own.lua("redis.call('HSET', name, 'f0', bytes)", &name, &right);
-    own.command(&["HDEL", &name, "ja", "o0:1"]);
+    dedicated.lua("redis.call('HSET', name, 'f0', bytes)", &name, &right);
+    dedicated.command(&["HDEL", &name, "ja", "o0:1"]);
     let batch = Batch { writes: vec![step("a", 1)], ..(*batch).clone() };
     let reply = owner.send(store, &batch.into()).await;
     assert!(matches!(reply, CommitReply::Applied(_)), "{reply:?}");

@@ -9,7 +9,7 @@ use ordain_store::RedisOptions;
 use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::Owner;
 
-use super::own::{next_of, step, until_answered};
+use super::dedicated::{next_of, step, until_answered};
 use super::rights::{RIGHTS, UNDER_SENTINEL, WITH_REPLICAS, denied, rules};
 use super::support::options;
 use super::work::Work;
@@ -53,7 +53,7 @@ async fn replicated_commits_survive_failover() {
 /// In a planned failover, the old master becomes a replica. The old master still replies, but refuses writes. The store
 /// must switch to the new master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn demoted_master_is_left() {
+async fn store_switches_from_a_demoted_master() {
     let group = Sentinel::start().expect("a group");
     let store = open(&group, 1).await;
     let work = Work::start(&store).await;
@@ -116,7 +116,7 @@ async fn lost_tail_is_detected() {
 
 /// The Sentinel replaces a master that does not reply. The store must send the pending requests to the new master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silent_master_is_left() {
+async fn store_switches_from_a_silent_master() {
     let group = Sentinel::behind_proxies(&ordain_servers::Options::new()).expect("a group");
     let [first, second] = group.proxies() else { panic!("the group does not have two proxies") };
     let store = open(&group, 0).await;

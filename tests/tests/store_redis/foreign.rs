@@ -7,7 +7,7 @@ use ordain_core::{AcceptedId, Batch, CommitReply, KeyWrite, StateUpdate};
 use ordain_store::{DueIndex, LetterListing, RecordStore, SpillArea, StoreError};
 use ordain_tests::conformance::{Owner, event};
 
-use super::own::{Own, letter, next_of, numbers, step, until_applied};
+use super::dedicated::{DedicatedStore, letter, next_of, numbers, step, until_applied};
 
 /// Returns a write that changes all kinds of data in a shard.
 fn everything(key: &str, sequence: u64) -> KeyWrite {
@@ -25,25 +25,25 @@ fn everything(key: &str, sequence: u64) -> KeyWrite {
 
 #[tokio::test]
 async fn foreign_value_stops_shard_until_removed() {
-    let own = Own::start().await;
-    let store = &own.store;
+    let dedicated = DedicatedStore::start().await;
+    let store = &dedicated.store;
     let mut owner = Owner::claim(store, "s", 0).await;
     let keys = owner.keys(2);
     let shard = owner.shard(&keys[0]);
     let names =
         ["data:s", "due:0:s", "expiry:s", "letters:s", "letters-age:s", "spilled:s", "ids:s"];
-    let names = names.map(|rest| own.name(shard, rest));
+    let names = names.map(|rest| dedicated.name(shard, rest));
     let mut sequence = 0;
     // In the first round, the store has no values yet. In all later rounds, the foreign value replaces a value of the
     // store.
     for name in names[1..].iter().chain(&names) {
         sequence += 1;
-        let is_there = own.command(&["EXISTS", name]).int() == Some(1);
+        let is_there = dedicated.command(&["EXISTS", name]).int() == Some(1);
         assert_eq!(is_there, sequence > 1, "{name}");
         if is_there {
-            own.command(&["RENAME", name, "aside"]);
+            dedicated.command(&["RENAME", name, "aside"]);
         }
-        own.command(&["SADD", name, "foreign"]);
+        dedicated.command(&["SADD", name, "foreign"]);
         let writes = keys.iter().map(|key| everything(key, sequence)).collect();
         let batch = Batch {
             letters: vec![letter("", sequence, 0)],
@@ -55,7 +55,7 @@ async fn foreign_value_stops_shard_until_removed() {
         // If only the cleanup after the commit finds the foreign value, the commit itself is already made.
         let is_made = owner.send(store, &batch).await != CommitReply::Unknown;
         assert_eq!(
-            own.command(&["TYPE", name]).text(),
+            dedicated.command(&["TYPE", name]).text(),
             Some("set"),
             "the store must not change the value"
         );
@@ -66,9 +66,9 @@ async fn foreign_value_stops_shard_until_removed() {
             assert_eq!(last.unwrap_or(0), sequence - 1, "{name}");
         }
 
-        own.command(&["DEL", name]);
+        dedicated.command(&["DEL", name]);
         if is_there {
-            own.command(&["RENAME", "aside", name]);
+            dedicated.command(&["RENAME", "aside", name]);
         }
         let applied = until_applied(store, &owner, &batch).await;
         assert_eq!(applied.refused, [], "{name}");
@@ -86,18 +86,18 @@ async fn foreign_value_stops_shard_until_removed() {
 /// reply to the commit.
 #[tokio::test]
 async fn foreign_value_in_cleanup_loses_no_reply() {
-    let own = Own::start().await;
-    let store = &own.store;
+    let dedicated = DedicatedStore::start().await;
+    let store = &dedicated.store;
     let mut owner = Owner::claim(store, "s", 0).await;
     let shard = owner.shard("a");
     for (sequence, kind) in (1..).zip(["expiry", "letters-age"]) {
-        let name = own.name(shard, &format!("{kind}:s"));
-        own.command(&["SET", &name, "foreign"]);
+        let name = dedicated.name(shard, &format!("{kind}:s"));
+        dedicated.command(&["SET", &name, "foreign"]);
         let batch = owner.batch(vec![step("a", sequence)]);
         assert_eq!(owner.send(store, &batch).await, CommitReply::Unknown);
         let CommitReply::Applied(applied) = owner.send(store, &batch).await else { panic!() };
         assert_eq!(applied.refused, []);
-        own.command(&["DEL", &name]);
+        dedicated.command(&["DEL", &name]);
     }
     assert_eq!(numbers(store, &owner, "a").await, [1, 2]);
 }
@@ -105,15 +105,15 @@ async fn foreign_value_in_cleanup_loses_no_reply() {
 /// Each read must name the Redis key whose value it cannot use.
 #[tokio::test]
 async fn foreign_value_is_named() {
-    let own = Own::start().await;
-    let store = &own.store;
+    let dedicated = DedicatedStore::start().await;
+    let store = &dedicated.store;
     let mut owner = Owner::claim(store, "s", 0).await;
     owner.write(store, everything("a", 1)).await;
     let shard = owner.shard("a");
     for kind in ["data:s", "due:0:s", "spilled:s", "ids:s", "letters:s"] {
-        let name = own.name(shard, kind);
-        own.command(&["RENAME", &name, "aside"]);
-        own.command(&["SADD", &name, "foreign"]);
+        let name = dedicated.name(shard, kind);
+        dedicated.command(&["RENAME", &name, "aside"]);
+        dedicated.command(&["SADD", &name, "foreign"]);
         let keys = ["a".into()];
         let read = match kind {
             "due:0:s" => store.due(&owner.partition, None, 10, true).await.map(drop),
@@ -125,8 +125,8 @@ async fn foreign_value_is_named() {
         };
         let Err(StoreError::Corrupt(words)) = read else { panic!("{kind}: {read:?}") };
         assert!(words.contains(&name) && words.contains("is a set"), "{words}");
-        own.command(&["DEL", &name]);
-        own.command(&["RENAME", "aside", &name]);
+        dedicated.command(&["DEL", &name]);
+        dedicated.command(&["RENAME", "aside", &name]);
     }
 }
 
@@ -134,13 +134,13 @@ async fn foreign_value_is_named() {
 /// foreign value there must not matter.
 #[tokio::test]
 async fn foreign_value_of_previous_partition_is_ignored() {
-    let own = Own::start().await;
-    let store = &own.store;
+    let dedicated = DedicatedStore::start().await;
+    let store = &dedicated.store;
     let mut old = Owner::claim(store, "s", 0).await;
     old.write(store, everything("a", 1)).await;
-    let name = own.name(old.shard("a"), "due:0:s");
-    own.command(&["DEL", &name]);
-    own.command(&["SET", &name, "foreign"]);
+    let name = dedicated.name(old.shard("a"), "due:0:s");
+    dedicated.command(&["DEL", &name]);
+    dedicated.command(&["SET", &name, "foreign"]);
     let mut new = Owner::claim(store, "s", 1).await;
     let job = new.load(store, "a").await.expect("a key record").record;
     assert_eq!((job.partition, job.takeovers), (1, 1));
@@ -148,5 +148,5 @@ async fn foreign_value_of_previous_partition_is_ignored() {
     write.record.partition = 1;
     write.record.takeovers = 1;
     new.write(store, write).await;
-    assert_eq!(own.command(&["TYPE", &name]).text(), Some("string"));
+    assert_eq!(dedicated.command(&["TYPE", &name]).text(), Some("string"));
 }

@@ -9,21 +9,21 @@ use ordain_store::{
 use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{Owner, event, lease};
 
-use super::own::{Own, next_of, numbers, step, until_applied};
+use super::dedicated::{DedicatedStore, next_of, numbers, step, until_applied};
 
-fn limit(own: &Own, bytes: u64) {
-    own.command(&["CONFIG", "SET", "maxmemory", &bytes.to_string()]);
+fn limit(dedicated: &DedicatedStore, bytes: u64) {
+    dedicated.command(&["CONFIG", "SET", "maxmemory", &bytes.to_string()]);
 }
 
 /// Returns whether a request still has no answer after 200 ms, because the store retries it.
-async fn waits(asked: impl Future) -> bool {
+async fn is_unanswered(asked: impl Future) -> bool {
     tokio::time::timeout(Duration::from_millis(200), asked).await.is_err()
 }
 
 #[tokio::test]
 async fn full_server_writes_no_part_of_commit_and_serves_reads() {
-    let own = Own::start().await;
-    let store = &own.store;
+    let dedicated = DedicatedStore::start().await;
+    let store = &dedicated.store;
     let mut owner = Owner::claim(store, "s", 0).await;
     let keys = owner.keys(3);
     let mut write = step(&keys[0], 1);
@@ -33,16 +33,16 @@ async fn full_server_writes_no_part_of_commit_and_serves_reads() {
     owner.write(store, step(&keys[0], 2)).await;
 
     let epoch = lease(store, &owner.partition).await.expect("a lease");
-    limit(&own, 1);
-    let before = own.digest();
+    limit(&dedicated, 1);
+    let before = dedicated.digest();
     let batch = owner.batch(vec![step(&keys[0], 3), step(&keys[1], 1), step(&keys[2], 1)]);
     for _ in 0..3 {
         assert_eq!(owner.send(store, &batch).await, CommitReply::Unknown);
     }
     let mark = [Mark { name: "m".to_owned(), value: "1".into() }];
-    assert!(waits(store.put_marks(&mark)).await);
-    assert!(waits(store.claim(&owner.partition, epoch)).await);
-    assert_eq!(own.digest(), before);
+    assert!(is_unanswered(store.put_marks(&mark)).await);
+    assert!(is_unanswered(store.claim(&owner.partition, epoch)).await);
+    assert_eq!(dedicated.digest(), before);
 
     assert_eq!(owner.load(store, &keys[0]).await.expect("a key record").record.next, 3);
     assert_eq!(owner.load(store, &keys[1]).await, None);
@@ -60,7 +60,7 @@ async fn full_server_writes_no_part_of_commit_and_serves_reads() {
         .expect("a removal without new memory");
     assert_eq!(numbers(store, &owner, &keys[0]).await, [2]);
 
-    limit(&own, 0);
+    limit(&dedicated, 0);
     let applied = until_applied(store, &owner, &batch).await;
     assert_eq!(applied.refused, []);
     assert_eq!(owner.send(store, &batch).await, CommitReply::Applied(applied));
@@ -72,13 +72,13 @@ async fn full_server_writes_no_part_of_commit_and_serves_reads() {
 /// The server reaches its memory limit while values grow. Each commit must then be complete or absent.
 #[tokio::test]
 async fn commit_that_reaches_memory_limit_is_whole() {
-    let own = Own::start().await;
-    let store = &own.store;
+    let dedicated = DedicatedStore::start().await;
+    let store = &dedicated.store;
     let mut owner = Owner::claim(store, "s", 0).await;
     let keys = owner.keys(4);
-    let info = own.server.info("memory").expect("INFO");
+    let info = dedicated.server.info("memory").expect("INFO");
     let used: u64 = info["used_memory"].parse().expect("a number");
-    limit(&own, used + (12 << 20));
+    limit(&dedicated, used + (12 << 20));
     let mut sequence = 0;
     let refused = loop {
         sequence += 1;
@@ -99,7 +99,7 @@ async fn commit_that_reaches_memory_limit_is_whole() {
     for key in &keys {
         assert_eq!(next_of(store, key).await, sequence, "{key}");
     }
-    limit(&own, 0);
+    limit(&dedicated, 0);
     until_applied(store, &owner, &refused).await;
     for key in &keys {
         assert_eq!(next_of(store, key).await, sequence + 1, "{key}");
@@ -109,27 +109,27 @@ async fn commit_that_reaches_memory_limit_is_whole() {
 
 #[tokio::test]
 async fn evicting_server_is_refused() {
-    let own = Own::start().await;
+    let dedicated = DedicatedStore::start().await;
     for policy in ["allkeys-lru", "volatile-ttl"] {
-        own.command(&["CONFIG", "SET", "maxmemory-policy", policy]);
-        let opened = RedisStore::open(own.options.clone()).await;
+        dedicated.command(&["CONFIG", "SET", "maxmemory-policy", policy]);
+        let opened = RedisStore::open(dedicated.options.clone()).await;
         let Err(StoreError::Unusable(words)) = opened.map(drop) else { panic!("{policy}") };
         assert!(words.contains(policy) && words.contains("maxmemory-policy noeviction"), "{words}");
     }
-    own.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    assert!(RedisStore::open(own.options.clone()).await.is_ok());
+    dedicated.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    assert!(RedisStore::open(dedicated.options.clone()).await.is_ok());
 }
 
 /// If an owner loads key records of another partition, the store moves them to the owner's partition, which needs a
 /// write.
 #[tokio::test]
 async fn load_that_takes_over_waits_for_memory() {
-    let own = Own::start().await;
-    let store = &own.store;
+    let dedicated = DedicatedStore::start().await;
+    let store = &dedicated.store;
     Owner::claim(store, "s", 0).await.write(store, step("a", 1)).await;
     let new = Owner::claim(store, "s", 1).await;
-    limit(&own, 1);
-    assert!(waits(store.load(&new.partition, &["a".into()], usize::MAX)).await);
-    limit(&own, 0);
+    limit(&dedicated, 1);
+    assert!(is_unanswered(store.load(&new.partition, &["a".into()], usize::MAX)).await);
+    limit(&dedicated, 0);
     assert_eq!(new.load(store, "a").await.expect("a key record").record.takeovers, 1);
 }

@@ -8,14 +8,14 @@ use ordain_tests::conformance::Owner;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use super::own::{Own, Server, step, until_answered};
+use super::dedicated::{DedicatedStore, Server, step, until_answered};
 use super::work::{Work, pause};
 
 const KILLS: usize = 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answered_commits_survive_killed_server() {
-    let Own { server, store, .. } = Own::start().await;
+    let DedicatedStore { server, store, .. } = DedicatedStore::start().await;
     let store = Arc::new(store);
     let seed = rand::random();
     println!("kills of seed {seed}");
@@ -35,13 +35,13 @@ async fn answered_commits_survive_killed_server() {
 #[tokio::test]
 async fn server_without_persistence_is_detected() {
     let options = ordain_servers::Options::new().without_persistence();
-    let own = Own::on(Server::with(&options).expect("a server")).await;
-    let mut owner = Owner::claim(&own.store, "s", 0).await;
-    owner.write(&own.store, step("a", 1)).await;
-    own.server.restart().expect("a server that comes back");
+    let dedicated = DedicatedStore::on(Server::with(&options).expect("a server")).await;
+    let mut owner = Owner::claim(&dedicated.store, "s", 0).await;
+    owner.write(&dedicated.store, step("a", 1)).await;
+    dedicated.server.restart().expect("a server that comes back");
     let batch = owner.batch(vec![step("a", 2)]);
-    let reply = until_answered(&own.store, &owner, &batch).await;
+    let reply = until_answered(&dedicated.store, &owner, &batch).await;
     let CommitReply::RolledBack { found, last } = reply else { panic!("{reply:?}") };
     assert_eq!((&*found, last), ("the shard has no claim", None));
-    assert_eq!(own.command(&["EXISTS", &own.name(0, "store")]).int(), Some(0));
+    assert_eq!(dedicated.command(&["EXISTS", &dedicated.name(0, "store")]).int(), Some(0));
 }

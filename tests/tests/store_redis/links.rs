@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ordain_servers::{Cluster, Mode, Options, Redis as Server, Sentinel};
 use ordain_store::{Mark, MarkStore, RedisOptions, Store};
 use ordain_store_redis::RedisStore;
-use ordain_tests::conformance::{Owner, absent};
+use ordain_tests::conformance::{Owner, first_write};
 use tokio::time::{sleep, timeout};
 
 use super::support::options;
@@ -37,9 +37,44 @@ async fn idle_connections_survive_the_timeout_of_the_server() {
         let mut names = (0..).map(|number| format!("key-{number}"));
         let key = names.find(|key| owner.shard(key) == shard).expect("a key of the shard");
         // This call panics if the store does not know whether the commit was applied, as after a broken connection.
-        owner.write(&store, absent(&key)).await;
+        owner.write(&store, first_write(&key)).await;
     }
     assert_eq!(store.disconnects(), 0);
+}
+
+/// In a Cluster, a process that only accepts events may use no connection to some nodes for a long time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_to_a_cluster_survive_the_timeout_of_the_nodes() {
+    let cluster = Cluster::with(3, &Options::new().line("timeout 4")).expect("a Cluster");
+    let store = RedisStore::open(options(&cluster.urls()[0])).await.expect("the store");
+    sleep(Duration::from_secs(10)).await;
+    let mut owner = Owner::claim(&store, "s", 0).await;
+    for shard in 0..store.shards() {
+        let mut names = (0..).map(|number| format!("key-{number}"));
+        let key = names.find(|key| owner.shard(key) == shard).expect("a key of the shard");
+        owner.write(&store, first_write(&key)).await;
+    }
+    assert_eq!(store.disconnects(), 0);
+}
+
+/// A node accepts connections, and does not answer. Many concurrent calls must share the result of one attempt to
+/// connect. If each call made its own attempt, the last call would end after minutes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_for_a_silent_node_end_together() {
+    let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
+    let retry_timeout = Some(Duration::from_secs(1));
+    let options = RedisOptions { retry_timeout, ..options(&cluster.urls()[0]) };
+    let store = RedisStore::open(options).await.expect("the store");
+    assert!(put(&store, "before").await);
+    let node = cluster.owner(cluster.slot("{0}").expect("a slot")).expect("an owner");
+    let proxy = &cluster.proxies()[node];
+    proxy.set(Mode::HalfOpen).expect("a silent node");
+    proxy.cut();
+    let calls = futures_util::future::join_all((0..40).map(|_| put(&store, "between")));
+    let results = timeout(Duration::from_mins(1), calls).await.expect("the end of all calls");
+    assert!(results.iter().all(|is_written| !is_written), "{results:?}");
+    proxy.set(Mode::Pass).expect("an answering node");
+    assert!(put(&store, "after").await);
 }
 
 /// All nodes of a Cluster move to other addresses at once. The store must find them again through the configured
@@ -61,8 +96,8 @@ async fn moved_cluster_is_found_again() {
     assert_eq!(store.mark("m").await.expect("a mark"), Some("after".into()));
 }
 
-/// No known node answers when the store asks for the masters of the slots. The store must ask the configured address,
-/// also after all nodes have left their addresses.
+/// No known node answers when the store asks for the masters of the slots. The store must ask the configured address.
+/// It must do so even after all nodes have left their addresses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn masters_are_found_through_the_configured_address() {
     let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
@@ -96,7 +131,7 @@ async fn masters_are_found_through_the_configured_address() {
 /// The Sentinel does not reach the master and has replaced it. The store must switch to the new master, even if it
 /// still reaches the old one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replaced_master_is_left_although_it_replies() {
+async fn store_switches_from_a_replaced_master_that_still_replies() {
     let group = Sentinel::start().expect("a group");
     let options = options(&group.url());
     let marks = format!("{}:{{0}}:marks", options.prefix);

@@ -11,26 +11,26 @@ use ordain_store::{
     RecordStore,
 };
 use ordain_store_redis::RedisStore;
-use ordain_tests::conformance::{Owner, number_of};
+use ordain_tests::conformance::{Owner, commit_number};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::own::{Own, next_of, numbers, step, until_applied};
+use super::dedicated::{DedicatedStore, next_of, numbers, step, until_applied};
 use super::work::{Work, pause};
 
 /// How many requests or replies the network loses in a test with random losses.
 const LOSSES: u64 = 300;
 
 /// A store behind a proxy, and a direct connection to the same store.
-struct Lossy {
-    direct: Own,
+struct LossyStore {
+    direct: DedicatedStore,
     proxy: Proxy,
     store: Arc<RedisStore>,
 }
 
-impl Lossy {
+impl LossyStore {
     async fn start() -> Self {
-        let direct = Own::start().await;
+        let direct = DedicatedStore::start().await;
         let proxy = Proxy::start(direct.server.port()).expect("a proxy");
         let mut options = direct.options.clone();
         options.address = RedisAddress::parse(&direct.server.url_at(proxy.port())).expect("a URL");
@@ -48,7 +48,7 @@ impl Lossy {
 
 #[tokio::test]
 async fn commit_is_applied_once() {
-    let rig = Lossy::start().await;
+    let rig = LossyStore::start().await;
     let through = &*rig.store;
     let direct = &rig.direct.store;
     let mut owner = Owner::claim(through, "s", 0).await;
@@ -81,7 +81,7 @@ async fn commit_is_applied_once() {
 /// A claim takes several requests, and each of them may be lost. The next claim must nevertheless get a higher epoch.
 #[tokio::test]
 async fn claim_is_higher_after_any_loss() {
-    let rig = Lossy::start().await;
+    let rig = LossyStore::start().await;
     let through = &*rig.store;
     let direct = &rig.direct.store;
     let mut owner = Owner::claim(through, "s", 0).await;
@@ -107,10 +107,10 @@ async fn claim_is_higher_after_any_loss() {
             let next = Owner { partition, claim, numbers: claimed.commits };
             assert!(next.claim.epoch > owner.claim.epoch);
             assert_eq!(next.numbers, owner.numbers);
-            let late = owner.batch(vec![step("a", number_of(&next, "a") + 1)]);
+            let late = owner.batch(vec![step("a", commit_number(&next, "a") + 1)]);
             assert_eq!(owner.send(direct, &late).await, CommitReply::Fenced);
             owner = next;
-            owner.write(through, step("a", number_of(&owner, "a") + 1)).await;
+            owner.write(through, step("a", commit_number(&owner, "a") + 1)).await;
         }
     }
     let counts = rig.proxy.counts();
@@ -118,8 +118,8 @@ async fn claim_is_higher_after_any_loss() {
 }
 
 #[tokio::test]
-async fn job_is_taken_over_once() {
-    let rig = Lossy::start().await;
+async fn key_is_taken_over_once() {
+    let rig = LossyStore::start().await;
     let through = &*rig.store;
     let direct = &rig.direct.store;
     let mut old = Owner::claim(through, "s", 0).await;
@@ -142,7 +142,7 @@ async fn job_is_taken_over_once() {
 
 #[tokio::test]
 async fn removed_outbox_entries_and_marks_persist() {
-    let rig = Lossy::start().await;
+    let rig = LossyStore::start().await;
     let through = &*rig.store;
     let direct = &rig.direct.store;
     let mut owner = Owner::claim(through, "s", 0).await;
@@ -177,7 +177,7 @@ async fn removed_outbox_entries_and_marks_persist() {
 /// All shards commit through a network that continually loses requests and replies, and closes connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commits_continue_through_bad_network() {
-    let rig = Lossy::start().await;
+    let rig = LossyStore::start().await;
     let seed = rand::random();
     println!("losses of seed {seed}");
     let mut random = ChaCha8Rng::seed_from_u64(seed);

@@ -8,17 +8,17 @@ use ordain_store::{RedisAddress, RedisOptions};
 use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::Owner;
 
-use super::own::{Own, Server, step};
+use super::dedicated::{DedicatedStore, Server, step};
 use super::support::options;
 
 /// The time limit for a refusal. The limit is shorter than the time for which a start waits for a server.
-const AT_ONCE: Duration = Duration::from_secs(10);
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens a store, which must fail at once. Returns the reason.
 async fn refused(options: &RedisOptions) -> String {
     let started = Instant::now();
     let opened = RedisStore::open(options.clone()).await;
-    assert!(started.elapsed() < AT_ONCE, "{:?}", started.elapsed());
+    assert!(started.elapsed() < REFUSAL_TIMEOUT, "{:?}", started.elapsed());
     match opened.map(drop) {
         Err(StoreError::Unusable(words)) => {
             println!("refused: {words}");
@@ -30,28 +30,28 @@ async fn refused(options: &RedisOptions) -> String {
 
 #[tokio::test]
 async fn store_of_other_shape_or_schema_is_refused() {
-    let own = Own::start().await;
-    let name = own.name(0, "store");
-    let mut other = own.options.clone();
+    let dedicated = DedicatedStore::start().await;
+    let name = dedicated.name(0, "store");
+    let mut other = dedicated.options.clone();
     other.shards += 1;
     let words = refused(&other).await;
     assert!(
         words.contains("4 shards") && words.contains("is 5") && words.contains(&name),
         "{words}"
     );
-    RedisStore::open(own.options.clone()).await.expect("the same again");
+    RedisStore::open(dedicated.options.clone()).await.expect("the same again");
 
-    own.command(&["HSET", &name, "schema", "1"]);
-    let words = refused(&own.options).await;
+    dedicated.command(&["HSET", &name, "schema", "1"]);
+    let words = refused(&dedicated.options).await;
     assert!(words.contains("schema 1") && words.contains("reads schema "), "{words}");
-    own.command(&["HDEL", &name, "schema"]);
-    let words = refused(&own.options).await;
+    dedicated.command(&["HDEL", &name, "schema"]);
+    let words = refused(&dedicated.options).await;
     assert!(words.contains("schema nothing"), "{words}");
-    own.command(&["DEL", &name]);
-    own.command(&["SET", &name, "foreign"]);
-    let words = refused(&own.options).await;
+    dedicated.command(&["DEL", &name]);
+    dedicated.command(&["SET", &name, "foreign"]);
+    let words = refused(&dedicated.options).await;
     assert!(words.contains(&name) && words.contains("string"), "{words}");
-    assert_eq!(own.command(&["GET", &name]).text(), Some("foreign"));
+    assert_eq!(dedicated.command(&["GET", &name]).text(), Some("foreign"));
 }
 
 #[tokio::test]
@@ -92,15 +92,15 @@ async fn stopped_server_is_waited_for() {
     Owner::claim(&store, "s", 0).await.write(&store, step("a", 1)).await;
 }
 
-/// The description of the store, with its number of shards, is lost. With another number of shards, the store would
-/// search for keys in the wrong shards.
+/// The description of the store, which states the number of shards, is lost. The store must refuse to open: with
+/// another number of shards, it would search for keys in the wrong shards.
 #[tokio::test]
 async fn store_without_description_is_refused() {
-    let own = Own::start().await;
-    Owner::claim(&own.store, "s", 0).await;
-    let name = own.name(0, "store");
-    own.command(&["DEL", &name]);
-    let opened = RedisStore::open(own.options.clone()).await.map(drop);
+    let dedicated = DedicatedStore::start().await;
+    Owner::claim(&dedicated.store, "s", 0).await;
+    let name = dedicated.name(0, "store");
+    dedicated.command(&["DEL", &name]);
+    let opened = RedisStore::open(dedicated.options.clone()).await.map(drop);
     let Err(StoreError::Corrupt(words)) = opened else { panic!("{opened:?}") };
     assert!(words.contains(&name) && words.contains("shards"), "{words}");
 }
@@ -108,47 +108,53 @@ async fn store_without_description_is_refused() {
 /// If the server loses all data under an open store, this store must not start with an empty store.
 #[tokio::test]
 async fn claim_in_emptied_store_is_refused() {
-    let own = Own::start().await;
-    let partition = Owner::claim(&own.store, "s", 0).await.partition;
-    own.command(&["FLUSHALL"]);
-    let claimed = own.store.claim(&partition, 2).await.map(drop);
+    let dedicated = DedicatedStore::start().await;
+    let partition = Owner::claim(&dedicated.store, "s", 0).await.partition;
+    dedicated.command(&["FLUSHALL"]);
+    let claimed = dedicated.store.claim(&partition, 2).await.map(drop);
     let Err(StoreError::Failed(words)) = claimed else { panic!("{claimed:?}") };
-    assert!(words.contains("lost everything") && words.contains(&own.name(0, "store")), "{words}");
-    assert_eq!(own.command(&["DBSIZE"]).int(), Some(0), "nothing is written");
-    let reopened = RedisStore::open(own.options.clone()).await.expect("a new store");
+    assert!(
+        words.contains("lost everything") && words.contains(&dedicated.name(0, "store")),
+        "{words}"
+    );
+    assert_eq!(dedicated.command(&["DBSIZE"]).int(), Some(0), "nothing is written");
+    let reopened = RedisStore::open(dedicated.options.clone()).await.expect("a new store");
     Owner::claim(&reopened, "s", 0).await;
 }
 
-/// The URL of the store does not match the server.
+/// The store must refuse a URL that does not match the server: the name of a Sentinel's master for a single server, or
+/// a database number that the server does not have.
 #[tokio::test]
 async fn url_that_does_not_match_server_is_refused() {
-    let own = Own::start().await;
-    let url = format!("redis://127.0.0.1:{}/main", own.server.port());
+    let dedicated = DedicatedStore::start().await;
+    let url = format!("redis://127.0.0.1:{}/main", dedicated.server.port());
     let address = RedisAddress::parse(&url).expect("a URL");
-    let words = refused(&RedisOptions { address, ..own.options.clone() }).await;
+    let words = refused(&RedisOptions { address, ..dedicated.options.clone() }).await;
     assert!(words.contains("\"main\"") && words.contains("single server"), "{words}");
-    let url = format!("redis://127.0.0.1:{}/99", own.server.port());
+    let url = format!("redis://127.0.0.1:{}/99", dedicated.server.port());
     let address = RedisAddress::parse(&url).expect("a URL");
-    let words = refused(&RedisOptions { address, ..own.options.clone() }).await;
+    let words = refused(&RedisOptions { address, ..dedicated.options.clone() }).await;
     assert!(words.contains("DB index") && words.contains("127.0.0.1"), "{words}");
     // Another database number of the same server can contain another store.
-    let url = format!("redis://127.0.0.1:{}/3", own.server.port());
+    let url = format!("redis://127.0.0.1:{}/3", dedicated.server.port());
     let address = RedisAddress::parse(&url).expect("a URL");
-    let other = RedisStore::open(RedisOptions { address, shards: 9, ..own.options.clone() }).await;
+    let other =
+        RedisStore::open(RedisOptions { address, shards: 9, ..dedicated.options.clone() }).await;
     assert_eq!(other.expect("a new store").shards(), 9);
 }
 
 #[tokio::test]
 async fn replica_and_two_servers_are_refused() {
-    let own = Own::start().await;
-    let replica = ordain_servers::Options::new().replica_of(&own.server);
+    let dedicated = DedicatedStore::start().await;
+    let replica = ordain_servers::Options::new().replica_of(&dedicated.server);
     let replica = Server::with(&replica).expect("a replica");
     replica.until_in_step().expect("a replica in step");
     let words = refused(&options(&replica.url())).await;
-    let master = format!("its master, 127.0.0.1:{}", own.server.port());
+    let master = format!("its master, 127.0.0.1:{}", dedicated.server.port());
     assert!(words.contains("is a replica") && words.contains(&master), "{words}");
 
-    let both = format!("redis://127.0.0.1:{},127.0.0.1:{}", own.server.port(), replica.port());
+    let both =
+        format!("redis://127.0.0.1:{},127.0.0.1:{}", dedicated.server.port(), replica.port());
     let words = refused(&options(&both)).await;
     assert!(words.contains("name one"), "{words}");
 }

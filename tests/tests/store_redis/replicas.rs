@@ -13,25 +13,25 @@ use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::Owner;
 use tokio::time::timeout;
 
-use super::own::{Own, Server, next_of, numbers, step, until_applied};
+use super::dedicated::{DedicatedStore, Server, next_of, numbers, step, until_applied};
 use super::work::Work;
 
 /// Opens a store whose commits wait for `replicas` replicas.
-async fn waiting(own: &Own, replicas: u32) -> RedisStore {
-    let options = RedisOptions { replicas, ..own.options.clone() };
+async fn waiting(dedicated: &DedicatedStore, replicas: u32) -> RedisStore {
+    let options = RedisOptions { replicas, ..dedicated.options.clone() };
     RedisStore::open(options).await.expect("the store")
 }
 
-fn replica(own: &Own) -> Server {
-    let options = ordain_servers::Options::new().replica_of(&own.server);
+fn replica(dedicated: &DedicatedStore) -> Server {
+    let options = ordain_servers::Options::new().replica_of(&dedicated.server);
     Server::with(&options).expect("a replica")
 }
 
 #[tokio::test]
 async fn commit_waits_for_replica() {
-    let own = Own::start().await;
-    let replica = replica(&own);
-    let store = waiting(&own, 1).await;
+    let dedicated = DedicatedStore::start().await;
+    let replica = replica(&dedicated);
+    let store = waiting(&dedicated, 1).await;
     assert!(
         store.durability().description.contains("until a replica has it"),
         "{:?}",
@@ -40,7 +40,7 @@ async fn commit_waits_for_replica() {
     let mut owner = Owner::claim(&store, "s", 0).await;
     owner.write(&store, step("a", 1)).await;
     let on_replica = |key: &str| {
-        let name = own.name(owner.shard(key), "data:s");
+        let name = dedicated.name(owner.shard(key), "data:s");
         replica.command(&["HEXISTS", &name, &format!("j{key}")]).expect("an answer").int()
             == Some(1)
     };
@@ -51,7 +51,7 @@ async fn commit_waits_for_replica() {
     for _ in 0..2 {
         assert_eq!(owner.send(&store, &batch).await, CommitReply::Unknown);
     }
-    assert_eq!(next_of(&own.store, "a").await, 3, "the master has the commit");
+    assert_eq!(next_of(&dedicated.store, "a").await, 3, "the master has the commit");
     replica.resume().expect("a resumed replica");
     until_applied(&store, &owner, &batch).await;
     assert_eq!(numbers(&store, &owner, "a").await, [1, 2]);
@@ -60,14 +60,14 @@ async fn commit_waits_for_replica() {
 
 #[tokio::test]
 async fn commit_with_too_few_replicas_is_not_answered() {
-    let own = Own::start().await;
-    let _one = replica(&own);
-    let store = waiting(&own, 2).await;
+    let dedicated = DedicatedStore::start().await;
+    let _one = replica(&dedicated);
+    let store = waiting(&dedicated, 2).await;
     assert!(store.durability().description.contains("only 1 now"), "{:?}", store.durability());
     let mut owner = Owner::claim(&store, "s", 0).await;
     let batch = owner.batch(vec![step("a", 1)]);
     assert_eq!(owner.send(&store, &batch).await, CommitReply::Unknown);
-    let _other = replica(&own);
+    let _other = replica(&dedicated);
     until_applied(&store, &owner, &batch).await;
     assert_eq!(numbers(&store, &owner, "a").await, [1]);
 }
@@ -76,15 +76,15 @@ async fn commit_with_too_few_replicas_is_not_answered() {
 /// nevertheless continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_commits_continue_after_faults() {
-    let own = Own::start().await;
-    let replica = replica(&own);
-    let store = Arc::new(waiting(&own, 1).await);
+    let dedicated = DedicatedStore::start().await;
+    let replica = replica(&dedicated);
+    let store = Arc::new(waiting(&dedicated, 1).await);
     let work = Work::start(&store).await;
     for round in 0..3 {
         work.until_more(20);
-        own.command(&["SCRIPT", "FLUSH"]);
+        dedicated.command(&["SCRIPT", "FLUSH"]);
         work.until_more(20);
-        own.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+        dedicated.command(&["CLIENT", "KILL", "TYPE", "normal"]);
         if round == 1 {
             replica.pause().expect("a pause");
             std::thread::sleep(std::time::Duration::from_millis(200));
@@ -119,11 +119,11 @@ fn put(id: &str, shards: u32) -> Arc<AssignRequest> {
 /// written once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn master_without_replica_refuses_writes_until_it_is_back() {
-    let own = Own::start().await;
-    let replica = replica(&own);
-    own.command(&["CONFIG", "SET", "min-replicas-max-lag", "1"]);
-    own.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    let store = Arc::new(RedisStore::open(own.options.clone()).await.expect("the store"));
+    let dedicated = DedicatedStore::start().await;
+    let replica = replica(&dedicated);
+    dedicated.command(&["CONFIG", "SET", "min-replicas-max-lag", "1"]);
+    dedicated.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let store = Arc::new(RedisStore::open(dedicated.options.clone()).await.expect("the store"));
     let shards = store.shards();
     let mut owner = Owner::claim(&*store, "s", 0).await;
     let batch = owner.batch(vec![step("a", 1)]);
@@ -132,11 +132,11 @@ async fn master_without_replica_refuses_writes_until_it_is_back() {
 
     replica.pause().expect("a pause");
     wait_until("a refused write", || {
-        let reply = own.server.attempt(&["DEL", "nothing"])?;
+        let reply = dedicated.server.attempt(&["DEL", "nothing"])?;
         Ok(matches!(reply, Reply::Error(error) if error.starts_with("NOREPLICAS")))
     })
     .expect("a refused write");
-    let before = own.digest();
+    let before = dedicated.digest();
     let batch = owner.batch(vec![step("a", 2)]);
     for _ in 0..2 {
         assert_eq!(owner.send(&*store, &batch).await, CommitReply::Unknown);
@@ -150,9 +150,9 @@ async fn master_without_replica_refuses_writes_until_it_is_back() {
     };
     is_named(store.check_writable().await);
     let retry_timeout = Some(Duration::from_millis(200));
-    let impatient = RedisOptions { retry_timeout, ..own.options.clone() };
+    let impatient = RedisOptions { retry_timeout, ..dedicated.options.clone() };
     is_named(RedisStore::open(impatient).await.map(drop));
-    assert_eq!(own.digest(), before, "nothing is written");
+    assert_eq!(dedicated.digest(), before, "nothing is written");
     assert_eq!(next_of(&*store, "a").await, 2, "the store still answers reads");
 
     replica.resume().expect("a resumed replica");

@@ -14,9 +14,9 @@ use ordain_store::{
     LetterListing, Mark, MarkStore, Outbox, Partition, RecordStore, Store, StoreError,
 };
 use ordain_store_redis::RedisStore;
-use ordain_tests::conformance::{Owner, event, number_of};
+use ordain_tests::conformance::{Owner, commit_number, event};
 
-use super::own::{Server, next_of, numbers, step, until_applied};
+use super::dedicated::{Server, next_of, numbers, step, until_applied};
 use super::support::options;
 
 /// The rights that every user needs, in addition to access to the Redis keys with the prefix of the store.
@@ -111,7 +111,7 @@ async fn read_everything(store: &RedisStore, owner: &mut Owner) {
     let entry = entries.iter().find(|(_, key)| &**key == "c").expect("an entry");
     let due = store.due(&owner.partition, Some(entry), 10, true).await;
     assert_eq!(due.expect("the index").0, []);
-    assert_eq!(numbers(store, owner, "c").await.last(), Some(&number_of(owner, "c")));
+    assert_eq!(numbers(store, owner, "c").await.last(), Some(&commit_number(owner, "c")));
     let filter = KeyFilter { limit: 10, prefix: "a".to_owned(), ..KeyFilter::default() };
     assert_eq!(store.keys("s", &filter).await.expect("keys").rows.len(), 1);
     assert_eq!(store.letters("s", None, None, 10).await.expect("letters").rows, []);

@@ -10,7 +10,7 @@ use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{DEAD_TTL, Fixture};
 
 /// One server for all tests. Each store has its own prefix, so a test cannot change the data of another test.
-static ALONE: LazyLock<ordain_servers::Redis> =
+static SINGLE_SERVER: LazyLock<ordain_servers::Redis> =
     LazyLock::new(|| ordain_servers::Redis::start(&[]).expect("a server"));
 
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(3).expect("a Cluster"));
@@ -26,9 +26,9 @@ pub(super) struct Rig {
 
 impl Rig {
     /// Creates a store on one server.
-    pub(super) async fn alone() -> Self {
-        let url = tokio::task::spawn_blocking(|| ALONE.url()).await.expect("a server");
-        Self::open(&url, || std::slice::from_ref(&*ALONE)).await
+    pub(super) async fn single() -> Self {
+        let url = tokio::task::spawn_blocking(|| SINGLE_SERVER.url()).await.expect("a server");
+        Self::open(&url, || std::slice::from_ref(&*SINGLE_SERVER)).await
     }
 
     /// Creates a store on a Cluster of three masters, with the URL of one of them.
@@ -82,7 +82,7 @@ impl Fixture for Rig {
         &self.store
     }
 
-    async fn pass(&mut self, ms: u64) {
+    async fn advance_clock(&mut self, ms: u64) {
         self.options.clock_offset_ms.fetch_add(ms, Ordering::Relaxed);
     }
 
@@ -90,7 +90,7 @@ impl Fixture for Rig {
         self.store = RedisStore::open(self.options.clone()).await.expect("the store again");
     }
 
-    async fn remember(&mut self) {
+    async fn take_snapshot(&mut self) {
         let prefix = &self.options.prefix;
         self.copy(prefix.clone(), format!("remembered-{prefix}")).await;
     }
@@ -100,7 +100,7 @@ impl Fixture for Rig {
         self.copy(format!("remembered-{prefix}"), prefix.clone()).await;
     }
 
-    async fn garble(&mut self, stream: &str, key: &str, bytes: Vec<u8>) {
+    async fn overwrite_record(&mut self, stream: &str, key: &str, bytes: Vec<u8>) {
         self.store.overwrite_record(stream, key, bytes).await.expect("garbage");
     }
 }

@@ -6,7 +6,7 @@ use ordain_store::StoreError;
 use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::Owner;
 
-use super::own::{Server, next_of, step};
+use super::dedicated::{Server, next_of, step};
 use super::support::options;
 
 /// The environment variable that marks the child process. The variable's value is the URL of the server.
@@ -18,7 +18,7 @@ const TRUSTED: &str = "SSL_CERT_FILE";
 /// Commits over TLS, or prints the reason why the store does not open. Does nothing in the parent process, where the
 /// variable [`URL`] is not set.
 #[tokio::test]
-async fn child() {
+async fn child_process() {
     let Ok(url) = std::env::var(URL) else { return };
     match RedisStore::open(options(&url)).await {
         Ok(store) => {
@@ -34,7 +34,7 @@ async fn child() {
 /// Runs the child process. Returns the line that the child printed.
 fn answer(url: &str, variables: &[(&str, &str)]) -> String {
     let output = Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "store_redis::tls::child", "--nocapture"])
+        .args(["--exact", "store_redis::tls::child_process", "--nocapture"])
         .env(URL, url)
         .env_remove(TRUSTED)
         .env_remove("SSL_CERT_DIR")

@@ -15,14 +15,15 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::task::JoinSet;
 
-use super::own::{outbox, step, until_applied};
+use super::dedicated::{outbox, step, until_applied};
 
 /// The number of keys of each shard.
 const KEYS: usize = 3;
 /// The distance from the sequence of the settled event to the sequence of a spilled event.
 const AHEAD: u64 = 4;
-/// The delay between two commits of a shard. The test can also cause a failure in this time.
-const PAUSE: Duration = Duration::from_micros(500);
+/// The delay between two commits of a shard, so that the test sometimes causes a failure while no commit is in
+/// progress.
+const COMMIT_DELAY: Duration = Duration::from_micros(500);
 
 /// The running workers of all shards.
 pub(super) struct Work {
@@ -112,7 +113,7 @@ impl Worker {
             self.commit(&*store).await;
             self.longest = self.longest.max(started.elapsed());
             shared.answered.fetch_add(1, Ordering::Relaxed);
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(COMMIT_DELAY).await;
         }
         self
     }
@@ -152,9 +153,9 @@ impl Worker {
         assert_eq!(numbers, (1..=last).collect::<Vec<_>>(), "the outbox of shard {}", self.shard);
         for (key, progress) in &self.keys {
             let messages = entries.iter().flat_map(|entry| &entry.messages);
-            let told = messages.filter(|message| message.key == *key);
-            let told: Vec<u64> = told.map(|message| message.emitted.sequence).collect();
-            assert_eq!(told, (1..=progress.settled).collect::<Vec<_>>(), "messages of {key}");
+            let sequences = messages.filter(|message| message.key == *key);
+            let sequences: Vec<u64> = sequences.map(|message| message.emitted.sequence).collect();
+            assert_eq!(sequences, (1..=progress.settled).collect::<Vec<_>>(), "messages of {key}");
             let loaded = self.owner.load(store, key).await;
             if progress.settled == 0 {
                 assert_eq!(loaded, None);

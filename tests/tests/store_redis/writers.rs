@@ -14,7 +14,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::damaged::garbage;
-use super::own::Own;
+use super::dedicated::DedicatedStore;
 
 /// The shard of all calls.
 const SHARD: u32 = 0;
@@ -25,12 +25,17 @@ const WRITER: u64 = 7;
 const FIELD: &str = "r0000000000000007";
 /// The id of another writer. The calls of this writer remove expired records.
 const OTHER_WRITER: u64 = 8;
-const MINUTE: u64 = 60_000;
+const MINUTE_MS: u64 = 60_000;
 /// The time between two calls of the other writer. The store would treat a longer step as a jump of the clock.
 const STEP_MINUTES: u64 = 5;
 
 /// Makes a call of a writer that adds one entry to a queue. Returns false if the queue is full.
-async fn put(own: &Own, writer: u64, call: u64, queue_limit: u64) -> Result<bool, StoreError> {
+async fn put(
+    dedicated: &DedicatedStore,
+    writer: u64,
+    call: u64,
+    queue_limit: u64,
+) -> Result<bool, StoreError> {
     let event = Arc::new(Event::new(&EventParts { key: "a", id: "1", ..EventParts::default() }));
     let items = vec![AssignItem { event, partition: 0, number: 0 }];
     let request = AssignRequest {
@@ -44,36 +49,36 @@ async fn put(own: &Own, writer: u64, call: u64, queue_limit: u64) -> Result<bool
             chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],
         }],
     };
-    Ok(own.store.assign(Arc::new(request)).await? != AssignReply::Full)
+    Ok(dedicated.store.assign(Arc::new(request)).await? != AssignReply::Full)
 }
 
-async fn accepted(own: &Own, writer: u64, call: u64) {
-    assert!(put(own, writer, call, 1_000_000).await.expect("an answer"));
+async fn accepted(dedicated: &DedicatedStore, writer: u64, call: u64) {
+    assert!(put(dedicated, writer, call, 1_000_000).await.expect("an answer"));
 }
 
-async fn calls(own: &Own, writer: u64) -> Result<WriterCalls, StoreError> {
+async fn calls(dedicated: &DedicatedStore, writer: u64) -> Result<WriterCalls, StoreError> {
     let partition = Partition { stream: "s".into(), number: 0 };
-    own.store.writer_calls(&partition, SHARD, writer).await.map(|(calls, _)| calls)
+    dedicated.store.writer_calls(&partition, SHARD, writer).await.map(|(calls, _)| calls)
 }
 
 /// Calls arrive in any order, and some arrive twice or never. The record must contain exactly the calls that arrived.
 #[tokio::test]
 async fn record_has_exactly_the_calls_that_arrived() {
-    let own = Own::start().await;
+    let dedicated = DedicatedStore::start().await;
     let seed = rand::random();
     println!("calls of seed {seed}");
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut arrived = BTreeSet::new();
-    assert!(calls(&own, WRITER).await.expect("no record").is_empty());
+    assert!(calls(&dedicated, WRITER).await.expect("no record").is_empty());
     for _ in 0..300 {
         let call = random.random_range(1..=60);
-        accepted(&own, WRITER, call).await;
+        accepted(&dedicated, WRITER, call).await;
         arrived.insert(call);
-        let stored = calls(&own, WRITER).await.expect("a record");
+        let stored = calls(&dedicated, WRITER).await.expect("a record");
         let found: BTreeSet<u64> = (0..=62).filter(|call| stored.contains(*call)).collect();
         assert_eq!(found, arrived, "after call {call}");
     }
-    let others = calls(&own, WRITER + 1).await.expect("no record");
+    let others = calls(&dedicated, WRITER + 1).await.expect("no record");
     assert!(others.is_empty(), "writers have records of their own");
 }
 
@@ -81,13 +86,13 @@ async fn record_has_exactly_the_calls_that_arrived() {
 /// never reports a loss that did not happen.
 #[tokio::test]
 async fn oldest_missing_calls_are_forgotten_beyond_the_limit() {
-    let own = Own::start().await;
+    let dedicated = DedicatedStore::start().await;
     for call in (1..200).step_by(2) {
-        accepted(&own, WRITER, call).await;
+        accepted(&dedicated, WRITER, call).await;
     }
-    let record = own.bytes_of_field(&own.name(SHARD, LOG), FIELD.as_bytes());
+    let record = dedicated.bytes_of_field(&dedicated.name(SHARD, LOG), FIELD.as_bytes());
     assert_eq!(record.len(), 8 + 64 * 16);
-    let stored = calls(&own, WRITER).await.expect("a record");
+    let stored = calls(&dedicated, WRITER).await.expect("a record");
     assert!((1..200).step_by(2).all(|call| stored.contains(call)));
     assert!(stored.contains(2));
     assert!((100..200).step_by(2).all(|call| !stored.contains(call)));
@@ -95,26 +100,29 @@ async fn oldest_missing_calls_are_forgotten_beyond_the_limit() {
 
 /// A refused call, for which the queue is full, must not be in the record, because the writer uses the number of this
 /// call again. If the number were in the record, the store could lose the later call with this number and not notice
-/// the loss. A call that is repeated because its answer was lost must not be refused, because its number is already in
-/// the record.
+/// the loss. If the answer to a call was lost, the repeated call must not be refused: its number is already in the
+/// record.
 #[tokio::test]
 async fn refused_calls_are_not_in_the_record() {
-    let own = Own::start().await;
+    let dedicated = DedicatedStore::start().await;
     for call in 1..=200 {
-        let is_accepted = put(&own, WRITER, call, 1).await.expect("an answer");
+        let is_accepted = put(&dedicated, WRITER, call, 1).await.expect("an answer");
         assert_eq!(is_accepted, call == 1);
     }
-    let stored = calls(&own, WRITER).await.expect("a record");
+    let stored = calls(&dedicated, WRITER).await.expect("a record");
     assert!(stored.contains(1) && (2..=200).all(|call| !stored.contains(call)));
-    assert!(put(&own, WRITER, 1, 1).await.expect("an answer"), "the repeated call is refused");
+    assert!(
+        put(&dedicated, WRITER, 1, 1).await.expect("an answer"),
+        "the repeated call is refused"
+    );
 }
 
 /// Advances the clock by `minutes`. Meanwhile, the other writer makes calls. Returns the number of its next call.
-async fn pass(own: &Own, minutes: u64, first_call: u64) -> u64 {
+async fn pass(dedicated: &DedicatedStore, minutes: u64, first_call: u64) -> u64 {
     let mut call = first_call;
     for _ in 0..minutes / STEP_MINUTES {
-        own.options.clock_offset_ms.fetch_add(STEP_MINUTES * MINUTE, Ordering::Relaxed);
-        accepted(own, OTHER_WRITER, call).await;
+        dedicated.options.clock_offset_ms.fetch_add(STEP_MINUTES * MINUTE_MS, Ordering::Relaxed);
+        accepted(dedicated, OTHER_WRITER, call).await;
         call += 1;
     }
     call
@@ -124,20 +132,20 @@ async fn pass(own: &Own, minutes: u64, first_call: u64) -> u64 {
 /// removes the record.
 #[tokio::test]
 async fn record_of_silent_writer_expires() {
-    let own = Own::start().await;
-    accepted(&own, WRITER, 1).await;
-    let next = pass(&own, 50, 1).await;
-    accepted(&own, WRITER, 2).await;
-    let next = pass(&own, 50, next).await;
-    let stored = calls(&own, WRITER).await.expect("a record");
+    let dedicated = DedicatedStore::start().await;
+    accepted(&dedicated, WRITER, 1).await;
+    let next = pass(&dedicated, 50, 1).await;
+    accepted(&dedicated, WRITER, 2).await;
+    let next = pass(&dedicated, 50, next).await;
+    let stored = calls(&dedicated, WRITER).await.expect("a record");
     assert!(stored.contains(1) && stored.contains(2), "the second call renewed the record");
-    let next = pass(&own, 70, next).await;
-    assert!(calls(&own, WRITER).await.expect("no record").is_empty());
-    let stored = calls(&own, OTHER_WRITER).await.expect("a record");
+    let next = pass(&dedicated, 70, next).await;
+    assert!(calls(&dedicated, WRITER).await.expect("no record").is_empty());
+    let stored = calls(&dedicated, OTHER_WRITER).await.expect("a record");
     assert!((1..next).all(|call| stored.contains(call)));
     // The list of records that will expire must not grow. The list may only have the last two renewals of the other
     // writer's record.
-    let fields = own.command(&["HKEYS", &own.name(SHARD, LOG)]);
+    let fields = dedicated.command(&["HKEYS", &dedicated.name(SHARD, LOG)]);
     let blocks = fields.parts().iter().filter_map(|field| field.text());
     let blocks: Vec<&str> = blocks.filter(|field| field.starts_with('d')).collect();
     assert!((1..=2).contains(&blocks.len()), "{blocks:?}");
@@ -147,16 +155,16 @@ async fn record_of_silent_writer_expires() {
 /// The store must keep the record of the silent writer.
 #[tokio::test]
 async fn record_survives_jumps_of_the_clock() {
-    let own = Own::start().await;
+    let dedicated = DedicatedStore::start().await;
     let show = |hours: u64| {
-        own.options.clock_offset_ms.store(hours * 60 * MINUTE, Ordering::Relaxed);
+        dedicated.options.clock_offset_ms.store(hours * 60 * MINUTE_MS, Ordering::Relaxed);
     };
     show(10);
-    accepted(&own, WRITER, 1).await;
+    accepted(&dedicated, WRITER, 1).await;
     for (call, hours) in (1..).zip([12, 10, 2, 10, 20]) {
         show(hours);
-        accepted(&own, OTHER_WRITER, call).await;
-        let stored = calls(&own, WRITER).await.expect("an answer");
+        accepted(&dedicated, OTHER_WRITER, call).await;
+        let stored = calls(&dedicated, WRITER).await.expect("an answer");
         assert!(stored.contains(1), "the record is lost at hour {hours}");
     }
 }
@@ -165,32 +173,32 @@ async fn record_survives_jumps_of_the_clock() {
 /// write nothing.
 #[tokio::test]
 async fn damaged_record_is_named() {
-    let own = Own::start().await;
-    let log = own.name(SHARD, LOG);
+    let dedicated = DedicatedStore::start().await;
+    let log = dedicated.name(SHARD, LOG);
     for call in [1, 2, 5] {
-        accepted(&own, WRITER, call).await;
+        accepted(&dedicated, WRITER, call).await;
     }
-    let right = own.bytes_of_field(&log, FIELD.as_bytes());
+    let right = dedicated.bytes_of_field(&log, FIELD.as_bytes());
     let is_named = |error: &StoreError| {
         let StoreError::Corrupt(words) = error else { return false };
         words.contains(FIELD) && words.contains(&log)
     };
     let mut refused = 0;
     for bytes in garbage(&right) {
-        own.put_field(&log, FIELD.as_bytes(), &bytes);
-        let before = own.digest();
-        if let Err(error) = put(&own, WRITER, 6, 1_000_000).await {
+        dedicated.put_field(&log, FIELD.as_bytes(), &bytes);
+        let before = dedicated.digest();
+        if let Err(error) = put(&dedicated, WRITER, 6, 1_000_000).await {
             assert!(is_named(&error), "{bytes:?}: {error}");
-            assert_eq!(own.digest(), before, "{bytes:?}");
+            assert_eq!(dedicated.digest(), before, "{bytes:?}");
             refused += 1;
         }
     }
     assert!(refused > right.len(), "{refused}");
-    own.put_field(&log, FIELD.as_bytes(), &right[..right.len() - 1]);
-    let error = calls(&own, WRITER).await.expect_err("a damaged record");
+    dedicated.put_field(&log, FIELD.as_bytes(), &right[..right.len() - 1]);
+    let error = calls(&dedicated, WRITER).await.expect_err("a damaged record");
     assert!(is_named(&error), "{error}");
-    own.put_field(&log, FIELD.as_bytes(), &right);
-    accepted(&own, WRITER, 6).await;
-    let stored = calls(&own, WRITER).await.expect("a record");
+    dedicated.put_field(&log, FIELD.as_bytes(), &right);
+    accepted(&dedicated, WRITER, 6).await;
+    let stored = calls(&dedicated, WRITER).await.expect("a record");
     assert!([1, 2, 5, 6].iter().all(|call| stored.contains(*call)) && !stored.contains(3));
 }

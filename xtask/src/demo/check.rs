@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::orders::{Done, apply, step};
+use super::orders::{StepEffect, apply, step};
 
 /// The result of the check.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub(crate) struct Verdict {
 }
 
 /// Maximum number of listed differences.
-const SHOWN: usize = 10;
+const LISTED_LIMIT: usize = 10;
 
 #[derive(Debug, Default)]
 struct Order {
@@ -93,8 +93,8 @@ pub(crate) fn check(events: &Path, receipts: &Path, letters: &[Value]) -> Result
             }
         ));
     }
-    let more = verdict.wrong.len().saturating_sub(SHOWN);
-    verdict.wrong.truncate(SHOWN);
+    let more = verdict.wrong.len().saturating_sub(LISTED_LIMIT);
+    verdict.wrong.truncate(LISTED_LIMIT);
     if more > 0 {
         verdict.wrong.push(format!("and {more} more"));
     }
@@ -112,8 +112,8 @@ fn replay(key: &str, order: &Order, refused: &mut BTreeSet<(String, u64)>, verdi
             verdict.wrong.push(format!("event {} of order {key} is missing in the input", at + 1));
             return;
         }
-        let done = if ended { Done::Refused } else { apply(status, to) };
-        let Done::Went { receipt, ended: ends } = done else {
+        let done = if ended { StepEffect::Refused } else { apply(status, to) };
+        let StepEffect::Accepted { receipt, ended: ends } = done else {
             refused.insert((key.to_owned(), *sequence));
             verdict.rejected += 1;
             continue;

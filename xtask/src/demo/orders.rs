@@ -6,15 +6,15 @@ pub(crate) fn step(kind: &str) -> &str {
 }
 
 /// The effect of a step on an order.
-pub(crate) enum Done {
+pub(crate) enum StepEffect {
     /// The step is valid. `receipt` is true if the handler emits a receipt. `ended` is true if the order ends.
-    Went { receipt: bool, ended: bool },
+    Accepted { receipt: bool, ended: bool },
     /// The step is impossible, so the handler rejects the event.
     Refused,
 }
 
 /// Applies a step to an order with the status `from`, by the table in the documentation of `plugins/orders`.
-pub(crate) fn apply(from: Option<&str>, to: &str) -> Done {
+pub(crate) fn apply(from: Option<&str>, to: &str) -> StepEffect {
     let possible = matches!(
         (from, to),
         (None, "created")
@@ -25,9 +25,9 @@ pub(crate) fn apply(from: Option<&str>, to: &str) -> Done {
             | (Some("delivered" | "cancelled"), "refunded")
     );
     if !possible {
-        return Done::Refused;
+        return StepEffect::Refused;
     }
     let receipt = !matches!(to, "created" | "packed");
     let ended = to == "refunded" || (from, to) == (Some("created"), "cancelled");
-    Done::Went { receipt, ended }
+    StepEffect::Accepted { receipt, ended }
 }

@@ -14,7 +14,7 @@ pub(super) fn passages(text: &str) -> Vec<Passage> {
     let mut counted = 0;
     for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
         // The parser reports events in the order of their starts. Only the end of a container has an earlier start than
-        // the events before it, because its range is the whole container.
+        // the events before it, because its range is the whole container. The line count skips such an end.
         if range.start > counted {
             line += text[counted..range.start].matches('\n').count();
             counted = range.start;

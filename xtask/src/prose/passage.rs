@@ -30,7 +30,7 @@ impl Passage {
         Self { text: String::new(), pieces: Vec::new(), is_heading }
     }
 
-    /// Appends text that begins in a line of the file.
+    /// Appends text that begins in the line `line` of the file.
     pub(super) fn push(&mut self, line: usize, text: &str) {
         for (at, part) in text.split('\n').enumerate() {
             if at > 0 {

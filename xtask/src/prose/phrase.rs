@@ -5,7 +5,7 @@ use super::passage::{Passage, Word};
 /// Phrases that break the same rule of style.
 pub(super) struct Family {
     pub(super) name: &'static str,
-    /// Each pattern is a list of elements between spaces, which match words one after the other:
+    /// Each pattern is a list of elements, separated by spaces. The elements match words one after the other:
     ///
     /// - `a|b`: one of these words;
     /// - `^a`: this word at the start of a sentence;
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     /// Returns the names of the families whose rules a text breaks.
-    fn offended(text: &str) -> Vec<&'static str> {
+    fn broken_families(text: &str) -> Vec<&'static str> {
         let mut passage = Passage::new(false);
         passage.push(1, text);
         find(&passage).into_iter().map(|(family, _, _)| family.name).collect()
@@ -141,7 +141,7 @@ mod tests {
             ("It waits until the file is there.", "is-there"),
             ("The queue is not there yet.", "is-there"),
         ] {
-            assert_eq!(offended(text), [family], "{text}");
+            assert_eq!(broken_families(text), [family], "{text}");
         }
     }
 
@@ -158,7 +158,7 @@ mod tests {
             "As many events as fit into memory may wait, so the most are kept.",
             "The one that has it had none.",
         ] {
-            assert_eq!(offended(text), Vec::<&str>::new(), "{text}");
+            assert_eq!(broken_families(text), Vec::<&str>::new(), "{text}");
         }
     }
 
@@ -173,6 +173,6 @@ mod tests {
 
     #[test]
     fn overlapping_patterns_count_once() {
-        assert_eq!(offended("It waits as long as it may."), ["may"]);
+        assert_eq!(broken_families("It waits as long as it may."), ["may"]);
     }
 }

@@ -193,7 +193,8 @@ impl<'a> Lexer<'a> {
         let rest = self.rest().strip_prefix('b').unwrap_or(self.rest());
         let rest = rest.strip_prefix('r')?;
         let hashes = rest.bytes().take_while(|byte| *byte == b'#').count();
-        let is_name = self.text[..self.at].ends_with(|it: char| it.is_alphanumeric() || it == '_');
+        let is_name = self.text[..self.at]
+            .ends_with(|letter: char| letter.is_alphanumeric() || letter == '_');
         (rest[hashes..].starts_with('"') && !is_name).then_some(hashes)
     }
 
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_in_a_line_hide_the_mark() {
+    fn comment_mark_in_quotes_starts_no_comment() {
         let text = "a = \"b # c\" # why\n# it is so\n";
         check(&line_comments(text, "#"), &[(1, "why"), (2, "it is so")]);
         check(&line_comments("local a = '--' -- two\n", "--"), &[(1, "two")]);

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{run, say};
+use super::{announce, run};
 
 /// A version: major, minor, patch.
 type Version = [u32; 3];
@@ -90,9 +90,9 @@ fn find(servers: &[Server]) -> Result<()> {
         let version = (server.version)()?;
         let version = version
             .with_context(|| format!("{} is installed but not in the PATH", server.program))?;
-        found.push(format!("{} {}", server.program, shown(checked(server, &version)?)));
+        found.push(format!("{} {}", server.program, format_version(checked(server, &version)?)));
     }
-    say(&format!("found: {}", found.join(", ")));
+    announce(&format!("found: {}", found.join(", ")));
     Ok(())
 }
 
@@ -111,7 +111,12 @@ fn checked(server: &Server, printed: &str) -> Result<Version> {
     let version = version_in(printed);
     let version = version
         .with_context(|| format!("the output of {program} contains no version: {printed:?}"))?;
-    ensure!(version >= *least, "{program} {} is too old: {}", shown(version), advice(server));
+    ensure!(
+        version >= *least,
+        "{program} {} is too old: {}",
+        format_version(version),
+        advice(server)
+    );
     Ok(version)
 }
 
@@ -126,14 +131,14 @@ fn version_in(text: &str) -> Option<Version> {
     })
 }
 
-fn shown(version: Version) -> String {
+fn format_version(version: Version) -> String {
     version.map(|part| part.to_string()).join(".")
 }
 
 /// Returns advice for a person who must install the program.
 fn advice(server: &Server) -> String {
     let Server { apt, brew, .. } = server;
-    let least = shown(server.least);
+    let least = format_version(server.least);
     format!("install {least} or later, `sudo apt-get install {apt}` or `brew install {brew}`")
 }
 
@@ -143,7 +148,7 @@ fn install(server: &Server) -> Result<()> {
     if !can {
         bail!("{program} is missing: {}", advice(server));
     }
-    say(&format!("installing {apt} with apt-get because {program} is missing"));
+    announce(&format!("installing {apt} with apt-get because {program} is missing"));
     run(apt_get().arg("update"))?;
     run(apt_get().args(["install", "--yes", "--no-install-recommends", apt]))
         .with_context(|| advice(server))?;
@@ -165,7 +170,7 @@ fn is_root() -> bool {
 fn disable(service: &str) -> Result<()> {
     // The folder exists only if systemd is running. If systemd is only installed, the folder does not exist.
     if Path::new("/run/systemd/system").is_dir() {
-        say(&format!("disabling the service {service}: tests start their own server"));
+        announce(&format!("disabling the service {service}: tests start their own server"));
         return run(Command::new("systemctl").args(["disable", "--now", service]));
     }
     let service_command = |action: &str| {
@@ -174,10 +179,10 @@ fn disable(service: &str) -> Result<()> {
         command
     };
     if service_command("status").output().is_ok_and(|status| status.status.success()) {
-        say(&format!("stopping the service {service}: tests start their own server"));
+        announce(&format!("stopping the service {service}: tests start their own server"));
         return run(&mut service_command("stop"));
     }
-    say(&format!("the service {service} is not running: tests start their own server"));
+    announce(&format!("the service {service} is not running: tests start their own server"));
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Tests against the servers of another release of Debian. As root on Linux, the command installs the release in a
-//! folder of its own. It builds the tests outside of the folder, and runs them with the folder as their root.
-//! Otherwise, it runs the tests with the servers in the `PATH`.
+//! folder of its own. It builds the tests outside of this folder, and runs them with this folder as their root folder.
+//! Without root or Linux, it runs the tests with the servers in the `PATH`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use serde_json::Value;
 
 use super::{counted, threads};
-use crate::setup::{cargo, root, run, say, target_dir};
+use crate::setup::{announce, cargo, root, run, target_dir};
 
 /// A release whose servers the tests use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -66,12 +66,12 @@ impl ServerRelease {
 pub(super) fn test(release: ServerRelease, filter: Option<&str>) -> Result<()> {
     let folder = if is_root()? { Some(install(release)?) } else { None };
     if folder.is_none() {
-        say("only root can install another release: testing with the servers in the PATH");
+        announce("only root can install another release: testing with the servers in the PATH");
     }
     let mut passed = 0;
     for (program, part) in release.programs() {
         let executable = build(program)?;
-        say(&format!("{program} with the servers of {}", release.name()));
+        announce(&format!("{program} with the servers of {}", release.name()));
         let mut tests = match &folder {
             Some(folder) => inside(folder, &executable),
             None => Command::new(&executable),
@@ -80,7 +80,7 @@ pub(super) fn test(release: ServerRelease, filter: Option<&str>) -> Result<()> {
         tests.env("RUST_TEST_THREADS", threads().to_string());
         passed += counted(tests.arg(filter.unwrap_or(part)))?;
     }
-    say(&format!("all {passed} tests passed"));
+    announce(&format!("all {passed} tests passed"));
     Ok(())
 }
 
@@ -96,7 +96,7 @@ fn install(release: ServerRelease) -> Result<PathBuf> {
     if complete.is_file() {
         return Ok(folder);
     }
-    say(&format!("installing the servers of {} into {}", release.name(), folder.display()));
+    announce(&format!("installing the servers of {} into {}", release.name(), folder.display()));
     if Command::new("debootstrap").arg("--version").stdout(Stdio::null()).status().is_err() {
         run(Command::new("apt-get").args(["install", "--yes", "--quiet", "debootstrap"]))?;
     }
@@ -108,7 +108,7 @@ fn install(release: ServerRelease) -> Result<PathBuf> {
         .args(["--variant=minbase", release.suite()])
         .arg(&folder)
         .stdout(Stdio::null()))?;
-    // The packages must not start their services.
+    // This script forbids the packages to start their services.
     let policy = folder.join("usr/sbin/policy-rc.d");
     fs::write(&policy, "#!/bin/sh\nexit 101\n")?;
     fs::set_permissions(&policy, fs::Permissions::from_mode(0o755))?;
@@ -128,7 +128,7 @@ fn install(release: ServerRelease) -> Result<PathBuf> {
 
 /// Builds a program of tests, and returns its path.
 fn build(program: &str) -> Result<PathBuf> {
-    say(&format!("building {program}"));
+    announce(&format!("building {program}"));
     let mut build = cargo("test");
     // These are the arguments of the other test commands, so that all of them share one build.
     build.args(["--release", "--workspace", "--exclude", "ordain-sim", "--no-run"]);

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 /// Time limit for the answer of a busy host.
-const ANSWER: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Requests a page from a host that listens on this port of 127.0.0.1.
 pub(crate) async fn get(port: u16, path: &str) -> Result<String> {
@@ -19,8 +19,8 @@ pub(crate) async fn get(port: u16, path: &str) -> Result<String> {
         stream.read_to_string(&mut answer).await?;
         anyhow::Ok(answer)
     };
-    let answer = tokio::time::timeout(ANSWER, asked).await.context("no answer")??;
-    let (head, body) = answer.split_once("\r\n\r\n").context("an answer of HTTP")?;
+    let answer = tokio::time::timeout(ANSWER_TIMEOUT, asked).await.context("no response")??;
+    let (head, body) = answer.split_once("\r\n\r\n").context("an HTTP response")?;
     ensure!(head.split(' ').nth(1) == Some("200"), "{path}: {head}");
     Ok(body.to_owned())
 }

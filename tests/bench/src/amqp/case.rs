@@ -21,16 +21,16 @@ use ordain_config::{LoadedConfig, SourceConfig};
 use ordain_servers::{Rabbit, Redis};
 use tempfile::TempDir;
 
-use super::load::{Load, Planned, key_name};
+use super::load::{Load, PlannedDelivery, key_name};
 
 /// The name of the stream, of its exchange and of its queue.
 pub(crate) const STREAM: &str = "bench";
 /// The name of the exchange for messages, and of the queue that is bound to this exchange.
 pub(crate) const OUT: &str = "out";
 /// Maximum number of published events without a confirm.
-const OUTSTANDING: usize = 2_000;
+const CONFIRM_LIMIT: usize = 2_000;
 /// Interval between two bursts of a steady load.
-const BEAT: Duration = Duration::from_millis(1);
+const BURST_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The options of a case.
 #[derive(Debug, Clone)]
@@ -94,9 +94,9 @@ impl Case {
 
     /// Publishes a load as fast as the broker confirms it.
     pub(crate) async fn fill(&self, load: &Load) -> Result<()> {
-        let mut confirms = VecDeque::with_capacity(OUTSTANDING);
+        let mut confirms = VecDeque::with_capacity(CONFIRM_LIMIT);
         for planned in &load.deliveries {
-            if confirms.len() == OUTSTANDING
+            if confirms.len() == CONFIRM_LIMIT
                 && let Some(oldest) = confirms.pop_front()
             {
                 confirmed(oldest).await?;
@@ -110,17 +110,22 @@ impl Case {
     }
 
     /// Publishes a part of a load at this number of events a second. Returns the rate that was reached.
-    pub(crate) async fn pace(&self, load: &Load, part: &[Planned], rate: f64) -> Result<f64> {
+    pub(crate) async fn pace(
+        &self,
+        load: &Load,
+        part: &[PlannedDelivery],
+        rate: f64,
+    ) -> Result<f64> {
         let mut left = part.iter();
         let mut confirms = FuturesOrdered::new();
-        let mut beat = tokio::time::interval(BEAT);
+        let mut beat = tokio::time::interval(BURST_INTERVAL);
         let started = Instant::now();
         let mut sent = 0;
         while left.len() > 0 || !confirms.is_empty() {
             tokio::select! {
                 _ = beat.tick(), if left.len() > 0 => {
                     let due = (started.elapsed().as_secs_f64() * rate) as usize;
-                    let room = OUTSTANDING - confirms.len();
+                    let room = CONFIRM_LIMIT - confirms.len();
                     let burst = due.saturating_sub(sent).min(room);
                     for planned in left.by_ref().take(burst) {
                         let confirm = self.publish(load, *planned).await?;
@@ -134,7 +139,11 @@ impl Case {
         Ok(sent as f64 / started.elapsed().as_secs_f64())
     }
 
-    async fn publish(&self, load: &Load, planned: Planned) -> Result<lapin::PublisherConfirm> {
+    async fn publish(
+        &self,
+        load: &Load,
+        planned: PlannedDelivery,
+    ) -> Result<lapin::PublisherConfirm> {
         let (properties, data) = load.event(planned);
         let exchange = STREAM.into();
         let key = key_name(planned.key).into();
@@ -153,31 +162,31 @@ impl Case {
         }
         let mut ready = 0;
         for queue in &self.queues {
-            let look = self.look(queue).await?;
-            if look.consumer_count() == 0 && look.message_count() == 0 {
+            let state = self.queue_state(queue).await?;
+            if state.consumer_count() == 0 && state.message_count() == 0 {
                 return Ok(None);
             }
-            ready += u64::from(look.message_count());
+            ready += u64::from(state.message_count());
         }
         Ok(Some(deliveries.saturating_sub(ready)))
     }
 
     /// Returns the number of messages in the queue [`OUT`], or 0 if the queue is too busy to answer.
     pub(crate) async fn messages(&self) -> Result<u64> {
-        Ok(self.look(OUT).await?.message_count().into())
+        Ok(self.queue_state(OUT).await?.message_count().into())
     }
 
     /// Returns whether each queue has a consumer.
     pub(crate) async fn is_consumed(&self) -> Result<bool> {
         for queue in &self.queues {
-            if self.look(queue).await?.consumer_count() == 0 {
+            if self.queue_state(queue).await?.consumer_count() == 0 {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    async fn look(&self, queue: &str) -> Result<lapin::Queue> {
+    async fn queue_state(&self, queue: &str) -> Result<lapin::Queue> {
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let looked = self.watching.queue_declare(queue.into(), passive, FieldTable::default());
         looked.await.with_context(|| format!("the queue {queue}"))

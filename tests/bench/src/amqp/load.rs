@@ -10,15 +10,15 @@ use rand_chacha::ChaCha8Rng;
 use super::latency::{STAMP, now_us};
 
 /// Size of an event's data, in bytes.
-const DATA: usize = 256;
+const DATA_BYTES: usize = 256;
 /// Number of keys of a load with many keys.
-const MANY: u32 = 10_000;
+const MANY_KEY_COUNT: u32 = 10_000;
 /// Number of ordinary keys in a load with one special key.
-const BESIDE: u32 = 1_000;
+const ORDINARY_KEY_COUNT: u32 = 1_000;
 /// Largest number of positions that `disturb` adds to an event's position before it sorts the events by position.
-const DISTANCE: usize = 100;
+const DISTANCE_LIMIT: usize = 100;
 /// Share of events of a disturbed load that come twice.
-const TWICE: f64 = 0.05;
+const REPEATED_SHARE: f64 = 0.05;
 
 /// The distribution of events over keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) enum Keys {
 
 /// One delivery.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Planned {
+pub(crate) struct PlannedDelivery {
     pub(crate) key: u32,
     /// The number of the event in its key, from 1.
     pub(crate) sequence: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Planned {
 /// The published events, in order.
 #[derive(Debug)]
 pub(crate) struct Load {
-    pub(crate) deliveries: Vec<Planned>,
+    pub(crate) deliveries: Vec<PlannedDelivery>,
     /// Number of events by key. A repeated event counts once.
     pub(crate) events: Vec<u32>,
     /// The CloudEvents type of the events.
@@ -60,7 +60,7 @@ impl Load {
     /// Returns a load of this number of events; the same arguments always give the same load.
     pub(crate) fn new(keys: Keys, events: usize, kind: &'static str) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let count = if keys == Keys::One { 1 } else { MANY };
+        let count = if keys == Keys::One { 1 } else { MANY_KEY_COUNT };
         let shares: Vec<f64> = (1..=count)
             .scan(0.0, |sum, rank| {
                 *sum += if keys == Keys::Zipf { 1.0 / f64::from(rank) } else { 1.0 };
@@ -69,12 +69,12 @@ impl Load {
             .collect();
         let all = shares[shares.len() - 1];
         let mut of_keys = vec![0; shares.len()];
-        let mut deliveries: Vec<Planned> = (0..events)
+        let mut deliveries: Vec<PlannedDelivery> = (0..events)
             .map(|_| {
                 let at = rng.random_range(0.0..all);
                 let key = shares.partition_point(|share| *share <= at).min(shares.len() - 1);
                 of_keys[key] += 1;
-                Planned { key: key as u32, sequence: of_keys[key] }
+                PlannedDelivery { key: key as u32, sequence: of_keys[key] }
             })
             .collect();
         if keys == Keys::Disturbed {
@@ -87,21 +87,21 @@ impl Load {
     /// rejects an event that is out of order within its key. Each event of the keys `emitting` makes a message.
     pub(crate) fn beside_one(events: usize, of_one: usize, emitting: Range<u32>) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let mut of_keys = vec![0; 1 + BESIDE as usize];
+        let mut of_keys = vec![0; 1 + ORDINARY_KEY_COUNT as usize];
         let all = events + of_one;
         let deliveries = (0..all).map(|at| {
             let is_of_one = (at + 1) * of_one / all > at * of_one / all;
-            let key = if is_of_one { 0 } else { rng.random_range(1..=BESIDE) };
+            let key = if is_of_one { 0 } else { rng.random_range(1..=ORDINARY_KEY_COUNT) };
             let count: &mut u32 = &mut of_keys[key as usize];
             *count += 1;
-            Planned { key, sequence: *count }
+            PlannedDelivery { key, sequence: *count }
         });
         let deliveries = deliveries.collect();
         Self { deliveries, events: of_keys, kind: "follow", emitting, stamped: true }
     }
 
     /// Removes the first event of a key from the load, to be published later or never.
-    pub(crate) fn lose_first(&mut self, key: u32) -> Option<Planned> {
+    pub(crate) fn lose_first(&mut self, key: u32) -> Option<PlannedDelivery> {
         let at = self.deliveries.iter().position(|planned| planned.key == key)?;
         Some(self.deliveries.remove(at))
     }
@@ -122,16 +122,16 @@ impl Load {
     }
 
     /// Returns the first `at` deliveries, and the other deliveries.
-    pub(crate) fn split(&self, at: usize) -> (&[Planned], &[Planned]) {
+    pub(crate) fn split(&self, at: usize) -> (&[PlannedDelivery], &[PlannedDelivery]) {
         self.deliveries.split_at(at.min(self.deliveries.len()))
     }
 
     /// Returns the properties and the data of an event that is published now.
-    pub(crate) fn event(&self, planned: Planned) -> (BasicProperties, [u8; DATA]) {
-        let Planned { key, sequence } = planned;
+    pub(crate) fn event(&self, planned: PlannedDelivery) -> (BasicProperties, [u8; DATA_BYTES]) {
+        let PlannedDelivery { key, sequence } = planned;
         let kind = if self.emitting.contains(&key) { "emit" } else { self.kind };
         let now = now_us();
-        let mut data = [b'.'; DATA];
+        let mut data = [b'.'; DATA_BYTES];
         data[STAMP].copy_from_slice(&if self.stamped { now } else { 0 }.to_le_bytes());
         data[STAMP.end..][..4].copy_from_slice(&sequence.to_le_bytes());
         let mut headers = FieldTable::default();
@@ -153,12 +153,12 @@ pub(crate) fn key_name(key: u32) -> String {
     format!("order-{key}")
 }
 
-fn disturb(events: &[Planned], rng: &mut ChaCha8Rng) -> Vec<Planned> {
+fn disturb(events: &[PlannedDelivery], rng: &mut ChaCha8Rng) -> Vec<PlannedDelivery> {
     let mut placed = Vec::with_capacity(events.len() * 11 / 10);
     for (at, event) in events.iter().enumerate() {
-        placed.push((at + rng.random_range(0..=DISTANCE), *event));
-        if rng.random_bool(TWICE) {
-            placed.push((at + rng.random_range(0..=DISTANCE), *event));
+        placed.push((at + rng.random_range(0..=DISTANCE_LIMIT), *event));
+        if rng.random_bool(REPEATED_SHARE) {
+            placed.push((at + rng.random_range(0..=DISTANCE_LIMIT), *event));
         }
     }
     placed.sort_by_key(|(at, _)| *at);

@@ -17,15 +17,15 @@ use super::latency::Latency;
 use super::load::{Load, key_name};
 
 /// Interval between two checks of a process that must end.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Time limit for the end of a process that has no work left.
-const END: Duration = Duration::from_mins(1);
+const EXIT_TIMEOUT: Duration = Duration::from_mins(1);
 /// Number of keys that are read at a time.
 const PAGE: usize = 1_000;
 
 /// The program that consumes the events of a side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum SideProgram {
     Consumer(Kind),
     Host,
 }
@@ -41,13 +41,13 @@ impl Running {
     /// Starts a side. `events` is the number of deliveries that the side will receive. The percentiles leave out the
     /// first `cold` of them.
     pub(crate) fn start(
-        who: Who,
+        who: SideProgram,
         ordain: &Path,
         case: &Case,
         (events, cold): (usize, usize),
     ) -> Result<Self> {
         let command = match who {
-            Who::Consumer(kind) => {
+            SideProgram::Consumer(kind) => {
                 let kind = kind.to_possible_value().context("each has a name")?;
                 let mut command = Command::new(std::env::current_exe()?);
                 command.args(["side", "amqp", kind.get_name(), "--config"]).arg(case.config());
@@ -55,7 +55,7 @@ impl Running {
                 command.args(["--cold", &cold.to_string()]);
                 command
             }
-            Who::Host => {
+            SideProgram::Host => {
                 let mut command = Command::new(ordain.canonicalize()?);
                 command.args(["run", "--json"]);
                 command
@@ -99,7 +99,7 @@ impl Running {
     /// Returns an error if the process has ended.
     pub(crate) fn check(&mut self) -> Result<()> {
         match self.child.try_wait()? {
-            Some(status) => bail!("the process ended with {status}: {}", self.told()),
+            Some(status) => bail!("the process ended with {status}: {}", self.log()),
             None => Ok(()),
         }
     }
@@ -109,7 +109,7 @@ impl Running {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    fn told(&self) -> String {
+    fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
@@ -117,16 +117,16 @@ impl Running {
     pub(crate) fn finish(mut self) -> Result<Value> {
         let id = self.id().to_string();
         let status = Command::new("kill").args(["-s", "TERM", &id]).status()?;
-        ensure!(status.success(), "`kill -s TERM {id}` failed: {}", self.told());
+        ensure!(status.success(), "`kill -s TERM {id}` failed: {}", self.log());
         let started = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait()? {
                 break status;
             }
-            ensure!(started.elapsed() < END, "the process does not end: {}", self.told());
-            std::thread::sleep(LOOK);
+            ensure!(started.elapsed() < EXIT_TIMEOUT, "the process does not end: {}", self.log());
+            std::thread::sleep(POLL_INTERVAL);
         };
-        ensure!(status.success(), "the process ended with {status}: {}", self.told());
+        ensure!(status.success(), "the process ended with {status}: {}", self.log());
         let printed = fs::read_to_string(&self.out)?;
         if printed.is_empty() {
             return Ok(Value::Null);
@@ -148,7 +148,7 @@ impl Drop for Running {
     }
 }
 
-impl Who {
+impl SideProgram {
     /// Checks, after the process has ended, that the side executed the whole load. Without this check, a side that
     /// loses events would seem fast.
     pub(crate) async fn check(self, case: &Case, load: &Load, printed: &Value) -> Result<()> {
@@ -177,7 +177,7 @@ impl Who {
 
 /// Checks that every key's next sequence follows the sequence of its last event.
 async fn check_store(case: &Case, load: &Load) -> Result<()> {
-    let store = open_store(&case.loaded, Some(END)).await?;
+    let store = open_store(&case.loaded, Some(EXIT_TIMEOUT)).await?;
     let mut filter = KeyFilter { limit: PAGE, ..KeyFilter::default() };
     let mut found = std::collections::BTreeMap::new();
     loop {

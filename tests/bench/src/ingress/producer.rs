@@ -13,9 +13,9 @@ use tokio::time::{sleep, timeout};
 use super::STREAM;
 
 /// Size of an event's data, in bytes: eight bytes for a time, four bytes for the sequence, and zeros.
-const DATA: usize = 256;
+const DATA_BYTES: usize = 256;
 /// Time limit for an answer.
-const ANSWER: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) struct Producer {
     port: u16,
@@ -61,7 +61,7 @@ impl Producer {
             let request = self.next();
             loop {
                 let started = Instant::now();
-                let answer = timeout(ANSWER, ask(&mut connection, &request)).await;
+                let answer = timeout(ANSWER_TIMEOUT, ask(&mut connection, &request)).await;
                 let ms = started.elapsed().as_secs_f64() * 1_000.0;
                 sent.longest = sent.longest.max(ms);
                 let wait = match answer.context("no answer")?? {
@@ -102,7 +102,7 @@ impl Producer {
             let key = self.events % self.keys;
             let sequence = (self.events / self.keys + 1) as u32;
             self.events += 1;
-            let mut data = [0; DATA];
+            let mut data = [0; DATA_BYTES];
             data[8..12].copy_from_slice(&sequence.to_le_bytes());
             // Writing to a `String` cannot fail.
             let _ = writeln!(

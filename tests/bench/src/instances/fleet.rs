@@ -16,9 +16,9 @@ use crate::process::{cpu_seconds, peak};
 
 const PARTITIONS: u32 = 4;
 /// Time limit for all hosts to get their share.
-const SHARE: Duration = Duration::from_secs(30);
+const SHARE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval at which the benchmark checks the shares of the hosts.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Returns a case with the number of partitions that the hosts share.
 pub(crate) async fn case(plugins: &Path, rabbit: &Rabbit) -> Result<Case> {
@@ -58,7 +58,7 @@ impl Fleet {
     }
 
     async fn until_shared(&mut self, case: &Case) -> Result<()> {
-        let store = open_store(&case.loaded, Some(SHARE)).await?;
+        let store = open_store(&case.loaded, Some(SHARE_TIMEOUT)).await?;
         let started = Instant::now();
         loop {
             let table = store.table().await?;
@@ -73,12 +73,12 @@ impl Fleet {
             for host in &mut self.hosts {
                 host.check()?;
             }
-            ensure!(started.elapsed() < SHARE, "the shares are {shares:?}");
-            tokio::time::sleep(LOOK).await;
+            ensure!(started.elapsed() < SHARE_TIMEOUT, "the shares are {shares:?}");
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         while !case.is_consumed().await? {
-            ensure!(started.elapsed() < SHARE, "not all queues have a consumer");
-            tokio::time::sleep(LOOK).await;
+            ensure!(started.elapsed() < SHARE_TIMEOUT, "not all queues have a consumer");
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }

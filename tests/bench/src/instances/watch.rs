@@ -16,11 +16,11 @@ use crate::amqp::case::OUT;
 use crate::amqp::latency::{STAMP, now_us};
 
 /// Interval at which [`Watch::until`] counts the messages.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The record of the messages that have arrived.
 #[derive(Debug, Default)]
-struct Seen {
+struct Arrivals {
     /// The first publication time that counts, in us since the Unix epoch.
     since: u64,
     /// The age of each counted message at its arrival, in us.
@@ -32,7 +32,7 @@ struct Seen {
 }
 
 pub(crate) struct Watch {
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<Arrivals>>,
     taking: JoinHandle<Result<()>>,
 }
 
@@ -44,8 +44,8 @@ impl Watch {
         let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
         let nothing = FieldTable::default();
         let mut messages = channel.basic_consume(OUT.into(), "".into(), options, nothing).await?;
-        let seen = Arc::new(Mutex::new(Seen { since: u64::MAX, ..Seen::default() }));
-        let noted = Arc::clone(&seen);
+        let seen = Arc::new(Mutex::new(Arrivals { since: u64::MAX, ..Arrivals::default() }));
+        let plugin_with_note = Arc::clone(&seen);
         let taking = tokio::spawn(async move {
             // Keeps the connection open while messages arrive.
             let _connection = connection;
@@ -56,7 +56,7 @@ impl Watch {
                 let (Some(id), Some(stamp)) = (id, stamp.map(u64::from_le_bytes)) else {
                     anyhow::bail!("a message arrived without an id or a time of publication")
                 };
-                let mut seen = lock(&noted);
+                let mut seen = lock(&plugin_with_note);
                 if !seen.ids.insert(id) {
                     seen.again += 1;
                 } else if stamp >= seen.since {
@@ -86,12 +86,12 @@ impl Watch {
                 "the consumer ended after {came} of {count} messages"
             );
             ensure!(started.elapsed() < patience, "only {came} of {count} messages arrived");
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
     /// Returns the number of arrivals of messages that had already arrived.
-    pub(crate) fn again(&self) -> usize {
+    pub(crate) fn repeats(&self) -> usize {
         lock(&self.seen).again
     }
 
@@ -105,6 +105,6 @@ impl Watch {
     }
 }
 
-fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+fn lock(seen: &Mutex<Arrivals>) -> MutexGuard<'_, Arrivals> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -23,12 +23,12 @@ use crate::amqp::side::Running;
 
 /// Number of gaps that begin together. The next constant is the delay until the next gaps begin. The number is so low
 /// that no gap waits because the server is busy.
-const TOGETHER: usize = 20;
-const EVERY: Duration = Duration::from_millis(100);
+const GAP_GROUP_SIZE: usize = 20;
+const GAP_GROUP_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval between two requests for the number of ended gaps.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Time limit for all gaps to end.
-const PATIENCE: Duration = Duration::from_mins(1);
+const GAPS_TIMEOUT: Duration = Duration::from_mins(1);
 const STREAM: &str = "bench";
 
 /// Returns the mean duration of `gaps` gaps, as the gap histories of the keys record it.
@@ -49,21 +49,21 @@ pub(super) async fn mean(plan: &Plan, common: &Common, gaps: usize) -> Result<Du
     File::create(&events)?;
     let mut host = Running::on(&common.ordain, home.path())?;
     let mut file = OpenOptions::new().append(true).open(&events)?;
-    for first in (0..gaps).step_by(TOGETHER) {
-        let keys = first..(first + TOGETHER).min(gaps);
+    for first in (0..gaps).step_by(GAP_GROUP_SIZE) {
+        let keys = first..(first + GAP_GROUP_SIZE).min(gaps);
         let lines = keys.flat_map(|key| [1, 3].map(|sequence| line(key, sequence)));
         file.write_all(lines.collect::<String>().as_bytes())?;
-        sleep(EVERY).await;
+        sleep(GAP_GROUP_INTERVAL).await;
     }
     let started = Instant::now();
     while ended(port).await? < gaps {
         host.check()?;
-        ensure!(started.elapsed() < PATIENCE, "not all gaps have ended");
-        sleep(LOOK).await;
+        ensure!(started.elapsed() < GAPS_TIMEOUT, "not all gaps have ended");
+        sleep(POLL_INTERVAL).await;
     }
     host.finish()?;
     let loaded = LoadedConfig::load(&home.path().join("ordain.toml"))?;
-    let store = open_store(&loaded, Some(PATIENCE)).await?;
+    let store = open_store(&loaded, Some(GAPS_TIMEOUT)).await?;
     let mut sum = 0;
     let mut count = 0;
     let mut filter = KeyFilter { limit: 1_000, ..KeyFilter::default() };

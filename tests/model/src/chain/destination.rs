@@ -18,18 +18,18 @@ pub(super) struct Message {
 
 /// The message at one outbox position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct ChainPart {
-    pub(super) place: OutboxPosition,
+pub(super) struct ChainChunk {
+    pub(super) position: OutboxPosition,
     pub(super) message: Message,
     /// The number that the message requests; 0 for a new number.
     pub(super) requested: u64,
 }
 
-impl NumberedChunk for ChainPart {
+impl NumberedChunk for ChainChunk {
     type Key = u8;
 
     fn position(&self) -> OutboxPosition {
-        self.place
+        self.position
     }
 
     fn keys(&self) -> impl Iterator<Item = &u8> {
@@ -49,10 +49,10 @@ impl NumberedChunk for ChainPart {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Call {
     pub(super) epoch: u8,
-    pub(super) found: u64,
+    pub(super) commit_at_claim: u64,
     pub(super) before: Option<OutboxPosition>,
     pub(super) done: u64,
-    pub(super) parts: Vec<ChainPart>,
+    pub(super) chunks: Vec<ChainChunk>,
 }
 
 /// The answer to a call.
@@ -72,8 +72,8 @@ pub(super) struct Entry {
 
 /// The position and number of a received message, by which the destination recognises a repeat of the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Known {
-    place: OutboxPosition,
+struct ReceivedMessage {
+    position: OutboxPosition,
     event: u8,
     number: u64,
 }
@@ -81,13 +81,15 @@ struct Known {
 /// The content of the destination.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Destination {
-    /// The epoch of the last owner that sent messages. The next field has the last outbox position under this epoch.
+    /// The epoch of the last owner that sent messages. The field `last` has the outbox position of the owner's last
+    /// message.
     epoch: u8,
     last: OutboxPosition,
-    /// The highest outbox position of all received messages, or of the last commit that the outbox has not lost.
+    /// The highest outbox position of all received messages. After the outbox lost commits, the end of the last commit
+    /// that it still has.
     highest: OutboxPosition,
     /// The messages that the destination can recognise, grouped by their call.
-    blocks: Vec<Vec<Known>>,
+    blocks: Vec<Vec<ReceivedMessage>>,
     pub(super) entries: Vec<Entry>,
     next: BTreeMap<u8, u64>,
 }
@@ -115,21 +117,22 @@ impl Destination {
             return Reply::WentBack((self.epoch == call.epoch).then_some(self.last));
         }
         if call.epoch > self.epoch
-            && self.highest.commit > call.found
-            && !is(ChainFault::LostCommitsStayKnown)
+            && self.highest.commit > call.commit_at_claim
+            && !is(ChainFault::LostCommitsAreRemembered)
         {
-            self.forget_lost(call.found, is(ChainFault::LostCommitsStayInMixedBlocks));
+            self.forget_lost(call.commit_at_claim, is(ChainFault::LostCommitsStayInMixedBlocks));
         }
-        let known = |part: &ChainPart| {
+        let received = |chunk: &ChainChunk| {
             let all = self.blocks.iter().flatten();
-            let mut of = all.filter(|known| known.place.commit == part.place.commit);
-            of.rfind(|known| known.event == part.message.event).map(|known| known.number)
+            let mut of = all.filter(|received| received.position.commit == chunk.position.commit);
+            of.rfind(|received| received.event == chunk.message.event)
+                .map(|received| received.number)
         };
-        let is_behind_all = call.parts.iter().all(|part| part.place > self.highest);
+        let is_behind_all = call.chunks.iter().all(|chunk| chunk.position > self.highest);
         let mut answers: Vec<Option<u64>> = Vec::new();
-        for part in &call.parts {
-            let answer = known(part).filter(|_| !is_behind_all);
-            let is_late = call.epoch == self.epoch && part.place <= self.last;
+        for chunk in &call.chunks {
+            let answer = received(chunk).filter(|_| !is_behind_all);
+            let is_late = call.epoch == self.epoch && chunk.position <= self.last;
             if is_late && answer.is_none() && !is(ChainFault::LateCallsAreNew) {
                 return Reply::Fenced;
             }
@@ -137,37 +140,42 @@ impl Destination {
         }
         let mut block = Vec::new();
         let mut numbers = Vec::new();
-        // The number of the last message of each key in this call.
+        // For each key, the number of its last message in this call.
         let mut floors: BTreeMap<u8, u64> = BTreeMap::new();
-        for (ChainPart { place, message, requested }, known) in call.parts.iter().zip(answers) {
+        for (ChainChunk { position, message, requested }, received) in
+            call.chunks.iter().zip(answers)
+        {
             let floor = floors.get(&message.key).copied().unwrap_or_default();
             let is_above = *requested > floor || is(ChainFault::NumbersGoBack);
-            let own = if is_above { *requested } else { 0 };
-            let number = known
-                .unwrap_or_else(|| self.put(*message, own, is(ChainFault::TakenNumbersAreGiven)));
-            if known.is_none() {
-                block.push(Known { place: *place, event: message.event, number });
+            let requested_number = if is_above { *requested } else { 0 };
+            let number = received.unwrap_or_else(|| {
+                self.put(*message, requested_number, is(ChainFault::TakenNumbersAreAssigned))
+            });
+            if received.is_none() {
+                block.push(ReceivedMessage { position: *position, event: message.event, number });
             }
             floors.insert(message.key, number);
-            numbers.push((known.is_some(), number));
+            numbers.push((received.is_some(), number));
             if call.epoch != self.epoch {
                 (self.epoch, self.last) = (call.epoch, OutboxPosition::default());
             }
-            self.last = self.last.max(*place);
-            self.highest = self.highest.max(*place);
+            self.last = self.last.max(*position);
+            self.highest = self.highest.max(*position);
         }
-        let is_open = |block: &Vec<Known>| block.iter().any(|known| known.place.commit > call.done);
+        let is_open = |block: &Vec<ReceivedMessage>| {
+            block.iter().any(|received| received.position.commit > call.done)
+        };
         let kept = self.blocks.iter().position(is_open).unwrap_or(self.blocks.len());
         self.blocks.drain(..kept);
-        if !block.is_empty() && !is(ChainFault::NothingIsKnown) {
+        if !block.is_empty() && !is(ChainFault::NothingIsRemembered) {
             self.blocks.push(block);
         }
         Reply::Done(numbers)
     }
 
     /// Forgets the messages of commits that the outbox has lost.
-    fn forget_lost(&mut self, found: u64, keeps_mixed: bool) {
-        let is_kept = |known: &Known| known.place.commit <= found;
+    fn forget_lost(&mut self, commit_at_claim: u64, keeps_mixed: bool) {
+        let is_kept = |received: &ReceivedMessage| received.position.commit <= commit_at_claim;
         if keeps_mixed {
             while self.blocks.last().is_some_and(|block| !block.first().is_some_and(is_kept)) {
                 self.blocks.pop();
@@ -176,15 +184,15 @@ impl Destination {
             self.blocks.iter_mut().for_each(|block| block.retain(is_kept));
             self.blocks.retain(|block| !block.is_empty());
         }
-        self.highest = OutboxPosition { commit: found, chunk: u32::MAX };
+        self.highest = OutboxPosition { commit: commit_at_claim, chunk: u32::MAX };
     }
 
-    /// Stores a message under the number `own` that it requests, if that number is free; otherwise under the next
-    /// number.
-    pub(super) fn put(&mut self, message: Message, own: u64, takes_any: bool) -> u64 {
-        let is_free = own > 0 && (takes_any || self.at(message.key, own).is_none());
+    /// Stores a message under its requested number if that number is free; otherwise under the next number.
+    pub(super) fn put(&mut self, message: Message, requested_number: u64, takes_any: bool) -> u64 {
+        let is_free =
+            requested_number > 0 && (takes_any || self.at(message.key, requested_number).is_none());
         let next = self.next.entry(message.key).or_insert(1);
-        let number = if is_free { own } else { *next };
+        let number = if is_free { requested_number } else { *next };
         *next = (*next).max(number + 1);
         self.entries.push(Entry { number, message });
         number

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ordain_core::{OutboxPosition, PublishHistory};
 
 use super::ChainFault;
-use super::destination::{Call, ChainPart, Message};
+use super::destination::{Call, ChainChunk, Message};
 
 /// The shard that has the outbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -35,28 +35,28 @@ impl Source {
 pub(super) struct Owner {
     pub(super) epoch: u8,
     /// The number of the last commit in the shard at the time of the owner's claim.
-    found: u64,
+    commit_at_claim: u64,
     /// All commits that the owner knows, including those before its claim.
     pub(super) commits: Vec<Vec<Message>>,
-    pub(super) history: PublishHistory<ChainPart>,
+    pub(super) history: PublishHistory<ChainChunk>,
     /// Messages that the owner has not sent yet, in the order of the outbox.
-    pub(super) waiting: Vec<ChainPart>,
+    pub(super) waiting: Vec<ChainChunk>,
     /// The owner has removed from the outbox the messages of all commits up to this number.
-    marked: u64,
+    removed_through: u64,
     /// Removals that may not be durable yet. A removal up to commit 3, made when 5 was the last commit, is `(3, 5)`.
-    marks: Vec<(u64, u64)>,
+    pending_removals: Vec<(u64, u64)>,
     /// The messages of all commits up to this number are removed from the outbox, and the removal is durable.
     pub(super) done: u64,
     /// Messages for which this owner got an answer, with their numbers.
     pub(super) answered: BTreeMap<OutboxPosition, (Message, u64)>,
     /// Messages to send again, because the destination has lost them.
-    pub(super) again: BTreeSet<Message>,
+    pub(super) to_resend: BTreeSet<Message>,
 }
 
-/// Returns the messages of a commit, each as a separate part.
-fn parts(number: u64, messages: &[Message]) -> impl Iterator<Item = ChainPart> {
-    (0..).zip(messages).map(move |(part, message)| ChainPart {
-        place: OutboxPosition { commit: number, chunk: part },
+/// Returns the messages of a commit, each as a separate chunk.
+fn chunks(number: u64, messages: &[Message]) -> impl Iterator<Item = ChainChunk> {
+    (0..).zip(messages).map(move |(index, message)| ChainChunk {
+        position: OutboxPosition { commit: number, chunk: index },
         message: *message,
         requested: 0,
     })
@@ -68,18 +68,18 @@ impl Owner {
         source.epoch = epoch;
         let left =
             source.outbox.iter().map(|number| (*number, &source.commits[*number as usize - 1]));
-        let waiting = left.flat_map(|(number, messages)| parts(number, messages)).collect();
+        let waiting = left.flat_map(|(number, messages)| chunks(number, messages)).collect();
         Self {
             epoch,
-            found: source.last(),
+            commit_at_claim: source.last(),
             commits: source.commits.clone(),
             history: PublishHistory::default(),
             waiting,
-            marked: 0,
-            marks: Vec::new(),
+            removed_through: 0,
+            pending_removals: Vec::new(),
             done: 0,
             answered: BTreeMap::new(),
-            again: BTreeSet::new(),
+            to_resend: BTreeSet::new(),
         }
     }
 
@@ -99,12 +99,12 @@ impl Owner {
         source.push(messages.clone());
         self.commits.push(messages);
         let number = self.last();
-        self.waiting.extend(parts(number, &self.commits[number as usize - 1]));
+        self.waiting.extend(chunks(number, &self.commits[number as usize - 1]));
         while let Some((through, _)) =
-            self.marks.first().copied().filter(|(_, last)| *last < number)
+            self.pending_removals.first().copied().filter(|(_, last)| *last < number)
         {
             self.done = self.done.max(through);
-            self.marks.remove(0);
+            self.pending_removals.remove(0);
         }
     }
 
@@ -116,22 +116,22 @@ impl Owner {
         }
         for number in source.last()..self.last() {
             source.push(self.commits[number as usize].clone());
-            if fault != Some(ChainFault::RepeatedCommitsAreNotMarked) {
+            if fault != Some(ChainFault::RepeatedMessagesAreNotRemoved) {
                 // The messages of the repeated commits are in the outbox again, so the owner must remove them again.
-                self.marked = 0;
+                self.removed_through = 0;
             }
         }
         true
     }
 
     /// Removes from the outbox the messages of all commits before the first commit with an unsent message.
-    pub(super) fn mark(&mut self, source: &mut Source, fault: Option<ChainFault>) {
-        let first = self.waiting.first().map_or(self.last() + 1, |part| part.place.commit);
-        if first - 1 > self.marked && source.epoch == self.epoch {
+    pub(super) fn remove_sent(&mut self, source: &mut Source, fault: Option<ChainFault>) {
+        let first = self.waiting.first().map_or(self.last() + 1, |chunk| chunk.position.commit);
+        if first - 1 > self.removed_through && source.epoch == self.epoch {
             let through = first - 1;
-            self.marked = through;
+            self.removed_through = through;
             source.outbox.retain(|number| *number > through);
-            self.marks.push((through, source.last()));
+            self.pending_removals.push((through, source.last()));
             if fault == Some(ChainFault::DoneBeforeDurable) {
                 self.done = through;
             }
@@ -140,30 +140,30 @@ impl Owner {
 
     /// Returns the next call, with at most `limit` messages.
     pub(super) fn call(&self, limit: usize, fault: Option<ChainFault>) -> Call {
-        let mut parts: Vec<_> =
+        let mut chunks: Vec<_> =
             self.history.next_chunks(&self.waiting).take(limit).copied().collect();
-        for part in &mut parts {
+        for chunk in &mut chunks {
             match fault {
-                Some(ChainFault::LostPartsGetNewNumbers) => part.requested = 0,
+                Some(ChainFault::LostMessagesGetNewNumbers) => chunk.requested = 0,
                 Some(ChainFault::LaterNumbersGoBack) => {
-                    part.requested =
-                        self.answered.get(&part.place).map_or(0, |answered| answered.1);
+                    chunk.requested =
+                        self.answered.get(&chunk.position).map_or(0, |answered| answered.1);
                 }
                 _ => {}
             }
         }
         let (before, mut done) = self.history.next_call(self.done);
-        let before = before.filter(|_| fault != Some(ChainFault::NoPlaceIsNamed));
-        if fault == Some(ChainFault::LostPartsAreDone) {
+        let before = before.filter(|_| fault != Some(ChainFault::NoPositionIsNamed));
+        if fault == Some(ChainFault::LostMessagesAreDone) {
             done = self.done;
         }
-        Call { epoch: self.epoch, found: self.found, before, done, parts }
+        Call { epoch: self.epoch, commit_at_claim: self.commit_at_claim, before, done, chunks }
     }
 
     /// Returns the answered messages that the history has forgotten: the oldest ones. Each message counts as one byte,
     /// so `history.bytes()` is the number of messages that the history still has.
     pub(super) fn forgotten(&self) -> impl Iterator<Item = Message> {
-        let there = self.history.bytes() + self.again.len();
+        let there = self.history.bytes() + self.to_resend.len();
         self.answered
             .values()
             .take(self.answered.len().saturating_sub(there))
@@ -172,20 +172,23 @@ impl Owner {
 
     /// Forgets the newest answered message instead of the oldest.
     pub(super) fn forget_newest(&mut self, now: u64) {
-        let mut kept: Vec<(ChainPart, u64)> = Vec::new();
-        for (place, (message, number)) in &self.answered {
-            kept.push((ChainPart { place: *place, message: *message, requested: 0 }, *number));
+        let mut kept: Vec<(ChainChunk, u64)> = Vec::new();
+        for (position, (message, number)) in &self.answered {
+            kept.push((
+                ChainChunk { position: *position, message: *message, requested: 0 },
+                *number,
+            ));
         }
         kept.pop();
-        let (parts, numbers): (Vec<_>, Vec<_>) = kept.into_iter().unzip();
+        let (chunks, numbers): (Vec<_>, Vec<_>) = kept.into_iter().unzip();
         self.history = PublishHistory::default();
-        self.history.record_answer(&parts, &numbers, true, now);
+        self.history.record_answer(&chunks, &numbers, true, now);
     }
 
     /// Drops the messages that the owner should send again.
     pub(super) fn drop_lost(&mut self) {
         let lost: Vec<_> = self.history.next_chunks(&[]).copied().collect();
-        let numbers: Vec<u64> = lost.iter().map(|part| part.requested).collect();
+        let numbers: Vec<u64> = lost.iter().map(|chunk| chunk.requested).collect();
         self.history.record_answer(&lost, &numbers, true, 0);
     }
 

@@ -1,6 +1,6 @@
 //! The two shards, the owner between them, and another producer.
 
-mod rest;
+mod finish;
 
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
@@ -9,23 +9,23 @@ use std::sync::OnceLock;
 use ordain_core::OutboxPosition;
 
 use super::destination::{Call, Destination, Message, Reply};
-use super::outcome::{ChainBroken, ChainSeen};
+use super::outcome::{ChainCounts, ChainViolation};
 use super::owner::{Owner, Source};
-use super::{ChainFault, ChainPlaces, ChainStep};
+use super::{ChainFault, ChainShards, ChainStep};
 
 /// A time in ms that is longer than the interval at which an owner checks the destination.
-const CHECK_AFTER: u64 = 10_000;
+const BEYOND_CHECK_INTERVAL_MS: u64 = 10_000;
 /// The event number of the other producer's first message.
-const OTHERS: u8 = 100;
+const FIRST_OTHER_EVENT: u8 = 100;
 
 /// A moment of a run.
 #[derive(Debug, Clone)]
 pub struct ChainWorld {
     state: State,
-    seen: ChainSeen,
-    /// The rule that breaks if, from this moment on, the run finishes all work without further losses. The value is
-    /// computed at its first use.
-    at_rest: OnceLock<Option<ChainBroken>>,
+    counts: ChainCounts,
+    /// The broken rule, if any, that the final check would find if the run now finished all work without further
+    /// losses. The first use computes this value.
+    end_check: OnceLock<Option<ChainViolation>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -34,36 +34,36 @@ struct State {
     keys: u8,
     source: Source,
     destination: Destination,
-    /// States that the shards may go back to, the beginning first.
+    /// States that the shards may go back to. The first one is the beginning of the run.
     past: Vec<(Source, Destination)>,
     owner: Owner,
     now: u64,
     /// A call whose answer was lost. The call may arrive a second time.
     late: Option<Call>,
     /// The other producer's messages, with the numbers that the destination gave them.
-    others: Vec<(Message, u64)>,
+    other_messages: Vec<(Message, u64)>,
     /// Messages that were removed from the outbox before the present owner's claim. The owner does not have them in
     /// memory, so it cannot send them again if the destination loses them.
-    only_there: BTreeSet<Message>,
+    removed_before_claim: BTreeSet<Message>,
     /// Messages that had been reported as done, but were in the outbox again when a new owner claimed the shard. The
     /// destination may have them twice.
-    marked_again: BTreeSet<Message>,
+    done_but_in_outbox: BTreeSet<Message>,
     /// Messages that neither an owner nor the destination had any more, but that were in the outbox again at a later
     /// claim.
-    came_back: BTreeSet<Message>,
+    back_in_outbox: BTreeSet<Message>,
     /// Messages that the destination first got from an owner that had lost its claim.
-    unclaimed: BTreeSet<Message>,
+    from_fenced_owner: BTreeSet<Message>,
     /// Messages that the destination mistook for messages of a lost commit.
     mistaken: BTreeSet<Message>,
-    /// Messages of lost commits whose owner ended before it repeated them.
+    /// Messages of lost commits whose owner ended before it repeated the commits.
     orphans: BTreeSet<Message>,
     /// Messages that an owner has reported as done, so that the destination may forget them.
     reported: BTreeSet<Message>,
-    rewinds: u64,
+    rollbacks: u64,
     /// Number of times that the shard with the outbox went back.
-    source_rewinds: u64,
+    source_rollbacks: u64,
     restarts: u64,
-    broken: Option<ChainBroken>,
+    broken: Option<ChainViolation>,
 }
 
 impl PartialEq for ChainWorld {
@@ -93,62 +93,64 @@ impl ChainWorld {
             owner,
             now: 0,
             late: None,
-            others: Vec::new(),
-            only_there: BTreeSet::new(),
-            marked_again: BTreeSet::new(),
-            came_back: BTreeSet::new(),
-            unclaimed: BTreeSet::new(),
+            other_messages: Vec::new(),
+            removed_before_claim: BTreeSet::new(),
+            done_but_in_outbox: BTreeSet::new(),
+            back_in_outbox: BTreeSet::new(),
+            from_fenced_owner: BTreeSet::new(),
             mistaken: BTreeSet::new(),
             orphans: BTreeSet::new(),
             reported: BTreeSet::new(),
-            rewinds: 0,
-            source_rewinds: 0,
+            rollbacks: 0,
+            source_rollbacks: 0,
             restarts: 0,
             broken: None,
         };
-        Self { state, seen: ChainSeen::default(), at_rest: OnceLock::new() }
+        Self { state, counts: ChainCounts::default(), end_check: OnceLock::new() }
     }
 
     /// Performs a step.
     pub fn step(&mut self, step: ChainStep) {
-        self.at_rest = OnceLock::new();
+        self.end_check = OnceLock::new();
         match step {
             ChainStep::Commit(messages) => self.commit(messages),
             ChainStep::Repeat => drop(self.repeat_commits()),
-            ChainStep::Give(limit) => self.give(limit),
-            ChainStep::GiveUnanswered => self.give_unanswered(),
+            ChainStep::Send(limit) => self.send_next(limit),
+            ChainStep::SendUnanswered => self.send_unanswered(),
             ChainStep::ArriveLate => self.arrive_late(),
             ChainStep::Check => self.check_destination(),
-            ChainStep::Mark => self.state.owner.mark(&mut self.state.source, self.state.fault),
+            ChainStep::RemoveSent => {
+                self.state.owner.remove_sent(&mut self.state.source, self.state.fault);
+            }
             ChainStep::Forget => drop(self.state.owner.history.forget_oldest()),
             ChainStep::Wait(ms) => self.state.now += ms,
             ChainStep::Other => self.put_other(),
-            ChainStep::OtherAgain => self.put_others_again(),
+            ChainStep::OtherResend => self.resend_others(),
             ChainStep::Remember => self.remember(),
-            ChainStep::GoBack(places, to) => self.go_back(places, to),
+            ChainStep::GoBack(shards, to) => self.go_back(shards, to),
             ChainStep::Restart => self.restart(),
         }
     }
 
     /// Returns the rule that a step broke, if any.
-    pub fn broken(&self) -> Option<ChainBroken> {
+    pub fn broken(&self) -> Option<ChainViolation> {
         self.state.broken
     }
 
-    /// Returns the rule that breaks if, from this moment on, the run finishes all work without further losses; `None`
-    /// if no rule breaks.
-    pub fn broken_at_rest(&self) -> Option<ChainBroken> {
-        *self.at_rest.get_or_init(|| {
+    /// Returns the broken rule, if any, that the final check would find if the run now finished all work without
+    /// further losses.
+    pub fn broken_at_end(&self) -> Option<ChainViolation> {
+        *self.end_check.get_or_init(|| {
             let mut world = self.clone();
-            world.come_to_rest();
+            world.finish_and_check();
             world.broken()
         })
     }
 
     /// Returns the counts of rare events up to now.
-    pub fn seen(&self) -> ChainSeen {
-        let State { rewinds, restarts, .. } = self.state;
-        ChainSeen { rewinds, restarts, ..self.seen }
+    pub fn counts(&self) -> ChainCounts {
+        let State { rollbacks, restarts, .. } = self.state;
+        ChainCounts { rollbacks, restarts, ..self.counts }
     }
 
     /// Returns the number of commits.
@@ -157,13 +159,13 @@ impl ChainWorld {
     }
 
     /// Returns the number of messages that the other producer has sent.
-    pub fn others(&self) -> usize {
-        self.state.others.len()
+    pub fn other_messages(&self) -> usize {
+        self.state.other_messages.len()
     }
 
     /// Returns how often a shard went back.
-    pub fn rewinds(&self) -> u64 {
-        self.state.rewinds
+    pub fn rollbacks(&self) -> u64 {
+        self.state.rollbacks
     }
 
     /// Returns how often the process ended.
@@ -185,7 +187,7 @@ impl ChainWorld {
         self.state.fault == Some(fault)
     }
 
-    fn breaks(&mut self, broken: ChainBroken) {
+    fn record_violation(&mut self, broken: ChainViolation) {
         self.state.broken.get_or_insert(broken);
     }
 
@@ -205,7 +207,7 @@ impl ChainWorld {
     /// Repeats the commits that the store has lost. Returns false if the owner ended instead.
     fn repeat_commits(&mut self) -> bool {
         let State { owner, source, fault, .. } = &mut self.state;
-        self.seen.commits += owner.last().saturating_sub(source.last());
+        self.counts.commits += owner.last().saturating_sub(source.last());
         let has_claim = owner.recommit(source, *fault);
         if !has_claim {
             self.restart();
@@ -213,20 +215,21 @@ impl ChainWorld {
         has_claim
     }
 
-    fn give(&mut self, limit: usize) {
+    fn send_next(&mut self, limit: usize) {
         let call = self.state.owner.call(limit, self.state.fault);
-        if !call.parts.is_empty() {
+        if !call.chunks.is_empty() {
             self.send(&call);
         }
     }
 
-    fn give_unanswered(&mut self) {
-        let State { owner, source, destination, fault, reported, unclaimed, .. } = &mut self.state;
+    fn send_unanswered(&mut self) {
+        let State { owner, source, destination, fault, reported, from_fenced_owner, .. } =
+            &mut self.state;
         let call = owner.call(usize::MAX, *fault);
-        if !call.parts.is_empty() {
+        if !call.chunks.is_empty() {
             reported.extend(owner.done_messages());
             if source.epoch != owner.epoch {
-                unclaimed.extend(call.parts.iter().map(|part| part.message));
+                from_fenced_owner.extend(call.chunks.iter().map(|chunk| chunk.message));
             }
             destination.assign(&call, *fault);
             self.state.late = Some(call);
@@ -240,8 +243,8 @@ impl ChainWorld {
     }
 
     fn check_destination(&mut self) {
-        let State { owner, rewinds, now, fault, .. } = &mut self.state;
-        let is_in_doubt = owner.history.is_in_doubt(*rewinds, *now);
+        let State { owner, rollbacks, now, fault, .. } = &mut self.state;
+        let is_in_doubt = owner.history.is_in_doubt(*rollbacks, *now);
         if is_in_doubt && *fault != Some(ChainFault::NothingIsChecked) {
             let call = owner.call(usize::MAX, *fault);
             self.send(&call);
@@ -249,78 +252,79 @@ impl ChainWorld {
     }
 
     fn send(&mut self, call: &Call) {
-        let State { owner, destination, fault, rewinds, now, reported, .. } = &mut self.state;
+        let State { owner, destination, fault, rollbacks, now, reported, .. } = &mut self.state;
         reported.extend(owner.done_messages());
         let before = destination.clone();
         match destination.assign(call, *fault) {
             Reply::Done(answers) => {
-                owner.history.record_check(*rewinds, *now);
-                self.take(call, &answers, &before);
+                owner.history.record_check(*rollbacks, *now);
+                self.record_numbers(call, &answers, &before);
             }
             // No newer owner exists, so the destination has no reason to fence this one.
-            Reply::Fenced => self.breaks(ChainBroken::Stuck),
+            Reply::Fenced => self.record_violation(ChainViolation::Stuck),
             Reply::WentBack(last) => {
-                self.seen.refused += 1;
-                self.give_again(last);
+                self.counts.refused += 1;
+                self.prepare_resend(last);
             }
         }
     }
 
     /// Records the numbers of a call's messages.
-    fn take(&mut self, call: &Call, answers: &[(bool, u64)], before: &Destination) {
-        let State { owner, now, fault, source, unclaimed, mistaken, .. } = &mut self.state;
+    fn record_numbers(&mut self, call: &Call, answers: &[(bool, u64)], before: &Destination) {
+        let State { owner, now, fault, source, from_fenced_owner, mistaken, .. } = &mut self.state;
         let has_claim = source.epoch == owner.epoch;
         let numbers: Vec<u64> = answers.iter().map(|(_, number)| *number).collect();
         let mut changed = 0;
         let mut broken = None;
-        for (part, (is_known, number)) in call.parts.iter().zip(answers) {
-            let message = part.message;
-            self.seen.known += u64::from(*is_known);
+        for (chunk, (is_known, number)) in call.chunks.iter().zip(answers) {
+            let message = chunk.message;
+            self.counts.recognized += u64::from(*is_known);
             if *is_known && before.at(message.key, *number) != Some(message) {
                 // The destination mistakes the message for a message of a lost commit. This may happen only if the
-                // owner that committed the message ended before its first call, because only that call makes the
-                // destination forget lost commits.
+                // owner that committed the message ended before its first call, because the first call of a new owner
+                // makes the destination forget lost commits.
                 mistaken.insert(message);
                 if message.owner == owner.epoch {
-                    broken = Some(ChainBroken::AnotherMessage);
+                    broken = Some(ChainViolation::MessageMistaken);
                 }
             }
-            unclaimed.extend((!has_claim && !is_known).then_some(message));
-            let given = owner.answered.insert(part.place, (message, *number));
-            if let Some((_, earlier)) = given.filter(|_| owner.again.remove(&message))
+            from_fenced_owner.extend((!has_claim && !is_known).then_some(message));
+            let previous = owner.answered.insert(chunk.position, (message, *number));
+            if let Some((_, earlier)) = previous.filter(|_| owner.to_resend.remove(&message))
                 && earlier != *number
             {
                 changed += 1;
-                let others = owner.answered.range(..part.place).map(|(_, other)| other);
-                let mut others = others.filter(|(other, _)| other.key == message.key);
-                // A message that the destination still had keeps the number that it has there.
+                let other_messages = owner.answered.range(..chunk.position).map(|(_, other)| other);
+                let mut other_messages =
+                    other_messages.filter(|(other, _)| other.key == message.key);
+                // A message that the destination still had keeps its number.
                 if !is_known
                     && before.at(message.key, earlier).is_none()
-                    && others.all(|other| other.1 < earlier)
+                    && other_messages.all(|other| other.1 < earlier)
                 {
-                    broken = Some(ChainBroken::NumberChanged);
+                    broken = Some(ChainViolation::NumberChanged);
                 }
             }
         }
-        let progress = owner.history.record_answer(&call.parts, &numbers, true, *now);
+        let progress = owner.history.record_answer(&call.chunks, &numbers, true, *now);
         owner.waiting.drain(..progress.new_chunks);
-        self.seen.changed += changed as u64;
+        self.counts.changed += changed as u64;
         if progress.changed != changed {
-            broken = broken.or(Some(ChainBroken::WrongCount));
+            broken = broken.or(Some(ChainViolation::WrongResendCount));
         }
         if *fault == Some(ChainFault::NewestIsForgotten) {
             owner.forget_newest(*now);
         }
         if let Some(broken) = broken {
-            self.breaks(broken);
+            self.record_violation(broken);
         }
     }
 
-    /// Repeats the lost commits. Then prepares to send all messages after the outbox position `has` again, because the
-    /// destination has lost them.
-    fn give_again(&mut self, has: Option<OutboxPosition>) {
-        let is_hasty = self.is(ChainFault::CommitsAreNotAwaited);
-        if !is_hasty && !self.repeat_commits() {
+    /// Repeats the lost commits. Then prepares to send again all messages after the outbox position `confirmed`,
+    /// because the destination has lost them.
+    fn prepare_resend(&mut self, confirmed: Option<OutboxPosition>) {
+        let skips_commits = self.is(ChainFault::CommitsAreNotAwaited);
+        if !skips_commits && !self.repeat_commits() {
             return;
         }
         let State { owner, source, destination, fault, mistaken, .. } = &mut self.state;
@@ -330,40 +334,43 @@ impl ChainWorld {
         };
         let lost: BTreeSet<Message> =
             owner.answered.values().filter(is_lost).map(|answered| answered.0).collect();
-        let behind = owner.answered.iter().filter(|(place, _)| Some(**place) > has);
-        let behind: BTreeSet<Message> = behind.map(|(_, (message, _))| *message).collect();
-        let is_forgotten = owner.forgotten().any(|message| behind.contains(&message));
+        let unconfirmed =
+            owner.answered.iter().filter(|(position, _)| Some(**position) > confirmed);
+        let unconfirmed: BTreeSet<Message> =
+            unconfirmed.map(|(_, (message, _))| *message).collect();
+        let is_forgotten = owner.forgotten().any(|message| unconfirmed.contains(&message));
         // The destination may have messages of earlier owners after this position, because those owners sent them.
-        let mut others = behind.difference(&lost).filter(|message| message.owner == owner.epoch);
-        let is_exact = lost.is_subset(&behind) && others.next().is_none();
-        let new = behind.difference(&owner.again).count();
-        owner.again = behind;
-        let count = owner.history.roll_back_to(has);
-        if *fault == Some(ChainFault::LostPartsAreDropped) {
+        let mut other_messages =
+            unconfirmed.difference(&lost).filter(|message| message.owner == owner.epoch);
+        let is_exact = lost.is_subset(&unconfirmed) && other_messages.next().is_none();
+        let new = unconfirmed.difference(&owner.to_resend).count();
+        owner.to_resend = unconfirmed;
+        let count = owner.history.roll_back_to(confirmed);
+        if *fault == Some(ChainFault::LostMessagesAreDropped) {
             owner.drop_lost();
         }
         match count {
             None if is_forgotten => self.restart(),
-            Some(count) if is_exact && count == new => self.seen.again += count as u64,
-            _ => self.breaks(ChainBroken::WrongCount),
+            Some(count) if is_exact && count == new => self.counts.resent += count as u64,
+            _ => self.record_violation(ChainViolation::WrongResendCount),
         }
         if count.is_some() && !has_commits {
-            self.breaks(ChainBroken::WithoutCommit);
+            self.record_violation(ChainViolation::SentWithoutCommit);
         }
     }
 
     /// Sends a new message of the other producer.
     fn put_other(&mut self) {
-        let State { others, destination, keys, .. } = &mut self.state;
-        let at = others.len() as u8;
-        let message = Message { event: OTHERS + at, key: at % *keys, owner: 0 };
-        others.push((message, destination.put(message, 0, false)));
+        let State { other_messages, destination, keys, .. } = &mut self.state;
+        let at = other_messages.len() as u8;
+        let message = Message { event: FIRST_OTHER_EVENT + at, key: at % *keys, owner: 0 };
+        other_messages.push((message, destination.put(message, 0, false)));
     }
 
     /// Sends the other producer's lost messages again, and requests their old numbers.
-    fn put_others_again(&mut self) {
-        let State { others, destination, .. } = &mut self.state;
-        for (message, number) in others {
+    fn resend_others(&mut self) {
+        let State { other_messages, destination, .. } = &mut self.state;
+        for (message, number) in other_messages {
             if !destination.has(*message) {
                 *number = destination.put(*message, *number, false);
             }
@@ -377,43 +384,45 @@ impl ChainWorld {
         }
     }
 
-    fn go_back(&mut self, places: ChainPlaces, to: usize) {
-        let State { source, destination, past, rewinds, source_rewinds, late, .. } =
+    fn go_back(&mut self, shards: ChainShards, to: usize) {
+        let State { source, destination, past, rollbacks, source_rollbacks, late, .. } =
             &mut self.state;
         let (old_source, old_destination) = past[to].clone();
-        // A shard that went back never goes forward again, so the later remembered states change, too.
-        if places != ChainPlaces::Destination {
+        // A shard that went back cannot return to a later state, so the later remembered states get the shard's old
+        // state, too.
+        if shards != ChainShards::Destination {
             past[to..].iter_mut().for_each(|state| state.0.clone_from(&old_source));
             *source = old_source;
-            *source_rewinds += 1;
+            *source_rollbacks += 1;
         }
-        if places != ChainPlaces::Source {
+        if shards != ChainShards::Source {
             past[to..].iter_mut().for_each(|state| state.1.clone_from(&old_destination));
             *destination = old_destination;
             // A call does not outlive the server that it was sent to.
             *late = None;
         }
         past.dedup();
-        *rewinds += 1;
+        *rollbacks += 1;
     }
 
     /// Ends the process. The owner in the next process claims the shard with its present content.
     fn restart(&mut self) {
-        let State { owner, source, destination, reported, orphans, only_there, .. } =
+        let State { owner, source, destination, reported, orphans, removed_before_claim, .. } =
             &mut self.state;
         let lost = owner.commits.iter().filter(|commit| !source.commits.contains(commit)).flatten();
         let lost: BTreeSet<Message> = lost.copied().collect();
-        self.seen.orphans +=
+        self.counts.orphans +=
             lost.iter().filter(|message| destination.has(**message)).count() as u64;
         orphans.extend(lost);
-        let mut again = Vec::new();
+        let mut done_again = Vec::new();
         let mut back = Vec::new();
         let mut done = Vec::new();
         for (number, messages) in (1..).zip(&source.commits) {
             if source.outbox.contains(&number) {
-                again.extend(messages.iter().filter(|message| reported.contains(message)).copied());
+                done_again
+                    .extend(messages.iter().filter(|message| reported.contains(message)).copied());
                 let was_lost = |message: &&Message| {
-                    only_there.contains(message) && !destination.has(**message)
+                    removed_before_claim.contains(message) && !destination.has(**message)
                 };
                 back.extend(messages.iter().filter(was_lost).copied());
             } else {
@@ -421,9 +430,9 @@ impl ChainWorld {
             }
         }
         *owner = Owner::claim(owner.epoch + 1, source);
-        self.state.marked_again.extend(again);
-        self.state.came_back.extend(back);
-        self.state.only_there.extend(done);
+        self.state.done_but_in_outbox.extend(done_again);
+        self.state.back_in_outbox.extend(back);
+        self.state.removed_before_claim.extend(done);
         self.state.restarts += 1;
     }
 }

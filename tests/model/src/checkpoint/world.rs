@@ -7,11 +7,11 @@ use super::{CheckpointFault, CheckpointStep, SHARDS};
 
 /// The counts of rare events in a run. Two states that differ only in these counts are equal.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct CheckpointSeen {
+pub struct CheckpointCounts {
     /// Number of times that shards went back.
-    pub rewinds: u64,
+    pub rollbacks: u64,
     /// Number of times that an owner read the file from its beginning, because shards lacked commits.
-    pub again: u64,
+    pub reread: u64,
     /// Number of lost commits that an owner repeated.
     pub repeated: u64,
     /// Number of dead letters that repeated commits wrote or removed.
@@ -22,24 +22,24 @@ pub struct CheckpointSeen {
 
 /// A rule that a run breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum CheckpointBroken {
-    /// No commit has settled an event of the file.
+pub enum CheckpointViolation {
+    /// The file has an event that no commit has settled.
     Missing,
     /// A commit has settled an event of the file, but the event has neither an effect nor a dead letter.
     NoLetter,
     /// An event of the file has two effects, two dead letters, or an effect and a dead letter.
-    Twice,
+    Duplicated,
     /// The owner never finishes.
     Stuck,
 }
 
-impl CheckpointBroken {
+impl CheckpointViolation {
     /// Returns the rule that is broken.
     pub const fn rule(self) -> &'static str {
         match self {
             Self::Missing => "an event that was read is settled",
             Self::NoLetter => "a settled event has its effect or its letter",
-            Self::Twice => "an event has one effect or one letter",
+            Self::Duplicated => "an event has one effect or one letter",
             Self::Stuck => "the owner reads the whole file",
         }
     }
@@ -51,9 +51,9 @@ impl CheckpointBroken {
 struct Checkpoint {
     position: u8,
     commits: Vec<usize>,
-    /// Number of checkpoints that owners had set back to the beginning of the file when this one was written, including
-    /// this one.
-    beginnings: u64,
+    /// Number of times that owners had set the checkpoint back to the beginning of the file, up to this write and
+    /// including it.
+    resets: u64,
 }
 
 /// A commit of a shard.
@@ -98,7 +98,7 @@ struct Store {
 struct Owner {
     epoch: u8,
     /// For each shard, the number of its last commit at the time of the owner's claim.
-    found: Vec<usize>,
+    commits_at_claim: Vec<usize>,
     /// For each shard, the commits that the owner found at its claim, and its own commits.
     commits: Vec<Vec<Commit>>,
     /// The next event to read; `None` until the owner has read the checkpoint.
@@ -106,7 +106,7 @@ struct Owner {
     /// Events that the owner has read but not committed.
     open: Vec<u8>,
     /// Events that the owner has taken from their dead letters but not committed.
-    taken_back: Vec<u8>,
+    from_letters: Vec<u8>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -119,23 +119,23 @@ struct State {
     past: Vec<Store>,
     owner: Owner,
     /// Number of times that owners have set the checkpoint back to the beginning of the file.
-    beginnings: u64,
+    resets: u64,
     /// True if the store lost a checkpoint that was set back to the beginning, so that an older checkpoint is in effect
     /// again.
-    lost_beginning: bool,
-    rewinds: u64,
+    lost_reset: bool,
+    rollbacks: u64,
     restarts: u64,
-    broken: Option<CheckpointBroken>,
+    broken: Option<CheckpointViolation>,
 }
 
 /// A moment of a run.
 #[derive(Debug, Clone)]
 pub struct CheckpointWorld {
     state: State,
-    seen: CheckpointSeen,
-    /// The rule that breaks if, from this moment on, the run finishes all work without further losses. The value is
-    /// computed at its first use.
-    at_rest: OnceLock<Option<CheckpointBroken>>,
+    counts: CheckpointCounts,
+    /// The broken rule, if any, that the final check would find if the run now finished all work without further
+    /// losses. The first use computes this value.
+    end_check: OnceLock<Option<CheckpointViolation>>,
 }
 
 impl PartialEq for CheckpointWorld {
@@ -157,11 +157,11 @@ impl Owner {
         }
         Self {
             epoch,
-            found: store.shards.iter().map(|shard| shard.commits.len()).collect(),
+            commits_at_claim: store.shards.iter().map(|shard| shard.commits.len()).collect(),
             commits: store.shards.iter().map(|shard| shard.commits.clone()).collect(),
             next: None,
             open: Vec::new(),
-            taken_back: Vec::new(),
+            from_letters: Vec::new(),
         }
     }
 
@@ -174,13 +174,12 @@ impl Owner {
     /// Returns whether the owner knows an effect of the event, or is about to execute the event.
     fn executes(&self, event: u8) -> bool {
         let mut commits = self.commits[usize::from(event % SHARDS)].iter();
-        self.taken_back.contains(&event) || commits.any(|commit| commit.effects.contains(&event))
+        self.from_letters.contains(&event) || commits.any(|commit| commit.effects.contains(&event))
     }
 }
 
 impl CheckpointWorld {
-    /// Returns the first state of a run. The file has this number of events; the first `dead` events become dead
-    /// letters.
+    /// Returns the first state of a run. The file has `file` events; the first `dead` of them become dead letters.
     pub fn new(file: u8, dead: u8, fault: Option<CheckpointFault>) -> Self {
         let shards = vec![Shard::default(); usize::from(SHARDS)];
         let mut store = Store { shards, checkpoint: None };
@@ -193,23 +192,23 @@ impl CheckpointWorld {
             store,
             past,
             owner,
-            beginnings: 0,
-            lost_beginning: false,
-            rewinds: 0,
+            resets: 0,
+            lost_reset: false,
+            rollbacks: 0,
             restarts: 0,
             broken: None,
         };
-        Self { state, seen: CheckpointSeen::default(), at_rest: OnceLock::new() }
+        Self { state, counts: CheckpointCounts::default(), end_check: OnceLock::new() }
     }
 
     /// Performs a step.
     pub fn step(&mut self, step: CheckpointStep) {
-        self.at_rest = OnceLock::new();
+        self.end_check = OnceLock::new();
         match step {
             CheckpointStep::Start => self.start(),
             CheckpointStep::Read(count) => self.read(count),
             CheckpointStep::Commit(shard) => self.commit(shard),
-            CheckpointStep::TakeBack => self.take_back(),
+            CheckpointStep::TakeLetter => self.take_letter(),
             CheckpointStep::Save => self.save(),
             CheckpointStep::Repeat => self.repeat(),
             CheckpointStep::Remember => self.remember(),
@@ -219,29 +218,29 @@ impl CheckpointWorld {
     }
 
     /// Returns the rule that a step broke, if any.
-    pub fn broken(&self) -> Option<CheckpointBroken> {
+    pub fn broken(&self) -> Option<CheckpointViolation> {
         self.state.broken
     }
 
-    /// Returns the rule that breaks if, from this moment on, the run finishes all work without further losses; `None`
-    /// if no rule breaks.
-    pub fn broken_at_rest(&self) -> Option<CheckpointBroken> {
-        *self.at_rest.get_or_init(|| {
+    /// Returns the broken rule, if any, that the final check would find if the run now finished all work without
+    /// further losses.
+    pub fn broken_at_end(&self) -> Option<CheckpointViolation> {
+        *self.end_check.get_or_init(|| {
             let mut world = self.clone();
-            world.come_to_rest();
+            world.finish_and_check();
             world.broken()
         })
     }
 
     /// Returns the counts of rare events up to now.
-    pub fn seen(&self) -> CheckpointSeen {
-        let State { rewinds, restarts, .. } = self.state;
-        CheckpointSeen { rewinds, restarts, ..self.seen }
+    pub fn counts(&self) -> CheckpointCounts {
+        let State { rollbacks, restarts, .. } = self.state;
+        CheckpointCounts { rollbacks, restarts, ..self.counts }
     }
 
     /// Returns how often shards went back.
-    pub fn rewinds(&self) -> u64 {
-        self.state.rewinds
+    pub fn rollbacks(&self) -> u64 {
+        self.state.rollbacks
     }
 
     /// Returns how often another owner claimed the partition.
@@ -262,7 +261,7 @@ impl CheckpointWorld {
     /// opens the file at its beginning, and sets the checkpoint back.
     fn start(&mut self) {
         let leaves_old = self.is(CheckpointFault::OldCheckpointStays);
-        let State { store, owner, beginnings, .. } = &mut self.state;
+        let State { store, owner, resets, .. } = &mut self.state;
         if owner.next.is_some() {
             return;
         }
@@ -270,21 +269,21 @@ impl CheckpointWorld {
             owner.next = Some(0);
             return;
         };
-        let mut commits = checkpoint.commits.iter().zip(&owner.found);
-        if commits.all(|(named, found)| found >= named) {
+        let mut commits = checkpoint.commits.iter().zip(&owner.commits_at_claim);
+        if commits.all(|(named, at_claim)| at_claim >= named) {
             owner.next = Some(checkpoint.position);
             return;
         }
-        self.seen.again += 1;
+        self.counts.reread += 1;
         owner.next = Some(0);
         if leaves_old {
             return;
         }
-        // Later commits with the numbers of the lost ones must not make the old checkpoint look valid.
+        // New commits will reuse the numbers of the lost commits, and must not make the old checkpoint look valid.
         if store.shards[0].epoch == owner.epoch {
-            *beginnings += 1;
-            let commits = owner.found.clone();
-            store.checkpoint = Some(Checkpoint { position: 0, commits, beginnings: *beginnings });
+            *resets += 1;
+            let commits = owner.commits_at_claim.clone();
+            store.checkpoint = Some(Checkpoint { position: 0, commits, resets: *resets });
         } else {
             self.restart();
         }
@@ -304,7 +303,7 @@ impl CheckpointWorld {
     fn commit(&mut self, shard: u8) {
         let State { owner, dead, .. } = &self.state;
         let of_shard = |event: &u8| event % SHARDS == shard;
-        let removed: Vec<u8> = owner.taken_back.iter().copied().filter(of_shard).collect();
+        let removed: Vec<u8> = owner.from_letters.iter().copied().filter(of_shard).collect();
         let open = owner.open.iter().copied().filter(of_shard);
         let (letters, mut effects): (Vec<u8>, Vec<u8>) = open.partition(|event| event < dead);
         effects.extend(&removed);
@@ -314,7 +313,7 @@ impl CheckpointWorld {
         }
         let State { store, owner, .. } = &mut self.state;
         owner.open.retain(|event| !of_shard(event));
-        owner.taken_back.retain(|event| !of_shard(event));
+        owner.from_letters.retain(|event| !of_shard(event));
         let at = usize::from(shard);
         store.shards[at].apply(&commit, true);
         owner.commits[at].push(commit);
@@ -322,7 +321,7 @@ impl CheckpointWorld {
 
     /// Takes an event from its dead letter to execute it again. An owner that has not read the checkpoint yet takes
     /// nothing, because it must not commit yet.
-    fn take_back(&mut self) {
+    fn take_letter(&mut self) {
         let is_removed_early = self.is(CheckpointFault::LettersAreRemovedEarly);
         let State { store, owner, .. } = &mut self.state;
         if owner.next.is_none() {
@@ -333,7 +332,7 @@ impl CheckpointWorld {
         else {
             return;
         };
-        owner.taken_back.push(event);
+        owner.from_letters.push(event);
         if is_removed_early {
             let shard = &mut store.shards[usize::from(event % SHARDS)];
             shard.letters.retain(|other| *other != event);
@@ -346,18 +345,18 @@ impl CheckpointWorld {
         let drops = self.is(CheckpointFault::LostCommitsAreDropped);
         let with_letters = !self.is(CheckpointFault::LettersAreNotRepeated);
         let State { store, owner, .. } = &mut self.state;
-        let of_store = &mut store.shards[shard];
-        if of_store.epoch != owner.epoch {
+        let store_shard = &mut store.shards[shard];
+        if store_shard.epoch != owner.epoch {
             self.restart();
             return false;
         }
         let known = &owner.commits[shard];
-        if of_store.commits.len() < known.len() && !drops {
-            let lost = &known[of_store.commits.len()..];
-            self.seen.repeated += lost.len() as u64;
+        if store_shard.commits.len() < known.len() && !drops {
+            let lost = &known[store_shard.commits.len()..];
+            self.counts.repeated += lost.len() as u64;
             for commit in lost {
-                self.seen.letters += (commit.letters.len() + commit.removed.len()) as u64;
-                of_store.apply(commit, with_letters);
+                self.counts.letters += (commit.letters.len() + commit.removed.len()) as u64;
+                store_shard.apply(commit, with_letters);
             }
         }
         true
@@ -374,7 +373,7 @@ impl CheckpointWorld {
     /// Writes a checkpoint that covers all events before the first uncommitted one.
     fn save(&mut self) {
         let covers_open = self.is(CheckpointFault::OpenEventsAreCovered);
-        let State { store, owner, fault, beginnings, .. } = &mut self.state;
+        let State { store, owner, fault, resets, .. } = &mut self.state;
         let Some(next) = owner.next.filter(|_| store.shards[0].epoch == owner.epoch) else {
             return;
         };
@@ -386,7 +385,7 @@ impl CheckpointWorld {
             _ => named.collect(),
         };
         let position = open.copied().unwrap_or(next);
-        store.checkpoint = Some(Checkpoint { position, commits, beginnings: *beginnings });
+        store.checkpoint = Some(Checkpoint { position, commits, resets: *resets });
     }
 
     fn remember(&mut self) {
@@ -396,11 +395,12 @@ impl CheckpointWorld {
     }
 
     fn go_back(&mut self, only: Option<u8>, to: usize) {
-        let State { store, past, rewinds, beginnings, lost_beginning, .. } = &mut self.state;
+        let State { store, past, rollbacks, resets, lost_reset, .. } = &mut self.state;
         let old = past[to].clone();
         for shard in (0..SHARDS).filter(|shard| only.is_none_or(|only| only == *shard)) {
             let at = usize::from(shard);
-            // A shard that went back never goes forward again, so the later remembered states change, too.
+            // A shard that went back cannot return to a later state, so the later remembered states get the shard's old
+            // state, too.
             for state in past[to..].iter_mut().chain([&mut *store]) {
                 state.shards[at].clone_from(&old.shards[at]);
                 if at == 0 {
@@ -409,9 +409,9 @@ impl CheckpointWorld {
             }
         }
         past.dedup();
-        let kept = store.checkpoint.as_ref().map(|checkpoint| checkpoint.beginnings);
-        *lost_beginning |= kept.is_some_and(|kept| kept < *beginnings);
-        *rewinds += 1;
+        let kept = store.checkpoint.as_ref().map(|checkpoint| checkpoint.resets);
+        *lost_reset |= kept.is_some_and(|kept| kept < *resets);
+        *rollbacks += 1;
     }
 
     fn restart(&mut self) {
@@ -421,7 +421,7 @@ impl CheckpointWorld {
     }
 
     /// Reads the whole file, commits all events, and checks the result.
-    pub fn come_to_rest(&mut self) {
+    pub fn finish_and_check(&mut self) {
         for _ in 0..4 {
             self.repeat();
             self.start();
@@ -431,7 +431,7 @@ impl CheckpointWorld {
             }
             self.save();
         }
-        let State { store, owner, file, lost_beginning, .. } = &self.state;
+        let State { store, owner, file, lost_reset, .. } = &self.state;
         let shard_of = |event: u8| &store.shards[usize::from(event % SHARDS)];
         let is_settled = |event: u8| {
             let mut commits = shard_of(event).commits.iter();
@@ -442,15 +442,15 @@ impl CheckpointWorld {
             let effects = commits.iter().flat_map(|commit| &commit.effects);
             effects.chain(letters).filter(|other| **other == event).count()
         };
-        let is_done = owner.open.is_empty() && owner.taken_back.is_empty();
+        let is_done = owner.open.is_empty() && owner.from_letters.is_empty();
         let broken = if owner.next != Some(*file) || !is_done {
-            Some(CheckpointBroken::Stuck)
-        } else if !lost_beginning && !(0..*file).all(is_settled) {
-            Some(CheckpointBroken::Missing)
+            Some(CheckpointViolation::Stuck)
+        } else if !lost_reset && !(0..*file).all(is_settled) {
+            Some(CheckpointViolation::Missing)
         } else if (0..*file).any(|event| is_settled(event) && count(event) == 0) {
-            Some(CheckpointBroken::NoLetter)
+            Some(CheckpointViolation::NoLetter)
         } else if (0..*file).any(|event| count(event) > 1) {
-            Some(CheckpointBroken::Twice)
+            Some(CheckpointViolation::Duplicated)
         } else {
             None
         };

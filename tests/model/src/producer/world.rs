@@ -9,25 +9,25 @@ use ordain_core::ProducerHistory;
 use super::{ProducerFault, ProducerStep, SHARDS};
 
 /// A time in ms that is longer than the interval at which a producer checks its witnesses.
-const CHECK_AFTER: u64 = 10_000;
+const BEYOND_CHECK_INTERVAL_MS: u64 = 10_000;
 /// The time in ms after which the producer forgets a call.
-const MAX_AGE: u64 = 120_000;
+const CALL_MAX_AGE_MS: u64 = 120_000;
 /// The number of the other producer's first event.
-const OTHERS: u8 = 100;
-/// Number of attempts to write the events of one call. After them, the producer counts as stuck.
-const ATTEMPTS: usize = 5;
+const FIRST_OTHER_EVENT: u8 = 100;
+/// Number of attempts to write the events of one call. If all of them fail, the producer is stuck.
+const ATTEMPT_LIMIT: usize = 5;
 
 /// The counts of rare events in a run. Two states that differ only in these counts are equal.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct ProducerSeen {
+pub struct ProducerCounts {
     /// Number of times that shards went back.
-    pub rewinds: u64,
+    pub rollbacks: u64,
     /// Calls and checkpoints that a shard refused because it had gone back.
     pub refused: u64,
     /// Lost events that the producer wrote again.
-    pub again: u64,
+    pub rewritten: u64,
     /// Events that the store recognised as repeats.
-    pub known: u64,
+    pub recognized: u64,
     /// Events that got another number when the producer wrote them again.
     pub changed: u64,
     /// Number of times that the producer started again.
@@ -38,27 +38,27 @@ pub struct ProducerSeen {
 
 /// A rule that a run breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ProducerBroken {
+pub enum ProducerViolation {
     /// A shard lacks an event of the file.
     Missing,
     /// A shard has an event of the file twice, under two numbers.
-    Twice,
+    Duplicated,
     /// The events of a shard are not in the order of the file.
     OutOfOrder,
     /// A shard answered the same number for two events.
-    OneNumberTwice,
+    NumberReused,
     /// The producer never finishes.
     Stuck,
 }
 
-impl ProducerBroken {
+impl ProducerViolation {
     /// Returns the rule that is broken.
     pub const fn rule(self) -> &'static str {
         match self {
             Self::Missing => "a published event is in its shard",
-            Self::Twice => "a published event is in its shard once",
+            Self::Duplicated => "a published event is in its shard once",
             Self::OutOfOrder => "published events have the order of the file",
-            Self::OneNumberTwice => "a number is answered for one event",
+            Self::NumberReused => "two events never get the same number",
             Self::Stuck => "the producer finishes",
         }
     }
@@ -66,7 +66,7 @@ impl ProducerBroken {
 
 /// An event with its number in the shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Numbered {
+struct NumberedEvent {
     event: u8,
     number: u64,
 }
@@ -83,24 +83,24 @@ struct Checkpoint {
 /// A shard: its events, and the producer's checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Shard {
-    events: Vec<Numbered>,
+    events: Vec<NumberedEvent>,
     checkpoint: Checkpoint,
 }
 
 impl Shard {
     /// Adds an event, unless the shard already has an event with its id. Returns the number of the event, and whether
     /// the shard already had it.
-    fn put(&mut self, event: u8, forgets: bool) -> (Numbered, bool) {
+    fn put(&mut self, event: u8, forgets: bool) -> (NumberedEvent, bool) {
         let known = self.events.iter().find(|other| other.event == event && !forgets).copied();
         let number = self.events.len() as u64 + 1;
-        let numbered = known.unwrap_or(Numbered { event, number });
+        let numbered = known.unwrap_or(NumberedEvent { event, number });
         if known.is_none() {
             self.events.push(numbered);
         }
         (numbered, known.is_some())
     }
 
-    fn has(&self, witness: Option<&Numbered>) -> bool {
+    fn has(&self, witness: Option<&NumberedEvent>) -> bool {
         witness.is_none_or(|witness| self.events.contains(witness))
     }
 }
@@ -109,13 +109,13 @@ impl Shard {
 /// event can be a witness (an event whose absence shows that the shard went back in time). An event that the store had
 /// before the call cannot be a witness, because the store may soon forget its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Written {
-    numbered: Numbered,
+struct WrittenEvent {
+    numbered: NumberedEvent,
     is_new: bool,
 }
 
 /// The events that one call wrote.
-type Call = Vec<Written>;
+type Call = Vec<WrittenEvent>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct State {
@@ -129,34 +129,34 @@ struct State {
     next: u8,
     /// Number of events of the file that this run or an earlier run has published.
     published: u8,
-    history: ProducerHistory<Call, Numbered>,
-    /// The checkpoint that the producer last wrote to, or read from, each shard.
+    history: ProducerHistory<Call, NumberedEvent>,
+    /// For each shard, the checkpoint that the producer last wrote or read.
     checkpoints: Vec<Checkpoint>,
     /// The number of this run. A run gets the next number whenever it reads the checkpoints.
     run: u64,
-    /// For the new events of calls in the producer's memory, the numbers that the shards answered.
+    /// The numbers that the shards gave to the new events of the calls in the producer's memory.
     answered: BTreeMap<u8, u64>,
     /// Published events that are not in the producer's memory, because it has forgotten their calls, or because an
     /// earlier run wrote them.
     forgotten: BTreeSet<u8>,
-    others: u8,
+    other_events: u8,
     now: u64,
-    rewinds: u64,
+    rollbacks: u64,
     /// Number of broken connections.
-    breaks: u64,
+    disconnects: u64,
     restarts: u64,
     calls_forgotten: u64,
-    broken: Option<ProducerBroken>,
+    broken: Option<ProducerViolation>,
 }
 
 /// A moment of a run.
 #[derive(Debug, Clone)]
 pub struct ProducerWorld {
     state: State,
-    seen: ProducerSeen,
-    /// The rule that breaks if, from this moment on, the run finishes all work without further losses. The value is
-    /// computed at its first use.
-    at_rest: OnceLock<Option<ProducerBroken>>,
+    counts: ProducerCounts,
+    /// The broken rule, if any, that the final check would find if the run now finished all work without further
+    /// losses. The first use computes this value.
+    end_check: OnceLock<Option<ProducerViolation>>,
 }
 
 impl PartialEq for ProducerWorld {
@@ -171,8 +171,8 @@ impl Hash for ProducerWorld {
     }
 }
 
-fn new_history(breaks: u64, now: u64) -> ProducerHistory<Call, Numbered> {
-    ProducerHistory::new(usize::MAX, MAX_AGE, breaks, now)
+fn new_history(disconnects: u64, now: u64) -> ProducerHistory<Call, NumberedEvent> {
+    ProducerHistory::new(usize::MAX, CALL_MAX_AGE_MS, disconnects, now)
 }
 
 fn shard_of(event: u8) -> u8 {
@@ -180,13 +180,13 @@ fn shard_of(event: u8) -> u8 {
 }
 
 /// Returns the newest event that a call wrote to each shard.
-fn newest(call: &[Written]) -> BTreeMap<u32, Numbered> {
+fn newest(call: &[WrittenEvent]) -> BTreeMap<u32, NumberedEvent> {
     let new = call.iter().filter(|written| written.is_new).map(|written| written.numbered);
     new.map(|numbered| (u32::from(shard_of(numbered.event)), numbered)).collect()
 }
 
 impl ProducerWorld {
-    /// Returns the first state of a run. The producer publishes a file with this number of events. A producer that is a
+    /// Returns the first state of a run. The producer publishes `file` events. A producer that is a program with the
     /// library has no file: it receives each event only once, and has no checkpoints.
     pub fn new(file: u8, is_library: bool, fault: Option<ProducerFault>) -> Self {
         let shards = vec![Shard::default(); usize::from(SHARDS)];
@@ -203,20 +203,20 @@ impl ProducerWorld {
             run: 0,
             answered: BTreeMap::new(),
             forgotten: BTreeSet::new(),
-            others: 0,
+            other_events: 0,
             now: 0,
-            rewinds: 0,
-            breaks: 0,
+            rollbacks: 0,
+            disconnects: 0,
             restarts: 0,
             calls_forgotten: 0,
             broken: None,
         };
-        Self { state, seen: ProducerSeen::default(), at_rest: OnceLock::new() }
+        Self { state, counts: ProducerCounts::default(), end_check: OnceLock::new() }
     }
 
     /// Performs a step.
     pub fn step(&mut self, step: ProducerStep) {
-        self.at_rest = OnceLock::new();
+        self.end_check = OnceLock::new();
         match step {
             ProducerStep::Publish(count) => self.publish(count),
             ProducerStep::PublishUnanswered => self.publish_unanswered(),
@@ -226,43 +226,43 @@ impl ProducerWorld {
             ProducerStep::Wait(ms) => self.state.now += ms,
             ProducerStep::Other(shard) => self.put_other(shard),
             ProducerStep::Remember => self.remember(),
-            ProducerStep::GoBack(shard, to, breaks) => self.go_back(shard, to, breaks),
+            ProducerStep::GoBack(shard, to, disconnects) => self.go_back(shard, to, disconnects),
             ProducerStep::Restart => self.restart(),
         }
         if self.state.broken.is_none() && !self.numbers_are_unique() {
-            self.breaks(ProducerBroken::OneNumberTwice);
+            self.record_violation(ProducerViolation::NumberReused);
         }
     }
 
     /// Returns the rule that a step broke, if any.
-    pub fn broken(&self) -> Option<ProducerBroken> {
+    pub fn broken(&self) -> Option<ProducerViolation> {
         self.state.broken
     }
 
-    /// Returns the rule that breaks if, from this moment on, the run finishes all work without further losses; `None`
-    /// if no rule breaks.
-    pub fn broken_at_rest(&self) -> Option<ProducerBroken> {
-        *self.at_rest.get_or_init(|| {
+    /// Returns the broken rule, if any, that the final check would find if the run now finished all work without
+    /// further losses.
+    pub fn broken_at_end(&self) -> Option<ProducerViolation> {
+        *self.end_check.get_or_init(|| {
             let mut world = self.clone();
-            world.come_to_rest();
+            world.finish_and_check();
             world.broken()
         })
     }
 
     /// Returns the counts of rare events up to now.
-    pub fn seen(&self) -> ProducerSeen {
-        let State { rewinds, restarts, .. } = self.state;
-        ProducerSeen { rewinds, restarts, ..self.seen }
+    pub fn counts(&self) -> ProducerCounts {
+        let State { rollbacks, restarts, .. } = self.state;
+        ProducerCounts { rollbacks, restarts, ..self.counts }
     }
 
     /// Returns the number of events that the other producer has published.
-    pub fn others(&self) -> u8 {
-        self.state.others
+    pub fn other_events(&self) -> u8 {
+        self.state.other_events
     }
 
     /// Returns how often shards went back.
-    pub fn rewinds(&self) -> u64 {
-        self.state.rewinds
+    pub fn rollbacks(&self) -> u64 {
+        self.state.rollbacks
     }
 
     /// Returns how often the producer started again.
@@ -284,14 +284,14 @@ impl ProducerWorld {
         self.state.fault == Some(fault)
     }
 
-    fn breaks(&mut self, broken: ProducerBroken) {
+    fn record_violation(&mut self, broken: ProducerViolation) {
         self.state.broken.get_or_insert(broken);
     }
 
-    /// Writes events to the shards that have their witness. Returns the written events with their numbers, and true if
-    /// a shard lacks its witness.
-    fn write(&mut self, events: &[u8], witnesses: &BTreeMap<u32, Numbered>) -> (Call, bool) {
-        let forgets = self.is(ProducerFault::NothingIsKnown);
+    /// Writes events to each shard that has its witness. Returns the written events with their numbers, and true if a
+    /// shard lacks its witness.
+    fn write(&mut self, events: &[u8], witnesses: &BTreeMap<u32, NumberedEvent>) -> (Call, bool) {
+        let forgets = self.is(ProducerFault::NothingIsRemembered);
         let ignores = self.is(ProducerFault::NoWitnessIsNamed);
         let shards = &mut self.state.shards;
         let has: Vec<bool> = (0..)
@@ -304,8 +304,8 @@ impl ProducerWorld {
             let shard = usize::from(shard_of(*event));
             if has[shard] {
                 let (numbered, is_known) = shards[shard].put(*event, forgets);
-                self.seen.known += u64::from(is_known);
-                call.push(Written { numbered, is_new: !is_known });
+                self.counts.recognized += u64::from(is_known);
+                call.push(WrittenEvent { numbered, is_new: !is_known });
             } else {
                 went_back = true;
             }
@@ -315,7 +315,7 @@ impl ProducerWorld {
 
     /// Publishes the next events of the file.
     fn publish(&mut self, count: u8) {
-        let before = self.seen.refused;
+        let before = self.counts.refused;
         self.write_lost_calls();
         let end = self.state.file.min(self.state.next + count);
         let mut open: Vec<u8> = (self.state.next..end).collect();
@@ -323,8 +323,8 @@ impl ProducerWorld {
             if open.is_empty() {
                 break;
             }
-            if attempt == ATTEMPTS {
-                return self.breaks(ProducerBroken::Stuck);
+            if attempt == ATTEMPT_LIMIT {
+                return self.record_violation(ProducerViolation::Stuck);
             }
             let witnesses = self.state.history.witnesses(self.state.now);
             let (call, went_back) = self.write(&open, &witnesses);
@@ -336,13 +336,13 @@ impl ProducerWorld {
             let newest = newest(&call);
             history.add(call, 1, newest, *now);
             if went_back {
-                self.write_again();
+                self.rewrite_lost_events();
             }
         }
         self.state.next = self.state.next.max(end);
         self.state.published = self.state.published.max(end);
-        if self.seen.refused > before {
-            self.read_again();
+        if self.counts.refused > before {
+            self.reread_file();
         }
     }
 
@@ -360,8 +360,8 @@ impl ProducerWorld {
     /// Forgets old calls. If a shard may have gone back, checks that the shards have their witnesses, and writes the
     /// events of lost calls again.
     fn write_lost_calls(&mut self) {
-        let State { history, answered, forgotten, breaks, now, .. } = &mut self.state;
-        let events = |history: &ProducerHistory<Call, Numbered>| -> BTreeSet<u8> {
+        let State { history, answered, forgotten, disconnects, now, .. } = &mut self.state;
+        let events = |history: &ProducerHistory<Call, NumberedEvent>| -> BTreeSet<u8> {
             history.calls().flatten().map(|written| written.numbered.event).collect()
         };
         let before = events(history);
@@ -370,26 +370,26 @@ impl ProducerWorld {
             answered.remove(event);
             forgotten.insert(*event);
         }
-        if history.is_in_doubt(*breaks, *now) {
-            if !self.lacking().is_empty() {
-                self.write_again();
+        if history.is_in_doubt(*disconnects, *now) {
+            if !self.shards_without_witness().is_empty() {
+                self.rewrite_lost_events();
             }
-            self.state.history.checked(self.state.breaks, self.state.now);
+            self.state.history.checked(self.state.disconnects, self.state.now);
         }
     }
 
     fn check(&mut self) {
-        let before = self.seen.refused;
+        let before = self.counts.refused;
         if !self.is(ProducerFault::NothingIsChecked) {
             self.write_lost_calls();
         }
-        if self.seen.refused > before {
-            self.read_again();
+        if self.counts.refused > before {
+            self.reread_file();
         }
     }
 
     /// Returns the shards that lack their witness.
-    fn lacking(&self) -> BTreeSet<u32> {
+    fn shards_without_witness(&self) -> BTreeSet<u32> {
         let State { history, shards, now, .. } = &self.state;
         let witnesses = history.witnesses(*now);
         let lacks = |number: &u32| !shards[*number as usize].has(witnesses.get(number));
@@ -397,24 +397,24 @@ impl ProducerWorld {
     }
 
     /// For each shard that lacks its witness, writes the shard's events of all calls in memory again.
-    fn write_again(&mut self) {
-        self.seen.refused += 1;
-        let lacking = self.lacking();
-        self.state.history.went_back(lacking);
-        while let Some((lost, lacking)) = self.state.history.next_lost() {
+    fn rewrite_lost_events(&mut self) {
+        self.counts.refused += 1;
+        let shards_without_witness = self.shards_without_witness();
+        self.state.history.went_back(shards_without_witness);
+        while let Some((lost, shards_without_witness)) = self.state.history.next_lost() {
             let mut call = lost.clone();
-            let is_lost = |event: u8| lacking.contains(&u32::from(shard_of(event)));
+            let is_lost = |event: u8| shards_without_witness.contains(&u32::from(shard_of(event)));
             let events = call.iter().map(|written| written.numbered.event);
             let events: Vec<u8> = events.filter(|event| is_lost(*event)).collect();
             if !self.is(ProducerFault::NothingIsWrittenAgain) {
                 let (again, _) = self.write(&events, &BTreeMap::new());
                 for now in again {
-                    self.seen.again += u64::from(now.is_new);
+                    self.counts.rewritten += u64::from(now.is_new);
                     let of_event = call
                         .iter_mut()
                         .find(|written| written.numbered.event == now.numbered.event);
                     if let Some(written) = of_event {
-                        self.seen.changed += u64::from(written.numbered != now.numbered);
+                        self.counts.changed += u64::from(written.numbered != now.numbered);
                         written.is_new |= now.is_new;
                         written.numbered = now.numbered;
                     }
@@ -430,9 +430,9 @@ impl ProducerWorld {
     }
 
     /// Continues at the oldest checkpoint, because shards went back.
-    fn read_again(&mut self) {
+    fn reread_file(&mut self) {
         if !self.is(ProducerFault::FileIsNotReadAgain) && !self.state.is_library {
-            self.seen.reread += 1;
+            self.counts.reread += 1;
             self.resume();
         }
     }
@@ -440,7 +440,7 @@ impl ProducerWorld {
     /// Continues at the oldest checkpoint, and writes a new run number into all checkpoints.
     fn resume(&mut self) {
         let counts_newest = self.is(ProducerFault::NewestCheckpointCounts);
-        let marks_run = !self.is(ProducerFault::RunIsNotMarked);
+        let marks_run = !self.is(ProducerFault::RunNumberIsNotWritten);
         let State { shards, checkpoints, next, run, .. } = &mut self.state;
         let positions: Vec<u8> = shards.iter().map(|shard| shard.checkpoint.next).collect();
         let position = if counts_newest { positions.iter().max() } else { positions.iter().min() };
@@ -473,19 +473,20 @@ impl ProducerWorld {
             }
         }
         if went_back {
-            self.write_again();
-            self.read_again();
+            self.rewrite_lost_events();
+            self.reread_file();
         }
     }
 
     fn forget(&mut self) {
-        let State { history, answered, forgotten, calls_forgotten, fault, breaks, now, .. } =
-            &mut self.state;
+        let State {
+            history, answered, forgotten, calls_forgotten, fault, disconnects, now, ..
+        } = &mut self.state;
         *calls_forgotten += 1;
         if *fault == Some(ProducerFault::NewestIsForgotten) {
             let mut calls: Vec<Call> = history.calls().cloned().collect();
             calls.pop();
-            *history = new_history(*breaks, *now);
+            *history = new_history(*disconnects, *now);
             for call in calls {
                 let newest = newest(&call);
                 history.add(call, 1, newest, *now);
@@ -493,7 +494,7 @@ impl ProducerWorld {
             return;
         }
         if let Some(call) = history.calls().next() {
-            for Written { numbered, .. } in call {
+            for WrittenEvent { numbered, .. } in call {
                 answered.remove(&numbered.event);
                 forgotten.insert(numbered.event);
             }
@@ -502,8 +503,8 @@ impl ProducerWorld {
     }
 
     fn put_other(&mut self, shard: u8) {
-        let event = OTHERS + self.state.others;
-        self.state.others += 1;
+        let event = FIRST_OTHER_EVENT + self.state.other_events;
+        self.state.other_events += 1;
         self.state.shards[usize::from(shard)].put(event, false);
     }
 
@@ -513,26 +514,27 @@ impl ProducerWorld {
         }
     }
 
-    fn go_back(&mut self, only: Option<u8>, to: usize, breaks_connection: bool) {
-        let State { shards, past, rewinds, breaks, .. } = &mut self.state;
-        *breaks += u64::from(breaks_connection);
+    fn go_back(&mut self, only: Option<u8>, to: usize, disconnects_producer: bool) {
+        let State { shards, past, rollbacks, disconnects, .. } = &mut self.state;
+        *disconnects += u64::from(disconnects_producer);
         let old = past[to].clone();
         for (number, old) in (0..).zip(old) {
             if only.is_none_or(|only| only == number) {
                 let at = usize::from(number);
-                // A shard that went back never goes forward again, so the later remembered states change, too.
+                // A shard that went back cannot return to a later state, so the later remembered states get the shard's
+                // old state, too.
                 past[to..].iter_mut().for_each(|state| state[at].clone_from(&old));
                 shards[at] = old;
             }
         }
         past.dedup();
-        *rewinds += 1;
+        *rollbacks += 1;
     }
 
     /// Ends the producer, and starts it again at the oldest checkpoint.
     fn restart(&mut self) {
         self.state.restarts += 1;
-        self.state.history = new_history(self.state.breaks, self.state.now);
+        self.state.history = new_history(self.state.disconnects, self.state.now);
         self.resume();
         self.state.answered.clear();
         self.state.forgotten.extend(0..self.state.published);
@@ -545,7 +547,7 @@ impl ProducerWorld {
     }
 
     /// Publishes the rest of the file, closes the producer, and checks the result.
-    pub fn come_to_rest(&mut self) {
+    pub fn finish_and_check(&mut self) {
         // The last round finds nothing to do, unless the previous round found a loss.
         for _ in 0..4 {
             for calls in 0.. {
@@ -555,10 +557,10 @@ impl ProducerWorld {
                 self.publish(self.state.file);
                 self.put_checkpoint();
                 if calls > 10 {
-                    return self.breaks(ProducerBroken::Stuck);
+                    return self.record_violation(ProducerViolation::Stuck);
                 }
             }
-            self.state.now += CHECK_AFTER;
+            self.state.now += BEYOND_CHECK_INTERVAL_MS;
             self.check();
             self.put_checkpoint();
         }
@@ -574,23 +576,25 @@ impl ProducerWorld {
         };
         let in_order = shards.iter().all(|shard| {
             let events = shard.events.iter().map(|numbered| numbered.event);
-            events.filter(|event| *event < OTHERS && !forgotten.contains(event)).is_sorted()
+            events
+                .filter(|event| *event < FIRST_OTHER_EVENT && !forgotten.contains(event))
+                .is_sorted()
         });
         let broken = if *next < *file {
-            Some(ProducerBroken::Stuck)
+            Some(ProducerViolation::Stuck)
         } else if (0..*file).any(|event| count(event) == 0 && !may_lack(event)) {
-            Some(ProducerBroken::Missing)
+            Some(ProducerViolation::Missing)
         } else if (0..*file).any(|event| count(event) > 1) {
-            Some(ProducerBroken::Twice)
+            Some(ProducerViolation::Duplicated)
         } else if !in_order {
-            Some(ProducerBroken::OutOfOrder)
+            Some(ProducerViolation::OutOfOrder)
         } else if !self.numbers_are_unique() {
-            Some(ProducerBroken::OneNumberTwice)
+            Some(ProducerViolation::NumberReused)
         } else {
             None
         };
         if let Some(broken) = broken {
-            self.breaks(broken);
+            self.record_violation(broken);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 /// A rule that a run breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum QueueBroken {
+pub enum QueueViolation {
     /// The reader delivered an entry a second time before the first delivery was finished.
     DeliveredTwice,
     /// The reader removed an entry before the effect of the entry was durable.
@@ -12,53 +12,56 @@ pub enum QueueBroken {
     /// An entry in the store never took effect.
     NoEffect,
     /// A settled entry stays in the queue.
-    NotRemoved,
+    SettledNotRemoved,
     /// The reader counted more or fewer lost entries than the store lost.
-    WrongCount,
-    /// The process without a reader did not count an event that the store lost while the event waited in the queue.
-    NotCounted,
+    WrongLossCount,
+    /// The process without a reader did not count the loss of an event that the store lost while the event waited in
+    /// the queue.
+    LossNotCounted,
     /// The process without a reader counted more events than the store lost.
-    CountedPresent,
+    PresentCountedAsLost,
     /// The reader never finishes reading.
     Stuck,
     /// A call over two shards succeeded although the store had lost a part of the call that was not read yet.
-    AnsweredLost,
+    AnsweredCallLost,
 }
 
-impl QueueBroken {
+impl QueueViolation {
     /// Returns the rule that is broken.
     pub const fn rule(self) -> &'static str {
         match self {
-            Self::DeliveredTwice => "an entry is under way once",
+            Self::DeliveredTwice => {
+                "an entry is not delivered again before its first delivery is finished"
+            }
             Self::RemovedTooEarly => "an entry is removed after its effect is durable",
             Self::OutOfOrder => "the entries of an inbox are published in order",
             Self::NoEffect => "each entry of the store takes effect",
-            Self::NotRemoved => "settled entries are removed",
-            Self::WrongCount => "entries that are lost unread are counted",
-            Self::NotCounted => "events that are lost before their removal are counted",
-            Self::CountedPresent => "events that the store has are not counted",
+            Self::SettledNotRemoved => "settled entries are removed",
+            Self::WrongLossCount => "entries that are lost unread are counted",
+            Self::LossNotCounted => "events that are lost before their removal are counted",
+            Self::PresentCountedAsLost => "events that the store has are not counted",
             Self::Stuck => "the reader finishes",
-            Self::AnsweredLost => "the store has all unread parts of an answered call",
+            Self::AnsweredCallLost => "the store has all unread parts of an answered call",
         }
     }
 }
 
-/// The counts of rare events in a run, which prove that the runs reach these events. Two states that differ only in
-/// these counts are equal.
+/// The counts of rare events in a run. These counts prove that the runs reach the events. Two states that differ only
+/// in these counts are equal.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct QueueSeen {
+pub struct QueueCounts {
     /// Number of times that the store went back.
-    pub rewinds: u64,
+    pub rollbacks: u64,
     /// Reads or removals that the store refused.
     pub refused: u64,
-    /// Entries that the store lost before the reader read them, as the reader counted them.
+    /// Entries that the reader counted as lost, because the store lost them before the reader read them.
     pub lost: u64,
     /// Entries that the reader read a second time, recognised, and did not deliver again.
-    pub known: u64,
+    pub recognized: u64,
     /// Number of times that the reader's process ended and another process started.
     pub restarts: u64,
     /// Lost entries that a call over two shards wrote again.
-    pub again: u64,
+    pub rewritten: u64,
     /// Events that the process without a reader counted as lost.
     pub counted: u64,
     /// Calls that the process without a reader repeated, because the answer was lost.

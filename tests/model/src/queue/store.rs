@@ -30,8 +30,9 @@ pub(super) struct Store {
     records: [BTreeSet<u64>; 2],
     pub(super) commits: u64,
     pub(super) effects: BTreeSet<u64>,
-    /// The parts of calls in the other shard, by the calls' numbers. These parts are never read or removed.
-    pub(super) others: BTreeSet<u64>,
+    /// The numbers of the calls that have written their part to the other shard. No reader ever reads or removes these
+    /// parts.
+    pub(super) other_parts: BTreeSet<u64>,
 }
 
 impl Store {
@@ -62,9 +63,9 @@ impl Store {
     }
 
     /// Returns whether the position is in the history of the queue. The store has the history of the last removed entry
-    /// and of all later entries. The store accepts every position before the last removed entry.
-    pub(super) fn has(&self, place: QueuePosition) -> bool {
-        let QueuePosition { number, history } = place;
+    /// and of all later entries. It cannot check positions before the last removed entry, so it accepts all of them.
+    pub(super) fn has(&self, position: QueuePosition) -> bool {
+        let QueuePosition { number, history } = position;
         number == 0
             || number < self.removed
             || number <= self.last() && self.entries[number as usize - 1].history == history

@@ -12,7 +12,7 @@ use ordain_core::{QueueCursor, QueuePosition, QueueRun};
 
 use self::shared::SharedCall;
 use self::unread::UnreadProcess;
-use super::outcome::{QueueBroken, QueueSeen};
+use super::outcome::{QueueCounts, QueueViolation};
 use super::store::{Store, Writer};
 use super::{QueueFault, QueueScope, QueueStep};
 
@@ -20,10 +20,10 @@ use super::{QueueFault, QueueScope, QueueStep};
 #[derive(Debug, Clone)]
 pub struct QueueWorld {
     state: State,
-    seen: QueueSeen,
-    /// The rule that breaks if, from this moment on, the run finishes all work without further losses. The value is
-    /// computed at its first use.
-    at_rest: OnceLock<Option<QueueBroken>>,
+    counts: QueueCounts,
+    /// The broken rule, if any, that the final check would find if the run now finished all work without further
+    /// losses. The first use computes this value.
+    end_check: OnceLock<Option<QueueViolation>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -32,7 +32,7 @@ struct State {
     is_inbox: bool,
     fault: Option<QueueFault>,
     store: Store,
-    /// States that the store may go back to, the beginning first.
+    /// States that the store may go back to. The first one is the beginning of the run.
     past: Vec<Store>,
     cursor: QueueCursor,
     /// Entries that are delivered but not settled.
@@ -41,14 +41,14 @@ struct State {
     settled: VecDeque<(QueuePosition, u64)>,
     /// Number of commits that the owner has made. The store may have lost some of them.
     commits: u64,
-    /// The entries that took effect by these commits; for an inbox, the published entries.
+    /// The entries that took effect through these commits; for an inbox, the published entries.
     effects: BTreeSet<u64>,
     /// Entries that the present process has delivered and not yet finished.
-    under_way: BTreeSet<u64>,
+    in_delivery: BTreeSet<u64>,
     /// All entries that any process has ever delivered.
-    ever: BTreeSet<u64>,
+    ever_delivered: BTreeSet<u64>,
     /// Runs of entries that the reader's process put, but has not reported to the reader yet.
-    untold: VecDeque<QueueRun>,
+    unreported: VecDeque<QueueRun>,
     /// Entries that the reader's process put. If the store loses such an entry unread, the reader must count the loss.
     own: BTreeSet<u64>,
     /// The call over two shards that is in progress.
@@ -59,9 +59,9 @@ struct State {
     shared_calls: u64,
     calls: u64,
     lost: u64,
-    rewinds: u64,
+    rollbacks: u64,
     restarts: u64,
-    broken: Option<QueueBroken>,
+    broken: Option<QueueViolation>,
 }
 
 impl PartialEq for QueueWorld {
@@ -89,42 +89,42 @@ impl QueueWorld {
             settled: VecDeque::new(),
             commits: 0,
             effects: BTreeSet::new(),
-            under_way: BTreeSet::new(),
-            ever: BTreeSet::new(),
-            untold: VecDeque::new(),
+            in_delivery: BTreeSet::new(),
+            ever_delivered: BTreeSet::new(),
+            unreported: VecDeque::new(),
             own: BTreeSet::new(),
             shared: None,
             unread: UnreadProcess::default(),
             shared_calls: 0,
             calls: 0,
             lost: 0,
-            rewinds: 0,
+            rollbacks: 0,
             restarts: 0,
             broken: None,
         };
-        Self { state, seen: QueueSeen::default(), at_rest: OnceLock::new() }
+        Self { state, counts: QueueCounts::default(), end_check: OnceLock::new() }
     }
 
     /// Performs a step.
     pub fn step(&mut self, step: QueueStep) {
-        self.at_rest = OnceLock::new();
+        self.end_check = OnceLock::new();
         match step {
             QueueStep::Put(count, is_own) => self.put(count, is_own),
             QueueStep::PutUnanswered => self.put_unanswered(),
-            QueueStep::PutAgain => self.put_again(),
+            QueueStep::RepeatPut => self.repeat_put(),
             QueueStep::Refuse => self.refuse(),
-            QueueStep::Ask => self.ask(),
-            QueueStep::Compare => self.compare(),
+            QueueStep::RequestRecord => self.request_record(),
+            QueueStep::CompareRecord => self.compare_record(),
             QueueStep::PutPart => self.put_part(),
             QueueStep::PutOtherPart => self.put_other_part(),
             QueueStep::Answer => self.answer(),
-            QueueStep::Tell => self.tell(),
+            QueueStep::ReportRuns => self.report_runs(),
             QueueStep::Read(limit) => self.read(limit),
             QueueStep::Settle => self.settle(),
             QueueStep::Finish => self.finish(),
             QueueStep::Remove => self.remove(true),
             QueueStep::RemoveUnanswered => self.remove(false),
-            QueueStep::MakeAgain => self.make_again(),
+            QueueStep::Recommit => self.recommit(),
             QueueStep::Remember => self.remember(),
             QueueStep::GoBack(to) => self.go_back(to),
             QueueStep::OtherGoesBack(to) => self.other_goes_back(to),
@@ -133,25 +133,25 @@ impl QueueWorld {
     }
 
     /// Returns the rule that a step broke, if any.
-    pub fn broken(&self) -> Option<QueueBroken> {
+    pub fn broken(&self) -> Option<QueueViolation> {
         self.state.broken
     }
 
-    /// Returns the rule that breaks if, from this moment on, the run finishes all work without further losses; `None`
-    /// if no rule breaks.
-    pub fn broken_at_rest(&self) -> Option<QueueBroken> {
-        *self.at_rest.get_or_init(|| {
+    /// Returns the broken rule, if any, that the final check would find if the run now finished all work without
+    /// further losses.
+    pub fn broken_at_end(&self) -> Option<QueueViolation> {
+        *self.end_check.get_or_init(|| {
             let mut world = self.clone();
-            world.come_to_rest();
+            world.finish_and_check();
             world.broken()
         })
     }
 
     /// Returns the counts of rare events up to now.
-    pub fn seen(&self) -> QueueSeen {
-        let State { lost, rewinds, restarts, unread: UnreadProcess { counted, .. }, .. } =
+    pub fn counts(&self) -> QueueCounts {
+        let State { lost, rollbacks, restarts, unread: UnreadProcess { counted, .. }, .. } =
             self.state;
-        QueueSeen { rewinds, lost, restarts, counted, ..self.seen }
+        QueueCounts { rollbacks, lost, restarts, counted, ..self.counts }
     }
 
     /// Returns the number of calls of writers up to now.
@@ -179,7 +179,7 @@ impl QueueWorld {
         self.state.unread.has_repeated_call()
     }
 
-    /// Returns the number of events that the process without a reader counted as lost.
+    /// Returns how many lost events the process without a reader has counted.
     pub fn counted(&self) -> u64 {
         self.state.unread.counted
     }
@@ -196,8 +196,8 @@ impl QueueWorld {
     }
 
     /// Returns how often the store went back.
-    pub fn rewinds(&self) -> u64 {
-        self.state.rewinds
+    pub fn rollbacks(&self) -> u64 {
+        self.state.rollbacks
     }
 
     /// Returns how often the process ended.
@@ -212,22 +212,22 @@ impl QueueWorld {
 
     /// Finishes all work of the run, and checks the result: completes the call over two shards, reads, settles and
     /// removes all entries, and compares the calls of the process without a reader with their record.
-    pub fn come_to_rest(&mut self) {
+    pub fn finish_and_check(&mut self) {
         while self.state.shared.is_some() {
             self.put_part();
             self.put_other_part();
             self.answer();
         }
         for _ in 0..2 {
-            self.make_again();
-            self.tell();
+            self.recommit();
+            self.report_runs();
             for reads in 0.. {
                 if !self.has_news() || self.state.broken.is_some() {
                     break;
                 }
                 self.read(usize::MAX);
                 if reads > 100 {
-                    return self.breaks(QueueBroken::Stuck);
+                    return self.record_violation(QueueViolation::Stuck);
                 }
             }
             self.read(usize::MAX);
@@ -237,9 +237,9 @@ impl QueueWorld {
             self.finish();
             self.remove(true);
         }
-        self.compare();
-        self.ask();
-        self.compare();
+        self.compare_record();
+        self.request_record();
+        self.compare_record();
         self.check();
     }
 
@@ -247,17 +247,17 @@ impl QueueWorld {
         self.state.fault == Some(fault)
     }
 
-    fn breaks(&mut self, broken: QueueBroken) {
+    fn record_violation(&mut self, broken: QueueViolation) {
         self.state.broken.get_or_insert(broken);
     }
 
     fn put(&mut self, count: u8, is_own: bool) {
         let writer = if is_own { Writer::Own } else { Writer::Other };
         let (run, ids) = self.write(count, writer);
-        let State { untold, own, unread, .. } = &mut self.state;
+        let State { unreported, own, unread, .. } = &mut self.state;
         if is_own {
             own.extend(ids);
-            untold.push_back(run);
+            unreported.push_back(run);
         } else {
             unread.accept(run, ids.into_iter().map(|id| vec![id]));
         }
@@ -274,13 +274,13 @@ impl QueueWorld {
     /// writer, in one write.
     fn write_call(&mut self, count: u8, writer: Writer, number: u64) -> (QueueRun, Vec<u64>) {
         self.state.store.record_call(writer, number);
-        if self.is(QueueFault::RecordsApart) {
+        if self.is(QueueFault::RecordsSeparately) {
             self.remember();
         }
         self.state.calls += 1;
         let calls = self.state.calls;
         // The history of each call is a unique number, which does not depend on earlier calls.
-        let history = if self.is(QueueFault::HistoriesAreAlike) { 1 } else { calls };
+        let history = if self.is(QueueFault::HistoriesAreEqual) { 1 } else { calls };
         let ids: Vec<u64> = (0..u64::from(count)).map(|at| calls * 10 + at).collect();
         let run = self.state.store.put(&ids, history, number);
         (run, ids)
@@ -293,27 +293,28 @@ impl QueueWorld {
     }
 
     fn go_back(&mut self, to: usize) {
-        // A writer that received its answer has already notified the reader.
-        self.tell();
+        // A writer notifies the reader as soon as it has its answer, so all these notifications come before the store
+        // goes back.
+        self.report_runs();
         let State { store, past, .. } = &mut self.state;
-        let others = std::mem::take(&mut store.others);
+        let other_parts = std::mem::take(&mut store.other_parts);
         store.clone_from(&past[to]);
-        store.others = others;
-        self.record_rewind(to);
+        store.other_parts = other_parts;
+        self.record_rollback(to);
     }
 
     fn other_goes_back(&mut self, to: usize) {
         let State { store, past, .. } = &mut self.state;
-        store.others.clone_from(&past[to].others);
-        self.record_rewind(to);
+        store.other_parts.clone_from(&past[to].other_parts);
+        self.record_rollback(to);
     }
 
-    /// Forgets the remembered states after the state that a shard went back to. A call over two shards that is in
-    /// progress must check its parts, because it notices the loss of its connection.
-    fn record_rewind(&mut self, to: usize) {
-        let State { past, shared, rewinds, .. } = &mut self.state;
+    /// Forgets the remembered states after the state that a shard went back to. If a call over two shards is in
+    /// progress, it notices that its connection broke, so it must check its parts.
+    fn record_rollback(&mut self, to: usize) {
+        let State { past, shared, rollbacks, .. } = &mut self.state;
         past.truncate(to + 1);
-        *rewinds += 1;
+        *rollbacks += 1;
         if let Some(call) = shared {
             call.is_in_doubt = true;
         }
@@ -327,8 +328,8 @@ impl QueueWorld {
             cursor: QueueCursor::default(),
             open: VecDeque::new(),
             settled: VecDeque::new(),
-            untold: VecDeque::new(),
-            under_way: BTreeSet::new(),
+            unreported: VecDeque::new(),
+            in_delivery: BTreeSet::new(),
             shared: None,
             commits: store.commits,
             effects,
@@ -339,23 +340,24 @@ impl QueueWorld {
 
     fn check(&mut self) {
         let effects = self.durable_effects();
-        let State { store, own, ever, restarts, lost, unread, .. } = &self.state;
+        let State { store, own, ever_delivered, restarts, lost, unread, .. } = &self.state;
         let Store { entries, removed, .. } = store;
-        let is_lost_unread = |id: &&u64| !ever.contains(id) && !store.has_entry(**id);
+        let is_lost_unread = |id: &&u64| !ever_delivered.contains(id) && !store.has_entry(**id);
         let lost_unread = own.iter().filter(is_lost_unread).count() as u64;
         let (lost_events, unread_events) = unread.lost_events(store);
         if entries.iter().any(|entry| !effects.contains(&entry.id)) {
-            self.breaks(QueueBroken::NoEffect);
+            self.record_violation(QueueViolation::NoEffect);
         } else if *removed != entries.len() as u64 {
-            self.breaks(QueueBroken::NotRemoved);
+            self.record_violation(QueueViolation::SettledNotRemoved);
         } else if *restarts == 0 && lost_unread != *lost {
-            // The condition excludes restarts, because a new process does not expect the entries of the previous one.
-            self.breaks(QueueBroken::WrongCount);
+            // The condition excludes restarts, because a new process does not expect the entries of the previous
+            // process.
+            self.record_violation(QueueViolation::WrongLossCount);
         } else if unread.counted < unread_events {
-            self.breaks(QueueBroken::NotCounted);
+            self.record_violation(QueueViolation::LossNotCounted);
         } else if unread.counted > lost_events {
             // An event that a reader removed before the store lost it may be counted, but need not be.
-            self.breaks(QueueBroken::CountedPresent);
+            self.record_violation(QueueViolation::PresentCountedAsLost);
         }
     }
 }

@@ -9,13 +9,13 @@ use ordain_core::{Build, FileDigest, KeyRecord, Rollout};
 use super::{RolloutFault, RolloutStep};
 
 /// Number of rounds within which the rollouts must stop changing if no new failure happens.
-const ROUNDS: usize = 20;
+const ROUND_LIMIT: usize = 20;
 
 /// The counts of rare events in a run. Two states that differ only in these counts are equal.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct RolloutSeen {
+pub struct RolloutCounts {
     /// Number of times that the table went back.
-    pub rewinds: u64,
+    pub rollbacks: u64,
     /// Number of times that an instance found another build under the number of its own rollout.
     pub repeated: u64,
     /// Number of times that a key needed a newer rollout than the store had.
@@ -28,29 +28,30 @@ pub struct RolloutSeen {
 
 /// A rule that a run breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RolloutBroken {
-    /// Two builds executed a key under one rollout number, or a key was executed under a lower number than before.
+pub enum RolloutViolation {
+    /// Two builds executed events of a key under one rollout number, or a build executed an event under a lower number
+    /// than the key already had.
     TwoBuilds,
     /// An instance replaced a rollout that it had not read.
     Overwritten,
     /// An instance that has the build of the store's rollout does not execute it, or an instance executes another
     /// build.
-    Disagree,
+    Disagreement,
     /// An instance with the build of the rollout cannot execute the key.
     Stuck,
     /// The rollouts never stop changing.
-    Restless,
+    EndlessChanges,
 }
 
-impl RolloutBroken {
+impl RolloutViolation {
     /// Returns the rule that is broken.
     pub const fn rule(self) -> &'static str {
         match self {
             Self::TwoBuilds => "a key has one build under each number, and the numbers rise",
             Self::Overwritten => "a rollout replaces the rollout that its writer has read",
-            Self::Disagree => "all instances run the build of the store",
+            Self::Disagreement => "all instances run the build of the store",
             Self::Stuck => "an instance with the build executes the key",
-            Self::Restless => "rollouts stop changing",
+            Self::EndlessChanges => "rollouts stop changing",
         }
     }
 }
@@ -84,17 +85,18 @@ struct State {
     key: Option<Rollout>,
     changes: u64,
     kills: u64,
-    rewinds: u64,
-    broken: Option<RolloutBroken>,
+    rollbacks: u64,
+    broken: Option<RolloutViolation>,
 }
 
 /// A moment of a run.
 #[derive(Debug, Clone)]
 pub struct RolloutWorld {
     state: State,
-    seen: RolloutSeen,
-    /// The rule that breaks if no new failure happens from this moment on. The value is computed at its first use.
-    at_rest: OnceLock<Option<RolloutBroken>>,
+    counts: RolloutCounts,
+    /// The broken rule, if any, that the final check would find if no new failure happened from this moment on. The
+    /// first use computes this value.
+    end_check: OnceLock<Option<RolloutViolation>>,
 }
 
 impl PartialEq for RolloutWorld {
@@ -138,15 +140,15 @@ impl RolloutWorld {
             key: None,
             changes: 0,
             kills: 0,
-            rewinds: 0,
+            rollbacks: 0,
             broken: None,
         };
-        Self { state, seen: RolloutSeen::default(), at_rest: OnceLock::new() }
+        Self { state, counts: RolloutCounts::default(), end_check: OnceLock::new() }
     }
 
     /// Performs a step.
     pub fn step(&mut self, step: RolloutStep) {
-        self.at_rest = OnceLock::new();
+        self.end_check = OnceLock::new();
         match step {
             RolloutStep::Start(instance) => self.start(usize::from(instance)),
             RolloutStep::Poll(instance) => self.poll(usize::from(instance)),
@@ -167,23 +169,23 @@ impl RolloutWorld {
     }
 
     /// Returns the rule that a step broke, if any.
-    pub fn broken(&self) -> Option<RolloutBroken> {
+    pub fn broken(&self) -> Option<RolloutViolation> {
         self.state.broken
     }
 
-    /// Returns the rule that breaks if no new failure happens from this moment on; `None` if no rule breaks.
-    pub fn broken_at_rest(&self) -> Option<RolloutBroken> {
-        *self.at_rest.get_or_init(|| {
+    /// Returns the broken rule, if any, that the final check would find if no new failure happened from this moment on.
+    pub fn broken_at_end(&self) -> Option<RolloutViolation> {
+        *self.end_check.get_or_init(|| {
             let mut world = self.clone();
-            world.come_to_rest();
+            world.finish_and_check();
             world.broken()
         })
     }
 
     /// Returns the counts of rare events up to now.
-    pub fn seen(&self) -> RolloutSeen {
-        let State { rewinds, kills, .. } = self.state;
-        RolloutSeen { rewinds, kills, ..self.seen }
+    pub fn counts(&self) -> RolloutCounts {
+        let State { rollbacks, kills, .. } = self.state;
+        RolloutCounts { rollbacks, kills, ..self.counts }
     }
 
     /// Returns how often a folder has changed.
@@ -197,8 +199,8 @@ impl RolloutWorld {
     }
 
     /// Returns how often the table went back.
-    pub fn rewinds(&self) -> u64 {
-        self.state.rewinds
+    pub fn rollbacks(&self) -> u64 {
+        self.state.rollbacks
     }
 
     /// Returns the number of tables that the store may go back to.
@@ -210,7 +212,7 @@ impl RolloutWorld {
         self.state.fault == Some(fault)
     }
 
-    fn fail(&mut self, broken: RolloutBroken) {
+    fn record_violation(&mut self, broken: RolloutViolation) {
         self.state.broken.get_or_insert(broken);
     }
 
@@ -244,7 +246,7 @@ impl RolloutWorld {
             && found.number == active.number
             && found.build != active.build
         {
-            self.seen.repeated += 1;
+            self.counts.repeated += 1;
             if keeps_build {
                 found.build.clone_from(&active.build);
             }
@@ -262,7 +264,7 @@ impl RolloutWorld {
                 is_overwritten = store.rollout != *read;
                 store.rollout = next;
             } else {
-                self.seen.refused += 1;
+                self.counts.refused += 1;
             }
         }
         if let Some(current) = current.filter(|current| running.memory.is_newest(current)) {
@@ -273,7 +275,7 @@ impl RolloutWorld {
             }
         }
         if is_overwritten {
-            self.fail(RolloutBroken::Overwritten);
+            self.record_violation(RolloutViolation::Overwritten);
         }
     }
 
@@ -289,7 +291,7 @@ impl RolloutWorld {
         if let Some(number) = missing {
             running.table.clone_from(store);
             if store.rollout.as_ref().is_none_or(|rollout| rollout.number < number) {
-                self.seen.required += 1;
+                self.counts.required += 1;
                 running.memory.require(number);
             }
         } else if let Some(active) = known {
@@ -297,7 +299,7 @@ impl RolloutWorld {
                 key.as_ref().is_none_or(|key| key == active || key.number < active.number);
             *key = Some(active.clone());
             if !keeps_rule {
-                self.fail(RolloutBroken::TwoBuilds);
+                self.record_violation(RolloutViolation::TwoBuilds);
             }
         }
     }
@@ -323,7 +325,7 @@ impl RolloutWorld {
     }
 
     fn go_back(&mut self, to: usize) {
-        let State { store, past, instances, rewinds, .. } = &mut self.state;
+        let State { store, past, instances, rollbacks, .. } = &mut self.state;
         past.truncate(to + 1);
         store.clone_from(&past[to]);
         // The old table may list dead instances. The product removes a dead instance when its lease ends; the model
@@ -331,13 +333,13 @@ impl RolloutWorld {
         for (offer, instance) in store.offers.iter_mut().zip(instances) {
             *offer = offer.filter(|_| instance.is_some());
         }
-        *rewinds += 1;
+        *rollbacks += 1;
     }
 
     /// Lets the instances work without new failures, and checks the result.
-    pub fn come_to_rest(&mut self) {
+    pub fn finish_and_check(&mut self) {
         let instances = 0..self.state.instances.len();
-        for _ in 0..ROUNDS {
+        for _ in 0..ROUND_LIMIT {
             let before = self.state.clone();
             for instance in instances.clone() {
                 self.poll(instance);
@@ -348,7 +350,7 @@ impl RolloutWorld {
                 return self.check();
             }
         }
-        self.fail(RolloutBroken::Restless);
+        self.record_violation(RolloutViolation::EndlessChanges);
     }
 
     /// Checks the rules that must hold when the rollouts have stopped changing.
@@ -362,13 +364,13 @@ impl RolloutWorld {
             let runnable =
                 store.rollout.clone().filter(|rollout| has(*folder, running, &rollout.build));
             if store.rollout.is_none() || running.active != runnable {
-                broken = Some(RolloutBroken::Disagree);
+                broken = Some(RolloutViolation::Disagreement);
             } else if runnable.is_some() && record.missing_rollout(runnable.as_ref()).is_some() {
-                broken = broken.or(Some(RolloutBroken::Stuck));
+                broken = broken.or(Some(RolloutViolation::Stuck));
             }
         }
         if let Some(broken) = broken {
-            self.fail(broken);
+            self.record_violation(broken);
         }
     }
 }

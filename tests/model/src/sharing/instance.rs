@@ -4,29 +4,29 @@ use super::{Fleet, SharingFault};
 
 /// The phase in the life of an instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub(super) enum Life {
+pub(super) enum InstancePhase {
     /// The instance has not started yet.
     #[default]
-    Waiting,
+    NotStarted,
     Running,
-    /// The instance releases its partitions, and accepts no more.
-    Leaving,
+    /// The instance releases its partitions, and accepts no other partitions.
+    ShuttingDown,
     /// The instance has ended cleanly, or was killed.
-    Gone,
+    Ended,
 }
 
 /// The state of a partition in an instance, with the epoch of the instance's lease.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub(super) enum Has {
+pub(super) enum PartitionState {
     #[default]
-    Nothing,
+    Unowned,
     Leased(u8),
     /// The instance has claimed the partition, and receives its events.
-    Driven(u8),
-    /// The instance accepts no more events, and finishes the running ones.
-    Leaving(u8),
-    /// The instance has finished with the partition, and releases it.
-    Over(u8),
+    Owned(u8),
+    /// The instance accepts no more events of the partition, and finishes the running events.
+    Draining(u8),
+    /// The instance has finished all running events of the partition, and releases its lease.
+    Drained(u8),
 }
 
 /// The last lease of a partition.
@@ -38,56 +38,56 @@ pub(super) struct Lease {
 
 /// The membership and the leases. In the store, the table is current; an instance has the table that it read last.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Table {
-    pub(super) heard: Vec<bool>,
+pub(super) struct MembershipTable {
+    pub(super) members: Vec<bool>,
     pub(super) leaving: Vec<bool>,
     pub(super) leases: Vec<Lease>,
 }
 
-impl Table {
+impl MembershipTable {
     /// Returns the member that holds the lease of a partition.
     pub(super) fn holder(&self, fleet: &Fleet, partition: usize) -> Option<usize> {
         let holder = usize::from(self.leases[partition].holder?);
-        (self.heard[holder] || fleet.is(SharingFault::ForgottenHolds)).then_some(holder)
+        (self.members[holder] || fleet.is(SharingFault::NonMemberKeepsLease)).then_some(holder)
     }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Instance {
-    pub(super) life: Life,
+    pub(super) phase: InstancePhase,
     /// The table that the instance has read last.
-    pub(super) table: Table,
+    pub(super) table: MembershipTable,
     /// True while, by the clock of the instance, its lease has not expired.
-    pub(super) is_on: bool,
+    pub(super) is_lease_valid: bool,
     /// True if the instance cannot reach the store any more.
-    pub(super) is_cut: bool,
+    pub(super) is_cut_off: bool,
     /// The state of each partition.
-    pub(super) has: Vec<Has>,
+    pub(super) partitions: Vec<PartitionState>,
 }
 
 impl Instance {
-    pub(super) fn lives(&self) -> bool {
-        matches!(self.life, Life::Running | Life::Leaving)
+    pub(super) fn is_alive(&self) -> bool {
+        matches!(self.phase, InstancePhase::Running | InstancePhase::ShuttingDown)
     }
 
     /// Returns whether the instance can send requests to the store.
-    pub(super) fn can_ask(&self) -> bool {
-        self.lives() && !self.is_cut
+    pub(super) fn can_reach_store(&self) -> bool {
+        self.is_alive() && !self.is_cut_off
     }
 }
 
-impl Has {
+impl PartitionState {
     pub(super) fn epoch(self) -> Option<u8> {
         match self {
-            Self::Nothing => None,
+            Self::Unowned => None,
             Self::Leased(epoch)
-            | Self::Driven(epoch)
-            | Self::Leaving(epoch)
-            | Self::Over(epoch) => Some(epoch),
+            | Self::Owned(epoch)
+            | Self::Draining(epoch)
+            | Self::Drained(epoch) => Some(epoch),
         }
     }
 
-    pub(super) fn is_driven(self) -> bool {
-        matches!(self, Self::Driven(_) | Self::Leaving(_))
+    pub(super) fn is_claimed(self) -> bool {
+        matches!(self, Self::Owned(_) | Self::Draining(_))
     }
 }

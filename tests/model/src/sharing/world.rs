@@ -4,76 +4,80 @@ use std::collections::BTreeMap;
 
 use ordain_core::distribution::{OwnerCandidate, owners};
 
-use super::instance::{Has, Instance, Life, Table};
-use super::property::Broken;
-use super::{Fleet, Move, SharingFault};
+use super::instance::{Instance, InstancePhase, MembershipTable, PartitionState};
+use super::property::Violation;
+use super::{Fleet, SharingFault, SharingStep};
 
 /// The name of the stream.
 const STREAM: &str = "s";
 
 /// The state of the model at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Sharing {
-    pub(super) table: Table,
+pub struct SharingWorld {
+    pub(super) table: MembershipTable,
     /// The leases and members that the store may go back to.
-    pub(super) earlier: Option<Table>,
+    pub(super) earlier: Option<MembershipTable>,
     /// The epoch in the fence of each partition.
     pub(super) fences: Vec<u8>,
     /// For each partition, the instances that have subscribed to its queue, in the order of subscription. The first
     /// instance receives the events.
     pub(super) channels: Vec<Vec<u8>>,
     pub(super) instances: Vec<Instance>,
-    pub(super) left: Left,
-    pub(super) given: u8,
-    pub(super) broken: Option<Broken>,
+    pub(super) remaining: RemainingSteps,
+    pub(super) lease_count: u8,
+    pub(super) broken: Option<Violation>,
 }
 
 /// The numbers of rare steps that may still happen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Left {
-    pub(super) silences: u8,
+pub(super) struct RemainingSteps {
+    pub(super) late_heartbeats: u8,
     pub(super) kills: u8,
-    pub(super) leaves: u8,
-    pub(super) cuts: u8,
+    pub(super) shutdowns: u8,
+    pub(super) cut_offs: u8,
     pub(super) disconnects: u8,
-    pub(super) rewinds: u8,
+    pub(super) rollbacks: u8,
 }
 
-impl Sharing {
+impl SharingWorld {
     pub(super) fn new(fleet: &Fleet) -> Self {
         let instances = usize::from(fleet.instances);
         let partitions = usize::from(fleet.partitions);
-        let table = Table {
-            heard: vec![false; instances],
+        let table = MembershipTable {
+            members: vec![false; instances],
             leaving: vec![false; instances],
             leases: vec![super::instance::Lease::default(); partitions],
         };
-        let instance = Instance { has: vec![Has::Nothing; partitions], ..Instance::default() };
+        let instance = Instance {
+            partitions: vec![PartitionState::Unowned; partitions],
+            ..Instance::default()
+        };
         Self {
             table,
             earlier: None,
             fences: vec![0; partitions],
             channels: vec![Vec::new(); partitions],
             instances: vec![instance; instances],
-            left: Left {
-                silences: fleet.silences,
+            remaining: RemainingSteps {
+                late_heartbeats: fleet.late_heartbeats,
                 kills: fleet.kills,
-                leaves: fleet.leaves,
-                cuts: fleet.cuts,
+                shutdowns: fleet.shutdowns,
+                cut_offs: fleet.cut_offs,
                 disconnects: fleet.disconnects,
-                rewinds: fleet.rewinds,
+                rollbacks: fleet.rollbacks,
             },
-            given: 0,
+            lease_count: 0,
             broken: None,
         }
     }
 
     /// Returns the owner that a table assigns to each partition.
-    pub(super) fn owners(fleet: &Fleet, table: &Table) -> Vec<Option<usize>> {
+    pub(super) fn owners(fleet: &Fleet, table: &MembershipTable) -> Vec<Option<usize>> {
         let streams = BTreeMap::from([(STREAM, u32::from(fleet.partitions))]);
-        let there = (0..table.heard.len()).filter(|id| table.heard[*id] && !table.leaving[*id]);
+        let active =
+            (0..table.members.len()).filter(|id| table.members[*id] && !table.leaving[*id]);
         let candidates: Vec<OwnerCandidate<'_>> =
-            there.map(|id| OwnerCandidate { id: id as u64, streams: streams.clone() }).collect();
+            active.map(|id| OwnerCandidate { id: id as u64, streams: streams.clone() }).collect();
         let mut held = BTreeMap::new();
         for (partition, lease) in (0..).zip(&table.leases) {
             if let Some(holder) = lease.holder {
@@ -85,82 +89,82 @@ impl Sharing {
         (0..u32::from(fleet.partitions)).map(owner).collect()
     }
 
-    pub(super) fn step(&mut self, fleet: &Fleet, action: Move) {
-        match action {
-            Move::Start(id) => {
-                self.instances[id].life = Life::Running;
-                self.table.heard[id] = true;
-                self.see(fleet, id);
+    pub(super) fn step(&mut self, fleet: &Fleet, step: SharingStep) {
+        match step {
+            SharingStep::Start(id) => {
+                self.instances[id].phase = InstancePhase::Running;
+                self.table.members[id] = true;
+                self.read_table(fleet, id);
             }
-            Move::Beat(id) => {
-                self.table.heard[id] = true;
-                self.table.leaving[id] = self.instances[id].life == Life::Leaving;
-                self.see(fleet, id);
+            SharingStep::Heartbeat(id) => {
+                self.table.members[id] = true;
+                self.table.leaving[id] = self.instances[id].phase == InstancePhase::ShuttingDown;
+                self.read_table(fleet, id);
             }
-            Move::Lease(id, partition) => self.lease(fleet, id, partition),
-            Move::Claim(id, partition) => self.claim(fleet, id, partition),
-            Move::Commit(id, partition) => self.end(id, partition),
-            Move::HandOver(id, partition) => {
-                let has = &mut self.instances[id].has[partition];
-                if let Some(epoch) = has.epoch() {
-                    *has = Has::Leaving(epoch);
+            SharingStep::Lease(id, partition) => self.lease(fleet, id, partition),
+            SharingStep::Claim(id, partition) => self.claim(fleet, id, partition),
+            SharingStep::Commit(id, partition) => self.end(id, partition),
+            SharingStep::HandOver(id, partition) => {
+                let state = &mut self.instances[id].partitions[partition];
+                if let Some(epoch) = state.epoch() {
+                    *state = PartitionState::Draining(epoch);
                 }
             }
-            Move::Finish(id, partition) => {
+            SharingStep::Finish(id, partition) => {
                 if fleet.is(SharingFault::ReleaseWithoutClose) {
-                    self.over(id, partition);
+                    self.mark_drained(id, partition);
                 } else {
                     self.end(id, partition);
                 }
             }
-            Move::Release(id, partition) => self.release(fleet, id, partition),
-            Move::Subscribe(id, partition) => self.channels[partition].push(id as u8),
-            Move::Suspend(id) => {
-                self.instances[id].is_on = false;
+            SharingStep::Release(id, partition) => self.release(fleet, id, partition),
+            SharingStep::Subscribe(id, partition) => self.channels[partition].push(id as u8),
+            SharingStep::Suspend(id) => {
+                self.instances[id].is_lease_valid = false;
                 self.close_all(id);
             }
-            Move::Forget(id) => {
-                self.left.silences -= u8::from(self.instances[id].can_ask());
-                self.table.heard[id] = false;
+            SharingStep::RemoveMember(id) => {
+                self.remaining.late_heartbeats -= u8::from(self.instances[id].can_reach_store());
+                self.table.members[id] = false;
             }
-            Move::Leave(id) => {
-                self.left.leaves -= 1;
-                self.instances[id].life = Life::Leaving;
+            SharingStep::ShutDown(id) => {
+                self.remaining.shutdowns -= 1;
+                self.instances[id].phase = InstancePhase::ShuttingDown;
                 self.table.leaving[id] = true;
             }
-            Move::End(id) => {
-                self.instances[id].life = Life::Gone;
-                self.table.heard[id] = false;
+            SharingStep::End(id) => {
+                self.instances[id].phase = InstancePhase::Ended;
+                self.table.members[id] = false;
                 self.close_all(id);
             }
-            Move::Kill(id) => {
-                self.left.kills -= 1;
+            SharingStep::Kill(id) => {
+                self.remaining.kills -= 1;
                 let partitions = self.fences.len();
                 let instance = &mut self.instances[id];
-                *instance = Instance { life: Life::Gone, ..Instance::default() };
-                instance.has = vec![Has::Nothing; partitions];
+                *instance = Instance { phase: InstancePhase::Ended, ..Instance::default() };
+                instance.partitions = vec![PartitionState::Unowned; partitions];
             }
-            Move::Notice(id) => self.close_all(id),
-            Move::CutOff(id) => {
-                self.left.cuts -= 1;
-                self.instances[id].is_cut = true;
+            SharingStep::CloseChannels(id) => self.close_all(id),
+            SharingStep::CutOff(id) => {
+                self.remaining.cut_offs -= 1;
+                self.instances[id].is_cut_off = true;
             }
-            Move::Disconnect(id) => {
-                self.left.disconnects -= 1;
+            SharingStep::Disconnect(id) => {
+                self.remaining.disconnects -= 1;
                 self.close_all(id);
             }
-            Move::Keep => self.earlier = Some(self.table.clone()),
-            Move::GoBack => {
-                self.left.rewinds -= 1;
+            SharingStep::Remember => self.earlier = Some(self.table.clone()),
+            SharingStep::GoBack => {
+                self.remaining.rollbacks -= 1;
                 self.table = self.earlier.take().unwrap_or_default();
             }
         }
     }
 
     /// Lets an instance read the present table. The instance drops or hands over the partitions that it has lost.
-    fn see(&mut self, fleet: &Fleet, id: usize) {
+    fn read_table(&mut self, fleet: &Fleet, id: usize) {
         let instance = &mut self.instances[id];
-        instance.is_on = true;
+        instance.is_lease_valid = true;
         instance.table = self.table.clone();
         self.drop_lost(id);
         if !fleet.is(SharingFault::LostLeaseKept) {
@@ -170,11 +174,15 @@ impl Sharing {
 
     /// Hands over the partitions whose lease the store has lost.
     fn hand_over_lost(&mut self, id: usize) {
-        let Instance { has, table, .. } = &mut self.instances[id];
-        for (has, lease) in has.iter_mut().zip(&table.leases) {
-            match *has {
-                Has::Leased(epoch) if lease.epoch < epoch => *has = Has::Over(epoch),
-                Has::Driven(epoch) if lease.epoch < epoch => *has = Has::Leaving(epoch),
+        let Instance { partitions, table, .. } = &mut self.instances[id];
+        for (state, lease) in partitions.iter_mut().zip(&table.leases) {
+            match *state {
+                PartitionState::Leased(epoch) if lease.epoch < epoch => {
+                    *state = PartitionState::Drained(epoch);
+                }
+                PartitionState::Owned(epoch) if lease.epoch < epoch => {
+                    *state = PartitionState::Draining(epoch);
+                }
                 _ => {}
             }
         }
@@ -185,18 +193,18 @@ impl Sharing {
     fn drop_lost(&mut self, id: usize) {
         for partition in 0..self.fences.len() {
             let lease = self.instances[id].table.leases[partition];
-            let has = self.instances[id].has[partition];
+            let state = self.instances[id].partitions[partition];
             let is_lost = |epoch| {
                 lease.epoch > epoch || lease.epoch == epoch && lease.holder != Some(id as u8)
             };
-            if has.is_driven() && has.epoch().is_some_and(is_lost) {
+            if state.is_claimed() && state.epoch().is_some_and(is_lost) {
                 self.end(id, partition);
             }
         }
     }
 
     fn lease(&mut self, fleet: &Fleet, id: usize, partition: usize) {
-        if !self.table.heard[id] && !fleet.is(SharingFault::LeaseToSilent) {
+        if !self.table.members[id] && !fleet.is(SharingFault::LeaseToNonMember) {
             return;
         }
         let held = self.table.holder(fleet, partition).filter(|holder| *holder != id);
@@ -204,63 +212,63 @@ impl Sharing {
             return;
         }
         if held.is_some() {
-            self.broken.get_or_insert(Broken::TakenFromOneHeardOf);
+            self.broken.get_or_insert(Violation::TakenFromMember);
         }
         let lease = &mut self.table.leases[partition];
         lease.epoch = lease.epoch.max(self.fences[partition]) + 1;
         lease.holder = Some(id as u8);
-        self.given = self.given.saturating_add(1);
-        self.instances[id].has[partition] = Has::Leased(lease.epoch);
+        self.lease_count = self.lease_count.saturating_add(1);
+        self.instances[id].partitions[partition] = PartitionState::Leased(lease.epoch);
     }
 
     fn claim(&mut self, fleet: &Fleet, id: usize, partition: usize) {
-        let Some(mut epoch) = self.instances[id].has[partition].epoch() else { return };
+        let Some(mut epoch) = self.instances[id].partitions[partition].epoch() else { return };
         let fence = &mut self.fences[partition];
         if fleet.is(SharingFault::ClaimWithoutLease) {
             epoch = *fence + 1;
         }
         if epoch <= *fence {
-            return self.over(id, partition);
+            return self.mark_drained(id, partition);
         }
         let holder = self.table.holder(fleet, partition).filter(|holder| *holder != id);
-        let is_driven = |holder: usize| {
-            let has = self.instances[holder].has[partition];
-            has.is_driven() && has.epoch() == Some(*fence)
+        let is_claimed = |holder: usize| {
+            let state = self.instances[holder].partitions[partition];
+            state.is_claimed() && state.epoch() == Some(*fence)
         };
-        // After the store went back, an instance may use a lease that the store has lost, without breaking a rule.
-        if holder.is_some_and(is_driven) && self.left.rewinds == fleet.rewinds {
-            self.broken.get_or_insert(Broken::FencedWithoutLease);
+        // After the store went back, an instance that uses a lost lease breaks no rule.
+        if holder.is_some_and(is_claimed) && self.remaining.rollbacks == fleet.rollbacks {
+            self.broken.get_or_insert(Violation::FencedWithoutLease);
         }
         *fence = epoch;
-        self.instances[id].has[partition] = Has::Driven(epoch);
+        self.instances[id].partitions[partition] = PartitionState::Owned(epoch);
         self.drop_lost(id);
     }
 
     fn release(&mut self, fleet: &Fleet, id: usize, partition: usize) {
         let instance = &self.instances[id];
-        let epoch = instance.has[partition].epoch();
+        let epoch = instance.partitions[partition].epoch();
         let epoch = epoch.unwrap_or(instance.table.leases[partition].epoch);
         let lease = &mut self.table.leases[partition];
         let is_ours = lease.holder == Some(id as u8) && lease.epoch == epoch;
         if is_ours || fleet.is(SharingFault::ReleaseWithoutEpoch) {
             if !is_ours && lease.holder.is_some() {
-                self.broken.get_or_insert(Broken::AnothersReleased);
+                self.broken.get_or_insert(Violation::ForeignLeaseReleased);
             }
             lease.holder = None;
         }
-        self.instances[id].has[partition] = Has::Nothing;
+        self.instances[id].partitions[partition] = PartitionState::Unowned;
     }
 
-    /// Ends an instance's use of a partition.
+    /// Ends an instance's use of a partition, and closes the instance's channel to the queue.
     fn end(&mut self, id: usize, partition: usize) {
-        self.over(id, partition);
+        self.mark_drained(id, partition);
         self.channels[partition].retain(|channel| usize::from(*channel) != id);
     }
 
-    fn over(&mut self, id: usize, partition: usize) {
-        let has = &mut self.instances[id].has[partition];
-        if let Some(epoch) = has.epoch() {
-            *has = Has::Over(epoch);
+    fn mark_drained(&mut self, id: usize, partition: usize) {
+        let state = &mut self.instances[id].partitions[partition];
+        if let Some(epoch) = state.epoch() {
+            *state = PartitionState::Drained(epoch);
         }
     }
 

@@ -9,7 +9,7 @@ use crate::resp::Reply;
 
 /// The number of keys that [`Migration::finish`] moves with one command.
 const KEYS: usize = 100;
-/// How long a move of keys may make no progress, in milliseconds.
+/// The time in milliseconds after which a move of keys without progress fails.
 const TIMEOUT_MS: &str = "10000";
 
 /// A slot that is being moved. Dropping the value leaves the slot in migration, with keys on two nodes.

@@ -9,8 +9,8 @@ use super::Cluster;
 use crate::redis::{Options, Redis};
 use crate::wait::wait_until;
 
-/// The way in which a replica becomes the master. In neither way does the old master take part, even if it has writes
-/// that the replica lacks.
+/// The way in which a replica becomes the master. The old master takes no part, even if it has writes that the replica
+/// lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takeover {
     /// The other masters vote.
@@ -25,7 +25,7 @@ impl Cluster {
         let options = Options::new().cluster();
         for node in &self.nodes {
             let replica = Redis::with(&options)?;
-            let bus = node.bus().context("a node has a bus")?.to_string();
+            let bus = node.bus_port().context("a node has a bus")?.to_string();
             replica.command(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string(), &bus])?;
             self.replicas.push(replica);
             self.swapped.push(AtomicBool::new(false));

@@ -5,11 +5,11 @@
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Scan {
     /// A whole request or reply of this many bytes.
-    Whole(usize),
+    Complete(usize),
     /// More bytes are needed.
-    Part,
+    Incomplete,
     /// The bytes do not follow the Redis protocol.
-    Strange,
+    Invalid,
 }
 
 /// Finds the first request or reply of some bytes.
@@ -18,9 +18,9 @@ pub(crate) fn scan(bytes: &[u8]) -> Scan {
     // The number of values that are still to be read: first the value itself, and then also the elements of each array.
     let mut open: usize = 1;
     while open > 0 {
-        let Some(kind) = bytes.get(at) else { return Scan::Part };
+        let Some(kind) = bytes.get(at) else { return Scan::Incomplete };
         let Some(end) = bytes[at..].windows(2).position(|two| two == b"\r\n") else {
-            return Scan::Part;
+            return Scan::Incomplete;
         };
         let line = &bytes[at + 1..at + end];
         at += end + 2;
@@ -28,20 +28,20 @@ pub(crate) fn scan(bytes: &[u8]) -> Scan {
         match kind {
             b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => {}
             b'$' | b'=' | b'!' | b'*' | b'~' | b'>' | b'%' | b'|' => {
-                let Some(length) = number(line) else { return Scan::Strange };
+                let Some(length) = number(line) else { return Scan::Invalid };
                 let Ok(length) = usize::try_from(length) else { continue };
                 match kind {
                     b'$' | b'=' | b'!' => at += length + 2,
                     b'%' => open += 2 * length,
-                    // Attributes precede the value that they describe.
+                    // An attribute consists of `length` pairs, and the value that it describes follows.
                     b'|' => open += 2 * length + 1,
                     _ => open += length,
                 }
             }
-            _ => return Scan::Strange,
+            _ => return Scan::Invalid,
         }
     }
-    if at <= bytes.len() { Scan::Whole(at) } else { Scan::Part }
+    if at <= bytes.len() { Scan::Complete(at) } else { Scan::Incomplete }
 }
 
 /// Returns whether a reply is a push message, which belongs to no request.
@@ -68,10 +68,14 @@ fn ends_of_requests_and_replies_are_found() {
         ">2\r\n+invalidate\r\n*0\r\n",
     ] {
         let more = format!("{whole}+next\r\n");
-        assert_eq!(scan(more.as_bytes()), Scan::Whole(whole.len()), "{whole:?}");
+        assert_eq!(scan(more.as_bytes()), Scan::Complete(whole.len()), "{whole:?}");
         for length in 0..whole.len() {
-            assert_eq!(scan(&whole.as_bytes()[..length]), Scan::Part, "{length} of {whole:?}");
+            assert_eq!(
+                scan(&whole.as_bytes()[..length]),
+                Scan::Incomplete,
+                "{length} of {whole:?}"
+            );
         }
     }
-    assert_eq!(scan(b"AMQP\0\0\x09\x01\r\n"), Scan::Strange);
+    assert_eq!(scan(b"AMQP\0\0\x09\x01\r\n"), Scan::Invalid);
 }

@@ -22,7 +22,8 @@ pub struct Counts {
     pub requests_held: u64,
 }
 
-/// A number of requests or replies to lose or hold back.
+/// An order to lose or hold back requests, or to lose their replies: the number that is left, and the bytes that a
+/// request must contain.
 #[derive(Debug)]
 struct Losses {
     left: u64,
@@ -44,7 +45,7 @@ const HEAD_BYTES: usize = 4 << 10;
 
 /// An open connection.
 #[derive(Debug)]
-struct OpenLink {
+struct OpenConnection {
     streams: [TcpStream; 2],
     /// The first bytes of the client.
     head: Vec<u8>,
@@ -54,7 +55,7 @@ struct OpenLink {
 
 /// The decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum RequestAction {
     Pass,
     LoseRequest,
     LoseReply,
@@ -77,7 +78,7 @@ pub(crate) struct Inner {
     requests: Option<Losses>,
     replies: Option<Losses>,
     holds: Option<Losses>,
-    links: BTreeMap<u64, OpenLink>,
+    connections: BTreeMap<u64, OpenConnection>,
 }
 
 impl State {
@@ -86,8 +87,9 @@ impl State {
     }
 
     /// Waits until a connection has been closed, or the proxy has ended.
-    pub(crate) fn until_closed(&self, link: u64) {
-        let is_open = |inner: &mut Inner| !inner.ended && inner.links.contains_key(&link);
+    pub(crate) fn until_closed(&self, connection: u64) {
+        let is_open =
+            |inner: &mut Inner| !inner.ended && inner.connections.contains_key(&connection);
         drop(self.changed.wait_while(self.lock(), is_open));
     }
 
@@ -106,15 +108,15 @@ impl State {
     }
 
     /// Waits until bytes of a connection may pass, and returns the mode; `None` if the connection has been closed.
-    pub(crate) fn until_passing(&self, link: u64) -> Option<Mode> {
+    pub(crate) fn until_passing(&self, connection: u64) -> Option<Mode> {
         let holds = |inner: &mut Inner| {
             let is_half_open = inner.mode == Mode::HalfOpen;
-            let open = inner.links.get(&link);
+            let open = inner.connections.get(&connection);
             !inner.ended && open.is_some_and(|open| open.is_silent || is_half_open)
         };
         let waited = self.changed.wait_while(self.lock(), holds);
         let inner = waited.unwrap_or_else(PoisonError::into_inner);
-        (!inner.ended && inner.links.contains_key(&link)).then_some(inner.mode)
+        (!inner.ended && inner.connections.contains_key(&connection)).then_some(inner.mode)
     }
 }
 
@@ -136,34 +138,34 @@ impl Inner {
         self.ended || self.mode == Mode::Refuse
     }
 
-    pub(crate) fn fate(&mut self, request: &[u8]) -> Fate {
+    pub(crate) fn decide(&mut self, request: &[u8]) -> RequestAction {
         let takes = |losses: &mut Option<Losses>| {
             losses.as_mut().is_some_and(|losses| losses.take(request))
         };
         if takes(&mut self.requests) {
             self.counts.requests_lost += 1;
-            Fate::LoseRequest
+            RequestAction::LoseRequest
         } else if takes(&mut self.replies) {
-            Fate::LoseReply
+            RequestAction::LoseReply
         } else if takes(&mut self.holds) {
             self.counts.requests_held += 1;
-            Fate::HoldRequest
+            RequestAction::HoldRequest
         } else {
-            Fate::Pass
+            RequestAction::Pass
         }
     }
 
     /// Registers a connection. Returns its number.
     pub(crate) fn open(&mut self, streams: [TcpStream; 2]) -> u64 {
         self.counts.accepted += 1;
-        let open = OpenLink { streams, head: Vec::new(), is_silent: false };
-        self.links.insert(self.counts.accepted, open);
+        let open = OpenConnection { streams, head: Vec::new(), is_silent: false };
+        self.connections.insert(self.counts.accepted, open);
         self.counts.accepted
     }
 
     /// Remembers bytes of a client if they are among its first [`HEAD_BYTES`] bytes.
-    pub(crate) fn remember(&mut self, link: u64, bytes: &[u8]) {
-        if let Some(open) = self.links.get_mut(&link) {
+    pub(crate) fn remember(&mut self, connection: u64, bytes: &[u8]) {
+        if let Some(open) = self.connections.get_mut(&connection) {
             let room = HEAD_BYTES.saturating_sub(open.head.len());
             open.head.extend(bytes.iter().take(room));
         }
@@ -173,7 +175,7 @@ impl Inner {
     /// the number of these connections.
     pub(crate) fn silence(&mut self, containing: &[u8]) -> usize {
         let mut silenced = 0;
-        for open in self.links.values_mut().filter(|open| contains(&open.head, containing)) {
+        for open in self.connections.values_mut().filter(|open| contains(&open.head, containing)) {
             open.is_silent = true;
             silenced += 1;
         }
@@ -181,15 +183,15 @@ impl Inner {
     }
 
     /// Closes a connection. Returns `false` if it was closed before.
-    pub(crate) fn close(&mut self, link: u64) -> bool {
-        let open = self.links.remove(&link);
+    pub(crate) fn close(&mut self, connection: u64) -> bool {
+        let open = self.connections.remove(&connection);
         open.iter().flat_map(|open| &open.streams).for_each(shut);
         open.is_some()
     }
 
     /// Closes all connections.
     pub(crate) fn cut(&mut self) {
-        for open in std::mem::take(&mut self.links).into_values() {
+        for open in std::mem::take(&mut self.connections).into_values() {
             open.streams.iter().for_each(shut);
             self.counts.cut += 1;
         }

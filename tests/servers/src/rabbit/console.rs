@@ -1,4 +1,4 @@
-//! Erlang expressions that a broker evaluates, over a port that the broker opens at its start.
+//! Sends Erlang expressions to a broker, which evaluates them. For this purpose, the broker opens a port at its start.
 //!
 //! For each command, `rabbitmqctl` starts another Erlang machine, which costs a second of processor time. A command
 //! over this port takes a few milliseconds. The port opens a moment after the broker logs the end of its start.
@@ -14,11 +14,11 @@ use anyhow::{Context, Result, ensure};
 use crate::port::Port;
 
 /// The time limit of a command: a paused broker does not reply.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The Erlang program that serves the port. A request is the text of expressions. A reply is a byte (0, or 1 for an
-/// error) and the value of the last expression: a binary unchanged, another term in Erlang's notation. Four bytes with
-/// the length precede each request and each reply.
+/// error) and the value of the last expression. A binary is sent unchanged, and any other term in Erlang's notation.
+/// Four bytes with the length precede each request and each reply.
 const SCRIPT: &str = r#"
 Evaluate = fun(Text) ->
     try
@@ -73,7 +73,7 @@ impl Console {
         Ok(["-console_port".to_owned(), self.0.number().to_string(), "-eval".to_owned(), eval])
     }
 
-    /// Evaluates expressions, which end with a full stop, and returns the value of the last one.
+    /// Evaluates expressions, which end with a full stop, and returns the value of the last expression.
     pub(super) fn evaluate(&self, expressions: &str) -> Result<String> {
         let answer = self.send(expressions).context("the broker does not evaluate expressions")?;
         let (failed, text) = answer.split_first().context("an empty answer")?;
@@ -84,7 +84,7 @@ impl Console {
 
     fn send(&self, expressions: &str) -> Result<Vec<u8>> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.0.number()))?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_read_timeout(Some(COMMAND_TIMEOUT))?;
         let length = u32::try_from(expressions.len())?.to_be_bytes();
         stream.write_all(&[&length, expressions.as_bytes()].concat())?;
         let mut length = [0; 4];

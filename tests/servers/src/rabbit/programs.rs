@@ -47,7 +47,7 @@ fn scripts() -> Option<PathBuf> {
     packaged.or_else(|| Some(linked()?.parent()?.to_owned()))
 }
 
-/// Returns the folder of scripts of a package, whose version is in its path.
+/// Returns the folder of scripts of an installed package. The path of this folder contains the package's version.
 fn folder(place: &Path) -> Option<PathBuf> {
     let versions = fs::read_dir(place).ok()?.flatten().map(|entry| entry.path().join("sbin"));
     let mut folders: Vec<PathBuf> = versions.chain([place.join("sbin")]).collect();

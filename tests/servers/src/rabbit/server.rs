@@ -17,19 +17,20 @@ use crate::tls::Certificates;
 use crate::wait::wait_within;
 
 /// The time limit of a start. A start takes ten seconds on an idle machine.
-const START: Duration = Duration::from_mins(2);
+const START_TIMEOUT: Duration = Duration::from_mins(2);
 /// The time limit within which all queues must have elected leaders.
-const LEADERS: Duration = Duration::from_mins(1);
+const ELECTION_TIMEOUT: Duration = Duration::from_mins(1);
 /// The words in the broker's log that mark the end of a start.
 const STARTED: &str = "Server startup complete";
 const CONFIG: &str = "rabbitmq.conf";
 /// The maximum number of log lines that an error contains.
-const TAIL: usize = 30;
+const LOG_TAIL_LINES: usize = 30;
 
 /// A broker in a private folder on private ports of 127.0.0.1. Dropping the value kills the broker.
 #[derive(Debug)]
 pub(super) struct Server {
-    /// Declared before the folder: Rust drops fields in this order, so the process ends before its folder is removed.
+    /// Declared before the folder: Rust drops fields in the order of their declaration, so the process ends before its
+    /// folder is removed.
     pub(super) process: Running,
     /// The name service that Erlang needs. The machine's own name service remains untouched.
     names: Running,
@@ -117,7 +118,7 @@ impl Server {
     pub(super) fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(TAIL)..].join("\n")
+        lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
     }
 
     fn log(&self) -> String {
@@ -144,15 +145,15 @@ impl Server {
         let log = self.log_file();
         let server = &self.programs.server;
         let console = self.console.arguments(folder)?;
-        // With `RABBITMQ_ALLOW_INPUT` (see `env`), the script becomes the broker instead of starting a second process.
-        // `-noinput` then keeps the broker from reading the input.
+        // With `RABBITMQ_ALLOW_INPUT` (see `env`), the process of the script becomes the broker instead of starting a
+        // second process. `-noinput` then keeps the broker from reading the input.
         let mut args = vec!["-noinput"];
         args.extend(console.iter().map(String::as_str));
         for [name, value] in &self.options.parameters {
             args.extend(["-rabbit", name, value]);
         }
         self.process.set(Process::start(server, &args, &self.env(), folder, &log)?);
-        wait_within(START, "the start of rabbitmq-server", || {
+        wait_within(START_TIMEOUT, "the start of rabbitmq-server", || {
             if let Some(Some(status)) = self.process.ended().transpose()? {
                 bail!("rabbitmq-server ended ({status})");
             }
@@ -169,7 +170,7 @@ impl Server {
                    case ra:members(Leader, 1000) of {ok, _, _} -> true; \
                    _ -> ra:trigger_election(Leader), false end end, \
                    [Queue || Queue <- rabbit_amqqueue:list(), amqqueue:is_quorum(Queue)]).";
-        wait_within(LEADERS, "leaders of the queues", || {
+        wait_within(ELECTION_TIMEOUT, "leaders of the queues", || {
             Ok((self.evaluate(ask)? == "true").then_some(()))
         })
     }

@@ -110,7 +110,7 @@ impl Options {
         self
     }
 
-    /// Makes a node of a Cluster. The node has no slots and does not know other nodes.
+    /// Makes the server a node of a Cluster. The node has no slots and does not know other nodes.
     #[must_use]
     pub(crate) fn cluster(mut self) -> Self {
         self.kind = Kind::Node;
@@ -180,6 +180,6 @@ impl Options {
 pub(crate) struct Ports {
     pub(crate) plain: u16,
     pub(crate) tls: Option<u16>,
-    /// The port between the nodes of a Cluster.
+    /// The port for connections between the nodes of a Cluster.
     pub(crate) bus: Option<u16>,
 }

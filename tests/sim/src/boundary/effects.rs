@@ -10,7 +10,7 @@ use super::{BoundaryFault, FaultySequencer, writes};
 const SECOND: u64 = 1 << 63;
 
 impl FaultySequencer {
-    /// Forwards an effect to the world, as the fault changes the effect.
+    /// Changes an effect as the fault requires, and forwards it to the world.
     pub(super) fn change_effect(&mut self, fault: BoundaryFault, effect: Effect) {
         use BoundaryFault as Fault;
         match (fault, effect) {
@@ -50,8 +50,8 @@ impl FaultySequencer {
         }
     }
 
-    /// Returns the unanswered batch that the sequencer first requested under the number of `batch`. If there is none,
-    /// returns `batch`.
+    /// Returns the batch that the sequencer first requested under the number of `batch`, if that first batch has no
+    /// answer yet. Otherwise returns `batch`.
     fn as_first_sent(&mut self, batch: Arc<Batch>) -> Arc<Batch> {
         let first = self.unanswered.entry(batch.shard).or_insert_with(|| Arc::clone(&batch));
         if first.number == batch.number { Arc::clone(first) } else { batch }

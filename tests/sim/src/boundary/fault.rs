@@ -37,7 +37,8 @@ pub enum BoundaryFault {
     // Batches as a whole.
     /// A commit without an answer is sent again under a new number.
     NewNumberAfterUnknown,
-    /// After the store went back, the owner sends the batch that was in flight unchanged, after the repeated batches.
+    /// After the store went back, the owner repeats the lost batches. Then it sends the unchanged batch that was in
+    /// flight, although this batch depends on reads from before the loss.
     SendWhatRestsOnOldReads,
     /// A commit that the store has lost is repeated without its letters.
     RepeatWithoutLetters,
@@ -49,7 +50,7 @@ pub enum BoundaryFault {
     // Writes.
     /// A write that spills events leaves out the first of them.
     DropASpilledEvent,
-    /// Writes do not contain the number of failed tries.
+    /// Writes do not contain the number of failed attempts.
     LoseTheRetryCount,
     /// A key record contains no handler version.
     ForgetTheVersion,

@@ -1,30 +1,32 @@
-//! Checks I3: every acknowledged event is durable: settled, spilled or dead-lettered.
+//! Checks I3: every acknowledged event is durable (settled, spilled or dead-lettered).
 
 use std::sync::Arc;
 
 use ordain_core::{Event, Key, LetterContent, OrderingMode};
 
 use super::{Checker, KeyModel, at};
-use crate::producer::Item;
+use crate::producer::SourceItem;
 use crate::store::Store;
 
 impl Checker {
     /// Checks an acknowledged delivery.
-    pub(crate) fn acknowledged(&mut self, item: &Item, store: &Store) {
+    pub(crate) fn acknowledged(&mut self, item: &SourceItem, store: &Store) {
         match item {
-            Item::Event(event) => {
+            SourceItem::Event(event) => {
                 let index = (Key::from(event.key()), event.content());
                 self.acknowledged_events.insert(index);
                 // Events of lost commits are not durable until the owner has repeated these commits. The check at the
                 // end of the run covers such events.
-                if !self.incomplete && !self.is_covered(event, store) {
-                    let place = at(event.key(), event.sequence().unwrap_or(0));
-                    self.broke("I3", format!("{place} ({event:?}) is acknowledged, not durable"));
+                if !self.lacks_commits && !self.is_covered(event, store) {
+                    let label = at(event.key(), event.sequence().unwrap_or(0));
+                    self.broke("I3", format!("{label} ({event:?}) is acknowledged, not durable"));
                 }
             }
-            Item::Unreadable(bytes) => {
+            SourceItem::Unreadable(bytes) => {
                 let raw = LetterContent::Raw(bytes.clone());
-                if !self.incomplete && !store.letters.values().any(|letter| letter.content == raw) {
+                if !self.lacks_commits
+                    && !store.letters.values().any(|letter| letter.content == raw)
+                {
                     self.broke("I3", format!("{bytes:?} is acknowledged without a letter"));
                 }
             }
@@ -68,10 +70,11 @@ impl Checker {
     ) -> bool {
         // Commits under way remove old digests of settled events. Without the digest, an owner cannot distinguish two
         // events with the same sequence and different contents.
-        let ahead = self.watches.values().filter_map(|watch| watch.reach(key)).max();
+        let ahead =
+            self.owner_models.values().filter_map(|owner_model| owner_model.reach(key)).max();
         // An owner may have handled the event after the store went back, but before the owner noticed the loss.
-        let back = self.watches.values().filter(|_| self.times_back > 0);
-        let before = back.filter_map(|watch| watch.reached(key)).max();
+        let back = self.owner_models.values().filter(|_| self.rollback_count > 0);
+        let before = back.filter_map(|owner_model| owner_model.reached(key)).max();
         let reach = ahead.max(before).unwrap_or(0).max(model.next);
         let may = model.completed || reach - sequence > self.plan.settings.digests as u64;
         may && (reach > model.next || is_unknown(key, sequence, event, store))
@@ -93,13 +96,17 @@ impl Checker {
             return event.sequence();
         }
         let id = event.id_digest();
-        model.taken.iter().find(|(_, taken)| taken.id == id).map(|(sequence, _)| *sequence)
+        model.accepted.iter().find(|(_, accepted)| accepted.id == id).map(|(sequence, _)| *sequence)
     }
 }
 
 /// Returns whether the key record in the store no longer shows how the sequence was settled.
 fn is_unknown(key: &Key, sequence: u64, event: &Event, store: &Store) -> bool {
     store.records.get(key).is_none_or(|record| {
-        record.job.digests.differs(record.job.next, sequence, event.content()).is_none()
+        record
+            .key_record
+            .digests
+            .differs(record.key_record.next, sequence, event.content())
+            .is_none()
     })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ordain_core::{Event, Message};
 
-use crate::handler::{self, Nature};
+use crate::handler::{self, EventBehavior};
 use crate::plan::Plan;
 
 /// A sequence that a write settles with effect.
@@ -55,9 +55,9 @@ pub(super) fn fold(
 
 /// Returns whether an event can succeed under this version.
 fn succeeds(plan: &Plan, event: &Event, version: &str) -> bool {
-    match handler::nature(plan, event) {
-        Nature::Fine | Nature::Fails(..) => true,
-        Nature::FailsUntilMended(_) => version != crate::world::FIRST_VERSION,
-        Nature::Rejected | Nature::FailsForEver(_) => false,
+    match handler::behavior(plan, event) {
+        EventBehavior::Fine | EventBehavior::Fails(..) => true,
+        EventBehavior::FailsUntilNewVersion(_) => version != crate::world::FIRST_VERSION,
+        EventBehavior::Rejected | EventBehavior::FailsForEver(_) => false,
     }
 }

@@ -7,24 +7,24 @@ use bytes::Bytes;
 use ordain_core::{AcceptedId, Event, Key};
 
 use super::{Checker, at};
-use crate::store::Record;
+use crate::store::StoredKey;
 
 /// The way in which a sequence was settled.
 #[derive(Debug, Clone)]
-pub(crate) enum Settled {
+pub(crate) enum Settlement {
     Effect(Arc<Event>),
     Without(Arc<Event>),
     /// The sequence was skipped, and its event has never arrived.
-    Hole,
+    Skipped,
     /// The sequence was skipped, and its event arrived later.
     Late(Arc<Event>),
 }
 
-impl Settled {
+impl Settlement {
     pub(super) fn event(&self) -> Option<&Arc<Event>> {
         match self {
             Self::Effect(event) | Self::Without(event) | Self::Late(event) => Some(event),
-            Self::Hole => None,
+            Self::Skipped => None,
         }
     }
 }
@@ -38,20 +38,20 @@ pub(crate) struct KeyModel {
     pub(super) incarnation: u64,
     pub(super) state: Option<Bytes>,
     pub(super) completed: bool,
-    pub(super) settled: BTreeMap<u64, Settled>,
+    pub(super) settled: BTreeMap<u64, Settlement>,
     /// The sequences that were settled in earlier lives of the key. A life of a key ends when the key record expires.
-    pub(super) former: Vec<BTreeMap<u64, Settled>>,
+    pub(super) former_lives: Vec<BTreeMap<u64, Settlement>>,
     /// By sequence, the id that was accepted under this sequence in the present life of the key.
-    pub(super) taken: BTreeMap<u64, AcceptedId>,
+    pub(super) accepted: BTreeMap<u64, AcceptedId>,
     pub(super) ids: BTreeSet<u64>,
     /// The position of the last accepted id in the source's queue.
-    pub(super) place: Option<usize>,
+    pub(super) position: Option<usize>,
     /// The first sequence of an imported key: all lower sequences were settled before the import.
     pub(super) imported: u64,
     /// Virtual time of the last settlement.
     pub(super) settled_at: u64,
     /// The number of the rollout under which the key was last executed in its present life.
-    pub(super) generation: u64,
+    pub(super) rollout_number: u64,
 }
 
 impl KeyModel {
@@ -63,45 +63,45 @@ impl KeyModel {
             state: None,
             completed: false,
             settled: BTreeMap::new(),
-            former: Vec::new(),
-            taken: BTreeMap::new(),
+            former_lives: Vec::new(),
+            accepted: BTreeMap::new(),
             ids: BTreeSet::new(),
-            place: None,
+            position: None,
             imported: 0,
             settled_at: 0,
-            generation: 0,
+            rollout_number: 0,
         }
     }
 
     /// Returns how a sequence was settled in each life of the key.
-    pub(super) fn settlements(&self, sequence: u64) -> impl Iterator<Item = &Settled> {
-        self.former.iter().chain([&self.settled]).filter_map(move |life| life.get(&sequence))
+    pub(super) fn settlements(&self, sequence: u64) -> impl Iterator<Item = &Settlement> {
+        self.former_lives.iter().chain([&self.settled]).filter_map(move |life| life.get(&sequence))
     }
 }
 
 impl Checker {
     /// Records a key record that was imported from elsewhere.
-    pub(crate) fn imported(&mut self, key: &Key, record: &Record) {
-        let next = record.job.next;
-        let incarnation = record.job.incarnation;
+    pub(crate) fn imported(&mut self, key: &Key, record: &StoredKey) {
+        let next = record.key_record.next;
+        let incarnation = record.key_record.incarnation;
         let model = KeyModel { live: true, incarnation, imported: next, ..KeyModel::new(next) };
         self.keys.insert(key.clone(), model);
     }
 
-    /// Checks and records that the store has removed an expired key record.
-    pub(crate) fn expired(&mut self, key: &Key, record: &Record) {
+    /// Records that the store has removed an expired key record, and checks that the removal was right.
+    pub(crate) fn expired(&mut self, key: &Key, record: &StoredKey) {
         if let Some((sequence, _)) = record.spill.first_key_value() {
             self.broke("I5", format!("{} expired with its key", at(key, *sequence)));
         }
-        for watch in self.watches.values_mut() {
-            watch.reborn(key);
+        for owner_model in self.owner_models.values_mut() {
+            owner_model.lane_restarted(key);
         }
         let first = self.plan.settings.first;
         let model = self.model(key);
-        let mut former = std::mem::take(&mut model.former);
-        former.push(std::mem::take(&mut model.settled));
+        let mut former_lives = std::mem::take(&mut model.former_lives);
+        former_lives.push(std::mem::take(&mut model.settled));
         let imported = model.imported;
         let settled_at = model.settled_at;
-        *model = KeyModel { former, imported, settled_at, ..KeyModel::new(first) };
+        *model = KeyModel { former_lives, imported, settled_at, ..KeyModel::new(first) };
     }
 }

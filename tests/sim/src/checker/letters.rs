@@ -5,53 +5,53 @@ use ordain_core::{
     OverflowPolicy,
 };
 
-use super::{Checker, Settled, at};
-use crate::handler::{self, Nature};
+use super::{Checker, Settlement, at};
+use crate::handler::{self, EventBehavior};
 use crate::store::Store;
 
 impl Checker {
     /// Checks a letter that the store has added.
-    pub(super) fn lettered(&mut self, letter: &DeadLetter) {
-        let place = at(&letter.id.key, letter.id.sequence);
-        if let Err(why) = self.may_be(letter) {
-            self.broke("I5", format!("{place}: {} letter, but {why}", letter.cause));
+    pub(super) fn letter_added(&mut self, letter: &DeadLetter) {
+        let label = at(&letter.id.key, letter.id.sequence);
+        if let Err(why) = self.check_cause(letter) {
+            self.broke("I5", format!("{label}: {} letter, but {why}", letter.cause));
         }
         if let Some(old) = self.letters.insert(letter.id.clone(), letter.clone())
             && old.content != letter.content
             && old.content != LetterContent::Nothing
-            && !self.was_reborn(&letter.id.key)
+            && !self.has_expired(&letter.id.key)
         {
             let old = &old.content;
             let new = &letter.content;
-            self.broke("I5", format!("{place}: a letter of {old:?} is overwritten by {new:?}"));
+            self.broke("I5", format!("{label}: a letter of {old:?} is overwritten by {new:?}"));
         }
         if let LetterContent::Event(event) = &letter.content {
             let index = (Key::from(event.key()), event.content());
             self.letter_index.entry(index).or_default().insert(letter.id.clone());
-            self.came_late(letter, event);
+            self.record_late_arrival(letter, event);
         }
     }
 
     /// Returns whether a record of the key has expired. After an expiry, the sequences of the key begin again, so a new
     /// letter may get the id of an old letter.
-    fn was_reborn(&self, key: &Key) -> bool {
-        self.keys.get(key).is_some_and(|model| !model.former.is_empty())
+    fn has_expired(&self, key: &Key) -> bool {
+        self.keys.get(key).is_some_and(|model| !model.former_lives.is_empty())
     }
 
     /// If the letter has the cause `late`, records that the event of a skipped sequence has arrived.
-    fn came_late(&mut self, letter: &DeadLetter, event: &std::sync::Arc<Event>) {
+    fn record_late_arrival(&mut self, letter: &DeadLetter, event: &std::sync::Arc<Event>) {
         if letter.cause == Cause::Late {
             let model = self.model(&letter.id.key);
-            for life in model.former.iter_mut().chain([&mut model.settled]) {
-                if let Some(settled @ Settled::Hole) = life.get_mut(&letter.id.sequence) {
-                    *settled = Settled::Late(event.clone());
+            for life in model.former_lives.iter_mut().chain([&mut model.settled]) {
+                if let Some(settled @ Settlement::Skipped) = life.get_mut(&letter.id.sequence) {
+                    *settled = Settlement::Late(event.clone());
                 }
             }
         }
     }
 
     /// Checks a letter that a write removed: its event must be settled, spilled, or in another letter.
-    pub(super) fn consumed(&mut self, id: &LetterId, store: &Store) {
+    pub(super) fn letter_removed(&mut self, id: &LetterId, store: &Store) {
         let Some(letter) = self.letters.remove(id) else { return };
         if let LetterContent::Event(event) = &letter.content {
             if let Some(ids) = self.letter_index.get_mut(&(id.key.clone(), event.content())) {
@@ -77,27 +77,27 @@ impl Checker {
         self.versions(key, id).iter().any(|event| !self.letters_with(event).is_empty())
     }
 
-    fn may_be(&self, letter: &DeadLetter) -> Result<(), String> {
+    fn check_cause(&self, letter: &DeadLetter) -> Result<(), String> {
         let event = match &letter.content {
-            LetterContent::Nothing => return self.may_be_gap(letter),
+            LetterContent::Nothing => return self.check_gap_letter(letter),
             LetterContent::Raw(bytes) => {
-                let known = letter.cause == Cause::Unreadable && self.known.raw.contains(bytes);
+                let known = letter.cause == Cause::Unreadable && self.received.raw.contains(bytes);
                 return known.then_some(()).ok_or("the bytes were never delivered".into());
             }
             LetterContent::Event(event) => event,
         };
         if !self.is_known(event) {
-            return Err("the event was never shown".into());
+            return Err("the event was never received".into());
         }
         if *event.key() != *letter.id.key {
             return Err("the letter has another key".into());
         }
-        self.is_true(letter, event)
+        self.is_cause_true(letter, event)
             .then_some(())
             .ok_or(format!("the cause is not true of {event:?}"))
     }
 
-    fn may_be_gap(&self, letter: &DeadLetter) -> Result<(), String> {
+    fn check_gap_letter(&self, letter: &DeadLetter) -> Result<(), String> {
         let gap = &self.plan.settings.gap;
         let key = &letter.id.key;
         let sequence = letter.id.sequence;
@@ -107,11 +107,11 @@ impl Checker {
         if gap.on_exhausted != ExhaustedPolicy::Skip {
             return Err("gaps are not to be skipped".into());
         }
-        let rounds = self.tries.asked_for(key, sequence);
-        // Rounds are counted for the first missing sequence. A round does not request an event that the owner has in
-        // memory, but such an event may be missing later. If the event was lost with its owner, or went to another
-        // partition, a single round is enough. If the event got an `overflow` letter because its key was full, no round
-        // is needed.
+        let rounds = self.attempts.rounds_for(key, sequence);
+        // An owner counts rounds only for the first missing sequence of a key. A round does not request an event that
+        // the owner has in memory, but such an event may be missing later. If the event was lost with its owner, or
+        // went to another partition, a single round is enough. If the event got an `overflow` letter because its key
+        // was full, no round is needed.
         let alone = self.deaths == 0 && self.plan.partitions == 1;
         let id = |tag| LetterId { key: key.clone(), sequence, tag };
         let mut others = self.letters.range(id(0)..=id(u64::MAX));
@@ -129,14 +129,14 @@ impl Checker {
     }
 
     /// Returns whether the letter's cause is true for its event.
-    fn is_true(&self, letter: &DeadLetter, event: &Event) -> bool {
+    fn is_cause_true(&self, letter: &DeadLetter, event: &Event) -> bool {
         let settings = &self.plan.settings;
         let sequenced = settings.ordering == OrderingMode::Sequenced;
         let key = &letter.id.key;
         let model = self.keys.get(key);
         let sequence = letter.id.sequence;
         let usable = event.sequence().is_some_and(|s| (settings.first..u64::MAX).contains(&s));
-        let nature = handler::nature(&self.plan, event);
+        let behavior = handler::behavior(&self.plan, event);
         match letter.cause {
             Cause::NoKey => event.key().is_empty(),
             Cause::NoSequence => sequenced && !usable,
@@ -147,18 +147,20 @@ impl Checker {
             Cause::FarAhead => {
                 sequenced && event.sequence().is_some_and(|s| s == u64::MAX || self.was_far(key, s))
             }
-            Cause::AfterEnd => self.was_reborn(key) || model.is_some_and(|model| model.completed),
+            Cause::AfterEnd => self.has_expired(key) || model.is_some_and(|model| model.completed),
             Cause::Late => model.is_some_and(|model| {
-                model.settlements(sequence).any(|s| matches!(s, Settled::Hole | Settled::Late(_)))
+                model
+                    .settlements(sequence)
+                    .any(|s| matches!(s, Settlement::Skipped | Settlement::Late(_)))
             }),
             Cause::Overflow => {
                 settings.overflow == OverflowPolicy::DeadLetter && self.may_be_full(key)
             }
-            Cause::Rejected => nature == Nature::Rejected,
+            Cause::Rejected => behavior == EventBehavior::Rejected,
             Cause::Retry | Cause::Timeout | Cause::Trap | Cause::Limit | Cause::Error => {
                 settings.retry.on_exhausted == ExhaustedPolicy::Skip
-                    && nature.kind().is_some_and(|kind| kind.cause() == letter.cause)
-                    && self.tries.exhausted(key, event.content(), nature, settings)
+                    && behavior.kind().is_some_and(|kind| kind.cause() == letter.cause)
+                    && self.attempts.exhausted(key, event.content(), behavior, settings)
             }
             Cause::Corrupt => self.corrupt.contains(key) || self.unread.contains(key),
             Cause::Unreadable | Cause::Gap | Cause::Discarded | Cause::Returned => false,

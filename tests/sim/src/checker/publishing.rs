@@ -6,16 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use ordain_core::{DeadLetter, EmittedMessage, Key, KeyWrite, LetterId};
 
 use super::Checker;
-use crate::store::{Message, Post, Which, restore};
+use crate::store::{Message, Post, RolledBackPart, restore};
 
 /// The id of a message, without the part that is the digest of the event's id.
 type Id = (Key, u64, u64, u32);
 
 #[derive(Debug, Clone)]
-struct Expected {
+struct ExpectedMessage {
     emitted: EmittedMessage,
     /// The message's number among the messages of its key and partition.
-    place: usize,
+    index: usize,
     partition: u32,
     published: bool,
 }
@@ -23,13 +23,13 @@ struct Expected {
 /// The committed and the published messages.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Publishing {
-    expected: BTreeMap<Id, Expected>,
+    expected: BTreeMap<Id, ExpectedMessage>,
     /// By partition and key, the number of committed messages and the number of published messages.
     counts: BTreeMap<(u32, Key), (usize, usize)>,
     /// Committed letters, each with true if it has been published.
     letters: BTreeMap<LetterId, Vec<(DeadLetter, bool)>>,
     /// Messages that the store has lost. The owner must commit each published message among them again.
-    lost: BTreeMap<Id, Expected>,
+    lost: BTreeMap<Id, ExpectedMessage>,
     lost_letters: Vec<(DeadLetter, bool)>,
 }
 
@@ -37,11 +37,11 @@ impl Publishing {
     pub(super) fn committed(&mut self, partition: u32, write: &KeyWrite, incarnation: u64) {
         for emitted in &write.messages {
             let counts = self.counts.entry((partition, write.key.clone())).or_default();
-            let place = counts.0;
+            let index = counts.0;
             counts.0 += 1;
             let id = (write.key.clone(), incarnation, emitted.sequence, emitted.index);
             let mut expected =
-                Expected { emitted: emitted.clone(), place, partition, published: false };
+                ExpectedMessage { emitted: emitted.clone(), index, partition, published: false };
             if let Some(lost) = self.lost.get(&id) {
                 if lost.published && lost.emitted != expected.emitted {
                     continue;
@@ -55,9 +55,9 @@ impl Publishing {
 
     /// Goes back together with the store: the store has lost all commits after `then`, and has its outbox of that time
     /// again. Published messages stay published.
-    pub(super) fn went_back(&mut self, then: &Self, which: Which) {
+    pub(super) fn went_back(&mut self, then: &Self, part: RolledBackPart) {
         let mut lost = self.expected.clone();
-        restore(&mut self.expected, &then.expected, |(key, ..)| which.key(key));
+        restore(&mut self.expected, &then.expected, |(key, ..)| part.key(key));
         for (id, expected) in &mut self.expected {
             if let Some(known) = lost.remove(id) {
                 expected.published = known.published;
@@ -65,12 +65,12 @@ impl Publishing {
         }
         self.lost.extend(lost);
         for (of, counts) in &mut self.counts {
-            if which.key(&of.1) {
+            if part.key(&of.1) {
                 counts.0 = then.counts.get(of).map_or(0, |then| then.0);
             }
         }
         for (id, committed) in &mut self.letters {
-            if which.letter(id) {
+            if part.letter(id) {
                 let length = then.letters.get(id).map_or(0, Vec::len);
                 self.lost_letters.extend(committed.drain(length..));
             }
@@ -79,20 +79,20 @@ impl Publishing {
 }
 
 impl Checker {
-    /// If letters are forwarded, records the letters of an applied batch that must be published. Omits orphan dead
-    /// letters that the store already has. Call this method before the checker records the letters of the batch.
-    pub(super) fn forwards(&mut self, letters: &[&DeadLetter], free: &[DeadLetter]) {
+    /// If letters are forwarded, records which letters of an applied batch must be published. Omits orphan dead letters
+    /// that the store already has. Call this method before the checker records the letters of the batch.
+    pub(super) fn forwards(&mut self, letters: &[&DeadLetter], orphan_letters: &[DeadLetter]) {
         if !self.plan.settings.forward_letters {
             return;
         }
         let mut seen = BTreeSet::new();
-        let new = free
+        let new = orphan_letters
             .iter()
             .filter(|letter| seen.insert(&letter.id) && !self.letters.contains_key(&letter.id));
         for letter in letters.iter().copied().chain(new) {
             let lost = &mut self.publishing.lost_letters;
-            let place = lost.iter().position(|(other, _)| other == letter);
-            let published = place.is_some_and(|place| lost.remove(place).1);
+            let index = lost.iter().position(|(other, _)| other == letter);
+            let published = index.is_some_and(|index| lost.remove(index).1);
             let committed = self.publishing.letters.entry(letter.id.clone()).or_default();
             committed.push((letter.clone(), published));
         }
@@ -133,19 +133,19 @@ impl Checker {
         expected.published = true;
         let counts = self.publishing.counts.get_mut(&(expected.partition, message.key.clone()));
         let counts = counts.expect("every committed message is counted");
-        if expected.place == counts.1 {
+        if expected.index == counts.1 {
             counts.1 += 1;
         } else {
             let detail =
-                format!("{id:?} is number {} of its key, after {}", expected.place, counts.1);
+                format!("{id:?} is number {} of its key, after {}", expected.index, counts.1);
             self.broke("publishing", detail);
         }
     }
 
     /// Checks, at the end of a run, that all committed messages and letters were published.
     pub(super) fn all_published(&mut self) {
-        let left = self.publishing.expected.iter().find(|(_, expected)| !expected.published);
-        if let Some((id, _)) = left {
+        let unpublished = self.publishing.expected.iter().find(|(_, expected)| !expected.published);
+        if let Some((id, _)) = unpublished {
             self.broke("publishing", format!("{id:?} was committed and never published"));
         }
         if let Some((id, _)) = self.publishing.lost.iter().find(|(_, lost)| lost.published) {

@@ -9,7 +9,7 @@ use ordain_core::{
 };
 
 use super::fold::{Step, fold};
-use super::{Checker, Settled, at};
+use super::{Checker, Settlement, at};
 use crate::handler;
 use crate::store::Store;
 
@@ -28,14 +28,14 @@ impl Checker {
                 self.write(partition, write, applied.time, store);
                 letters.extend(&write.letters);
                 for id in &write.removed_letters {
-                    self.consumed(id, store);
+                    self.letter_removed(id, store);
                 }
             }
         }
         self.forwards(&letters, &batch.letters);
         letters.extend(&batch.letters);
         for letter in letters {
-            self.lettered(letter);
+            self.letter_added(letter);
         }
     }
 
@@ -45,14 +45,14 @@ impl Checker {
             self.broke("I2", format!("{key:?}: a write gives the key to another partition"));
         }
         self.condition(write);
-        self.generation(write);
-        self.ids_taken(write);
+        self.check_rollout_number(write);
+        self.assigned_ids(write);
         self.settle(write);
         self.incarnation(write, time);
         self.spills(write, store);
         self.counts(write);
-        self.ledger(write);
-        self.alarms(write);
+        self.gap_history(write);
+        self.warnings(write);
         let incarnation = self.model(key).incarnation;
         self.publishing.committed(partition, write, incarnation);
         self.due(write, store);
@@ -72,13 +72,13 @@ impl Checker {
     }
 
     /// Checks that no event is executed under an older rollout than earlier events of its key.
-    fn generation(&mut self, write: &KeyWrite) {
+    fn check_rollout_number(&mut self, write: &KeyWrite) {
         let now = write.record.rollout_number();
         let model = self.model(&write.key);
-        let before = std::mem::replace(&mut model.generation, now);
+        let before = std::mem::replace(&mut model.rollout_number, now);
         if now < before {
             let key = &write.key;
-            self.broke("I8", format!("{key:?}: generation {now} commits after {before}"));
+            self.broke("I8", format!("{key:?}: rollout {now} commits after {before}"));
         }
     }
 
@@ -102,17 +102,17 @@ impl Checker {
             let letter = write.letters.iter().find(|l| l.id.sequence == sequence);
             match letter.map(|letter| (letter.cause, &letter.content)) {
                 Some((Cause::Late, LetterContent::Event(event))) => {
-                    without.push((sequence, Settled::Late(event.clone())));
+                    without.push((sequence, Settlement::Late(event.clone())));
                 }
                 Some((_, LetterContent::Event(event))) => {
-                    without.push((sequence, Settled::Without(event.clone())));
+                    without.push((sequence, Settlement::Without(event.clone())));
                 }
                 Some((Cause::Gap, LetterContent::Nothing)) => {
-                    without.push((sequence, Settled::Hole));
+                    without.push((sequence, Settlement::Skipped));
                 }
                 Some((cause, _)) => {
-                    let place = at(key, sequence);
-                    return self.broke("I5", format!("{place}: {cause} letter without event"));
+                    let label = at(key, sequence);
+                    return self.broke("I5", format!("{label}: {cause} letter without event"));
                 }
                 None => steps.push(self.step(write, sequence)),
             }
@@ -140,7 +140,7 @@ impl Checker {
             return self
                 .broke("I4", format!("{key:?} settled {next}..{}: {what}", write.record.next));
         };
-        let effects = steps.iter().zip(events).map(|(s, e)| (s.sequence, Settled::Effect(e)));
+        let effects = steps.iter().zip(events).map(|(s, e)| (s.sequence, Settlement::Effect(e)));
         let settled: Vec<_> = without.into_iter().chain(effects).collect();
         self.ends(write, &settled, ended);
         let now = self.now;
@@ -170,14 +170,14 @@ impl Checker {
         if self.plan.settings.ordering == OrderingMode::Sequenced {
             return self.versions(key, sequence);
         }
-        let taken = self.keys.get(key).and_then(|model| model.taken.get(&sequence));
-        taken.map_or(&[], |taken| self.versions(key, taken.id))
+        let accepted = self.keys.get(key).and_then(|model| model.accepted.get(&sequence));
+        accepted.map_or(&[], |accepted| self.versions(key, accepted.id))
     }
 
     /// Checks that a key is completed when the event that ends it is settled, and not earlier.
-    fn ends(&mut self, write: &KeyWrite, settled: &[(u64, Settled)], ended: bool) {
+    fn ends(&mut self, write: &KeyWrite, settled: &[(u64, Settlement)], ended: bool) {
         let key = &write.key;
-        let marked = |s: &Settled| s.event().is_some_and(|event| event.end());
+        let marked = |s: &Settlement| s.event().is_some_and(|event| event.end());
         let last = settled.iter().find(|(sequence, _)| *sequence + 1 == write.record.next);
         let completed = write.record.status == KeyStatus::Completed;
         let was = self.model(key).completed;
@@ -216,24 +216,27 @@ impl Checker {
 
     /// Checks the sequences that Ordain assigns: they follow the order of delivery, have no holes, and number each id
     /// once.
-    fn ids_taken(&mut self, write: &KeyWrite) {
+    fn assigned_ids(&mut self, write: &KeyWrite) {
         let key = write.key.clone();
         let first = self.plan.settings.first;
-        for taken in &write.ids {
-            let place = self.places.get(&(key.clone(), taken.id)).copied();
-            let held = self.letters_of(&key, taken.id);
+        for accepted in &write.ids {
+            let position = self.positions.get(&(key.clone(), accepted.id)).copied();
+            let held = self.letters_of(&key, accepted.id);
             let model = self.model(&key);
-            let due = model.taken.last_key_value().map_or(first, |(last, _)| last + 1);
-            let behind = model.place.is_some() && place <= model.place && !held;
-            if taken.sequence != due {
-                self.broke("I1", format!("{} is numbered, not #{due}", at(&key, taken.sequence)));
-            } else if !model.ids.insert(taken.id) {
-                self.broke("I4", format!("{} is an id taken before", at(&key, taken.sequence)));
+            let due = model.accepted.last_key_value().map_or(first, |(last, _)| last + 1);
+            let behind = model.position.is_some() && position <= model.position && !held;
+            if accepted.sequence != due {
+                self.broke(
+                    "I1",
+                    format!("{} is numbered, not #{due}", at(&key, accepted.sequence)),
+                );
+            } else if !model.ids.insert(accepted.id) {
+                self.broke("I4", format!("{} is an id taken before", at(&key, accepted.sequence)));
             } else if behind {
-                self.broke("I1", format!("{} overtook another", at(&key, taken.sequence)));
+                self.broke("I1", format!("{} overtook another", at(&key, accepted.sequence)));
             } else {
-                model.taken.insert(taken.sequence, *taken);
-                model.place = model.place.max(place);
+                model.accepted.insert(accepted.sequence, *accepted);
+                model.position = model.position.max(position);
             }
         }
     }
@@ -243,17 +246,17 @@ impl Checker {
         let key = &write.key;
         let end = self.first_unknown(key).saturating_add(self.plan.settings.gap.max_width);
         for (sequence, event) in &write.spill {
-            let place = at(key, *sequence);
+            let label = at(key, *sequence);
             let versions = self.candidates(key, *sequence);
             if *sequence < write.record.next {
-                self.broke("I5", format!("{place} is spilled below next"));
+                self.broke("I5", format!("{label} is spilled below next"));
             } else if !versions.contains(event) {
-                self.broke("I5", format!("{place} is spilled and was never shown"));
+                self.broke("I5", format!("{label} is spilled and was never received"));
             } else if *sequence > end
                 && self.plan.settings.ordering == OrderingMode::Sequenced
                 && !self.seems_near(key, *sequence, store)
             {
-                self.broke("I7", format!("{place} is spilled, far ahead of any gap"));
+                self.broke("I7", format!("{label} is spilled, far ahead of any gap"));
             }
         }
         let Some(record) = store.records.get(key) else { return };
@@ -272,10 +275,10 @@ impl Checker {
         }
     }
 
-    /// Returns whether a sequence may have seemed near enough to be spilled. Until the next write of a key record, its
-    /// count of spilled events may include repeats, because they may be new events. An owner that loads the record
-    /// before this write assumes more spilled events than the store has. Therefore the owner assumes the first missing
-    /// event further ahead than it is, at most just after the last event.
+    /// Returns whether a sequence may have seemed near enough to be spilled. Until the next write of a key record, the
+    /// record's count of spilled events may include repeated events, because they may be new events. An owner that
+    /// loads the record before this write counts more spilled events than the store has. Therefore the owner may
+    /// believe that the first missing event is further ahead than it is, at most just after the last event.
     fn seems_near(&self, key: &Key, sequence: u64, store: &Store) -> bool {
         let width = self.plan.settings.gap.max_width;
         let Some(record) = store.records.get(key) else { return false };
@@ -283,7 +286,7 @@ impl Checker {
         (self.deaths > 0 || self.plan.partitions > 1) && near.count() > 1
     }
 
-    /// Checks that the counts of tries and rounds in the key record stay within their settings.
+    /// Checks that the counts of attempts and rounds in the key record stay within their settings.
     fn counts(&mut self, write: &KeyWrite) {
         let settings = &self.plan.settings;
         let attempts = write.record.attempts;
@@ -301,13 +304,13 @@ impl Checker {
         let stopped = matches!(write.record.status, KeyStatus::Parked | KeyStatus::Completed);
         let runnable = record.spill.contains_key(&write.record.next);
         if runnable && !stopped && write.due_in.is_none() {
-            let place = at(&write.key, write.record.next);
-            self.broke("due", format!("{place} is spilled and runnable, and has no due entry"));
+            let label = at(&write.key, write.record.next);
+            self.broke("due", format!("{label} is spilled and runnable, and has no due entry"));
         }
     }
 
     /// Returns whether an owner has received exactly this event.
     pub(super) fn is_known(&self, event: &Event) -> bool {
-        self.known.has(event)
+        self.received.has(event)
     }
 }

@@ -7,9 +7,9 @@ use ordain_core::{
     WriteCondition, WriteRefusal,
 };
 
-use crate::Breakage;
+use crate::StoreFault;
 
-use super::{Claim, Fence, Record, Store};
+use super::{Claim, Fence, Store, StoredKey};
 
 /// A committed message with the parts of its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,10 +36,10 @@ impl Store {
         batch: &Batch,
         now: u64,
     ) -> (CommitReply, bool) {
-        let any_claim = self.is_broken(Breakage::StoreIgnoresTheClaim);
-        let forgetful = self.is_broken(Breakage::StoreForgetsItsLastReply);
+        let any_claim = self.has_fault(StoreFault::StoreIgnoresTheClaim);
+        let forgets_reply = self.has_fault(StoreFault::StoreForgetsItsLastReply);
         let Some(fence) = self.fences.get_mut(&(partition, batch.shard)) else {
-            return (rewound("a shard that no owner has claimed", None), false);
+            return (rolled_back("a shard that no owner has claimed", None), false);
         };
         if any_claim {
             fence.claim = claim;
@@ -48,7 +48,7 @@ impl Store {
         if let Some(refused) = check(fence, claim, batch.number) {
             return (refused, false);
         }
-        if fence.last == batch.number && !forgetful {
+        if fence.last == batch.number && !forgets_reply {
             return (CommitReply::Applied(fence.reply.clone()), false);
         }
         let mut reply = AppliedCommit { time: Self::time(now), ..AppliedCommit::default() };
@@ -92,18 +92,18 @@ impl Store {
             return match write.condition {
                 WriteCondition::Absent => None,
                 WriteCondition::Next(_) => Some(WriteRefusal::Next(None))
-                    .filter(|_| !self.is_broken(Breakage::StoreIgnoresTheCondition)),
+                    .filter(|_| !self.has_fault(StoreFault::StoreIgnoresTheCondition)),
             };
         };
         if record.corrupt {
             return Some(WriteRefusal::Corrupt("simulated: not readable".into()));
         }
-        if self.is_broken(Breakage::StoreIgnoresTheCondition) {
+        if self.has_fault(StoreFault::StoreIgnoresTheCondition) {
             return None;
         }
-        let next = record.job.next;
-        let theirs = record.job.takeovers != write.record.takeovers;
-        if record.job.partition != partition
+        let next = record.key_record.next;
+        let theirs = record.key_record.takeovers != write.record.takeovers;
+        if record.key_record.partition != partition
             || (theirs && write.condition != WriteCondition::Absent)
         {
             return Some(WriteRefusal::Partition(next));
@@ -111,7 +111,7 @@ impl Store {
         if write.condition != WriteCondition::Next(next) {
             return Some(WriteRefusal::Next(Some(next)));
         }
-        let is_older = write.record.rollout_number() < record.job.rollout_number();
+        let is_older = write.record.rollout_number() < record.key_record.rollout_number();
         is_older.then_some(WriteRefusal::Version)
     }
 
@@ -122,12 +122,14 @@ impl Store {
         reply: &mut AppliedCommit,
         messages: &mut Vec<Message>,
     ) {
-        let mut job = write.record.clone();
-        job.fill_times(reply.time);
-        let forgets = self.is_broken(Breakage::StoreForgetsSpills);
-        let record =
-            self.records.entry(write.key.clone()).or_insert_with(|| Record::new(job.clone()));
-        record.job = job;
+        let mut key_record = write.record.clone();
+        key_record.fill_times(reply.time);
+        let forgets = self.has_fault(StoreFault::StoreForgetsSpills);
+        let record = self
+            .records
+            .entry(write.key.clone())
+            .or_insert_with(|| StoredKey::new(key_record.clone()));
+        record.key_record = key_record;
         record.state = crate::handler::changed(record.state.take(), &write.state);
         for (sequence, event) in &write.spill {
             if let Some(held) = record.spill.get(sequence) {
@@ -158,7 +160,7 @@ impl Store {
         }
         messages.extend(write.messages.iter().map(|emitted| Message {
             key: write.key.clone(),
-            incarnation: record.job.incarnation,
+            incarnation: record.key_record.incarnation,
             emitted: emitted.clone(),
         }));
     }
@@ -169,15 +171,15 @@ fn check(fence: &Fence, claim: Claim, number: u64) -> Option<CommitReply> {
         return Some(CommitReply::Fenced);
     }
     if claim != fence.claim {
-        return Some(rewound("another claim of this epoch or an older one", None));
+        return Some(rolled_back("another claim of this epoch or an older one", None));
     }
     if number != fence.last && number != fence.last + 1 {
         let found = format!("commit {number} after commit {}", fence.last);
-        return Some(rewound(&found, Some(fence.last)));
+        return Some(rolled_back(&found, Some(fence.last)));
     }
     None
 }
 
-fn rewound(found: &str, last: Option<u64>) -> CommitReply {
+fn rolled_back(found: &str, last: Option<u64>) -> CommitReply {
     CommitReply::RolledBack { found: found.to_owned(), last }
 }

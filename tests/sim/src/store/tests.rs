@@ -47,7 +47,7 @@ fn claimed(store: &mut Store, partition: u32) -> Claim {
 }
 
 #[test]
-fn a_repeated_commit_is_answered_again_and_not_applied_again() {
+fn repeated_commit_gets_its_first_reply_and_is_not_applied_again() {
     let mut store = Store::new(1);
     let claim = claimed(&mut store, 0);
     let first = batch(1, vec![write(WriteCondition::Absent, 2)]);
@@ -105,7 +105,7 @@ fn spilled_events_are_put_once_and_removed_below_next() {
 }
 
 #[test]
-fn jobs_expire_and_due_entries_follow_their_job() {
+fn records_expire_and_due_entries_follow_their_key() {
     let mut store = Store::new(1);
     let claim = claimed(&mut store, 0);
     let mut dies = write(WriteCondition::Absent, 2);

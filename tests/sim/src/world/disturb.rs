@@ -7,9 +7,9 @@ use std::sync::Arc;
 use ordain_core::{Input, Key, Rollout};
 
 /// Time limit of a drain, in ms.
-const GRACE_MS: u64 = 30_000;
+const DRAIN_TIMEOUT_MS: u64 = 30_000;
 
-use super::{DOUBLE_MS, FIRST_VERSION, What, World, decided};
+use super::{Action, FIRST_VERSION, TAKEOVER_MS, World, rollout};
 
 impl World {
     /// Schedules the disturbances.
@@ -20,36 +20,36 @@ impl World {
         for _ in 0..disturb.crashes {
             let partition = self.any_partition();
             let at = self.rng.below(span);
-            self.plan_at(at, What::Crash(partition));
+            self.schedule(at, Action::Crash(partition));
         }
         for _ in 0..disturb.takeovers {
             let partition = self.any_partition();
             let at = self.rng.below(span);
-            self.plan_at(at, What::Takeover(partition));
+            self.schedule(at, Action::Takeover(partition));
         }
         for _ in 0..disturb.drains {
             let partition = self.any_partition();
             let at = self.rng.below(span);
-            self.plan_at(at, What::Drain(partition));
+            self.schedule(at, Action::Drain(partition));
         }
         // A finite source is a file, which has no connection to lose.
         for _ in 0..if self.plan.once { 0 } else { disturb.resets } {
             let partition = self.any_partition();
             let at = self.rng.below(span);
-            self.plan_at(at, What::Reset(partition));
+            self.schedule(at, Action::Reset(partition));
         }
         for _ in 0..disturb.versions {
             let at = self.rng.below(span);
-            self.plan_at(at, What::NewVersion);
+            self.schedule(at, Action::NewVersion);
         }
         for _ in 0..disturb.steps_back {
             let at = self.rng.below(span);
             let wait = self.rng.pick(&[1, 10, 100, 500]);
-            self.plan_at(at, What::Remember(wait));
+            self.schedule(at, Action::Remember(wait));
         }
         if self.plan.store.corrupts {
             let at = self.rng.below(span);
-            self.plan_at(at, What::Corrupt);
+            self.schedule(at, Action::Corrupt);
         }
     }
 
@@ -57,25 +57,27 @@ impl World {
         self.rng.below(u64::from(self.plan.partitions)) as u32
     }
 
-    pub(super) fn disturbance(&mut self, what: What) {
+    pub(super) fn disturbance(&mut self, action: Action) {
         self.progress = self.now;
-        match what {
+        match action {
             // While the store lacks commits, the owner that has them in memory must live on, because no other owner can
             // repeat them.
-            What::Crash(_) | What::Takeover(_) | What::Drain(_) if !self.lost.is_empty() => {
-                self.plan_at(100, what);
+            Action::Crash(_) | Action::Takeover(_) | Action::Drain(_) if !self.lost.is_empty() => {
+                self.schedule(100, action);
             }
-            What::Remember(wait) => self.remember(wait),
-            What::GoBack => self.go_back(),
-            What::Start(partition) => self.start(partition),
-            What::Crash(partition) => self.crash_soon(partition),
-            What::Takeover(partition) => self.take_over(partition),
-            What::Reset(partition) => self.reset(partition),
-            What::Drain(partition) => self.drain_owner(partition),
-            What::Kill(owner) => self.kill(owner),
-            What::NewVersion => self.new_version(),
-            What::Swap(id, decided, is_here) => self.swap(id, decided, is_here),
-            What::Corrupt => self.corrupt(),
+            Action::Remember(wait) => self.remember(wait),
+            Action::GoBack => self.go_back(),
+            Action::Start(partition) => self.start(partition),
+            Action::Crash(partition) => self.crash_soon(partition),
+            Action::Takeover(partition) => self.take_over(partition),
+            Action::Reset(partition) => self.reset(partition),
+            Action::Drain(partition) => self.drain_owner(partition),
+            Action::Kill(owner) => self.kill(owner),
+            Action::NewVersion => self.new_version(),
+            Action::ReceiveRollout(id, rollout, is_here) => {
+                self.receive_rollout(id, rollout, is_here);
+            }
+            Action::Corrupt => self.corrupt(),
             _ => {}
         }
     }
@@ -94,7 +96,7 @@ impl World {
         if let Some(id) = self.current[partition as usize]
             && self.owners.remove(&id).is_some()
         {
-            self.bury(id, partition);
+            self.remove_owner(id, partition);
         }
     }
 
@@ -105,27 +107,27 @@ impl World {
     }
 
     /// Removes an owner. Schedules the start of a new owner, unless a newer owner already exists.
-    pub(super) fn bury(&mut self, id: u64, partition: u32) {
+    pub(super) fn remove_owner(&mut self, id: u64, partition: u32) {
         self.trace.line(self.now, &format!("owner {id} is gone"));
         self.forget(id);
         if self.current[partition as usize] == Some(id) {
             self.current[partition as usize] = None;
             let wait = self.rng.pick(&[0, 10, 1_000]);
-            self.plan_at(wait, What::Start(partition));
+            self.schedule(wait, Action::Start(partition));
         }
     }
 
     /// Removes the inputs of an ended owner from the agenda, and stops its publications. Its other requests arrive or
     /// get lost, and no owner receives their replies.
     fn forget(&mut self, id: u64) {
-        self.checker.died(id);
+        self.checker.owner_ended(id);
         let mut orphans = Vec::new();
-        self.agenda.retain(|at, what| {
-            match what {
-                What::Tell(owner, _) | What::Wake(owner) => return *owner != id,
-                What::Commit { owner, .. }
-                | What::Serve(owner, _)
-                | What::Publish { owner, .. }
+        self.agenda.retain(|at, action| {
+            match action {
+                Action::Input(owner, _) | Action::Wake(owner) => return *owner != id,
+                Action::Commit { owner, .. }
+                | Action::Serve(owner, _)
+                | Action::Publish { owner, .. }
                     if *owner == id =>
                 {
                     orphans.push(*at);
@@ -136,8 +138,9 @@ impl World {
         });
         let mut cut = BTreeSet::new();
         for at in orphans {
-            if let Some(What::Publish { shard, posts, .. }) = self.agenda.get(&at) {
-                // A publication stops at any message. The earlier messages stay published, but are not marked as done.
+            if let Some(Action::Publish { shard, posts, .. }) = self.agenda.get(&at) {
+                // The publication of an ended owner may stop at any message. The messages before it stay published, but
+                // are not marked as done.
                 let all = posts.len();
                 let sent = self.rng.below(all as u64 + 1) as usize;
                 let sent = if cut.contains(shard) { 0 } else { sent };
@@ -157,8 +160,8 @@ impl World {
     /// Starts a new owner that claims the partition while the old owner continues and does not notice.
     fn take_over(&mut self, partition: u32) {
         let Some(old) = self.current[partition as usize] else { return };
-        self.checker.doubled();
-        self.plan_at(DOUBLE_MS, What::Kill(old));
+        self.checker.partition_taken_over();
+        self.schedule(TAKEOVER_MS, Action::Kill(old));
         self.start(partition);
     }
 
@@ -169,10 +172,10 @@ impl World {
         if let Some(owner) = self.owners.get_mut(&id) {
             let source = &mut self.sources[partition as usize];
             source.reconnect(&mut owner.connection, self.now + wait);
-            self.plan_at(0, What::Tell(id, Input::SourceReset));
+            self.schedule(0, Action::Input(id, Input::SourceReset));
             if self.plan.windows {
                 let window = self.rng.between(1, self.plan.settings.prefetch as u64);
-                self.plan_at(0, What::Tell(id, Input::Prefetch(window as usize)));
+                self.schedule(0, Action::Input(id, Input::Prefetch(window as usize)));
             }
         }
     }
@@ -181,41 +184,41 @@ impl World {
     fn drain_owner(&mut self, partition: u32) {
         let Some(id) = self.current[partition as usize] else { return };
         if let Some(owner) = self.owners.get_mut(&id) {
-            owner.drains_until = Some(self.now + GRACE_MS);
-            self.plan_at(0, What::Tell(id, Input::Drain));
+            owner.drains_until = Some(self.now + DRAIN_TIMEOUT_MS);
+            self.schedule(0, Action::Input(id, Input::Drain));
         }
     }
 
     /// Starts a rollout of a newer version, or sometimes of an older one. The owners receive the rollout at different
     /// times, and some of them lack the version for a while.
     fn new_version(&mut self) {
-        let generation = self.decided.number + 1;
-        let name = format!("sim@1.{generation}.0");
-        let name = if generation.is_multiple_of(3) { FIRST_VERSION } else { &name };
-        self.before = std::mem::replace(&mut self.decided, decided(generation, name));
+        let number = self.rollout.number + 1;
+        let name = format!("sim@1.{number}.0");
+        let name = if number.is_multiple_of(3) { FIRST_VERSION } else { &name };
+        self.previous_rollout = std::mem::replace(&mut self.rollout, rollout(number, name));
         self.checker.version_changed();
         let owners: Vec<u64> = self.owners.keys().copied().collect();
         for id in owners {
-            let heard = self.rng.pick(&[0, 20, 3_000]);
-            let heard = self.rng.below(heard + 1);
+            let delay = self.rng.pick(&[0, 20, 3_000]);
+            let delay = self.rng.below(delay + 1);
             let lacks = self.rng.permille(300);
-            self.plan_at(heard, What::Swap(id, Arc::clone(&self.decided), !lacks));
+            self.schedule(delay, Action::ReceiveRollout(id, Arc::clone(&self.rollout), !lacks));
             if lacks {
-                let here = heard + self.rng.below(3_000);
-                self.plan_at(here, What::Swap(id, Arc::clone(&self.decided), true));
+                let later = delay + self.rng.below(3_000);
+                self.schedule(later, Action::ReceiveRollout(id, Arc::clone(&self.rollout), true));
             }
         }
     }
 
     /// Changes the version of an owner's workers, and then the version of its sequencer. The owner ignores a rollout
     /// that is older than its present rollout.
-    fn swap(&mut self, id: u64, decided: Arc<Rollout>, is_here: bool) {
+    fn receive_rollout(&mut self, id: u64, rollout: Arc<Rollout>, is_here: bool) {
         let Some(owner) = self.owners.get_mut(&id) else { return };
-        if decided.number < owner.decided.number {
+        if rollout.number < owner.rollout.number {
             return;
         }
-        let version = is_here.then(|| Arc::clone(&decided));
-        owner.decided = decided;
+        let version = is_here.then(|| Arc::clone(&rollout));
+        owner.rollout = rollout;
         owner.version.clone_from(&version);
         self.step(id, Some(Input::VersionChanged(version)));
     }

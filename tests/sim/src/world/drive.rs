@@ -3,22 +3,22 @@
 
 use ordain_core::{DeadLetter, Effect, Input, Key, LetterContent, LetterId};
 
-use super::{Owner, What, World};
-use crate::producer::Item;
+use super::{Action, Owner, World};
+use crate::producer::SourceItem;
 
 /// Highest number of effects that a correct sequencer may request in one round. The simulated worlds are small.
-const EFFECTS: usize = 20_000;
+const EFFECT_LIMIT: usize = 20_000;
 
 /// Highest number of consecutive rounds in which a timeout passes and the owner requests nothing. Each of the few keys
 /// may cause some such rounds.
-const SPINS: u32 = 2_000;
+const IDLE_ROUND_LIMIT: u32 = 2_000;
 
 impl World {
     /// Performs an action of the agenda.
-    pub(super) fn happen(&mut self, what: What) {
-        match what {
-            What::Tell(id, input) => self.step(id, Some(input)),
-            What::Wake(id) => {
+    pub(super) fn perform_action(&mut self, action: Action) {
+        match action {
+            Action::Input(id, input) => self.step(id, Some(input)),
+            Action::Wake(id) => {
                 if let Some(owner) = self.owners.get_mut(&id)
                     && owner.wakes_at == Some(self.now)
                 {
@@ -26,14 +26,14 @@ impl World {
                 }
                 self.step(id, None);
             }
-            What::Commit { owner, claim, batch, reply } => {
+            Action::Commit { owner, claim, batch, reply } => {
                 self.store_commits(owner, claim, &batch, reply);
             }
-            What::Serve(owner, effect) if self.waits(owner, &effect) => {
+            Action::Serve(owner, effect) if self.waits(owner, &effect) => {
                 self.serve_later(owner, effect);
             }
-            What::Serve(owner, effect) => self.serve(owner, &effect),
-            What::Publish { owner, shard, number, posts } => {
+            Action::Serve(owner, effect) => self.serve(owner, &effect),
+            Action::Publish { owner, shard, number, posts } => {
                 self.publishes(owner, shard, number, &posts);
             }
             other => self.disturbance(other),
@@ -43,7 +43,7 @@ impl World {
     /// Retries an effect later: after 1 ms, or after 100 ms if the owner has no handler version.
     fn serve_later(&mut self, owner: u64, effect: Effect) {
         let has = self.owners.get(&owner).is_none_or(|owner| owner.version.is_some());
-        self.plan_at(if has { 1 } else { 100 }, What::Serve(owner, effect));
+        self.schedule(if has { 1 } else { 100 }, Action::Serve(owner, effect));
     }
 
     /// Returns whether an effect must wait, because memory is full or the owner lacks the handler version.
@@ -61,59 +61,60 @@ impl World {
         let Some(mut owner) = self.owners.remove(&id) else { return };
         let now = owner.clock + self.now;
         for input in input.into_iter().chain(self.more_inputs(id)) {
-            self.tell(id, &mut owner, now, input);
+            self.pass_input(id, &mut owner, now, input);
         }
         self.deliveries(id, &mut owner, now);
         if owner.sequencer.poll_timeout().is_some_and(|at| at <= now) {
             owner.sequencer.handle_timeout(now);
-            owner.spins += 1;
+            owner.idle_rounds += 1;
         }
         if !self.drain(id, &mut owner) {
-            self.bury(id, owner.partition);
+            self.remove_owner(id, owner.partition);
             return;
         }
         if owner.sequencer.quiescent() {
-            owner.rested_at = self.now;
+            owner.quiescent_at = self.now;
         }
         if owner.connection.outstanding() > self.plan.settings.prefetch {
             self.checker.broke("I7", "the owner accepted more deliveries than allowed".into());
         }
-        if owner.spins > SPINS {
+        if owner.idle_rounds > IDLE_ROUND_LIMIT {
             self.checker.broke("livelock", format!("the timeout at {now} has passed, but remains"));
         }
         let stats = owner.sequencer.stats();
         let credit = owner.sequencer.credit();
         self.checker.drained(id, owner.partition, &stats, credit, &self.store);
         if owner.has_drained(self.now) {
-            self.bury(id, owner.partition);
+            self.remove_owner(id, owner.partition);
             return;
         }
         self.sleep(id, &mut owner, now);
         self.owners.insert(id, owner);
     }
 
-    /// Returns inputs that arrive at the same time: the driver accepts some or all of them in one batch.
+    /// Returns the inputs that the driver accepts in the same batch: some or all of the inputs that arrive at the same
+    /// time.
     fn more_inputs(&mut self, id: u64) -> Vec<Input> {
         let limit = self.rng.pick(&[0, 1, 100]);
         let mut taken = Vec::new();
         while taken.len() < limit
             && let Some(entry) = self.agenda.first_entry()
             && entry.key().0 == self.now
-            && matches!(entry.get(), What::Tell(other, _) if *other == id)
+            && matches!(entry.get(), Action::Input(other, _) if *other == id)
         {
-            if let What::Tell(_, input) = entry.remove() {
+            if let Action::Input(_, input) = entry.remove() {
                 taken.push(input);
             }
         }
         taken
     }
 
-    fn tell(&mut self, id: u64, owner: &mut Owner, now: u64, input: Input) {
+    fn pass_input(&mut self, id: u64, owner: &mut Owner, now: u64, input: Input) {
         self.trace.input(self.now, id, &input);
-        self.checker.told(id, &input);
+        self.checker.input_received(id, &input);
         if let Input::Replayed { found, .. } = &input {
             for (_, event) in found {
-                self.checker.shown(event);
+                self.checker.event_received(event);
             }
         }
         owner.sequencer.handle(now, input);
@@ -126,15 +127,15 @@ impl World {
             && self.sources[partition].is_away(&owner.connection, self.now);
         if away != owner.connection.away {
             owner.connection.away = away;
-            self.tell(id, owner, now, Input::SourceUnavailable(away));
+            self.pass_input(id, owner, now, Input::SourceUnavailable(away));
         }
         let most = if owner.drains_until.is_some() { 0 } else { self.rng.pick(&[1, 7, 1_000]) };
         while most > 0 && self.plan.disturb.offers.is_some() && owner.sequencer.credit() > 0 {
             let source = &self.sources[partition];
             let Some(item) = source.offer(&mut owner.connection, self.now) else { break };
-            if let Item::Event(event) = item {
-                self.checker.shown(&event);
-                self.tell(id, owner, now, Input::ArrivedEarly(event));
+            if let SourceItem::Event(event) = item {
+                self.checker.event_received(&event);
+                self.pass_input(id, owner, now, Input::ArrivedEarly(event));
             }
         }
         for _ in 0..most {
@@ -146,21 +147,21 @@ impl World {
                 break;
             };
             let input = match item {
-                Item::Event(event) => {
-                    self.checker.shown(&event);
+                SourceItem::Event(event) => {
+                    self.checker.event_received(&event);
                     Input::Arrived { delivery, event }
                 }
-                Item::Unreadable(bytes) => {
+                SourceItem::Unreadable(bytes) => {
                     self.checker.delivered_raw(&bytes);
                     Input::Unreadable { delivery, letter: Box::new(unreadable(bytes)) }
                 }
             };
-            self.tell(id, owner, now, input);
+            self.pass_input(id, owner, now, input);
         }
         let at_end = self.sources[partition].at_end(&owner.connection);
         if self.plan.once && at_end && !owner.connection.ended {
             owner.connection.ended = true;
-            self.tell(id, owner, now, Input::SourceEnded);
+            self.pass_input(id, owner, now, Input::SourceEnded);
         }
     }
 
@@ -169,13 +170,13 @@ impl World {
         let mut effects = 0;
         while let Some(effect) = owner.sequencer.poll_effect() {
             effects += 1;
-            owner.spins = 0;
-            if effects > EFFECTS {
-                self.checker.broke("livelock", format!("{EFFECTS} effects in one drain"));
+            owner.idle_rounds = 0;
+            if effects > EFFECT_LIMIT {
+                self.checker.broke("livelock", format!("{EFFECT_LIMIT} effects in one drain"));
                 return false;
             }
             self.trace.effect(self.now, id, &effect);
-            self.checker.asked(id, &effect);
+            self.checker.effect_requested(id, &effect);
             let stopped = self.perform(id, owner, effect);
             if let Some(left) = &mut owner.dies_after {
                 *left = left.saturating_sub(1);
@@ -191,7 +192,7 @@ impl World {
     /// Checks that an owner that has stopped requests nothing more.
     fn after_stop(&mut self, id: u64, owner: &mut Owner, stopped: bool) {
         while stopped && let Some(effect) = owner.sequencer.poll_effect() {
-            self.checker.asked(id, &effect);
+            self.checker.effect_requested(id, &effect);
         }
     }
 
@@ -209,7 +210,7 @@ impl World {
         let at = at.max(self.now);
         if owner.wakes_at.is_none_or(|other| at < other) {
             owner.wakes_at = Some(at);
-            self.plan_at(at - self.now, What::Wake(id));
+            self.schedule(at - self.now, Action::Wake(id));
         }
     }
 }

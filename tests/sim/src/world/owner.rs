@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ordain_core::{Input, Rollout};
 
-use super::{What, World};
+use super::{Action, World};
 use crate::boundary::FaultySequencer;
 use crate::source::Connection;
 use crate::store::Claim;
@@ -19,7 +19,7 @@ pub(super) struct Owner {
     /// The owner's clock at virtual time 0.
     pub(super) clock: u64,
     /// The newest rollout that the owner knows.
-    pub(super) decided: Arc<Rollout>,
+    pub(super) rollout: Arc<Rollout>,
     /// The version that the owner's workers execute; `None` if they lack the version of the rollout.
     pub(super) version: Option<Arc<Rollout>>,
     /// By shard, the end time of the last publication. The next publication of the shard must not end earlier.
@@ -29,9 +29,9 @@ pub(super) struct Owner {
     /// Virtual time at which the owner's drain ends, even if events still run; `None` without a drain.
     pub(super) drains_until: Option<u64>,
     /// Number of consecutive rounds in which the owner's timeout had passed, and the owner requested nothing.
-    pub(super) spins: u32,
+    pub(super) idle_rounds: u32,
     /// The last virtual time at which the owner was quiescent.
-    pub(super) rested_at: u64,
+    pub(super) quiescent_at: u64,
     /// The time of the owner's earliest wake-up on the agenda.
     pub(super) wakes_at: Option<u64>,
 }
@@ -52,7 +52,7 @@ impl World {
     pub(super) fn start(&mut self, partition: u32) {
         let (claim, commits) = self.store.claim(partition, self.rng.next());
         // The simulated store goes back no further than to the last claim.
-        self.past = None;
+        self.snapshot = None;
         self.owners_born += 1;
         let id = self.owners_born;
         self.trace.line(self.now, &format!("owner {id} claims {partition} at {commits:?}"));
@@ -64,8 +64,8 @@ impl World {
         if self.plan.disturb.versions > 0 {
             (lacks, lags) = (self.rng.permille(200), self.rng.permille(300));
         }
-        let decided = Arc::clone(if lags { &self.before } else { &self.decided });
-        let version = (!lacks).then(|| Arc::clone(&decided));
+        let rollout = Arc::clone(if lags { &self.previous_rollout } else { &self.rollout });
+        let version = (!lacks).then(|| Arc::clone(&rollout));
         settings.rollout.clone_from(&version);
         settings.seed = self.rng.next();
         let clock = self.rng.below(1_000_000);
@@ -75,7 +75,7 @@ impl World {
         if let Some(fault) = self.core_fault {
             sequencer.inject(fault);
         }
-        let published_at = self.leave_over(id, partition, clock, &mut sequencer);
+        let published_at = self.publish_backlog(id, partition, clock, &mut sequencer);
         let open_at = self.now + self.rng.below(50);
         let owner = Owner {
             partition,
@@ -83,33 +83,33 @@ impl World {
             sequencer,
             connection: self.sources[partition as usize].connect(open_at),
             clock,
-            decided: Arc::clone(&decided),
+            rollout: Arc::clone(&rollout),
             version: version.clone(),
             published_at,
             dies_after: None,
             drains_until: None,
-            spins: 0,
-            rested_at: 0,
+            idle_rounds: 0,
+            quiescent_at: 0,
             wakes_at: None,
         };
-        self.checker.born(id, &commits, version.as_deref());
+        self.checker.owner_started(id, &commits, version.as_deref());
         self.owners.insert(id, owner);
         self.partitions_of.insert(id, partition);
         self.current[partition as usize] = Some(id);
-        self.plan_at(0, What::Wake(id));
+        self.schedule(0, Action::Wake(id));
         if lags {
             // The owner will change from the previous version to the newest one.
             self.checker.version_changed();
         }
         if lacks || lags {
             let wait = self.rng.below(3_000);
-            self.plan_at(wait, What::Swap(id, Arc::clone(&self.decided), true));
+            self.schedule(wait, Action::ReceiveRollout(id, Arc::clone(&self.rollout), true));
         }
     }
 
-    /// Publishes the messages that an earlier owner left in the outbox. If the sink needs time, schedules their
-    /// publication, and returns its end time for each shard.
-    fn leave_over(
+    /// Publishes the messages that an earlier owner left in the outbox. If the sink needs time, schedules this
+    /// publication, and returns the time at which it ends for each shard.
+    fn publish_backlog(
         &mut self,
         id: u64,
         partition: u32,
@@ -132,7 +132,7 @@ impl World {
                     Input::OutboxBacklog { shard, through: number, messages, bytes: messages };
                 sequencer.handle(clock + self.now, left);
                 published_at.insert(shard, self.now + wait);
-                self.plan_at(wait, What::Publish { owner: id, shard, number, posts });
+                self.schedule(wait, Action::Publish { owner: id, shard, number, posts });
             }
         }
         published_at

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ordain_core::{AppliedCommit, Batch, Effect, StopReason};
 
-use super::{Owner, Reply, What, World};
+use super::{Action, Owner, Reply, World};
 use crate::store::{Message, Post};
 
 impl World {
@@ -15,15 +15,15 @@ impl World {
                 self.progress = self.now;
                 match &owner.version {
                     Some(version) if owner.sequencer.may_run() => self.execute(id, version, &turn),
-                    Some(_) => self.plan_at(1, What::Serve(id, Effect::Run(turn))),
-                    None => self.plan_at(100, What::Serve(id, Effect::Run(turn))),
+                    Some(_) => self.schedule(1, Action::Serve(id, Effect::Run(turn))),
+                    None => self.schedule(100, Action::Serve(id, Effect::Run(turn))),
                 }
             }
             Effect::Commit(batch) => {
                 let reply = self.reply();
                 let wait = self.latency();
                 let claim = owner.claim;
-                self.plan_at(wait, What::Commit { owner: id, claim, batch, reply });
+                self.schedule(wait, Action::Commit { owner: id, claim, batch, reply });
             }
             Effect::Ack { through } => self.acknowledge(owner, through),
             Effect::Publish { batch, applied } => self.publish(id, owner, &batch, &applied),
@@ -32,7 +32,7 @@ impl World {
             | Effect::Replay { .. }
             | Effect::ReadDue { .. }) => {
                 let wait = self.latency();
-                self.plan_at(wait, What::Serve(id, effect));
+                self.schedule(wait, Action::Serve(id, effect));
             }
             Effect::Stop(stop) => {
                 self.stops(id, owner, &stop);
@@ -47,10 +47,10 @@ impl World {
         let before = store.lost_before;
         let after = store.lost_after;
         match self.rng.below(1000) as u32 {
-            chance if chance < before / 2 => Reply::Ghost,
+            chance if chance < before / 2 => Reply::Delayed,
             chance if chance < before => Reply::LostBefore,
             chance if chance < before + after => Reply::LostAfter,
-            _ => Reply::Heard,
+            _ => Reply::Received,
         }
     }
 
@@ -77,12 +77,12 @@ impl World {
         let last = owner.published_at.entry(shard).or_default();
         *last = earliest.max(*last);
         let wait = *last - self.now;
-        self.plan_at(wait, What::Publish { owner: id, shard, number, posts });
+        self.schedule(wait, Action::Publish { owner: id, shard, number, posts });
     }
 
     /// Returns a random delay after which the sink accepts a message.
     pub(super) fn sink_latency(&mut self) -> u64 {
-        match self.plan.sink_stands {
+        match self.plan.sink_delay {
             0 => 0,
             longest => self.rng.below(longest + 1),
         }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use ordain_core::{Batch, CommitReply, Effect, Event, Input, Key};
 
-use super::{Reply, What, World};
+use super::{Action, Reply, World};
 use crate::store::{Claim, Post};
 
 /// Time in ms without a reply after which an owner no longer waits for a commit.
-const SILENCE_MS: u64 = 100;
+const COMMIT_TIMEOUT_MS: u64 = 100;
 
 impl World {
     pub(super) fn store_commits(
@@ -21,17 +21,17 @@ impl World {
     ) {
         let shard = batch.shard;
         let number = batch.number;
-        if reply == Reply::Ghost && self.lost.is_empty() {
+        if reply == Reply::Delayed && self.lost.is_empty() {
             // The owner gets no reply, and sends the commit again. The first copy of the commit arrives some time
             // later.
-            let wait = self.rng.below(3 * SILENCE_MS);
+            let wait = self.rng.below(3 * COMMIT_TIMEOUT_MS);
             let batch = batch.clone();
-            self.plan_at(wait, What::Commit { owner, claim, batch, reply: Reply::Unheard });
-            self.tell_unknown(owner, shard, number);
+            self.schedule(wait, Action::Commit { owner, claim, batch, reply: Reply::Unawaited });
+            self.reply_unknown(owner, shard, number);
             return;
         }
-        if matches!(reply, Reply::LostBefore | Reply::Ghost) {
-            self.tell_unknown(owner, shard, number);
+        if matches!(reply, Reply::LostBefore | Reply::Delayed) {
+            self.reply_unknown(owner, shard, number);
             return;
         }
         let Some(partition) = self.partitions_of.get(&owner).copied() else { return };
@@ -40,23 +40,26 @@ impl World {
         if let (CommitReply::Applied(details), true) = (&answer, applied) {
             self.progress = self.now;
             self.checker.applied(partition, batch, details, &self.store);
-            self.came_back(shard, number);
+            self.record_recommit(shard, number);
         }
-        if reply == Reply::Unheard {
+        if reply == Reply::Unawaited {
             return;
         }
         if reply == Reply::LostAfter {
-            self.tell_unknown(owner, shard, number);
+            self.reply_unknown(owner, shard, number);
             return;
         }
         let wait = self.latency();
-        self.plan_at(wait, What::Tell(owner, Input::Committed { shard, number, reply: answer }));
+        self.schedule(
+            wait,
+            Action::Input(owner, Input::Committed { shard, number, reply: answer }),
+        );
     }
 
-    fn tell_unknown(&mut self, owner: u64, shard: u32, number: u64) {
+    fn reply_unknown(&mut self, owner: u64, shard: u32, number: u64) {
         let reply = CommitReply::Unknown;
         let input = Input::Committed { shard, number, reply };
-        self.plan_at(SILENCE_MS, What::Tell(owner, input));
+        self.schedule(COMMIT_TIMEOUT_MS, Action::Input(owner, input));
     }
 
     /// Answers a request of an owner. The owner may have ended meanwhile. A load takes the key over even then.
@@ -84,7 +87,7 @@ impl World {
                 Input::SpillRead { token: *token, read }
             }
             Effect::Replay { token, key, source, missing, .. } => {
-                let (longer, mut found, again) = self.look_for(key, *source, missing);
+                let (longer, mut found, again) = self.search_source(key, *source, missing);
                 wait += longer;
                 let mut failed = again.then(|| "again".into());
                 let mut until = u64::MAX;
@@ -93,13 +96,13 @@ impl World {
                     // The source was too busy to search.
                     let first = missing.first().map_or(0, |range| *range.start());
                     (found, failed, until) = (Vec::new(), Some("busy".into()), first);
-                    self.checker.unasked(owner, key, first);
+                    self.checker.replay_not_searched(owner, key, first);
                 }
                 if rate > 0 && found.len() > 1 && self.rng.permille(rate) {
                     // The answer has room for only a part of the found events.
                     found.truncate(1 + self.rng.below(found.len() as u64 - 1) as usize);
                     until = found[found.len() - 1].0 + 1;
-                    self.checker.cut(owner, key, until);
+                    self.checker.replay_cut_short(owner, key, until);
                 }
                 Input::Replayed { token: *token, found, until, failed }
             }
@@ -111,7 +114,7 @@ impl World {
             _ => return,
         };
         if self.owners.contains_key(&owner) {
-            self.plan_at(wait, What::Tell(owner, input));
+            self.schedule(wait, Action::Input(owner, input));
         }
     }
 
@@ -122,16 +125,16 @@ impl World {
         }
         self.store.outbox_done(partition, shard, number);
         // If more publications of the shard follow, the owner may get one answer for several of them.
-        let more = self.agenda.values().any(|what| {
-            matches!(what, What::Publish { owner: other, shard: s, .. } if (*other, *s) == (owner, shard))
+        let more = self.agenda.values().any(|action| {
+            matches!(action, Action::Publish { owner: other, shard: s, .. } if (*other, *s) == (owner, shard))
         });
         if !(more && self.rng.permille(300)) {
-            self.plan_at(0, What::Tell(owner, Input::Published { shard, through: number }));
+            self.schedule(0, Action::Input(owner, Input::Published { shard, through: number }));
         }
     }
 
     /// Returns a replay source's answer, and its delay.
-    fn look_for(
+    fn search_source(
         &mut self,
         key: &Key,
         source: usize,
@@ -144,8 +147,8 @@ impl World {
         let wait = self.rng.below(self.plan.replay.latency + 1);
         let mut found = Vec::new();
         for ((other, sequence), event) in &self.remote {
-            let asked = other == key && missing.iter().any(|range| range.contains(sequence));
-            if asked && !(again && self.rng.permille(500)) {
+            let is_requested = other == key && missing.iter().any(|range| range.contains(sequence));
+            if is_requested && !(again && self.rng.permille(500)) {
                 found.push((*sequence, event.clone()));
             }
         }

@@ -7,13 +7,13 @@ use ordain_core::{
     TurnResult,
 };
 
-use super::{FIRST_VERSION, What, World};
-use crate::handler::{self, Nature};
+use super::{Action, FIRST_VERSION, World};
+use crate::handler::{self, EventBehavior};
 use crate::plan::Blocked;
 use crate::producer::BLOCKED_KEY;
 
 /// Duration of the blocked key's handler, in ms.
-const HOUR: u64 = 3_600_000;
+const BLOCKED_TURN_MS: u64 = 3_600_000;
 
 impl World {
     /// Executes a turn. The owner receives the result after a delay.
@@ -28,15 +28,16 @@ impl World {
         let mut state = turn.state.clone();
         let mut bytes = 0;
         for (sequence, event) in &turn.events {
-            let tries = self.tries.entry((turn.key.clone(), event.content())).or_default();
-            *tries += 1;
-            let nature = handler::nature(&self.plan, event);
-            if let Some(kind) = nature.failure(*tries - 1, *version.build.version != *FIRST_VERSION)
+            let attempts = self.executions.entry((turn.key.clone(), event.content())).or_default();
+            *attempts += 1;
+            let behavior = handler::behavior(&self.plan, event);
+            if let Some(kind) =
+                behavior.failure(*attempts - 1, *version.build.version != *FIRST_VERSION)
             {
                 done.failure = Some(self.failure(kind));
                 break;
             }
-            if nature == Nature::Rejected {
+            if behavior == EventBehavior::Rejected {
                 done.outcomes.push(HandlerOutcome::Rejected("simulated".into()));
                 if event.end() {
                     break;
@@ -62,7 +63,7 @@ impl World {
             }
         }
         let wait = self.duration(turn);
-        self.plan_at(wait, What::Tell(owner, Input::TurnDone(done)));
+        self.schedule(wait, Action::Input(owner, Input::TurnDone(done)));
     }
 
     fn failure(&mut self, kind: FailureKind) -> FailedAttempt {
@@ -74,7 +75,7 @@ impl World {
     fn duration(&mut self, turn: &Turn) -> u64 {
         let handler = &self.plan.handler;
         if handler.blocked == Some(Blocked::Slow) && &*turn.key == BLOCKED_KEY {
-            HOUR
+            BLOCKED_TURN_MS
         } else if self.rng.permille(handler.slow) {
             self.rng.below(self.plan.handler.slowness + 1)
         } else {

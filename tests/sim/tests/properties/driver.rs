@@ -106,8 +106,8 @@ impl Driver {
         })
     }
 
-    /// Returns a worker's result within the contract: no more outcomes than events, and at least one outcome or a
-    /// failure.
+    /// Changes a worker's result so that it follows the contract: no more outcomes than events, and at least one
+    /// outcome or a failure.
     fn worked(
         &mut self,
         mut done: TurnResult,
@@ -183,7 +183,7 @@ impl Driver {
     }
 }
 
-/// Returns an answer that is possible for this batch: it names only parts of the batch.
+/// Removes from a reply the writes and spilled events that are not in this batch, because the store cannot name them.
 fn possible(reply: CommitReply, batch: &Batch) -> CommitReply {
     let CommitReply::Applied(mut applied) = reply else { return reply };
     let writes = batch.writes.len();

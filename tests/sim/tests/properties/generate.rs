@@ -64,12 +64,12 @@ fn token() -> impl Strategy<Value = AttemptToken> {
 }
 
 fn version() -> impl Strategy<Value = Arc<Rollout>> {
-    (1..4u64).prop_map(decided)
+    (1..4u64).prop_map(rollout)
 }
 
-fn decided(generation: u64) -> Arc<Rollout> {
-    let version = format!("h@{}.0.0", 1 + generation % 2).into();
-    Arc::new(Rollout { number: generation, build: Build { version, digest: FileDigest([0; 32]) } })
+fn rollout(number: u64) -> Arc<Rollout> {
+    let version = format!("h@{}.0.0", 1 + number % 2).into();
+    Arc::new(Rollout { number, build: Build { version, digest: FileDigest([0; 32]) } })
 }
 
 fn change() -> impl Strategy<Value = StateUpdate> {
@@ -92,7 +92,7 @@ fn status() -> impl Strategy<Value = KeyStatus> {
 
 /// Generates a key record with numbers that an owner could have written: every record in the store is within the
 /// limits.
-fn job() -> impl Strategy<Value = KeyRecord> {
+fn key_record() -> impl Strategy<Value = KeyRecord> {
     let number = || 0..12u64;
     let counts = (number(), any::<u64>(), 0..3u32, status(), 0..9u32, 0..9u32);
     let spilled = (0..9u64, 0..3u64, 0..3u64);
@@ -108,7 +108,7 @@ fn job() -> impl Strategy<Value = KeyRecord> {
         let first = next + beyond;
         let last = next + beyond + count.saturating_sub(1) + sparse;
         let spilled = SpillExtent { count, first, last };
-        let trouble = cause.map(|cause| {
+        let failure = cause.map(|cause| {
             Box::new(FailureInfo {
                 cause,
                 error: "nonsense".into(),
@@ -125,9 +125,9 @@ fn job() -> impl Strategy<Value = KeyRecord> {
             status,
             attempts,
             rounds,
-            rollout: (next % 4 > 0).then(|| decided(next % 4)),
+            rollout: (next % 4 > 0).then(|| rollout(next % 4)),
             spilled: if count == 0 { SpillExtent::default() } else { spilled },
-            failure: trouble,
+            failure,
             digests: digests.into_iter().collect(),
             skipped: holes.into_iter().collect(),
             ids_from,
@@ -148,22 +148,23 @@ fn loaded() -> impl Strategy<Value = Result<Option<Box<KeySnapshot>>, String>> {
     });
     let option = || proptest::option::of(any::<u64>());
     let times = (any::<u64>(), option(), option());
-    let some = (job(), ids, times).prop_map(|(job, ids, (now, due_in, expire_in))| {
-        let state = Some(Bytes::from_static(b"state"));
-        Ok(Some(Box::new(KeySnapshot {
-            record: job,
-            state,
-            ids,
-            now,
-            due_in,
-            expire_in,
-            moved_from: None,
-        })))
-    });
+    let some =
+        (key_record(), ids, times).prop_map(|(key_record, ids, (now, due_in, expire_in))| {
+            let state = Some(Bytes::from_static(b"state"));
+            Ok(Some(Box::new(KeySnapshot {
+                record: key_record,
+                state,
+                ids,
+                now,
+                due_in,
+                expire_in,
+                moved_from: None,
+            })))
+        });
     prop_oneof![2 => Just(Ok(None)), 3 => some, 1 => text().prop_map(Err)]
 }
 
-fn verdict() -> impl Strategy<Value = HandlerOutcome> {
+fn handler_outcome() -> impl Strategy<Value = HandlerOutcome> {
     prop_oneof![
         (0..3usize, any::<bool>()).prop_map(|(count, complete)| {
             let message = Message::new(&MessageParts { sink: "out", ..Default::default() });
@@ -182,17 +183,10 @@ fn turn_done() -> impl Strategy<Value = Input> {
             message: "nonsense".into(),
             after_ms,
         });
-    (token(), version(), vec(verdict(), 0..5), change(), proptest::option::of(failure)).prop_map(
-        |(token, version, verdicts, state, failure)| {
-            Input::TurnDone(TurnResult {
-                token,
-                rollout: version,
-                outcomes: verdicts,
-                state,
-                failure,
-            })
-        },
-    )
+    (token(), version(), vec(handler_outcome(), 0..5), change(), proptest::option::of(failure))
+        .prop_map(|(token, version, outcomes, state, failure)| {
+            Input::TurnDone(TurnResult { token, rollout: version, outcomes, state, failure })
+        })
 }
 
 fn reply() -> impl Strategy<Value = CommitReply> {
@@ -335,7 +329,7 @@ pub(crate) fn settings() -> impl Strategy<Value = SequencerSettings> {
             due_poll: 5_000,
             complete_ttl: 1_000,
             key_ttl: Some(10_000),
-            rollout: Some(decided(2)),
+            rollout: Some(rollout(2)),
             seed: 1,
         }
     })

@@ -14,7 +14,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nonsense_is_survived(settings in settings(), steps in vec(step(), 0..120)) {
+    fn arbitrary_inputs_cause_no_panic(settings in settings(), steps in vec(step(), 0..120)) {
         let mut driver = Driver::new(settings);
         for step in steps {
             driver.step(step);

@@ -33,7 +33,7 @@ fn events_take_effect_once_with_redis_store() -> Result<()> {
 /// earlier events.
 #[test]
 fn keys_stay_in_their_partitions() -> Result<()> {
-    let mut rig = Rig::alone("", "", "partitions = 4")?;
+    let mut rig = Rig::with_private_broker("", "", "partitions = 4")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let lines = in_turn(60, 30);
@@ -80,8 +80,8 @@ fn tls_requires_trusted_certificate() -> Result<()> {
     let rig = Rig::on(rabbit, "", "", "")?;
     let mut refused = rig.home.ordain(&["run"])?;
     let refused = refused.output()?;
-    let told = String::from_utf8_lossy(&refused.stderr);
-    ensure!(!refused.status.success() && told.contains("ertificate"), "{told}");
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    ensure!(!refused.status.success() && stderr.contains("ertificate"), "{stderr}");
     let trusts = [("SSL_CERT_FILE", authority.unwrap_or_default())];
     let mut service = Service::start_with(&rig.home, &["run"], &trusts)?;
     rig.until_declared()?;

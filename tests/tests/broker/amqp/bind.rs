@@ -10,8 +10,8 @@ use ordain_tests::log::in_turn;
 use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 
-/// Publishes events to three exchanges in turn: the stream's exchange, an exchange that forwards all messages to it,
-/// and an exchange that forwards only the messages of the key `k1` to it.
+/// Publishes events to three exchanges in turn: the stream's exchange, and two exchanges that forward messages to the
+/// stream's exchange. One of the two forwards all messages, the other only the messages of the key `k1`.
 fn publish(rig: &Rig, lines: &[String]) -> Result<()> {
     let mut messages: BTreeMap<&str, Vec<Outgoing>> = BTreeMap::new();
     for (number, line) in lines.iter().enumerate() {
@@ -26,7 +26,7 @@ fn publish(rig: &Rig, lines: &[String]) -> Result<()> {
     messages.iter().try_for_each(|(exchange, messages)| rig.client.publish(exchange, messages))
 }
 
-fn fed(partitions: u64) -> Result<()> {
+fn bound_queues_receive_matching_events(partitions: u64) -> Result<()> {
     let rabbit = Rabbit::shared()?;
     let client = Client::connect(&rabbit.url())?;
     client.exchange("feed", ExchangeKind::Topic)?;
@@ -46,7 +46,7 @@ fn fed(partitions: u64) -> Result<()> {
     rig.until_empty()?;
     service.end()?;
 
-    // Later events of a key must arrive in the queue of its partition.
+    // The host has ended. Events that are published now must arrive in the queue of their key's partition.
     let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;
     let row = |row: &serde_json::Value| {
         Some((row["key"].as_str()?.to_owned(), row["partition"].as_u64()?))
@@ -73,10 +73,10 @@ fn fed(partitions: u64) -> Result<()> {
 
 #[test]
 fn bound_exchanges_feed_one_queue() -> Result<()> {
-    fed(1)
+    bound_queues_receive_matching_events(1)
 }
 
 #[test]
 fn bound_exchanges_feed_four_queues() -> Result<()> {
-    fed(4)
+    bound_queues_receive_matching_events(4)
 }

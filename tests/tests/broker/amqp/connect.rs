@@ -12,9 +12,9 @@ use serde_json::Value;
 /// Runs `ordain check --connect`, which must exit with `code`. Returns its standard output and standard error.
 fn check(home: &Home, code: i32) -> Result<[String; 2]> {
     let output = home.output(&["check", "--connect"])?;
-    let told = [String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?];
-    ensure!(output.status.code() == Some(code), "{}: {told:?}", output.status);
-    Ok(told)
+    let printed = [String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?];
+    ensure!(output.status.code() == Some(code), "{}: {printed:?}", output.status);
+    Ok(printed)
 }
 
 fn ensure_contains(text: &str, parts: &[&str]) -> Result<()> {
@@ -92,8 +92,8 @@ fn new_and_declared_topologies_are_reported_and_unchanged() -> Result<()> {
     Ok(())
 }
 
-/// A host could not start with these objects of another form. The check reports all differences at once, in the
-/// broker's words.
+/// The broker has objects whose form differs from the configuration, so a host could not start. The check reports all
+/// differences at once, in the broker's words.
 #[test]
 fn objects_in_another_form_are_errors() -> Result<()> {
     let rig = Rig::new()?;

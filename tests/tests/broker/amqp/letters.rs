@@ -133,7 +133,7 @@ fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
 /// binding. A dead letter may come back as an event once, because an operator may send it again after a repair of the
 /// handler. If this event fails too, its dead letter must not come back again.
 #[test]
-fn letters_that_return_do_not_circulate() -> Result<()> {
+fn returned_dead_letters_do_not_circulate() -> Result<()> {
     let admin_section = "[admin]\nlisten = \"127.0.0.1:0\"\n";
     let rig = Rig::with(admin_section, "ordering = \"fifo\"\ndead_letter = \"dead\"", "")?;
     rig.client.exchange("graves", ExchangeKind::Fanout)?;
@@ -156,8 +156,9 @@ fn letters_that_return_do_not_circulate() -> Result<()> {
         causes.sort();
         Ok(causes)
     };
-    // The handler rejects the event, and then the returned dead letter of this event. Two more dead letters have the
-    // cause `returned`: the dead letter of that dead letter, and the dead letter of the unreadable message.
+    // The dead letter of the rejected event returns as an event, and the handler rejects this event too (`rejected`
+    // twice). Two dead letters return and must not circulate (`returned` twice): the second dead letter `rejected`, and
+    // the dead letter `no-id`.
     let expected = ["no-id", "rejected", "rejected", "returned", "returned"];
     wait_until("the letters", || Ok(causes()? == expected))?;
     std::thread::sleep(Duration::from_secs(2));

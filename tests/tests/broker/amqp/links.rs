@@ -18,10 +18,10 @@ use serde_json::json;
 
 /// The host name of the broker in the test in which the broker's address changes.
 const NAME: &str = "broker.test";
-/// How long a host may take to use the broker after the broker answers again. The host waits at most 10 seconds between
-/// two attempts.
+/// The time limit for a host to use the broker again, counted from the moment when the broker answers again. The host
+/// waits at most 10 seconds between two attempts.
 const RETURN_LIMIT: Duration = Duration::from_secs(45);
-/// Settings with which the client library and the broker notice a silent connection after ten minutes.
+/// Settings with which the client library and the broker notice a silent connection only after ten minutes.
 const RARE_HEARTBEATS: [&str; 2] = ["[runtime]\nlease = \"10m\"\n", "heartbeat = \"5m\"\n"];
 /// A second stream with the same sink. The stream's events come from a file, so the sink gets new messages even if no
 /// event arrives from the broker.
@@ -104,8 +104,8 @@ fn library_threads(service: &Service) -> Result<usize> {
 }
 
 /// Silences only the connection of the sink, for the rest of the test. The sink must connect again, and each message
-/// must arrive, in the order of its key. Before that, the stream must continue to execute events, and the messages wait
-/// in the outbox.
+/// must arrive, in the order of its key. While the sink has no connection, the stream must continue to execute events,
+/// and the messages wait in the outbox.
 fn silent_sink_connects_again(settings: [&str; 2]) -> Result<()> {
     let rig = Rig::new()?;
     let proxy = Proxy::start(rig.rabbit.port())?;
@@ -128,7 +128,7 @@ fn silent_sink_connects_again(settings: [&str; 2]) -> Result<()> {
     rig.until_empty()?;
     ensure!(get(address, "/readyz")?.status == 200, "{}", service.stderr());
     ensure!(metric(address, "ordain_broker_connected")? == Some(1), "{}", service.stderr());
-    service.until_says("they are kept and published again")?;
+    service.until_says("Ordain keeps them and tries again")?;
     rig.take(&mut out, lines.len())?;
     let took = started.elapsed();
     println!("all messages arrived after {took:?}");
@@ -222,20 +222,20 @@ fn broker_that_moves_to_another_address_is_found() -> Result<()> {
 /// A server accepts connections but never answers a login. A starting host must retry, and must end after the time
 /// limit for a start. Each attempt has a time limit too, which the log states.
 #[test]
-fn start_at_a_server_that_answers_no_login_ends() -> Result<()> {
+fn start_ends_if_logins_stay_unanswered() -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let server = listener.local_addr()?;
     let home = Home::new(&["tally"], &config(&format!("amqp://{server}"), "", "", ""))?;
     let mut service = Service::start(&home, &RUN_WITH_SHORT_WAITS)?;
     let status = service.wait()?;
-    let told = service.stderr();
-    ensure!(status.code() == Some(75), "{status}: {told}");
+    let log = service.stderr();
+    ensure!(status.code() == Some(75), "{status}: {log}");
     let waits = format!("broker unavailable: amqp://{server} {SILENT}; waiting for it");
     let gives_up = format!("amqp://{server} {SILENT}. The broker stayed unavailable");
-    ensure!(told.contains(&waits) && told.contains(&gives_up), "{told}");
+    ensure!(log.contains(&waits) && log.contains(&gives_up), "{log}");
     listener.set_nonblocking(true)?;
     let attempts = std::iter::from_fn(|| listener.accept().ok()).count();
-    ensure!(attempts >= 2, "{attempts} attempts: {told}");
+    ensure!(attempts >= 2, "{attempts} attempts: {log}");
     Ok(())
 }
 
@@ -243,7 +243,7 @@ fn start_at_a_server_that_answers_no_login_ends() -> Result<()> {
 /// after a time limit, which the log states, and must leave no thread and no socket open. The host continues when the
 /// server answers.
 #[test]
-fn server_that_answers_no_login_is_left_and_tried_again() -> Result<()> {
+fn unanswered_login_is_abandoned_and_retried() -> Result<()> {
     let rig = Rig::new()?;
     let proxy = Proxy::start(rig.rabbit.port())?;
     rig.home.write("ordain.toml", at(&rig.rabbit.url_at(proxy.port()), ["", ""]) + LINES)?;

@@ -15,7 +15,7 @@ use ordain_tests::tally;
 use serde_json::{Value, json};
 
 /// Publishes events, disturbs the broker, publishes more, and checks that each event takes effect once.
-fn goes_on(mut rig: Rig, disturb: impl Fn(&mut Rig) -> Result<()>) -> Result<()> {
+fn disturbance_loses_nothing(mut rig: Rig, disturb: impl Fn(&mut Rig) -> Result<()>) -> Result<()> {
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let lines = in_turn(50, 60);
@@ -37,7 +37,7 @@ fn describe(rig: &Rig, service: &Service) -> String {
 
 #[test]
 fn broker_shutdown_loses_nothing() -> Result<()> {
-    goes_on(Rig::alone("", "", "")?, |rig| {
+    disturbance_loses_nothing(Rig::with_private_broker("", "", "")?, |rig| {
         rig.rabbit.stop()?;
         sleep(Duration::from_secs(2));
         rig.rabbit.restart()
@@ -46,12 +46,12 @@ fn broker_shutdown_loses_nothing() -> Result<()> {
 
 #[test]
 fn broker_crash_loses_nothing() -> Result<()> {
-    goes_on(Rig::alone("", "", "")?, |rig| rig.rabbit.restart())
+    disturbance_loses_nothing(Rig::with_private_broker("", "", "")?, |rig| rig.rabbit.restart())
 }
 
 #[test]
 fn closed_connections_lose_nothing() -> Result<()> {
-    goes_on(Rig::new()?, |rig| {
+    disturbance_loses_nothing(Rig::new()?, |rig| {
         for _ in 0..5 {
             rig.rabbit.close_connections()?;
             sleep(Duration::from_millis(300));
@@ -62,7 +62,7 @@ fn closed_connections_lose_nothing() -> Result<()> {
 
 #[test]
 fn paused_broker_loses_nothing() -> Result<()> {
-    goes_on(Rig::alone("", "", "")?, |rig| {
+    disturbance_loses_nothing(Rig::with_private_broker("", "", "")?, |rig| {
         rig.rabbit.pause()?;
         sleep(Duration::from_secs(12));
         rig.rabbit.resume()
@@ -72,7 +72,7 @@ fn paused_broker_loses_nothing() -> Result<()> {
 /// The broker accepts no messages because of its memory limit. Messages wait, and none is lost.
 #[test]
 fn blocked_publishing_loses_nothing() -> Result<()> {
-    goes_on(Rig::alone("", "", "")?, |rig| {
+    disturbance_loses_nothing(Rig::with_private_broker("", "", "")?, |rig| {
         rig.rabbit.limit_memory(0.00001)?;
         sleep(Duration::from_secs(3));
         rig.rabbit.limit_memory(0.4)
@@ -97,7 +97,7 @@ fn deleted_queue_is_declared_again() -> Result<()> {
     service.end()
 }
 
-/// Another program deletes the queue and declares it again at once, again and again. RabbitMQ may then move the host's
+/// Another program repeatedly deletes the queue, and declares it again at once. RabbitMQ may then move the host's
 /// consumer to the new queue.
 #[test]
 fn replaced_queue_is_consumed() -> Result<()> {
@@ -120,12 +120,12 @@ fn replaced_queue_is_consumed() -> Result<()> {
         rig.take(&mut out, count).with_context(|| describe(&rig, &service))?;
     }
     tally::check(&by_key(&lines)?, &out.join("\n"))?;
-    service.until_says("the events that it had are lost")?;
+    service.until_says("the events of the old queue are lost")?;
     service.end()
 }
 
-/// The marker of the queue disappears, as it does together with a deleted queue. The host must subscribe again, and give
-/// the queue a new marker.
+/// The marker of the queue disappears, as if the queue had been deleted. The host must subscribe again, and give the
+/// queue a new marker.
 #[test]
 fn lost_marker_renews_the_subscription() -> Result<()> {
     let rig = Rig::new()?;
@@ -146,8 +146,8 @@ fn lost_marker_renews_the_subscription() -> Result<()> {
     service.end()
 }
 
-/// The host reports a queue that has messages and delivers none. The host processes its events as soon as
-/// they are delivered.
+/// Another consumer holds the queue, so the broker delivers no messages of the queue to the host. The host must report
+/// this. When the other consumer releases the queue, the host must process all events.
 #[test]
 fn queue_held_by_another_consumer_is_reported() -> Result<()> {
     let rig = Rig::new()?;
@@ -165,7 +165,8 @@ fn queue_held_by_another_consumer_is_reported() -> Result<()> {
     service.end()
 }
 
-/// Another program consumes a queue that allows several active consumers.
+/// The queue allows several active consumers, and another program consumes it too. The host must report this, because
+/// the host does not receive the events that the broker delivers to the other consumer.
 #[test]
 fn another_consumer_of_the_queue_is_reported() -> Result<()> {
     let rig = Rig::with("", "", "declare = false")?;

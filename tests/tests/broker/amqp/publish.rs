@@ -93,8 +93,8 @@ fn producer_headers_replace_no_reserved_header() -> Result<()> {
     service.end()
 }
 
-/// The dead letter of an event that is too large contains only the beginning of the event. The whole event could exceed
-/// the size limit of the exchange for dead letters.
+/// The dead letter of an event that is too large contains only the beginning of the event. A dead letter with the whole
+/// event could exceed the broker's size limit for messages.
 #[test]
 fn dead_letter_of_large_event_is_truncated() -> Result<()> {
     let dead =
@@ -179,7 +179,7 @@ fn unresponsive_queue_delays_only_its_keys() -> Result<()> {
         if held.is_none() && log.contains("neither accepted nor refused") {
             held = Some(Instant::now());
         }
-        // Continues until the host has begun its first isolated retry of a message for the queue `a`.
+        // Continues until the host has begun to retry a message for the queue `a` over a separate connection.
         held.is_some_and(|at| at.elapsed() > Duration::from_secs(8))
             || started.elapsed() > Duration::from_mins(2)
     })?;
@@ -194,9 +194,9 @@ fn unresponsive_queue_delays_only_its_keys() -> Result<()> {
     service.end()
 }
 
-/// A queue has confirmed no message since the host started, so the broker delays all messages after the first message
-/// for this queue. The host must publish the delayed messages of other keys again, and must not wait for that first
-/// message.
+/// A queue has confirmed no message since the host started. The broker therefore delays the first message for this
+/// queue, and all messages that the host publishes after it. The host must publish the delayed messages of other keys
+/// again, without waiting for that first message.
 #[test]
 fn queue_that_never_confirmed_delays_only_its_keys() -> Result<()> {
     let rig = rig(Rabbit::shared()?, "", "", "")?;
@@ -221,8 +221,8 @@ fn queue_that_never_confirmed_delays_only_its_keys() -> Result<()> {
     come_once(&rig, ("c", "c"), 1, || started.elapsed() > Duration::from_secs(10))?;
     rig.rabbit.suspend("a", false)?;
     // 65 seconds after the host closed its first channel, the broker drops the first message of this channel and
-    // delivers the messages after it. These messages are not confirmed, so the test skips them until all messages of
-    // each key have arrived in order.
+    // delivers the messages after it. The host gets no confirms for these messages, and publishes them again. The test
+    // therefore ignores messages that are out of order, until all messages of each key have arrived in order.
     let mut missing = BTreeMap::from(["a1", "a2", "a3"].map(|key| (key.to_owned(), 1..=20)));
     while missing.values().any(|of_key| !of_key.is_empty()) {
         let message = rig.client.take("a", 1)?;
@@ -449,8 +449,8 @@ fn file_sink_continues_while_broker_blocks() -> Result<()> {
     service.end()
 }
 
-/// An unroutable message delays only the later messages of its key. When a queue is bound, the host publishes them in
-/// order.
+/// An unroutable message delays only the later messages of its key. When a queue is bound, the host publishes the
+/// unroutable message and the later messages in order.
 #[test]
 fn unroutable_key_keeps_its_order() -> Result<()> {
     let rig = rig(Rabbit::shared()?, "", "", "")?;

@@ -11,12 +11,12 @@ use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 /// Checks that a start fails with the exit code `code`, and that its log contains each of `parts`. Returns the log.
 fn refused(home: &Home, code: i32, parts: &[&str]) -> Result<String> {
     let output = home.output(&RUN_WITH_SHORT_WAITS)?;
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.code() == Some(code), "{:?}: {told}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.code() == Some(code), "{:?}: {stderr}", output.status);
     for part in parts {
-        ensure!(told.contains(part), "no {part:?} in {told}");
+        ensure!(stderr.contains(part), "no {part:?} in {stderr}");
     }
-    Ok(told)
+    Ok(stderr)
 }
 
 #[test]
@@ -54,9 +54,9 @@ fn wrong_login_and_unreachable_broker_are_refused() -> Result<()> {
     let rig = Rig::new()?;
     let wrong = rig.rabbit.url().replace("guest:guest", "guest:secret");
     rig.home.write("ordain.toml", config(&wrong, "", "", ""))?;
-    let told =
+    let stderr =
         refused(&rig.home, 75, &["refused by the broker", "user \"guest\"", "ACCESS_REFUSED"])?;
-    ensure!(!told.contains("secret"), "the log contains the password: {told}");
+    ensure!(!stderr.contains("secret"), "the log contains the password: {stderr}");
 
     let nobody = rig.rabbit.url().replace(&rig.rabbit.port().to_string(), "1");
     rig.home.write("ordain.toml", config(&nobody, "", "", ""))?;

@@ -28,16 +28,16 @@ fn start(rig: &Rig) -> Result<Service> {
 /// Runs a command, and returns its output.
 fn output(rig: &Rig, args: &[&str]) -> Result<String> {
     let output = rig.home.output(args)?;
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "{args:?}: {told}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{args:?}: {stderr}");
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Resumes the stream with a command that sends the request to the running process.
 fn resume(rig: &Rig, service: &mut Service) -> Result<()> {
     let url = format!("http://{}", admin(service)?);
-    let told = output(rig, &["streams", "resume", "cases", "--admin", &url])?;
-    ensure!(told.contains("partition 0 resumed"), "{told}");
+    let printed = output(rig, &["streams", "resume", "cases", "--admin", &url])?;
+    ensure!(printed.contains("partition 0 resumed"), "{printed}");
     service.until_says("stream resumed by an operator")
 }
 
@@ -115,7 +115,7 @@ fn fifo_stream_stops_if_its_queue_is_replaced() -> Result<()> {
     rig.until_declared()?;
     let lines = execute_first(&rig)?;
     rig.client.delete_queue("cases")?;
-    // This may fail, because the host may already have declared the queue again.
+    // This declaration may fail, because the host may already have declared the queue again.
     let _ = rig.client.queue_with("cases", FieldTable::default());
     service.until_says(STOPPED)?;
     rig.until_declared()?;
@@ -144,10 +144,10 @@ fn fifo_stream_whose_queue_was_replaced_before_its_start_stops() -> Result<()> {
     // No process runs, so the commands read and write the store themselves.
     let listed = output(&rig, &["streams", "list"])?;
     ensure!(listed.contains("was removed"), "{listed}");
-    let told = output(&rig, &["streams", "resume", "cases"])?;
-    ensure!(told.contains("partition 0 resumed"), "{told}");
-    let told = output(&rig, &["streams", "resume", "cases"])?;
-    ensure!(told.contains("nothing to resume"), "{told}");
+    let printed = output(&rig, &["streams", "resume", "cases"])?;
+    ensure!(printed.contains("partition 0 resumed"), "{printed}");
+    let printed = output(&rig, &["streams", "resume", "cases"])?;
+    ensure!(printed.contains("nothing to resume"), "{printed}");
     rig.publish(&lines[30..])?;
     let mut service = start(&rig)?;
     let mut out = Vec::new();
@@ -192,8 +192,11 @@ fn other_partitions_of_a_fifo_stream_continue() -> Result<()> {
         ensure!(metrics.contains(&row), "{row}: {metrics}");
     }
     let url = format!("http://{address}");
-    let told = output(&rig, &["streams", "resume", "cases", "--admin", &url])?;
-    ensure!(told.contains("partition 1 resumed") && !told.contains("partition 0"), "{told}");
+    let printed = output(&rig, &["streams", "resume", "cases", "--admin", &url])?;
+    ensure!(
+        printed.contains("partition 1 resumed") && !printed.contains("partition 0"),
+        "{printed}"
+    );
     service.until("consumption", || {
         get(address, "/readyz").is_ok_and(|response| response.status == 200)
     })?;
@@ -246,8 +249,11 @@ fn connection_limit_stops_no_stream() -> Result<()> {
         rig.home.write("ordain.toml", config(&url, ADMIN, ordering, ""))?;
         rig.rabbit.limit_connections(user, Some(0))?;
         let ended = rig.home.output(&RUN_WITH_SHORT_WAITS)?;
-        let told = String::from_utf8_lossy(&ended.stderr).into_owned();
-        ensure!(ended.status.code() == Some(75) && told.contains("limit (0) is reached"), "{told}");
+        let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
+        ensure!(
+            ended.status.code() == Some(75) && stderr.contains("limit (0) is reached"),
+            "{stderr}"
+        );
         rig.rabbit.limit_connections(user, None)?;
         let mut service = start(&rig)?;
         rig.until_declared()?;
@@ -329,7 +335,7 @@ fn queue_of_rabbitmq_3_is_used_under_rabbitmq_4() -> Result<()> {
 #[test]
 fn process_without_its_broker_is_not_ready_but_accepts_events() -> Result<()> {
     let sections = format!("{ADMIN}[ingress]\nlisten = \"127.0.0.1:0\"\n");
-    let rig = Rig::alone(&sections, "", "")?;
+    let rig = Rig::with_private_broker(&sections, "", "")?;
     let mut service = start(&rig)?;
     let mut address = ready(&mut service)?;
     let status =
@@ -361,7 +367,7 @@ fn process_without_its_broker_is_not_ready_but_accepts_events() -> Result<()> {
 /// The host is killed at different moments after the removal of the queue: before or after it records the loss, and
 /// before or after it declares the new queue. The next start must stop the stream in all cases.
 #[test]
-fn killed_host_forgets_no_loss() -> Result<()> {
+fn loss_of_the_queue_stops_the_stream_after_a_kill() -> Result<()> {
     let rig = rig()?;
     let mut service = start(&rig)?;
     rig.until_declared()?;

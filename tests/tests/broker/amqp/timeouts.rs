@@ -14,7 +14,7 @@ const TIMED_OUT: &str = "delivery acknowledgement";
 
 /// Starts a broker that closes a channel if a delivery stays unacknowledged for `seconds` seconds. The broker checks
 /// this twice a second.
-fn hasty(seconds: u64) -> Result<Rabbit> {
+fn broker_with_consumer_timeout(seconds: u64) -> Result<Rabbit> {
     let limit = format!("consumer_timeout = {seconds}000");
     let options = RabbitOptions::new().line(&limit).parameter("channel_tick_interval", "500");
     Rabbit::shared_with(&options)
@@ -25,7 +25,7 @@ fn hasty(seconds: u64) -> Result<Rabbit> {
 #[test]
 fn waiting_key_is_acknowledged_before_consumer_timeout() -> Result<()> {
     let stream = "spill_after = \"500ms\"\ngap = { timeout = \"5m\" }";
-    let rig = Rig::on(hasty(15)?, "", stream, "")?;
+    let rig = Rig::on(broker_with_consumer_timeout(15)?, "", stream, "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let lines = in_turn(10, 40);
@@ -39,11 +39,12 @@ fn waiting_key_is_acknowledged_before_consumer_timeout() -> Result<()> {
     Ok(())
 }
 
-/// With a long `spill_after`, the broker closes the channel. No event is lost.
+/// With a long `spill_after`, the host does not spill the waiting events before the timeout, so the broker closes the
+/// channel. No event is lost.
 #[test]
 fn channel_closed_by_consumer_timeout_loses_nothing() -> Result<()> {
     let stream = "spill_after = \"10m\"\ngap = { timeout = \"5m\" }";
-    let rig = Rig::on(hasty(4)?, "", stream, "")?;
+    let rig = Rig::on(broker_with_consumer_timeout(4)?, "", stream, "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let lines = in_turn(10, 30);
@@ -58,13 +59,13 @@ fn channel_closed_by_consumer_timeout_loses_nothing() -> Result<()> {
     service.end()
 }
 
-/// A timeout does not stop a `fifo` stream either, although the broker delivers events again to which the host has
-/// already assigned numbers.
+/// A timeout does not stop a `fifo` stream either, although the broker then delivers again some events that already
+/// have numbers from the host.
 #[test]
 fn fifo_stream_continues_after_consumer_timeout() -> Result<()> {
     let stream = "ordering = \"fifo\"\nspill_after = \"10m\"\n\
                   retry = { attempts = 2, backoff = \"15s..20s\", on_exhausted = \"skip\" }";
-    let rig = Rig::on(hasty(4)?, "", stream, "")?;
+    let rig = Rig::on(broker_with_consumer_timeout(4)?, "", stream, "")?;
     rig.home.write("ordain.toml", rig.home.read("ordain.toml").replace("tally", "faulty"))?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;

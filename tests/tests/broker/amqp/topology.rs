@@ -70,8 +70,8 @@ fn queue_in_another_form_is_reported() -> Result<()> {
     service.end()
 }
 
-/// A refused login lasts until an operator acts. The host repeats its warning, because a single log line is easily
-/// overlooked.
+/// The broker refuses a login until an operator corrects it. The host repeats its warning, because a single log line is
+/// easily overlooked.
 #[test]
 fn refused_subscription_is_reported_repeatedly() -> Result<()> {
     for (user, ordering) in [("other", ""), ("another", "ordering = \"fifo\"")] {
@@ -129,7 +129,8 @@ fn priorities_in_a_fifo_stream_are_reported() -> Result<()> {
     service.end()
 }
 
-/// A queue of type stream would deliver only messages that are published after the start of the host.
+/// A queue of type stream would deliver only messages that are published after the start of the host, so the host must
+/// refuse it.
 #[test]
 fn queue_of_type_stream_is_refused() -> Result<()> {
     for ordering in ["", "ordering = \"fifo\""] {
@@ -231,7 +232,7 @@ fn replaced_exchange_is_reported() -> Result<()> {
     rig.client.delete_exchange("cases")?;
     rig.client.exchange("cases", ExchangeKind::Fanout)?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
-    service.until_says("by another program while no process checked it")?;
+    service.until_says("declared it again while no process of Ordain checked it")?;
     rig.until_declared()?;
     let lines = in_turn(3, 10);
     rig.publish(&lines)?;
@@ -334,7 +335,7 @@ fn dropped_messages_are_reported() -> Result<()> {
 /// Two streams have queues at one exchange. Only the first stream configures the binding from another exchange to this
 /// exchange. If the first stream is removed, the second stream still needs this binding.
 #[test]
-fn unbinding_keeps_what_another_stream_needs() -> Result<()> {
+fn unbinding_keeps_bindings_that_another_stream_needs() -> Result<()> {
     let bind = "bind = [{ exchange = \"amq.topic\", routing_key = \"#\" }]";
     let rig = Rig::with(ADMIN, "", bind)?;
     let url = rig.rabbit.url();

@@ -1,4 +1,4 @@
-//! A test of a process that no longer has all messages in memory that the store has lost.
+//! A test of a store that loses messages, and of a process that has only some of these messages in memory.
 
 use anyhow::{Context, Result, bail, ensure};
 use jiff::Timestamp;
@@ -66,7 +66,7 @@ fn record_of_messages_beyond_memory_states_their_commits() -> Result<()> {
     let all = records(&log)?;
     let lost: Vec<&Value> =
         all.iter().filter(|record| record["type"] == "ordain.messages.lost").collect();
-    let [record] = lost[..] else { bail!("not one record: {log}") };
+    let [record] = lost[..] else { bail!("the log must contain exactly one record: {log}") };
     ensure!(record["source"] == "/ordain/cases" && record["subject"] == "partition/0", "{record}");
     let mut data = record["data"].clone();
     let messages = data["messages"].take().as_u64().context("a number")?;

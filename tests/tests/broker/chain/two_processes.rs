@@ -112,7 +112,7 @@ impl Pair {
 
     /// Returns all messages of a queue. Calls `take_all` repeatedly, because one call returns only the messages that
     /// the broker delivers without an acknowledgement.
-    fn seen(&self, queue: &str) -> Result<Vec<Delivery>> {
+    fn all_messages(&self, queue: &str) -> Result<Vec<Delivery>> {
         let mut seen = Vec::new();
         loop {
             let more = self.client.take_all(queue)?;
@@ -123,14 +123,14 @@ impl Pair {
         }
     }
 
-    /// Waits until all statements are made, ends the hosts, and checks all results.
+    /// Waits until the last stream has emitted all statements, ends the hosts, and checks all results.
     fn check(mut self, ledger: &Ledger) -> Result<()> {
         wait_for_command("all statements", || Ok(self.ended()? >= ledger.statements()))?;
         for host in &mut self.hosts {
             host.end()?;
         }
         check_stages(&self.home, ledger)?;
-        let statements = self.seen("seen-statements")?;
+        let statements = self.all_messages("seen-statements")?;
         let mut rows = Vec::new();
         let mut once = std::collections::BTreeMap::new();
         for delivery in &statements {
@@ -144,7 +144,7 @@ impl Pair {
         for (exchange, right) in
             [("seen-transactions", ledger.orders()), ("seen-postings", ledger.months())]
         {
-            let seen = self.seen(exchange)?;
+            let seen = self.all_messages(exchange)?;
             if seen.is_empty() {
                 continue;
             }

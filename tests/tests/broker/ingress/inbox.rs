@@ -10,7 +10,7 @@ use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 use ordain_tests::tally;
 
-use super::support::{ONE, SECTIONS, ingress, into_file, post, post_all, waits};
+use super::support::{ONE, SECTIONS, inbox_events, ingress, into_file, post, post_all};
 
 /// Makes the broker unavailable by `stop`, and available again by `come_back`. The stream has one partition, so the
 /// host can process the events of all keys while the broker is unavailable.
@@ -18,7 +18,7 @@ fn broker_goes(
     stop: impl Fn(&Rabbit) -> Result<()>,
     come_back: impl Fn(&Rabbit) -> Result<()>,
 ) -> Result<()> {
-    let rig = Rig::alone("", "", "")?;
+    let rig = Rig::with_private_broker("", "", "")?;
     let text_of = into_file(&config(&rig.rabbit.url(), SECTIONS, "", ""), "out.ndjson");
     let home = Home::new(&["tally"], &text_of)?;
     let mut service = Service::start(&home, &["run"])?;
@@ -51,7 +51,7 @@ fn broker_goes(
     post_all(address, third)?;
     until(lines.len())?;
     rig.until_empty()?;
-    wait_until("an empty inbox", || waits(&mut service).map(|count| count == 0))?;
+    wait_until("an empty inbox", || inbox_events(&mut service).map(|count| count == 0))?;
     let metrics = http::get(http::admin(&mut service)?, "/metrics")?.body;
     for line in ["{status=\"202\"} 5", "{status=\"409\"} 1"] {
         let line = format!("ordain_ingress_requests_total{line}");
@@ -103,12 +103,12 @@ fn silent_link_of_the_inbox_is_replaced() -> Result<()> {
     let (first, rest) = lines.split_at(400);
     post_all(address, first)?;
     wait_until("the first effects", || Ok(home.lines("out.ndjson") >= first.len()))?;
-    wait_until("an empty inbox", || waits(&mut service).map(|count| count == 0))?;
+    wait_until("an empty inbox", || inbox_events(&mut service).map(|count| count == 0))?;
 
     ensure!(proxy.silence("ordain publish") == 1, "the inbox has one connection");
     post_all(address, rest)?;
     wait_until("all effects", || Ok(home.lines("out.ndjson") >= lines.len()))?;
-    wait_until("an empty inbox", || waits(&mut service).map(|count| count == 0))?;
+    wait_until("an empty inbox", || inbox_events(&mut service).map(|count| count == 0))?;
     rig.until_empty()?;
     service.end()?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
@@ -117,7 +117,7 @@ fn silent_link_of_the_inbox_is_replaced() -> Result<()> {
 /// A process that starts while the broker is down accepts events over HTTP.
 #[test]
 fn process_starts_without_broker() -> Result<()> {
-    let rig = Rig::alone("", "", "")?;
+    let rig = Rig::with_private_broker("", "", "")?;
     let text_of = into_file(&config(&rig.rabbit.url(), SECTIONS, "", ""), "out.ndjson");
     let home = Home::new(&["tally"], &text_of)?;
     rig.rabbit.stop()?;

@@ -146,7 +146,7 @@ fn safe_events(records: &[Value], shard: u32) -> Option<u64> {
     data.filter_map(|data| data["safe"].as_u64()).reduce(|one, other| one + other)
 }
 
-/// A request to the host whose events the Redis server loses later.
+/// A request with events that the host accepts, and that the Redis server loses later.
 struct LostRequest {
     sent: Timestamp,
     answered: Timestamp,
@@ -157,7 +157,7 @@ struct LostRequest {
 /// host accepted the first of them, and how many waiting events are safe. The metric must show the same number of lost
 /// events. The host also accepts these records as events.
 #[test]
-fn records_of_lost_events_are_true() -> Result<()> {
+fn records_of_lost_events_are_correct() -> Result<()> {
     const LOST: usize = 600;
     const LATER: usize = 200;
     let mut rig = Rig::start()?;
@@ -248,7 +248,7 @@ fn record_of_repeated_commits_states_their_numbers() -> Result<()> {
     rig.service.until_says("all of them were repeated from memory")?;
     let all = rig.records()?;
     let repeated = of_type(&all, "ordain.commits.repeated");
-    let [record] = repeated[..] else { bail!("not one record: {all:?}") };
+    let [record] = repeated[..] else { bail!("the log must contain exactly one record: {all:?}") };
     let ranges = (0..SHARDS).zip(before.iter().zip(&after));
     let ranges: Vec<(u32, u64, u64)> =
         ranges.map(|(shard, (before, after))| (shard, before + 1, *after)).collect();
@@ -271,7 +271,7 @@ fn record_of_repeated_commits_states_their_numbers() -> Result<()> {
 /// The server loses commits, but none of the waiting events. After the host has read these events, its record must
 /// state that all of them are safe, and how many they are. The host must count no event as lost.
 #[test]
-fn store_that_still_has_all_waiting_events_is_reported_as_such() -> Result<()> {
+fn record_states_that_all_waiting_events_are_safe() -> Result<()> {
     let mut rig = Rig::start()?;
     let address = ingress(&mut rig.service)?;
     post_all(address, &events("a", WAITING))?;

@@ -52,7 +52,7 @@ fn record_of_end(service: &mut Service) -> Result<(Value, usize)> {
     let all = records(&log)?;
     let lost: Vec<&Value> =
         all.iter().filter(|record| record["type"] == "ordain.commits.lost").collect();
-    let [record] = lost[..] else { bail!("not one record: {log}") };
+    let [record] = lost[..] else { bail!("the log must contain exactly one record: {log}") };
     ensure!(record["source"] == "/ordain/cases" && record["subject"] == "partition/0", "{record}");
     let shard = record["data"]["shard"].as_u64().context("a shard")?;
     let error = format!("the store went back in time in shard {shard}");
@@ -88,8 +88,8 @@ fn record_of_lost_claim_states_all_commits_of_the_host() -> Result<()> {
 /// the shard, the number of lost commits, and a time before the first of them.
 #[test]
 fn record_of_commits_beyond_memory_states_all_lost_commits() -> Result<()> {
-    // The host keeps commits to repeat in an eighth of its memory budget. Here this is 2 MiB, and each event takes more
-    // than 300 bytes of it.
+    // The host keeps recent commits in memory, so that it can repeat them, in an eighth of its memory budget. Here this
+    // is 2 MiB, and each event takes more than 300 bytes of it.
     const LOST: usize = 20_000;
     let redis = Redis::start(&[])?;
     let home = Home::new(&["tally"], &config(&redis, "memory_budget = \"16MiB\""))?;

@@ -13,7 +13,7 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::Value;
 
-use super::support::{ONE, SECTIONS, ingress, into_file, post, post_all, waits};
+use super::support::{ONE, SECTIONS, inbox_events, ingress, into_file, post, post_all};
 
 /// The servers, and two hosts that print their messages.
 struct Pair {
@@ -32,7 +32,7 @@ impl Pair {
     fn start(sections: &str, stream: &str) -> Result<Self> {
         let redis = Redis::start(&[])?;
         let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
-        let rig = Rig::alone(&store, "", "partitions = 4")?;
+        let rig = Rig::with_private_broker(&store, "", "partitions = 4")?;
         let sections = format!("{SECTIONS}{sections}{store}");
         let text_of =
             into_file(&config(&rig.rabbit.url(), &sections, stream, "partitions = 4"), "-");
@@ -89,7 +89,7 @@ impl Pair {
     fn end(mut self) -> Result<String> {
         self.rig.until_empty()?;
         for service in &mut self.services {
-            wait_until("an empty inbox", || waits(service).map(|count| count == 0))?;
+            wait_until("an empty inbox", || inbox_events(service).map(|count| count == 0))?;
             service.end()?;
         }
         Ok(self.printed())
@@ -111,8 +111,8 @@ fn in_order(all: &str) -> Result<String> {
     Ok(lines.into_iter().map(|(_, line)| line).collect())
 }
 
-/// Checks two rules for the time in which the broker is down. The hosts process events of keys that have a key record.
-/// Events of new keys wait.
+/// Checks two rules for the time in which the broker is down: the hosts process events of keys that have a key record,
+/// and events of new keys wait.
 fn each_process_accepts_events(stream: &str) -> Result<()> {
     let pair = Pair::start("", stream)?;
     let known = in_turn(40, 20);

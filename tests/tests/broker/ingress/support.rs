@@ -53,7 +53,7 @@ pub(super) fn printed(services: &[Service]) -> String {
 }
 
 /// Returns how many events wait in the inbox, according to the metrics of the process.
-pub(super) fn waits(service: &mut Service) -> Result<u64> {
+pub(super) fn inbox_events(service: &mut Service) -> Result<u64> {
     metric(service, "ordain_inbox_events")
 }
 

@@ -8,7 +8,7 @@ use ordain_tests::log::{disturb, in_turn};
 
 use super::support::{Fleet, while_published};
 
-const PAUSE: Duration = Duration::from_millis(20);
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
 
 #[test]
 fn events_take_effect_once_while_instances_change() -> Result<()> {
@@ -17,7 +17,7 @@ fn events_take_effect_once_while_instances_change() -> Result<()> {
     fleet.rig.until_declared()?;
     fleet.until_shared(&[&first])?;
     let lines = in_turn(100, 100);
-    let _last = while_published(&fleet, &disturb(&lines, 100, 20, 7), PAUSE, || {
+    let _last = while_published(&fleet, &disturb(&lines, 100, 20, 7), PUBLISH_INTERVAL, || {
         let mut second = fleet.start()?;
         fleet.until_shared(&[&first, &second])?;
         let third = fleet.start()?;
@@ -48,7 +48,7 @@ fn fifo_stream_keeps_order_when_handed_over() -> Result<()> {
         event.as_object_mut().context("an object")?.remove("sequence");
         lines.push(event.to_string());
     }
-    let _last = while_published(&fleet, &lines, 2 * PAUSE, || {
+    let _last = while_published(&fleet, &lines, 2 * PUBLISH_INTERVAL, || {
         let mut second = fleet.start()?;
         fleet.until_shared(&[&first, &second])?;
         first.service.end()?;
@@ -70,7 +70,7 @@ fn handovers_survive_slow_and_lost_replies() -> Result<()> {
     fleet.rig.until_declared()?;
     fleet.until_shared(&[&first])?;
     let lines = in_turn(80, 60);
-    while_published(&fleet, &disturb(&lines, 100, 20, 3), 2 * PAUSE, || {
+    while_published(&fleet, &disturb(&lines, 100, 20, 3), 2 * PUBLISH_INTERVAL, || {
         for _ in 0..2 {
             let mut second = fleet.start()?;
             for host in [&first, &second].into_iter().cycle().take(12) {
@@ -101,12 +101,12 @@ fn restarted_process_waits_for_no_lease() -> Result<()> {
     fleet.rig.until_declared()?;
     fleet.until_shared(&[&host])?;
     let lines = in_turn(50, 40);
-    while_published(&fleet, &lines, PAUSE, || {
+    while_published(&fleet, &lines, PUBLISH_INTERVAL, || {
         for _ in 0..5 {
             std::thread::sleep(Duration::from_millis(100));
             host.service.kill()?;
             host = fleet.start()?;
-            host.service.until_says("releasing the leases of a process on this machine")?;
+            host.service.until_says("a process on this machine has ended: releasing its leases")?;
             fleet.until_shared(&[&host])?;
         }
         Ok(())
@@ -165,8 +165,8 @@ fn instances_and_wanted_count_are_reported() -> Result<()> {
     Ok(())
 }
 
-/// Two instances with one store may run different streams, even if messages of a stream wait to be published that only
-/// one of them runs. But all instances of a stream must configure the same number of partitions.
+/// Two instances with one store may run different streams, even while messages of a stream that only one of them runs
+/// wait to be published. But all instances of a stream must configure the same number of partitions.
 #[test]
 fn instances_may_run_different_streams() -> Result<()> {
     let fleet = Fleet::new("", "")?;
@@ -177,8 +177,8 @@ fn instances_may_run_different_streams() -> Result<()> {
         let mut host =
             fleet.start_with(|config| config.replace("partitions = 4", "partitions = 8"))?;
         let status = host.service.wait()?;
-        let said = host.service.stderr();
-        ensure!(status.code() == Some(code) && said.contains(words), "{status} {said}");
+        let log = host.service.stderr();
+        ensure!(status.code() == Some(code) && log.contains(words), "{status} {log}");
         Ok(())
     };
     // The first refusal is temporary (exit code 75), because its cause is another running instance. The second refusal
@@ -193,7 +193,9 @@ fn instances_may_run_different_streams() -> Result<()> {
 
     let mut other = fleet.start_with(|config| config.replace("cases", "others"))?;
     ordain_tests::http::ready(&mut other.service)?;
-    other.service.until_says("that is not configured here has messages to publish")?;
+    other
+        .service
+        .until_says("the store has unpublished messages of a stream that is not configured here")?;
     other.service.end()?;
 
     fleet.rig.client.queue("out")?;

@@ -10,15 +10,15 @@ use serde_json::json;
 
 use super::support::{Fleet, Host, while_published};
 
-const PAUSE: Duration = Duration::from_millis(20);
-const TAKEN: &str = "another process owns the partition now";
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
+const TAKEN_OVER: &str = "another process owns the partition now";
 
-/// Isolates one of two hosts by `keep`, for longer than its lease. The other host takes over all partitions. After
+/// Isolates one of two hosts by `isolate`, for longer than its lease. The other host takes over all partitions. After
 /// `release`, the first host gets its share again.
-fn keep_from(
-    keep: impl Fn(&Host) -> Result<()>,
+fn check_takeover(
+    isolate: impl Fn(&Host) -> Result<()>,
     release: impl Fn(&Host) -> Result<()>,
-    is_told: bool,
+    is_reported: bool,
 ) -> Result<()> {
     let fleet = Fleet::new("lease = \"2s\"", "")?;
     let mut stale = fleet.start()?;
@@ -27,9 +27,9 @@ fn keep_from(
     fleet.until_shared(&[&stale, &other])?;
     let lines = in_turn(100, 100);
     let (first, rest) = lines.split_at(lines.len() / 2);
-    while_published(&fleet, &disturb(first, 100, 20, 7), PAUSE, || {
+    while_published(&fleet, &disturb(first, 100, 20, 7), PUBLISH_INTERVAL, || {
         std::thread::sleep(Duration::from_millis(500));
-        keep(&stale)?;
+        isolate(&stale)?;
         fleet.until_shared(&[&other])
     })?;
     // The other host has taken over, so all effects of the first half are published while the first host is still
@@ -42,16 +42,16 @@ fn keep_from(
     fleet.rig.take(&mut out, lines.len())?;
     tally::check(&by_key(&lines)?, &out.join("\n"))?;
     fleet.rig.until_empty()?;
-    let said = stale.service.stderr().matches(TAKEN).count();
-    ensure!(said <= 2, "the log must report each partition once: {}", stale.service.stderr());
-    ensure!(!is_told || said == 2, "{}", stale.service.stderr());
-    ensure!(!other.service.stderr().contains(TAKEN), "{}", other.service.stderr());
+    let reports = stale.service.stderr().matches(TAKEN_OVER).count();
+    ensure!(reports <= 2, "the log must report each partition once: {}", stale.service.stderr());
+    ensure!(!is_reported || reports == 2, "{}", stale.service.stderr());
+    ensure!(!other.service.stderr().contains(TAKEN_OVER), "{}", other.service.stderr());
     stale.service.end()
 }
 
 #[test]
 fn paused_owner_is_fenced() -> Result<()> {
-    keep_from(|host| host.service.signal("STOP"), |host| host.service.signal("CONT"), true)
+    check_takeover(|host| host.service.signal("STOP"), |host| host.service.signal("CONT"), true)
 }
 
 /// Changes leases directly in Redis, to imitate a store that went back in time. Returns the number of changed leases.
@@ -82,7 +82,7 @@ fn id(fleet: &Fleet, host: &Host) -> Result<String> {
     Ok(id.to_owned())
 }
 
-fn goes_on(fleet: &Fleet, hosts: &[&Host]) -> Result<()> {
+fn expect_recovery(fleet: &Fleet, hosts: &[&Host]) -> Result<()> {
     std::thread::sleep(Duration::from_secs(1));
     fleet.until_shared(hosts)?;
     let lines = in_turn(50, 20);
@@ -105,7 +105,7 @@ fn lease_of_unaware_instance_is_resolved() -> Result<()> {
         (*holder == from).then(|| [epoch.clone(), to.clone(), since.clone()])
     })?;
     ensure!(changed == 2, "{changed} rows are changed");
-    goes_on(&fleet, &[&first, &second])
+    expect_recovery(&fleet, &[&first, &second])
 }
 
 /// One host releases leases and another host acquires them. The store then loses both changes, so it shows the first
@@ -125,7 +125,7 @@ fn reappeared_lease_is_resolved() -> Result<()> {
         (*holder == to).then(|| [before.to_string(), from.clone(), since.clone()])
     })?;
     ensure!(changed == 2, "{changed} rows are changed");
-    goes_on(&fleet, &[&first, &second])
+    expect_recovery(&fleet, &[&first, &second])
 }
 
 /// The store loses the leases of active owners, but no commit. Each owner acquires its leases again.
@@ -145,21 +145,25 @@ fn lost_leases_are_acquired_again() -> Result<()> {
         fleet.redis.command(&["HSET", "ordain:{0}:about", "generation", &generation])?;
         std::thread::sleep(Duration::from_millis(300));
     }
-    goes_on(&fleet, &[&first, &second])
+    expect_recovery(&fleet, &[&first, &second])
 }
 
 /// The host does not reach the store, but its AMQP channels stay open. So no other consumer gets messages from the
 /// host's queues until the host itself releases them.
 #[test]
 fn owner_with_silent_store_is_replaced() -> Result<()> {
-    keep_from(|host| host.to_redis.set(Mode::HalfOpen), |host| host.to_redis.set(Mode::Pass), false)
+    check_takeover(
+        |host| host.to_redis.set(Mode::HalfOpen),
+        |host| host.to_redis.set(Mode::Pass),
+        false,
+    )
 }
 
 /// The isolated host does not reach the broker. The host still reaches the store, and writes there that it does not
 /// reach the broker.
 #[test]
 fn owner_with_silent_broker_is_replaced() -> Result<()> {
-    keep_from(
+    check_takeover(
         |host| host.to_rabbit.set(Mode::HalfOpen),
         |host| host.to_rabbit.set(Mode::Pass),
         false,
@@ -168,12 +172,20 @@ fn owner_with_silent_broker_is_replaced() -> Result<()> {
 
 #[test]
 fn owner_without_broker_is_replaced() -> Result<()> {
-    keep_from(|host| host.to_rabbit.set(Mode::Refuse), |host| host.to_rabbit.set(Mode::Pass), false)
+    check_takeover(
+        |host| host.to_rabbit.set(Mode::Refuse),
+        |host| host.to_rabbit.set(Mode::Pass),
+        false,
+    )
 }
 
 #[test]
 fn owner_without_store_is_replaced() -> Result<()> {
-    keep_from(|host| host.to_redis.set(Mode::Refuse), |host| host.to_redis.set(Mode::Pass), false)
+    check_takeover(
+        |host| host.to_redis.set(Mode::Refuse),
+        |host| host.to_redis.set(Mode::Pass),
+        false,
+    )
 }
 
 /// The paused owner committed messages that it could not publish. The new owner publishes them. When the paused owner
@@ -213,7 +225,8 @@ fn backlog_of_paused_owner_is_published_once() -> Result<()> {
 }
 
 /// A host retries a refused message over a separate connection. While this connection is being established, the lease
-/// of the host expires, and another owner publishes the message. The first host must then not publish it.
+/// of the host expires, and another owner publishes the message. The first host, whose lease has expired, must then not
+/// publish the message again.
 #[test]
 fn isolated_retry_of_stale_owner_publishes_nothing() -> Result<()> {
     let fleet = Fleet::on(Rabbit::start()?, "lease = \"2s\"", "")?;

@@ -10,7 +10,7 @@ use ordain_servers::wait_until;
 use ordain_tests::guests::{guest, importing};
 use ordain_tests::host::Home;
 use ordain_tests::log::{in_turn, text};
-use ordain_tests::plugins::noted;
+use ordain_tests::plugins::plugin_with_note;
 use ordain_tests::service::Service;
 use serde_json::Value;
 use wasm_encoder::{
@@ -33,7 +33,7 @@ path = "out.ndjson"
 
 fn home() -> Result<Home> {
     let home = Home::new(&[], CONFIG)?;
-    home.write("plugins/tally@1.0.0.wasm", noted("tally", "1")?)?;
+    home.write("plugins/tally@1.0.0.wasm", plugin_with_note("tally", "1")?)?;
     home.write("events.ndjson", text(&in_turn(3, 3)))?;
     Ok(home)
 }
@@ -58,7 +58,7 @@ fn unusable_file_changes_nothing_and_is_reported() -> Result<()> {
     let home = home()?;
     let mut service = Service::start(&home, &["run"])?;
     until_runs(&mut service, "tally@1.0.0")?;
-    let good = noted("tally", "9")?;
+    let good = plugin_with_note("tally", "9")?;
     let cases: [(&str, Vec<u8>, &str); 10] = [
         ("empty", Vec::new(), "is empty"),
         ("text", b"not a component".to_vec(), "is no WebAssembly"),
@@ -93,13 +93,13 @@ fn unusable_file_changes_nothing_and_is_reported() -> Result<()> {
     ensure!(refused == Some(1), "{refused:?}");
 
     // The file of the active version gets other content, and later its original content again.
-    home.write("plugins/tally@1.0.0.wasm", noted("tally", "other")?)?;
+    home.write("plugins/tally@1.0.0.wasm", plugin_with_note("tally", "other")?)?;
     let row = until_listed(&mut service, "tally@1.0.0.wasm", "broken")?;
     ensure!(
         row["reason"].as_str().is_some_and(|words| words.contains("has another content")),
         "{row}"
     );
-    home.write("plugins/tally@1.0.0.wasm", noted("tally", "1")?)?;
+    home.write("plugins/tally@1.0.0.wasm", plugin_with_note("tally", "1")?)?;
     until_listed(&mut service, "tally@1.0.0.wasm", "active")?;
     ensure!(stream(&mut service)?["generation"] == 1);
 
@@ -136,7 +136,7 @@ fn changed_content_at_start_is_new_rollout() -> Result<()> {
     };
     let before = digest(&home)?;
     ensure!(before.1 == 1, "{before:?}");
-    fs::write(home.path("plugins/tally@1.0.0.wasm"), noted("tally", "other")?)?;
+    fs::write(home.path("plugins/tally@1.0.0.wasm"), plugin_with_note("tally", "other")?)?;
     home.append("events.ndjson", text(&in_turn(3, 6)[9..]))?;
     home.run_once()?;
     let after = digest(&home)?;
@@ -153,7 +153,7 @@ fn host_runs_without_writable_cache_folder() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     until_runs(&mut service, "tally@1.0.0")?;
     service.until_says("cache of compiled handlers")?;
-    home.write("plugins/tally@2.0.0.wasm", noted("tally", "2")?)?;
+    home.write("plugins/tally@2.0.0.wasm", plugin_with_note("tally", "2")?)?;
     until_runs(&mut service, "tally@2.0.0")?;
     service.end()
 }
@@ -164,8 +164,8 @@ fn host_runs_without_writable_cache_folder() -> Result<()> {
 fn unreadable_file_of_active_version_is_waited_for() -> Result<()> {
     let home = Home::new(&[], CONFIG)?;
     home.write("events.ndjson", "")?;
-    home.write("plugins/tally@1.0.0.wasm", noted("tally", "1")?)?;
-    home.write("plugins/tally@2.0.0.wasm", noted("tally", "2")?)?;
+    home.write("plugins/tally@1.0.0.wasm", plugin_with_note("tally", "1")?)?;
+    home.write("plugins/tally@2.0.0.wasm", plugin_with_note("tally", "2")?)?;
     let mut service = Service::start(&home, &["run"])?;
     until_runs(&mut service, "tally@2.0.0")?;
     service.end()?;
@@ -221,12 +221,12 @@ fn untrusted_or_unfinished_cache_stops_no_handler() -> Result<()> {
         let before = fs::metadata(&path)?.permissions();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
         let output = home.output(&["check"])?;
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         ensure!(
-            output.status.success() && said.contains("cache of compiled handlers"),
-            "{open}: {said}"
+            output.status.success() && stderr.contains("cache of compiled handlers"),
+            "{open}: {stderr}"
         );
-        ensure!(said.contains("chmod"), "{open}: {said}");
+        ensure!(stderr.contains("chmod"), "{open}: {stderr}");
         fs::set_permissions(&path, before)?;
     }
     Ok(())
@@ -238,7 +238,7 @@ fn killed_host_leaves_no_compiler() -> Result<()> {
     let home = home()?;
     let mut service = Service::start(&home, &["run"])?;
     until_runs(&mut service, "tally@1.0.0")?;
-    let mut component = noted("tally", "large")?;
+    let mut component = plugin_with_note("tally", "large")?;
     let mut types = TypeSection::new();
     let mut all = FunctionSection::new();
     let mut code = CodeSection::new();
@@ -265,7 +265,8 @@ fn killed_host_leaves_no_compiler() -> Result<()> {
         Ok(found)
     };
     wait_until("a compiler process", || Ok(!compilers()?.is_empty()))?;
-    // At its start, the compiler process arranges to end with the host. This is certainly done after this time.
+    // At its start, the compiler process arranges that the system ends it when the host ends. This pause is long enough
+    // for that.
     std::thread::sleep(Duration::from_millis(300));
     let left = compilers()?;
     ensure!(!left.is_empty(), "the compilation ended too early");

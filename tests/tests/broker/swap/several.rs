@@ -6,7 +6,7 @@ use ordain_servers::{Redis, wait_for_command, wait_until};
 use ordain_tests::host::Home;
 use ordain_tests::http;
 use ordain_tests::log::{by_key, in_turn, line};
-use ordain_tests::plugins::noted;
+use ordain_tests::plugins::plugin_with_note;
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
@@ -122,8 +122,8 @@ fn instance_without_new_version_waits() -> Result<()> {
     tally::check(&by_key(&more)?, &out.join("\n"))
 }
 
-/// An instance dies that was the only one to have the active version. The death of this instance causes no rollback.
-/// The other instance waits until the dead instance returns, or until an operator restarts the waiting instance.
+/// The only instance that has the active version dies. The death of this instance causes no rollback. The other
+/// instance waits until the dead instance returns, or until an operator restarts the waiting instance.
 #[test]
 fn dead_instance_causes_no_rollback() -> Result<()> {
     let mut pair = Pair::start()?;
@@ -148,7 +148,7 @@ fn dead_instance_causes_no_rollback() -> Result<()> {
     until_runs(&mut first, "tally@2.0.0")?;
     first.end()?;
     ensure!(stream(&mut second)?["missing"].is_string());
-    // If an instance starts without the version and no other instance runs, it rolls back.
+    // An instance that starts without the active version rolls back if no other instance runs.
     second.signal("TERM")?;
     second.wait()?;
     let mut second = Service::start(&pair.homes[1], &["run"])?;
@@ -159,7 +159,8 @@ fn dead_instance_causes_no_rollback() -> Result<()> {
     pair.rig.check(&lines)
 }
 
-/// `ordain run --once` ends with an error if another instance activates a version that the folder of the first lacks.
+/// `ordain run --once` ends with an error if another instance activates a version that is missing in the folder of this
+/// process.
 #[test]
 fn once_run_ends_without_active_version() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -173,7 +174,7 @@ fn once_run_ends_without_active_version() -> Result<()> {
     let homes = [Home::new(&[], &text)?, Home::new(&[], &text)?];
     for (home, version) in homes.iter().zip(["1.0.0", "2.0.0"]) {
         let name = format!("plugins/faulty@{version}.wasm");
-        home.write(&name, noted("faulty", version)?)?;
+        home.write(&name, plugin_with_note("faulty", version)?)?;
         // The handler retries this event for longer than the test lasts, so `run --once` does not end by itself.
         home.write("events.ndjson", line("a", 1, &json!({ "do": "retry" })))?;
     }
@@ -182,11 +183,11 @@ fn once_run_ends_without_active_version() -> Result<()> {
     let mut other = Service::start(&homes[1], &["run"])?;
     once.until_says("handler version missing")?;
     let status = once.wait()?;
-    let said = once.stderr();
-    ensure!(status.code() == Some(75), "{status}: {said}");
+    let log = once.stderr();
+    ensure!(status.code() == Some(75), "{status}: {log}");
     ensure!(
-        said.contains("faulty@2.0.0") && said.contains("--once cannot end without this version"),
-        "{said}"
+        log.contains("faulty@2.0.0") && log.contains("--once cannot end without this version"),
+        "{log}"
     );
     other.end()
 }
@@ -208,7 +209,7 @@ fn waiting_instance_can_end_under_load() -> Result<()> {
     pair.rig.until_empty()
 }
 
-/// Returns how many keys of all partitions wait for the given cause.
+/// Returns how many keys wait because of the given cause, summed over all partitions.
 fn metric_sum(service: &mut Service, cause: &str) -> Result<f64> {
     let answer = http::get(http::admin(service)?, "/metrics")?;
     let label = format!("cause=\"{cause}\"");

@@ -6,14 +6,14 @@ use anyhow::{Context, Result};
 use ordain_servers::wait_until;
 use ordain_tests::host::Home;
 use ordain_tests::http;
-use ordain_tests::plugins::noted;
+use ordain_tests::plugins::plugin_with_note;
 use ordain_tests::service::Service;
 use serde_json::Value;
 
 /// Writes a version of `tally` into the plugins folder of a host, in two halves with a pause between them. So the host
 /// may see an incomplete file.
 pub(super) fn copy(home: &Home, version: &str) -> Result<()> {
-    let component = noted("tally", version)?;
+    let component = plugin_with_note("tally", version)?;
     let path = home.path(&format!("plugins/{}.wasm", file(version)));
     let (half, rest) = component.split_at(component.len() / 2);
     fs::write(&path, half)?;

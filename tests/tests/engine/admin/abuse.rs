@@ -44,7 +44,7 @@ fn malformed_requests_are_rejected() -> Result<()> {
 }
 
 #[test]
-fn open_connections_block_nothing() -> Result<()> {
+fn open_connections_block_neither_events_nor_requests() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", "")?;
     let mut service = Service::start(&home, &["run"])?;
@@ -64,7 +64,7 @@ fn open_connections_block_nothing() -> Result<()> {
     home.append("events.ndjson", text(&in_turn(100, 20)))?;
     service.until("the messages", || home.lines("out.ndjson") == 2_000)?;
     // The host closes idle connections, so that it can accept other connections.
-    service.until("a place", || {
+    service.until("a free connection", || {
         get(address, "/healthz").is_ok_and(|response| response.status == 200)
     })?;
     let mut silent = &held[0];
@@ -77,7 +77,7 @@ fn open_connections_block_nothing() -> Result<()> {
 }
 
 #[test]
-fn idle_callers_lose_their_place() -> Result<()> {
+fn idle_connections_are_closed_for_new_ones() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", "")?;
     let mut service = Service::start(&home, &["run"])?;
@@ -118,7 +118,7 @@ fn large_page_needs_little_more_memory_than_its_text() -> Result<()> {
 }
 
 #[test]
-fn unread_pages_keep_their_places() -> Result<()> {
+fn requests_are_refused_while_too_many_pages_are_unread() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     large_letters(&home)?;
     let mut service = Service::start(&home, &["run"])?;
@@ -137,7 +137,7 @@ fn unread_pages_keep_their_places() -> Result<()> {
     ensure!(refused.status == 503 && refused.problem()?.contains("others read"), "{refused:?}");
     assert_eq!(get(address, "/healthz")?.status, 200);
     drop(held);
-    service.until("places", || {
+    service.until("room for another response", || {
         get(address, "/v1/streams").is_ok_and(|response| response.status == 200)
     })
 }

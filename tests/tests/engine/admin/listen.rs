@@ -54,8 +54,8 @@ fn host_is_not_ready_while_its_store_does_not_answer() -> Result<()> {
     redis.pause()?;
     let away = || get(address, "/readyz").is_ok_and(|response| response.status == 503);
     service.until("the report that the store is unavailable", away)?;
-    let said = get(address, "/readyz")?.problem()?;
-    ensure!(said.contains("not ready: the store has not answered since 20"), "{said}");
+    let problem = get(address, "/readyz")?.problem()?;
+    ensure!(problem.contains("not ready: the store has not answered since 20"), "{problem}");
     assert_eq!(get(address, "/healthz")?.status, 200, "the process runs");
     assert_eq!(get(address, "/metrics")?.status, 200, "metrics need no store");
     let keys = get(address, "/v1/streams/cases/keys")?;
@@ -88,8 +88,11 @@ fn host_is_not_ready_while_its_store_refuses_writes() -> Result<()> {
         redis.command(&refuse)?;
         let refused = || get(address, "/readyz").is_ok_and(|response| response.status == 503);
         service.until("the report that the store refuses writes", refused)?;
-        let said = get(address, "/readyz")?.problem()?;
-        ensure!(said.contains("not ready: the store has accepted no writes since 20"), "{said}");
+        let problem = get(address, "/readyz")?.problem()?;
+        ensure!(
+            problem.contains("not ready: the store has accepted no writes since 20"),
+            "{problem}"
+        );
         assert_eq!(get(address, "/readyz/ingress")?.status, 503);
         let metrics = get(address, "/metrics")?.body;
         ensure!(metrics.contains("\nordain_store_writable 0\n"), "{metrics}");
@@ -114,21 +117,28 @@ fn store_address_is_hidden_without_a_token() -> Result<()> {
     let address = ready(&mut service)?;
     drop(redis);
     service.until_says("not ready: the store does not answer")?;
-    let said = get(address, "/readyz")?;
-    ensure!(said.status == 503 && said.problem()?.contains("not answered since 20"), "{said:?}");
+    let response = get(address, "/readyz")?;
+    ensure!(
+        response.status == 503 && response.problem()?.contains("not answered since 20"),
+        "{response:?}"
+    );
     let (_, server) = url.rsplit_once('@').unwrap_or(("", url.trim_start_matches("redis://")));
-    ensure!(!said.body.contains(server.trim_end_matches('/')), "{server} is disclosed: {said:?}");
+    ensure!(
+        !response.body.contains(server.trim_end_matches('/')),
+        "{server} is disclosed: {response:?}"
+    );
     Ok(())
 }
 
 #[test]
 fn run_once_listens_only_if_configured() -> Result<()> {
     let home = home("")?;
-    let told = |output: std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
-    let listens = told(home.output(&["run", "--once"])?);
+    let stderr_of =
+        |output: std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let listens = stderr_of(home.output(&["run", "--once"])?);
     ensure!(listens.contains("admin listening on http://127.0.0.1:"), "{listens}");
     std::fs::write(home.path("ordain.toml"), tally::CONFIG)?;
-    let silent = told(home.output(&["run", "--once"])?);
+    let silent = stderr_of(home.output(&["run", "--once"])?);
     ensure!(!silent.contains("admin listening"), "{silent}");
     Ok(())
 }
@@ -196,9 +206,9 @@ fn public_address_needs_a_token() -> Result<()> {
     let home = home("[admin]\nlisten = \"0.0.0.0:0\"\n")?;
     for args in [&["check"][..], &["run"], &["run", "--once"]] {
         let output = home.output(args)?;
-        let told = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.code() == Some(78) && told.contains(right), "{args:?}: {told}");
-        ensure!(told.contains("[admin] needs a `token`"), "{told}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(78) && stderr.contains(right), "{args:?}: {stderr}");
+        ensure!(stderr.contains("[admin] needs a `token`"), "{stderr}");
     }
     home.write(
         "ordain.toml",
@@ -216,10 +226,10 @@ fn used_address_is_named_with_its_remedy() -> Result<()> {
     let home = home(&format!("[admin]\nlisten = \"{address}\"\n"))?;
     for args in [&["run"][..], &["run", "--once"]] {
         let output = home.output(args)?;
-        let told = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.code() == Some(75), "{args:?}: {}: {told}", output.status);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(75), "{args:?}: {}: {stderr}", output.status);
         let right = format!("ordain.toml:10: admin.listen: cannot listen at {address}: another");
-        ensure!(told.contains(&right) && told.contains("[admin] listen = "), "{told}");
+        ensure!(stderr.contains(&right) && stderr.contains("[admin] listen = "), "{stderr}");
     }
     ensure!(!home.path("ordain-data").exists(), "a refused start has created a store");
     let elsewhere = home.read("ordain.toml").replace(&address.to_string(), "192.0.2.1:7070");
@@ -228,7 +238,10 @@ fn used_address_is_named_with_its_remedy() -> Result<()> {
         elsewhere.replace("[admin]", &format!("[admin]\ntoken = \"{TOKEN}\"")),
     )?;
     let output = home.output(&["run"])?;
-    let told = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.code() == Some(78) && told.contains("admin.listen: cannot"), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.code() == Some(78) && stderr.contains("admin.listen: cannot"),
+        "{stderr}"
+    );
     Ok(())
 }

@@ -47,7 +47,7 @@ const ALL: [(&str, &str); 29] = [
 ];
 
 /// Parses the samples. Each key of the result is the name of a metric with its labels. Every line of the text must be a
-/// sample, a `HELP` line, or the `TYPE` line after it.
+/// sample, a `HELP` line, or the `TYPE` line after a `HELP` line.
 fn samples(text: &str) -> Result<BTreeMap<String, f64>> {
     let mut samples = BTreeMap::new();
     let mut kinds = BTreeMap::new();
@@ -100,7 +100,7 @@ fn run_is_counted() -> Result<()> {
     let (mut service, address) = at_rest(&home)?;
     let mut now = BTreeMap::new();
     // The metrics of a partition may be a moment late, because its driver updates them after each round.
-    service.until("the figures of all events", || {
+    service.until("the metrics of all events", || {
         let text = get(address, "/metrics").map(|response| response.body).unwrap_or_default();
         now = samples(&text).unwrap_or_default();
         let is = |name: &str, of: f64| now.get(&format!("ordain_{name}")) == Some(&of);

@@ -17,18 +17,18 @@ const TOKEN: &str = "0123456789abcdef-secret";
 /// Returns the output of a command, which must succeed.
 fn printed(home: &Home, args: &[&str]) -> Result<String> {
     let output = home.output(args)?;
-    let told = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{args:?}: {}: {told}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{args:?}: {}: {stderr}", output.status);
     Ok(String::from_utf8(output.stdout)?)
 }
 
 /// Runs a command, which must exit with `code` and print `words`.
 fn refused(home: &Home, args: &[&str], token: &str, code: i32, words: &str) -> Result<()> {
     let output = home.ordain(args)?.env("ORDAIN_TOKEN", token).output()?;
-    let told = String::from_utf8_lossy(&output.stderr);
-    let right = output.status.code() == Some(code) && told.contains(words);
-    ensure!(right, "{args:?}: {}: {told}\nnot: {words}", output.status);
-    ensure!(token.is_empty() || !told.contains(token), "the token is disclosed: {told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let right = output.status.code() == Some(code) && stderr.contains(words);
+    ensure!(right, "{args:?}: {}: {stderr}\nnot: {words}", output.status);
+    ensure!(token.is_empty() || !stderr.contains(token), "the token is disclosed: {stderr}");
     Ok(())
 }
 
@@ -158,8 +158,8 @@ fn other_server_is_recognized() -> Result<()> {
     Ok(())
 }
 
-/// The number of connections that the server of [`other`] accepts. For a command that sends more requests, the port is
-/// closed.
+/// The number of connections that the server of [`other`] accepts. After that, the port is closed, so a command that
+/// sends more requests fails.
 const CONNECTIONS: usize = 200;
 
 /// Starts a server that does not belong to Ordain. `answer` writes the answer to each request. Returns the URL of the

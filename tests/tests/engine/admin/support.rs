@@ -22,7 +22,7 @@ path = "out.ndjson"
 
 /// The number of keys whose events only emit messages.
 pub(crate) const GOOD: usize = 20;
-/// The number of events of each of these keys.
+/// The number of events of each of the [`GOOD`] keys.
 pub(crate) const EVENTS: u64 = 10;
 /// A key with characters that must be percent-encoded in a URL.
 pub(crate) const ODD: &str = "a/b?c=d&e%2f#ü +%";

@@ -72,8 +72,9 @@ fn only_a_new_folder_is_logged() -> Result<()> {
         rig.start_on_good_disk()?;
         rig.service.until_says(LISTENING)?;
         let log = rig.service.stderr();
-        let says = |line: &str| line.contains("created a new store in ") && line.contains(STORE);
-        Ok(log.lines().any(says))
+        let is_creation =
+            |line: &str| line.contains("created a new store in ") && line.contains(STORE);
+        Ok(log.lines().any(is_creation))
     };
     ensure!(!starts_anew(false)?, "the host logs a new store although its folder is there");
     ensure!(starts_anew(true)?, "the host does not log its new store");
@@ -147,8 +148,8 @@ fn of_event(line: &str) -> Result<(String, u64)> {
 }
 
 /// Returns the key and the sequence of each published message. The host may have published messages again, because the
-/// store recognises the sink's file by its path, and the copy has another path. A repeated message must have the same
-/// id and the same content.
+/// store recognises the sink's file by its path, and the copied file has another path. A repeated message must have the
+/// same id and the same content.
 fn effects(out: &str) -> Result<BTreeSet<(String, u64)>> {
     let mut ids = BTreeMap::new();
     let mut effects = BTreeSet::new();

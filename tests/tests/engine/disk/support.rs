@@ -32,7 +32,7 @@ const KEYS: usize = 20;
 /// The number of events per request.
 const BATCH: usize = 10;
 /// How long the producer repeats the same request.
-const PATIENCE: Duration = Duration::from_mins(1);
+const ACCEPT_TIMEOUT: Duration = Duration::from_mins(1);
 /// The delay between two attempts to send a request.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 
@@ -203,7 +203,7 @@ impl Producer {
                 Ok(Answer { status: 429 | 500..=599, .. }) | Err(_) => sleep(RETRY_DELAY),
                 Ok(other) => bail!("{other:?}"),
             }
-            ensure!(started.elapsed() < PATIENCE, "the host accepts no events");
+            ensure!(started.elapsed() < ACCEPT_TIMEOUT, "the host accepts no events");
         }
     }
 }

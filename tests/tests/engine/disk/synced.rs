@@ -17,7 +17,7 @@ use ordain_tests::host::Home;
 /// The path of the library's source.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/engine/disk/synced.c");
 
-/// A folder of a home, and the record of the data in it that the disk holds.
+/// A folder of a home, and a record of which of its data the simulated disk holds.
 pub(super) struct SyncedDisk {
     folder: PathBuf,
     side: PathBuf,
@@ -58,7 +58,7 @@ impl SyncedDisk {
         Ok(fs::write(self.side.join("fail"), ending)?)
     }
 
-    /// Returns whether the sync of [`fail_next_sync`](Self::fail_next_sync) has failed.
+    /// Returns whether a sync has failed since the last call of [`fail_next_sync`](Self::fail_next_sync).
     pub(super) fn has_failed(&self) -> bool {
         !self.side.join("fail").exists()
     }
@@ -109,7 +109,8 @@ impl SyncedDisk {
         if file.exists() {
             fs::hard_link(file, to)?;
         }
-        // The file was never written, so the library has no second name for it to restore.
+        // Truncates the file. Creates it if the host never wrote to it, because the library then has no second name for
+        // it.
         File::create(to)?;
         if durable.exists() {
             fs::copy(durable, to)?;

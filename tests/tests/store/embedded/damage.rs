@@ -13,7 +13,7 @@ use ordain_store::{
     OutboxChunk, OutboxPosition, RecordStore, StoreError,
 };
 use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
-use ordain_tests::conformance::{Fixture, Owner, absent, event};
+use ordain_tests::conformance::{Fixture, Owner, event, first_write};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -26,7 +26,7 @@ async fn crashed(size: usize) -> (Rig, tempfile::TempDir) {
     let rig = Rig::open();
     let mut owner = Owner::claim(rig.store(), "s", 0).await;
     for number in 0..COMMITS {
-        let mut write = absent(&format!("key-{number}"));
+        let mut write = first_write(&format!("key-{number}"));
         let mut state = vec![0; size];
         ChaCha8Rng::seed_from_u64(number).fill_bytes(&mut state);
         write.state = StateUpdate::Put(state.into());
@@ -89,8 +89,8 @@ async fn open_and_count(folder: &Path) -> Result<usize, String> {
     Ok(store.keys("s", &filter).await.expect("a page").rows.len())
 }
 
-/// If only a part of an unanswered commit has reached the disk, the store must drop this commit, regardless of the
-/// part.
+/// If only a part of an unanswered commit has reached the disk, the store must drop this commit, however large the part
+/// is.
 #[tokio::test]
 async fn torn_tail_is_dropped() {
     let (_rig, copy) = crashed(300).await;
@@ -120,12 +120,12 @@ async fn torn_value_is_dropped() {
     let (rig, before) = crashed(20_000).await;
     let mut owner = Owner::claim(rig.store(), "s", 0).await;
     let claimed = journal(rig.path()).2;
-    let mut write = absent("torn");
+    let mut write = first_write("torn");
     let mut state = vec![0; 20_000];
     ChaCha8Rng::seed_from_u64(0).fill_bytes(&mut state);
     write.state = StateUpdate::Put(state.into());
     owner.write(rig.store(), write).await;
-    owner.write(rig.store(), absent("after it")).await;
+    owner.write(rig.store(), first_write("after it")).await;
     let (path, mut bytes, end) = journal(rig.path());
     let middle = claimed + (end - claimed) / 2;
     bytes[middle..middle + 4096].fill(0);
@@ -383,7 +383,7 @@ async fn unclosed_journal_is_rewritten() {
 async fn journals_of_other_time_are_ignored() {
     let (rig, copy) = crashed(300).await;
     let mut owner = Owner::claim(rig.store(), "s", 0).await;
-    owner.write(rig.store(), absent("later")).await;
+    owner.write(rig.store(), first_write("later")).await;
     let (path, bytes, end) = journal(rig.path());
     assert!(path.ends_with("0.jnl"), "{}", path.display());
     for is_closed in [false, true] {

@@ -6,7 +6,7 @@ use std::process::Command;
 use ordain_core::{CommitReply, StateUpdate};
 use ordain_store::{Mark, MarkStore, RecordStore, Store, StoreError};
 use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
-use ordain_tests::conformance::{Owner, absent, claim};
+use ordain_tests::conformance::{Owner, claim, first_write};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -19,13 +19,13 @@ const FILE_LIMIT: u64 = 64 << 20;
 
 /// Fills the journal until a write fails. Does nothing in the parent process, where the variable [`FOLDER`] is not set.
 #[tokio::test]
-async fn child() {
+async fn child_process() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
     let store = EmbeddedStore::open(EmbeddedOptions::new(folder)).expect("the store");
     let mut owner = Owner::claim(&store, "s", 0).await;
     let mut answered = 0;
     let unknown = loop {
-        let mut write = absent(&format!("key-{answered}"));
+        let mut write = first_write(&format!("key-{answered}"));
         let mut state = vec![0; 1 << 20];
         ChaCha8Rng::seed_from_u64(answered).fill_bytes(&mut state);
         write.state = StateUpdate::Put(state.into());
@@ -66,7 +66,7 @@ async fn full_disk_stops_store_and_loses_nothing() {
         let loaded = owner.load(&store, &format!("key-{number}")).await.expect("a key record");
         assert_eq!(loaded.state.map(|state| state.len()), Some(1 << 20));
     }
-    owner.write(&store, absent("more")).await;
+    owner.write(&store, first_write("more")).await;
 }
 
 /// Runs the child process with a limit on the size of files. The child ignores the signal that the system sends at the
@@ -77,7 +77,7 @@ fn run(folder: &Path) -> u64 {
     let output = Command::new("sh")
         .args(["-c", &limited])
         .arg(binary)
-        .args(["--exact", "store::embedded::full::child", "--nocapture"])
+        .args(["--exact", "store::embedded::full::child_process", "--nocapture"])
         .env(FOLDER, folder)
         .output()
         .expect("a child");

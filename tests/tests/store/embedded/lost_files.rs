@@ -12,7 +12,7 @@ use ordain_store::{
     OutboxPosition, Partition, Store, StoreError,
 };
 use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
-use ordain_tests::conformance::{Fixture, Owner, absent, event};
+use ordain_tests::conformance::{Fixture, Owner, event, first_write};
 
 use super::support::Rig;
 
@@ -25,7 +25,7 @@ const VALUE_BYTES: usize = 1 << 20;
 /// The name of a stream that has an event in its queue.
 const QUEUE: &str = "queue";
 /// How often the test checks whether the engine has written its files.
-const LOOKS: usize = 600;
+const CHECK_LIMIT: usize = 600;
 
 /// Removes one file or folder of a store. The store must either refuse to open and name its folder, or have all its
 /// data. The only exception is the oldest journal after a crash, because the engine may itself have removed this
@@ -103,7 +103,7 @@ async fn filled(is_closed: bool) -> tempfile::TempDir {
 /// Returns a write with a large state, a spilled event and a large message.
 fn write(number: u64) -> KeyWrite {
     let large = vec![number as u8; VALUE_BYTES];
-    let mut write = absent(&format!("key-{number}"));
+    let mut write = first_write(&format!("key-{number}"));
     let message =
         Message::new(&MessageParts { sink: "out", data: &large, ..MessageParts::default() });
     write.messages = vec![EmittedMessage { sequence: 1, index: 0, id_digest: 0, message }];
@@ -135,7 +135,7 @@ async fn until_written_out(rig: &Rig) {
         // The file starts with the number of the table's version. Version 0 has no files yet.
         fs::read(current).is_ok_and(|current| current[..8] != [0; 8])
     };
-    for _ in 0..LOOKS {
+    for _ in 0..CHECK_LIMIT {
         if ["2", "6"].iter().all(has_files) {
             return;
         }

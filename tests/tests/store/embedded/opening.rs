@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use ordain_store::{Store, StoreError};
 use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
-use ordain_tests::conformance::{Fixture, Owner, absent, next};
+use ordain_tests::conformance::{Fixture, Owner, first_write, next_write};
 
 use super::support::Rig;
 
-/// Returns the reason with which the store refuses to open a folder. Checks that the store does not change the folder.
+/// Returns the reason why the store refuses to open a folder. Checks that the store does not change the folder.
 fn refusal(options: EmbeddedOptions) -> String {
     let before = listing(&options.path);
     let path = options.path.clone();
@@ -101,7 +101,7 @@ async fn unfinished_folder_is_completed() {
     fs::write(rig.path().join("ordain.store.new"), b"ordain").expect("a file");
     rig.reopen().await;
     let mut owner = Owner::claim(rig.store(), "s", 0).await;
-    owner.write(rig.store(), absent("a")).await;
+    owner.write(rig.store(), first_write("a")).await;
 }
 
 /// Another program removes the database of a store, or empties it. The store must refuse to open.
@@ -110,7 +110,7 @@ async fn lost_commits_are_detected() {
     let mut rig = Rig::open();
     let mut owner = Owner::claim(rig.store(), "s", 0).await;
     for key in ["a", "b", "c"] {
-        owner.write(rig.store(), absent(key)).await;
+        owner.write(rig.store(), first_write(key)).await;
     }
     rig.close();
     let data = rig.path().join("data");
@@ -140,15 +140,15 @@ async fn lost_commits_are_detected() {
 async fn time_does_not_go_back() {
     let mut rig = Rig::open();
     let mut owner = Owner::claim(rig.store(), "s", 0).await;
-    let first = owner.write(rig.store(), absent("a")).await.time;
+    let first = owner.write(rig.store(), first_write("a")).await.time;
     rig.set_clock(1);
-    assert_eq!(owner.write(rig.store(), next("a", 2)).await.time, first);
+    assert_eq!(owner.write(rig.store(), next_write("a", 2)).await.time, first);
     rig.reopen().await;
-    assert_eq!(owner.write(rig.store(), next("a", 3)).await.time, first);
-    rig.pass(500).await;
-    assert_eq!(owner.write(rig.store(), next("a", 4)).await.time, first + 500);
+    assert_eq!(owner.write(rig.store(), next_write("a", 3)).await.time, first);
+    rig.advance_clock(500).await;
+    assert_eq!(owner.write(rig.store(), next_write("a", 4)).await.time, first + 500);
     rig.set_clock(first + 9_000);
-    assert_eq!(owner.write(rig.store(), next("a", 5)).await.time, first + 9_000);
+    assert_eq!(owner.write(rig.store(), next_write("a", 5)).await.time, first + 9_000);
 }
 
 /// A dropped store must complete its pending requests, and release its folder.
@@ -157,7 +157,7 @@ async fn dropped_store_finishes_and_releases_folder() {
     let mut rig = Rig::open();
     for round in 0..10 {
         let mut owner = Owner::claim(rig.store(), "s", 0).await;
-        owner.write(rig.store(), absent(&format!("key-{round}"))).await;
+        owner.write(rig.store(), first_write(&format!("key-{round}"))).await;
         rig.reopen().await;
     }
     let owner = Owner::claim(rig.store(), "s", 0).await;
@@ -170,7 +170,7 @@ async fn dropped_store_finishes_and_releases_folder() {
 async fn missing_table_is_detected() {
     let mut rig = Rig::open();
     let mut owner = Owner::claim(rig.store(), "s", 0).await;
-    owner.write(rig.store(), absent("a")).await;
+    owner.write(rig.store(), first_write("a")).await;
     rig.close();
     let tables: Vec<_> = fs::read_dir(rig.path().join("data/keyspaces"))
         .expect("a folder")
@@ -196,7 +196,7 @@ async fn missing_folder_stops_store() {
     for puts_another in [false, true] {
         let store = open_released(&path).await.expect("a store");
         let mut owner = Owner::claim(&store, "s", 0).await;
-        owner.write(&store, absent(&format!("key-{puts_another}"))).await;
+        owner.write(&store, first_write(&format!("key-{puts_another}"))).await;
         fs::rename(&path, parent.path().join("moved")).expect("renamed");
         if puts_another {
             fs::create_dir(&path).expect("a folder");
@@ -220,7 +220,7 @@ async fn missing_database_stops_store() {
     for puts_another in [false, true] {
         let store = open_released(folder.path()).await.expect("a store");
         let mut owner = Owner::claim(&store, "s", 0).await;
-        owner.write(&store, absent(&format!("key-{puts_another}"))).await;
+        owner.write(&store, first_write(&format!("key-{puts_another}"))).await;
         fs::rename(&data, &aside).expect("renamed");
         if puts_another {
             fs::create_dir(&data).expect("a folder");

@@ -66,7 +66,7 @@ impl Fixture for Rig {
         self.store.as_ref().expect("an open store")
     }
 
-    async fn pass(&mut self, ms: u64) {
+    async fn advance_clock(&mut self, ms: u64) {
         self.wall.fetch_add(ms, Ordering::Relaxed);
         self.steady.fetch_add(ms, Ordering::Relaxed);
     }
@@ -76,7 +76,7 @@ impl Fixture for Rig {
         self.store = Some(EmbeddedStore::open(self.options()).expect("the store again"));
     }
 
-    async fn remember(&mut self) {
+    async fn take_snapshot(&mut self) {
         self.close();
         let copy = tempfile::tempdir().expect("a folder");
         copy_all(self.path(), copy.path());
@@ -99,7 +99,7 @@ impl Fixture for Rig {
         self.reopen().await;
     }
 
-    async fn garble(&mut self, stream: &str, key: &str, bytes: Vec<u8>) {
+    async fn overwrite_record(&mut self, stream: &str, key: &str, bytes: Vec<u8>) {
         let store = self.store.as_ref().expect("an open store");
         store.overwrite_record(stream, key, bytes).await.expect("garbage");
     }

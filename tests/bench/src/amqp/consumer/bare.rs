@@ -19,10 +19,10 @@ use crate::amqp::case::OUT;
 /// Number of deliveries that one acknowledgement covers.
 const BATCH: usize = 256;
 /// Time without another delivery after which the consumer acknowledges an incomplete batch.
-const IDLE: Duration = Duration::from_millis(100);
+const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum number of batches whose messages are not confirmed. Eight batches have about as many messages as a usual
 /// client publishes before it waits for confirms.
-const UNCONFIRMED: usize = 8;
+const UNCONFIRMED_BATCH_LIMIT: usize = 8;
 
 const MULTIPLE: BasicAckOptions = BasicAckOptions { multiple: true };
 
@@ -32,7 +32,7 @@ pub(super) async fn consume(partition: Partition) -> Result<()> {
     let mut last = 0;
     let mut waiting = 0;
     loop {
-        match timeout(IDLE, batches.next()).await {
+        match timeout(IDLE_TIMEOUT, batches.next()).await {
             Ok(Some(batch)) => {
                 for delivery in batch {
                     let delivery = delivery?;
@@ -61,7 +61,7 @@ pub(super) async fn consume_and_publish(
     let publishing = broker.connect("publisher").await?.create_channel().await?;
     publishing.confirm_select(ConfirmSelectOptions::default()).await?;
     let (hand_on, mut published) =
-        mpsc::channel::<(u64, Vec<(PublisherConfirm, Vec<u8>)>)>(UNCONFIRMED);
+        mpsc::channel::<(u64, Vec<(PublisherConfirm, Vec<u8>)>)>(UNCONFIRMED_BATCH_LIMIT);
     let acknowledging = tokio::spawn(async move {
         while let Some((last, confirms)) = published.recv().await {
             let count = confirms.len() as u64;

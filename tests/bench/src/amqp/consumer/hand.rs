@@ -13,7 +13,7 @@ use redis::aio::MultiplexedConnection;
 use super::{Partition, Progress};
 
 /// Number of events that a consumer without order executes at a time.
-const TASKS: usize = 64;
+const TASK_LIMIT: usize = 64;
 /// Maximum number of unacknowledged deliveries: high enough that the next delivery has always arrived.
 pub(super) const PREFETCH: u16 = 256;
 /// Prefix of the keys of marks.
@@ -30,7 +30,7 @@ pub(super) async fn tasks(partition: Partition, redis: &str) -> Result<()> {
         let progress = Arc::clone(&progress);
         async move { tokio::spawn(take(delivery, connection, progress)).await? }
     };
-    deliveries.map_err(anyhow::Error::from).try_for_each_concurrent(TASKS, each).await
+    deliveries.map_err(anyhow::Error::from).try_for_each_concurrent(TASK_LIMIT, each).await
 }
 
 /// Executes one event after the other, in the order of the queue.

@@ -29,7 +29,7 @@ use super::Progress;
 use crate::amqp::case::broker as broker_of;
 
 /// Maximum number of `TurnResults` that may wait, as in the host.
-const INBOX: usize = ordain_engine::completion::COMPLETION_LIMIT;
+const COMPLETION_LIMIT: usize = ordain_engine::completion::COMPLETION_LIMIT;
 
 /// Runs all partitions until the process gets SIGTERM.
 pub(super) async fn run(
@@ -49,7 +49,7 @@ pub(super) async fn run(
         let partition = Partition { stream: name.shared(), number };
         // The store is new, so the first epoch is free.
         let claimed = store.claim(&partition, 1).await?;
-        let (send, results) = mpsc::channel(INBOX);
+        let (send, results) = mpsc::channel(COMPLETION_LIMIT);
         let file = folder.highest(&stream.handler).context("a handler")?;
         let active = ActiveVersion::first(engine.load(file)?);
         let version = Arc::clone(&active.rollout);
@@ -137,13 +137,13 @@ impl Line {
         loop {
             tokio::select! {
                 biased;
-                Some(answer) = self.shards.asked.next() => {
+                Some(answer) = self.shards.commits.next() => {
                     let committed = self.shards.committed(answer?)?;
                     self.progress.done(committed.iter().map(|delivery| delivery.event.data()));
                     self.room += committed.len();
                     let before = self.window.first;
-                    for under in &committed {
-                        self.window.finish(under.delivery);
+                    for pending in &committed {
+                        self.window.finish(pending.delivery);
                     }
                     let through = self.window.first;
                     if through > before {
@@ -201,7 +201,7 @@ impl Window {
 }
 
 /// A delivery under way.
-struct Under {
+struct PendingDelivery {
     delivery: u64,
     key: Key,
     event: Arc<Event>,
@@ -209,7 +209,7 @@ struct Under {
 }
 
 /// A shard, and the reply to its commit.
-type Answer = (usize, CommitReply);
+type CommitAnswer = (usize, CommitReply);
 
 /// Executed deliveries by shard. Each shard commits its deliveries in batches, and has at most one batch under way.
 struct Shards {
@@ -221,17 +221,17 @@ struct Shards {
     digests: usize,
     version: Arc<Rollout>,
     serial: u64,
-    executing: HashMap<u64, Under>,
+    executing: HashMap<u64, PendingDelivery>,
     all: Vec<Shard>,
-    asked: FuturesUnordered<BoxFuture<'static, Result<Answer>>>,
+    commits: FuturesUnordered<BoxFuture<'static, Result<CommitAnswer>>>,
 }
 
 #[derive(Default)]
 struct Shard {
     number: u64,
     jobs: HashMap<Key, KeyRecord>,
-    executed: VecDeque<Under>,
-    committing: Vec<Under>,
+    executed: VecDeque<PendingDelivery>,
+    committing: Vec<PendingDelivery>,
 }
 
 impl Shards {
@@ -253,7 +253,7 @@ impl Shards {
             serial: 0,
             executing: HashMap::new(),
             all: (0..store.shards()).map(|_| Shard::default()).collect(),
-            asked: FuturesUnordered::new(),
+            commits: FuturesUnordered::new(),
         }
     }
 
@@ -269,17 +269,18 @@ impl Shards {
             fresh: false,
             bytes: usize::MAX,
         };
-        let under = Under { delivery, key, event, state: StateUpdate::Keep };
-        self.executing.insert(self.serial, under);
+        let pending = PendingDelivery { delivery, key, event, state: StateUpdate::Keep };
+        self.executing.insert(self.serial, pending);
         turn
     }
 
     fn executed(&mut self, done: TurnResult) -> Result<()> {
-        let mut under = self.executing.remove(&done.token.serial).context("the turn is unknown")?;
+        let mut pending =
+            self.executing.remove(&done.token.serial).context("the turn is unknown")?;
         ensure!(matches!(done.outcomes[..], [HandlerOutcome::Effect { .. }]), "{:?}", done.failure);
-        under.state = done.state;
-        let shard = shard_of(&under.key, self.store.shards()) as usize;
-        self.all[shard].executed.push_back(under);
+        pending.state = done.state;
+        let shard = shard_of(&pending.key, self.store.shards()) as usize;
+        self.all[shard].executed.push_back(pending);
         Ok(())
     }
 
@@ -306,20 +307,26 @@ impl Shards {
             let store = Arc::clone(&self.store);
             let partition = self.partition.clone();
             let claim = self.claimed.claim;
-            self.asked.push(Box::pin(async move {
+            self.commits.push(Box::pin(async move {
                 Ok((at, store.commit(&partition, claim, Arc::new(batch)).await))
             }));
         }
     }
 
     /// Returns the deliveries of an applied commit.
-    fn committed(&mut self, (at, reply): Answer) -> Result<Vec<Under>> {
-        let CommitReply::Applied(applied) = reply else { bail!("shard {at}: {reply:?}") };
-        ensure!(applied.refused.is_empty(), "shard {at}: {:?}", applied.refused);
+    fn committed(&mut self, (at, reply): CommitAnswer) -> Result<Vec<PendingDelivery>> {
+        let CommitReply::Applied(applied) = reply else {
+            bail!("the commit of shard {at} failed: {reply:?}")
+        };
+        ensure!(
+            applied.refused.is_empty(),
+            "the store refused writes of shard {at}: {:?}",
+            applied.refused
+        );
         let shard = &mut self.all[at];
         let committed = std::mem::take(&mut shard.committing);
-        for under in &committed {
-            if let Some(job) = shard.jobs.get_mut(&under.key) {
+        for pending in &committed {
+            if let Some(job) = shard.jobs.get_mut(&pending.key) {
                 job.fill_times(applied.time);
             }
         }
@@ -332,22 +339,22 @@ impl Shard {
     fn writes(&mut self, digests: usize, version: &Arc<Rollout>, partition: u32) -> Vec<KeyWrite> {
         let mut places: HashMap<Key, usize> = HashMap::new();
         let mut writes: Vec<KeyWrite> = Vec::with_capacity(self.committing.len());
-        for under in &mut self.committing {
+        for pending in &mut self.committing {
             let job = self
                 .jobs
-                .entry(Arc::clone(&under.key))
+                .entry(Arc::clone(&pending.key))
                 .or_insert_with(|| KeyRecord::new(1, partition));
             let expect =
                 if job.next == 1 { WriteCondition::Absent } else { WriteCondition::Next(job.next) };
             job.next += 1;
-            job.digests.push(under.event.content(), digests);
+            job.digests.push(pending.event.content(), digests);
             job.rollout = Some(version.clone());
-            let place = *places.entry(Arc::clone(&under.key)).or_insert(writes.len());
+            let place = *places.entry(Arc::clone(&pending.key)).or_insert(writes.len());
             if place == writes.len() {
-                writes.push(write(&under.key, expect, job));
+                writes.push(write(&pending.key, expect, job));
             }
             writes[place].record = job.clone();
-            writes[place].state = std::mem::take(&mut under.state);
+            writes[place].state = std::mem::take(&mut pending.state);
         }
         writes
     }

@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use ordain_core::{QueueCursor, QueuePosition};
 
 use super::super::QueueFault;
-use super::super::outcome::QueueBroken;
+use super::super::outcome::QueueViolation;
 use super::super::store::Entry;
 use super::{QueueWorld, State};
 
 impl QueueWorld {
-    pub(super) fn tell(&mut self) {
-        while let Some(run) = self.state.untold.pop_front() {
+    pub(super) fn report_runs(&mut self) {
+        while let Some(run) = self.state.unreported.pop_front() {
             if !self.is(QueueFault::ExpectsNothing) {
                 self.state.cursor.expect(run, 0);
             }
@@ -31,37 +31,37 @@ impl QueueWorld {
     pub(super) fn read(&mut self, limit: usize) {
         let after = self.state.cursor.after();
         if !self.state.store.has(after) && !self.is(QueueFault::ReadsByNumber) {
-            return self.begin_again();
+            return self.restart_reading();
         }
-        let State { store, cursor, open, under_way, ever, .. } = &mut self.state;
+        let State { store, cursor, open, in_delivery, ever_delivered, .. } = &mut self.state;
         cursor.record_first(store.removed + 1);
         let from = after.number.max(store.removed) as usize;
         let end = from.saturating_add(limit).min(store.entries.len());
         if from >= end {
             cursor.record_end(store.removed + 1);
         }
-        let mut is_twice = false;
+        let mut is_delivered_twice = false;
         for (at, Entry { id, history }) in (1..).zip(&store.entries).take(end).skip(from) {
-            let place = QueuePosition { number: at, history: *history };
-            if !cursor.accept(place) {
-                self.seen.known += 1;
+            let position = QueuePosition { number: at, history: *history };
+            if !cursor.accept(position) {
+                self.counts.recognized += 1;
                 continue;
             }
-            // The reader may deliver a finished entry again, as after a restart: the sequencer recognises the entry by
-            // its id.
-            is_twice |= !under_way.insert(*id);
-            ever.insert(*id);
-            open.push_back((place, *id));
+            // The reader may deliver a finished entry again, as it does after a restart, because the sequencer
+            // recognises the entry by its id.
+            is_delivered_twice |= !in_delivery.insert(*id);
+            ever_delivered.insert(*id);
+            open.push_back((position, *id));
         }
         self.state.lost += self.state.cursor.take_loss().map_or(0, |loss| loss.entries);
-        if is_twice {
-            self.breaks(QueueBroken::DeliveredTwice);
+        if is_delivered_twice {
+            self.record_violation(QueueViolation::DeliveredTwice);
         }
     }
 
-    fn begin_again(&mut self) {
-        self.seen.refused += 1;
-        if self.is(QueueFault::ForgetsWhatItDelivered) {
+    fn restart_reading(&mut self) {
+        self.counts.refused += 1;
+        if self.is(QueueFault::ForgetsDeliveries) {
             self.state.cursor = QueueCursor::default();
         }
         self.state.cursor.restart();
@@ -71,29 +71,29 @@ impl QueueWorld {
         let is_newest_first = self.state.is_inbox && self.is(QueueFault::PublishesNewestFirst);
         let open = &mut self.state.open;
         let next = if is_newest_first { open.pop_back() } else { open.pop_front() };
-        let Some((place, id)) = next else { return };
+        let Some((position, id)) = next else { return };
         if self.state.is_inbox {
             self.publish(id);
         } else {
             self.state.commits += 1;
         }
         self.state.effects.insert(id);
-        self.state.settled.push_back((place, id));
-        self.make_again();
+        self.state.settled.push_back((position, id));
+        self.recommit();
     }
 
-    /// Publishes an entry to the exchange. Breaks a rule if an earlier entry of the queue is not published yet.
+    /// Publishes an entry to the exchange. Reports a broken rule if an earlier entry of the queue is not published yet.
     fn publish(&mut self, id: u64) {
-        self.seen.published += 1;
+        self.counts.published += 1;
         let State { store, effects, .. } = &self.state;
         let mut earlier = store.entries.iter().take_while(|entry| entry.id != id);
         let is_too_early = store.has_entry(id) && earlier.any(|entry| !effects.contains(&entry.id));
         if is_too_early {
-            self.breaks(QueueBroken::OutOfOrder);
+            self.record_violation(QueueViolation::OutOfOrder);
         }
     }
 
-    pub(super) fn make_again(&mut self) {
+    pub(super) fn recommit(&mut self) {
         let State { store, commits, effects, is_inbox, .. } = &mut self.state;
         if !*is_inbox {
             store.commits = *commits;
@@ -102,14 +102,14 @@ impl QueueWorld {
     }
 
     pub(super) fn finish(&mut self) {
-        while let Some((place, id)) = self.state.settled.pop_front() {
-            self.state.under_way.remove(&id);
-            self.state.cursor.finish(place);
+        while let Some((position, id)) = self.state.settled.pop_front() {
+            self.state.in_delivery.remove(&id);
+            self.state.cursor.finish(position);
         }
         if self.is(QueueFault::RemovesBeforePublishing) && self.state.is_inbox {
             let State { open, cursor, .. } = &mut self.state;
-            for (place, _) in open.iter() {
-                cursor.finish(*place);
+            for (position, _) in open.iter() {
+                cursor.finish(*position);
             }
         }
     }
@@ -117,25 +117,25 @@ impl QueueWorld {
     pub(super) fn remove(&mut self, is_answered: bool) {
         let Some(through) = self.state.cursor.removable() else { return };
         if !self.is(QueueFault::RemovesByNumber) && !self.state.store.has(through) {
-            return self.begin_again();
+            return self.restart_reading();
         }
         // The reader of an inbox commits nothing, so its removals depend on no commit.
         let has_commit = self.state.store.commits >= self.state.commits;
         if !self.is(QueueFault::RemovesWithoutCommit) && !has_commit {
-            self.seen.refused += 1;
+            self.counts.refused += 1;
             return;
         }
         let State { store, cursor, unread, .. } = &mut self.state;
         let end = through.number.min(store.last());
-        let gone = store.entries.iter().take(end as usize).skip(store.removed as usize);
-        let gone: BTreeSet<u64> = gone.map(|entry| entry.id).collect();
-        unread.record_removal(&gone);
+        let removed_ids = store.entries.iter().take(end as usize).skip(store.removed as usize);
+        let removed_ids: BTreeSet<u64> = removed_ids.map(|entry| entry.id).collect();
+        unread.record_removal(&removed_ids);
         store.removed = store.removed.max(end);
         if is_answered {
             cursor.record_removal(through);
         }
-        if !gone.is_subset(self.durable_effects()) {
-            self.breaks(QueueBroken::RemovedTooEarly);
+        if !removed_ids.is_subset(self.durable_effects()) {
+            self.record_violation(QueueViolation::RemovedTooEarly);
         }
     }
 

@@ -3,7 +3,7 @@
 use ordain_core::QueueRun;
 
 use super::super::QueueFault;
-use super::super::outcome::QueueBroken;
+use super::super::outcome::QueueViolation;
 use super::super::store::Writer;
 use super::{QueueWorld, State};
 
@@ -16,7 +16,7 @@ pub(super) struct SharedCall {
     /// The ids of all entries that the call put into the queue. In the model, each write of the event gets a new id. In
     /// the product, the id stays the same, so the sequencer recognises the event.
     pub(super) ids: Vec<u64>,
-    /// True if the call wrote its part to the other shard, and has not found that the store lost it.
+    /// True if the call wrote its part to the other shard, and has not found that the store lost this part.
     has_other: bool,
     /// True if a shard went back during the call, and the call has not checked its parts since.
     pub(super) is_in_doubt: bool,
@@ -42,7 +42,7 @@ impl QueueWorld {
         call.run = Some(run);
         call.ids.extend(ids);
         let is_again = call.ids.len() > 1;
-        self.seen.again += u64::from(is_again);
+        self.counts.rewritten += u64::from(is_again);
     }
 
     pub(super) fn put_other_part(&mut self) {
@@ -50,7 +50,7 @@ impl QueueWorld {
             return;
         }
         let State { store, shared_calls, .. } = &mut self.state;
-        store.others.insert(*shared_calls);
+        store.other_parts.insert(*shared_calls);
     }
 
     /// Completes the call over two shards if both parts are written. If a shard went back since the last check, checks
@@ -63,18 +63,18 @@ impl QueueWorld {
         let Some(run) = call.run.filter(|_| call.has_other) else { return };
         let Some(call) = self.state.shared.take() else { return };
         let number = self.state.shared_calls;
-        let State { store, ever, own, untold, .. } = &mut self.state;
-        let is_here = |id: &u64| ever.contains(id) || store.has_entry(*id);
-        let is_lost = !call.ids.iter().any(is_here) || !store.others.contains(&number);
+        let State { store, ever_delivered, own, unreported, .. } = &mut self.state;
+        let is_known = |id: &u64| ever_delivered.contains(id) || store.has_entry(*id);
+        let is_lost = !call.ids.iter().any(is_known) || !store.other_parts.contains(&number);
         own.extend(call.ids.last());
-        untold.push_back(run);
+        unreported.push_back(run);
         if is_lost {
-            self.breaks(QueueBroken::AnsweredLost);
+            self.record_violation(QueueViolation::AnsweredCallLost);
         }
     }
 
     /// Finds the parts of the call that the store has lost. The check for the entry reads the record of the writer. The
-    /// store loses the record together with the entry, but keeps it when a reader removes the entry.
+    /// store loses the record together with the entry, but keeps the record when a reader removes the entry.
     fn check_parts(&mut self) {
         let compares_positions = self.is(QueueFault::ComparesPositions);
         let number = self.state.shared_calls;
@@ -85,6 +85,6 @@ impl QueueWorld {
         call.run = call.run.filter(|run| {
             if compares_positions { store.has(run.end()) } else { record.contains(&run.call) }
         });
-        call.has_other &= store.others.contains(&number);
+        call.has_other &= store.other_parts.contains(&number);
     }
 }

@@ -40,8 +40,8 @@ struct UnansweredCall {
 /// The store's reply to a request for the record of the calls.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Reply {
-    /// The calls that the process had still to check when it sent the request.
-    asked: BTreeSet<u64>,
+    /// The calls that the process still had to check when it sent the request.
+    requested: BTreeSet<u64>,
     /// The calls that the record contains.
     stored: BTreeSet<u64>,
     /// The number of the first entry in the queue.
@@ -63,10 +63,12 @@ impl UnreadProcess {
     }
 
     /// Records that the reader has removed these entries.
-    pub(super) fn record_removal(&mut self, gone: &BTreeSet<u64>) {
+    pub(super) fn record_removal(&mut self, removed_ids: &BTreeSet<u64>) {
         let Self { events, unanswered, removed, .. } = self;
         let repeatable = unanswered.iter().flat_map(|call| &call.ids);
-        removed.extend(events.iter().flatten().chain(repeatable).filter(|id| gone.contains(*id)));
+        removed.extend(
+            events.iter().flatten().chain(repeatable).filter(|id| removed_ids.contains(*id)),
+        );
     }
 
     /// Returns the number of events that the store has lost, and how many of them were never removed from the queue.
@@ -93,14 +95,14 @@ impl QueueWorld {
         }
     }
 
-    /// Repeats the call whose answer was lost, under its old number. The store does not number these events, so it puts
-    /// the entry into the queue a second time.
-    pub(super) fn put_again(&mut self) {
+    /// Repeats the call whose answer was lost, under its old number. The store does not number these events, so it does
+    /// not recognise the repetition, and puts the entry into the queue a second time.
+    pub(super) fn repeat_put(&mut self) {
         let Some(mut call) = self.state.unread.unanswered.take() else { return };
         let (run, ids) = self.write_call(1, Writer::Other, call.number);
         call.ids.extend(ids);
         self.state.unread.accept(run, [call.ids].into_iter());
-        self.seen.repeated += 1;
+        self.counts.repeated += 1;
     }
 
     /// Refuses a call because the queue is full. The refused call is the repeated call, or a new call if no answer was
@@ -128,25 +130,25 @@ impl QueueWorld {
     }
 
     /// Requests the record of the calls. The reply to an earlier request is dropped.
-    pub(super) fn ask(&mut self) {
+    pub(super) fn request_record(&mut self) {
         let State { store, unread, .. } = &mut self.state;
-        let asked = unread.runs.calls();
-        if !asked.is_empty() {
+        let requested = unread.runs.calls();
+        if !requested.is_empty() {
             let stored = store.record(Writer::Other).clone();
-            unread.reply = Some(Reply { asked, stored, first: store.removed + 1 });
+            unread.reply = Some(Reply { requested, stored, first: store.removed + 1 });
         }
     }
 
     /// Compares the calls with the requested record, and counts the lost events.
-    pub(super) fn compare(&mut self) {
+    pub(super) fn compare_record(&mut self) {
         let compares_new_calls = self.is(QueueFault::ComparesNewCalls);
         let forgets_waiting_calls = self.is(QueueFault::ForgetsWaitingCalls);
         let unread = &mut self.state.unread;
-        let Some(Reply { asked, stored, first }) = unread.reply.take() else { return };
+        let Some(Reply { requested, stored, first }) = unread.reply.take() else { return };
         let stored = WriterCalls::new(stored.into_iter().map(|call| call..=call).collect());
-        let asked = if compares_new_calls { unread.runs.calls() } else { asked };
+        let requested = if compares_new_calls { unread.runs.calls() } else { requested };
         let first = if forgets_waiting_calls { u64::MAX } else { first };
-        let loss = unread.runs.check(&asked, &stored, first, 0);
+        let loss = unread.runs.check(&requested, &stored, first, 0);
         unread.counted += loss.map_or(0, |loss| loss.entries);
     }
 }

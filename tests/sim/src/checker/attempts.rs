@@ -1,0 +1,115 @@
+//! Counts failed attempts and replay rounds, and checks that their limits hold even across crashes of owners.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use ordain_core::{Key, SequencerSettings};
+
+use super::Checker;
+use crate::handler::EventBehavior;
+
+/// The counts of attempts and rounds over all owners of a run.
+#[derive(Debug, Default)]
+pub(super) struct AttemptCounts {
+    /// By key and content of an event, the number of failures that were reported to owners.
+    failures: BTreeMap<(Key, u64), u32>,
+    /// By key and content of an event, the number of failures that count towards the limit. A failure in a guess (a
+    /// turn that runs before its key record is loaded) does not count if the key has a record, because the store
+    /// refuses the results of the turn.
+    counted: BTreeMap<(Key, u64), u32>,
+    /// By key, the rounds, each with its owner and the ranges that it requested from the sources.
+    rounds: BTreeMap<Key, Vec<Round>>,
+    /// By key, the number of refused writes. After a refusal, the lane starts again from the durable key record.
+    refused: BTreeMap<Key, u32>,
+    /// Number of owners that lost state that was not durable.
+    pub(super) crashes: u32,
+    /// Number of owners that continued although a newer owner had claimed their partition.
+    pub(super) takeovers: u32,
+    pub(super) versions: u32,
+}
+
+/// The owner of a round, and the ranges that it requested.
+type Round = (u64, Vec<RangeInclusive<u64>>);
+
+impl AttemptCounts {
+    /// Returns the number of rounds that requested a sequence.
+    pub(super) fn rounds_for(&self, key: &Key, sequence: u64) -> u32 {
+        let rounds = self.rounds.get(key).into_iter().flatten();
+        rounds.filter(|(_, ranges)| ranges.iter().any(|range| range.contains(&sequence))).count()
+            as u32
+    }
+
+    pub(super) fn add_round(&mut self, owner: u64, key: &Key, missing: &[RangeInclusive<u64>]) {
+        self.rounds.entry(key.clone()).or_default().push((owner, missing.to_vec()));
+    }
+
+    /// Records that the newest round of an owner covered only the sequences below `until`.
+    pub(super) fn shorten_round(&mut self, owner: u64, key: &Key, until: u64) {
+        let mut rounds = self.rounds.get_mut(key).into_iter().flatten().rev();
+        if let Some((_, ranges)) = rounds.find(|(by, _)| *by == owner) {
+            ranges.retain(|range| *range.start() < until);
+            if let Some(last) = ranges.last_mut() {
+                *last = *last.start()..=(*last.end()).min(until - 1);
+            }
+        }
+    }
+
+    pub(super) fn count_refusal(&mut self, key: &Key) {
+        *self.refused.entry(key.clone()).or_default() += 1;
+    }
+
+    /// Returns whether an event has used up its attempts.
+    pub(super) fn exhausted(
+        &self,
+        key: &Key,
+        content: u64,
+        behavior: EventBehavior,
+        settings: &SequencerSettings,
+    ) -> bool {
+        let failures = self.failures.get(&(key.clone(), content)).copied().unwrap_or(0);
+        failures >= attempt_limit(behavior, settings)
+    }
+}
+
+/// Returns the number of failed attempts that exhaust an event of this behaviour.
+fn attempt_limit(behavior: EventBehavior, settings: &SequencerSettings) -> u32 {
+    match behavior.kind() {
+        Some(kind) if kind.may_pass() => settings.retry.attempts,
+        _ => 2,
+    }
+}
+
+impl Checker {
+    /// Returns the number of rounds after which a gap is exhausted. If the source is finite, one round without a result
+    /// is enough, because no more events can arrive after the end of the source.
+    pub(super) fn rounds_due(&self) -> u32 {
+        if self.plan.once { 1 } else { self.plan.settings.gap.attempts }
+    }
+
+    /// Records that a failed attempt was reported to an owner.
+    pub(super) fn failed(
+        &mut self,
+        key: &Key,
+        content: u64,
+        behavior: EventBehavior,
+        counts: bool,
+    ) {
+        *self.attempts.failures.entry((key.clone(), content)).or_default() += 1;
+        let count = self.attempts.counted.entry((key.clone(), content)).or_default();
+        *count += u32::from(counts);
+        let count = *count;
+        let attempts = &self.attempts;
+        let settings = &self.plan.settings;
+        let refused = attempts.refused.get(key).copied().unwrap_or(0);
+        let versions = if settings.retry.on_new_version { attempts.versions } else { 0 };
+        // After a crash, attempts whose count was not yet in the store may happen again.
+        let starts = 1 + attempts.takeovers + attempts.crashes + refused + versions;
+        // Two partitions that receive events of one key count the attempts of these events independently.
+        let sides = if self.plan.partitions > 1 { 4 } else { 1 };
+        let allowed = attempt_limit(behavior, settings) * starts * sides;
+        if count > allowed {
+            let detail = format!("{key:?}: {behavior:?} failed {count} times, {allowed} allowed");
+            self.broke("retry", detail);
+        }
+    }
+}

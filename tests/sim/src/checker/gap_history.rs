@@ -1,0 +1,57 @@
+//! Checks the gap history of each key: the history contains every skipped or parked range, lists no settled range as
+//! open, and is in order.
+
+use ordain_core::{Cause, GapEnd, KeyStatus, KeyWrite, LetterContent};
+
+use super::{Checker, Settlement};
+
+impl Checker {
+    pub(super) fn gap_history(&mut self, write: &KeyWrite) {
+        let key = &write.key;
+        let key_record = &write.record;
+        let gaps: Vec<_> = key_record.gaps.iter().collect();
+        let mut wrong = None;
+        for pair in gaps.windows(2) {
+            if pair[0].last >= pair[1].first || pair[0].end == GapEnd::Open {
+                wrong = Some(format!("{:?} precedes {:?}", pair[0], pair[1]));
+            }
+        }
+        let last = gaps.last();
+        if let Some(open) = last.filter(|gap| gap.end.is_open() && gap.last < key_record.next) {
+            wrong = Some(format!("{open:?} is listed as open, but {} is next", key_record.next));
+        }
+        for letter in &write.letters {
+            let unseen = letter.cause == Cause::Gap && letter.content == LetterContent::Nothing;
+            let sequence = letter.id.sequence;
+            let is_skipped = |gap: &&&_| is_there(gap, GapEnd::Skipped, sequence);
+            if unseen && gaps.iter().find(is_skipped).is_none() {
+                wrong = Some(format!("{sequence} is skipped, but not in {gaps:?}"));
+            }
+        }
+        for gap in &gaps {
+            let settled = self.model(key).settled.range(gap.first..=gap.last);
+            let untrue = |(_, settled): &(&u64, &Settlement)| match gap.end {
+                GapEnd::Skipped => {
+                    matches!(settled, Settlement::Effect(_) | Settlement::Without(_))
+                }
+                GapEnd::Arrived | GapEnd::Replayed => matches!(settled, Settlement::Skipped),
+                _ => false,
+            };
+            if let Some((sequence, _)) = settled.into_iter().find(untrue) {
+                wrong = Some(format!("{sequence} was settled in contradiction to {gap:?}"));
+            }
+        }
+        let parked = key_record.status == KeyStatus::Parked
+            && key_record.failure.as_ref().is_some_and(|failure| failure.cause == Cause::Gap);
+        if parked && !last.is_some_and(|gap| is_there(gap, GapEnd::Parked, key_record.next)) {
+            wrong = Some(format!("{} never arrived, but is not in {gaps:?}", key_record.next));
+        }
+        if let Some(words) = wrong {
+            self.broke("gap history", format!("{key:?}: {words}"));
+        }
+    }
+}
+
+fn is_there(gap: &ordain_core::GapEntry, end: GapEnd, sequence: u64) -> bool {
+    gap.end == end && (gap.first..=gap.last).contains(&sequence)
+}

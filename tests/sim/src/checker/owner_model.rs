@@ -1,0 +1,277 @@
+//! Checks the effects and inputs of one owner. The checker watches each owner separately, because a stale owner must
+//! follow the rules, too.
+
+mod bounds;
+mod commits;
+mod turns;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ordain_core::{AttemptToken, Batch, Effect, Event, Input, Key, Rollout, VersionName};
+
+use super::{Checker, at};
+
+/// The state of an owner, as the checker derives it from the owner's inputs and effects.
+#[derive(Debug, Default)]
+pub(super) struct OwnerModel {
+    turns: BTreeMap<AttemptToken, RunningTurn>,
+    loads: BTreeMap<AttemptToken, Key>,
+    /// By key, the range (first, one past the last) of events that are dispatched but not yet durable.
+    ahead: BTreeMap<Key, (u64, u64)>,
+    /// By key, the highest sequence that the owner had reached before the lane of the key started again.
+    reached: BTreeMap<Key, u64>,
+    /// By shard, the commit without an answer.
+    commits: BTreeMap<u32, Arc<Batch>>,
+    /// By shard, the commit with the answer `Unknown`: the owner must send the same commit again.
+    unknown: BTreeMap<u32, Arc<Batch>>,
+    numbers: Vec<u64>,
+    acknowledged: u64,
+    /// By key, the sequence of the next event and the number of its failed attempts in a row, for failures that may
+    /// pass.
+    failures: BTreeMap<Key, (u64, u32)>,
+    /// By key, the sequence whose next attempt must run on a fresh instance of the handler.
+    fresh: BTreeMap<Key, u64>,
+    /// By key and first missing sequence, the number of replay rounds.
+    rounds: BTreeMap<(Key, u64), u32>,
+    /// True if the owner has received the request to start no more turns.
+    draining: bool,
+    /// The number of the rollout that the owner executes; `None` if the owner lacks its version. The next field has the
+    /// version.
+    rollout_number: Option<u64>,
+    version: Option<VersionName>,
+    /// By key, the number of the rollout that the key record contained when the owner loaded it.
+    loaded: BTreeMap<Key, u64>,
+    /// For each shard that went back, the number of its newest lost commit. The lanes of the shard start again when the
+    /// store answers this commit or the next one.
+    pub(super) lost: BTreeMap<u32, u64>,
+    stopped: bool,
+}
+
+#[derive(Debug)]
+struct RunningTurn {
+    key: Key,
+    events: Vec<(u64, Arc<Event>)>,
+    /// True if the lane of the key has started again since the turn began. The checker ignores the results of such a
+    /// turn.
+    stale: bool,
+    /// True if the turn may be a guess: the owner may not have loaded the existing key record. The store refuses the
+    /// results of a guess.
+    guess: bool,
+    /// True if the turn runs on a fresh instance of the handler.
+    fresh: bool,
+}
+
+impl OwnerModel {
+    fn set_rollout(&mut self, rollout: Option<&Rollout>) {
+        self.rollout_number = rollout.map(|rollout| rollout.number);
+        self.version = rollout.map(|rollout| rollout.build.version.clone());
+    }
+
+    /// Returns the sequence after the last event of a key that the owner has dispatched, or that a commit under way
+    /// settles.
+    pub(super) fn reach(&self, key: &Key) -> Option<u64> {
+        let sent = self.commits.values().chain(self.unknown.values());
+        let writes = sent.flat_map(|batch| &batch.writes).filter(|write| write.key == *key);
+        let dispatched = self.ahead.get(key).map(|(_, to)| *to);
+        writes.map(|write| write.record.next).max().max(dispatched)
+    }
+
+    /// Returns the value that [`Self::reach`] had before the lane of the key started again.
+    pub(super) fn reached(&self, key: &Key) -> Option<u64> {
+        self.reached.get(key).copied()
+    }
+
+    /// Records that the lanes of all keys for which `is_selected` returns true start again.
+    pub(super) fn lanes_restarted(&mut self, is_selected: impl Fn(&Key) -> bool) {
+        let turns = self.turns.values().map(|running_turn| &running_turn.key);
+        let all = turns.chain(self.ahead.keys()).chain(self.failures.keys());
+        let all = all.chain(self.fresh.keys()).chain(self.rounds.keys().map(|(key, _)| key));
+        let keys: Vec<Key> = all.filter(|key| is_selected(key)).cloned().collect();
+        for key in &keys {
+            self.lane_restarted(key);
+        }
+    }
+
+    /// Records the sequences that the keys of a commit would have reached. The store will not apply this commit
+    /// unchanged.
+    fn all_reached(&mut self, batch: &Batch) {
+        for write in &batch.writes {
+            let reached = self.reached.entry(write.key.clone()).or_default();
+            *reached = write.record.next.max(*reached);
+        }
+    }
+
+    /// Records that the lane of a key starts again, or that the record of the key has expired.
+    pub(super) fn lane_restarted(&mut self, key: &Key) {
+        if let Some((_, to)) = self.ahead.remove(key) {
+            let reached = self.reached.entry(key.clone()).or_default();
+            *reached = to.max(*reached);
+        }
+        for running_turn in self.turns.values_mut().filter(|running_turn| running_turn.key == *key)
+        {
+            running_turn.stale = true;
+        }
+        self.failures.remove(key);
+        self.fresh.remove(key);
+        self.rounds.retain(|(other, _), _| other != key);
+    }
+}
+
+impl Checker {
+    pub(crate) fn owner_started(&mut self, owner: u64, numbers: &[u64], rollout: Option<&Rollout>) {
+        let mut owner_model = OwnerModel { numbers: numbers.to_vec(), ..OwnerModel::default() };
+        owner_model.set_rollout(rollout);
+        self.owner_models.insert(owner, owner_model);
+    }
+
+    pub(crate) fn owner_ended(&mut self, owner: u64) {
+        self.owner_models.remove(&owner);
+        self.attempts.crashes += 1;
+        self.deaths += 1;
+    }
+
+    /// Records that another owner has claimed the partition while this owner continues.
+    pub(crate) fn partition_taken_over(&mut self) {
+        self.attempts.takeovers += 1;
+    }
+
+    pub(crate) fn version_changed(&mut self) {
+        self.attempts.versions += 1;
+    }
+
+    fn owner_model(&mut self, owner: u64) -> &mut OwnerModel {
+        self.owner_models.entry(owner).or_default()
+    }
+
+    /// Checks an effect that an owner requests.
+    pub(crate) fn effect_requested(&mut self, owner: u64, effect: &Effect) {
+        let settings = self.plan.settings.clone();
+        if self.owner_model(owner).stopped {
+            self.broke("I2", format!("requests {effect:?} after it stopped"));
+        }
+        match effect {
+            Effect::Load { token, key } => {
+                let back = self.rollback_count > 0;
+                let owner_model = self.owner_model(owner);
+                if back {
+                    // The owner may have loaded the key record before the store went back. The record may differ now.
+                    owner_model.lane_restarted(key);
+                }
+                owner_model.loads.insert(*token, key.clone());
+                let loads = owner_model.loads.len();
+                if loads > settings.max_loads {
+                    self.broke("I7", format!("{loads} loads at a time"));
+                }
+            }
+            Effect::Run(turn) => self.runs(owner, turn),
+            Effect::Commit(batch) => self.commits(owner, batch),
+            Effect::Ack { through } => {
+                let owner_model = self.owner_model(owner);
+                let last = std::mem::replace(&mut owner_model.acknowledged, *through);
+                if *through <= last {
+                    self.broke("I3", format!("acknowledges {through} after {last}"));
+                }
+            }
+            Effect::Replay { key, source, missing, .. } => {
+                if *source >= settings.gap.sources.len() {
+                    self.broke("gap", format!("replay source {source} does not exist"));
+                }
+                if *source == 0 {
+                    self.round(owner, key, missing);
+                }
+            }
+            Effect::Stop(_) => self.owner_model(owner).stopped = true,
+            Effect::Publish { .. } | Effect::ReadSpill { .. } | Effect::ReadDue { .. } => {}
+        }
+    }
+
+    /// Records that the answer to a replay request covers only the sequences below `until`.
+    pub(crate) fn replay_cut_short(&mut self, owner: u64, key: &Key, until: u64) {
+        self.attempts.shorten_round(owner, key, until);
+    }
+
+    /// Records that no source searched for the missing events from `first` on. A round without a search does not count.
+    pub(crate) fn replay_not_searched(&mut self, owner: u64, key: &Key, first: u64) {
+        self.attempts.shorten_round(owner, key, first);
+        if let Some(rounds) = self.owner_model(owner).rounds.get_mut(&(key.clone(), first)) {
+            *rounds = rounds.saturating_sub(1);
+        }
+    }
+
+    fn round(&mut self, owner: u64, key: &Key, missing: &[std::ops::RangeInclusive<u64>]) {
+        self.attempts.add_round(owner, key, missing);
+        let Some(first) = missing.first().map(|range| *range.start()) else {
+            return self.broke("gap", format!("{key:?}: a round that requests nothing"));
+        };
+        // The owner may request a missing event before its key reaches that event. Only rounds for the next sequence of
+        // the key count.
+        if first != self.next(key) {
+            return;
+        }
+        let rounds = self.owner_model(owner).rounds.entry((key.clone(), first)).or_default();
+        *rounds += 1;
+        let rounds = *rounds;
+        // The limit allows two rounds more than the setting, for the tail of a key (events after the last event that
+        // arrived). The owner may request the tail while a commit is under way, and again after the key has been
+        // silent. A lane repeats a round if it was evicted during the round, or if another partition took the key over.
+        let settings = &self.plan.settings;
+        let disturbed =
+            settings.max_lanes < 64 || self.plan.partitions > 1 || self.rollback_count > 0;
+        let starts = if disturbed { 4 } else { 1 };
+        if rounds > (settings.gap.attempts + 2) * starts {
+            self.broke("gap", format!("{}: round {rounds}", at(key, first)));
+        }
+    }
+
+    /// Records an input that an owner is about to receive.
+    pub(crate) fn input_received(&mut self, owner: u64, input: &Input) {
+        match input {
+            Input::Loaded { token, loaded } => {
+                let several = self.plan.partitions > 1 || self.attempts.takeovers > 0;
+                let owner_model = self.owner_model(owner);
+                let key = owner_model.loads.remove(token);
+                match (&key, loaded) {
+                    (Some(key), Ok(Some(loaded))) => {
+                        owner_model.loaded.insert(key.clone(), loaded.record.rollout_number());
+                    }
+                    // The store has no record of the key, and therefore no rollout number. The record may have expired.
+                    (Some(key), Ok(None)) => {
+                        owner_model.loaded.remove(key);
+                    }
+                    _ => {}
+                }
+                // Events that another owner has settled are durable, and so is the rollout that executed them.
+                if let (Some(key), Ok(Some(loaded))) = (&key, loaded)
+                    && let Some(range) = owner_model.ahead.get_mut(key)
+                {
+                    range.0 = loaded.record.next.clamp(range.0, range.1);
+                }
+                // The record cannot be read. The results of guesses, which ran before this answer, do not count.
+                if let (Some(key), Err(_)) = (&key, loaded) {
+                    owner_model.lane_restarted(key);
+                }
+                // Another owner may have had the key since the last load. Then the lane starts again, without the
+                // failed attempts that this owner had not yet written into the key record.
+                if let Some(key) = key.filter(|_| several) {
+                    owner_model.failures.remove(&key);
+                }
+            }
+            Input::TurnDone(done) => self.done(owner, done),
+            Input::Committed { shard, reply, .. } => self.committed(owner, *shard, reply),
+            Input::VersionChanged(version) => {
+                let owner_model = self.owner_model(owner);
+                owner_model.set_rollout(version.as_deref());
+                owner_model.failures.clear();
+                owner_model.fresh.clear();
+            }
+            Input::Drain => self.owner_model(owner).draining = true,
+            Input::SourceReset => {
+                let owner_model = self.owner_model(owner);
+                owner_model.failures.clear();
+                owner_model.rounds.clear();
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! All events that any owner has ever received. Only these events may be settled, spilled or dead-lettered.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ordain_core::{Event, Key, OrderingMode};
+
+use super::Checker;
+
+/// The events that owners have received.
+#[derive(Debug, Default)]
+pub(super) struct ReceivedEvents {
+    /// All contents of each event, by key and name. The name is the sequence, or the id if Ordain assigns the
+    /// sequences.
+    pub(super) named: BTreeMap<(Key, u64), Vec<Arc<Event>>>,
+    /// Received events by key and content.
+    pub(super) contents: BTreeMap<(Key, u64), Vec<Arc<Event>>>,
+    /// By key and name of an event, the next sequence of the durable key record when an owner received the event. If
+    /// owners received the event several times, the lowest of these sequences.
+    lowest_next: BTreeMap<(Key, u64), u64>,
+    pub(super) raw: BTreeSet<Bytes>,
+}
+
+impl ReceivedEvents {
+    pub(super) fn has(&self, event: &Event) -> bool {
+        let contents = self.contents.get(&(Key::from(event.key()), event.content()));
+        contents.is_some_and(|events| events.iter().any(|known| **known == *event))
+    }
+}
+
+impl Checker {
+    /// Records that an owner is about to receive an event.
+    pub(crate) fn event_received(&mut self, event: &Arc<Event>) {
+        let key = Key::from(event.key());
+        let next = self.next(&key);
+        let known = self.received.contents.entry((key.clone(), event.content())).or_default();
+        if !known.contains(event) {
+            known.push(event.clone());
+        }
+        if let Some(name) = self.name(event) {
+            let named = self.received.named.entry((key.clone(), name)).or_default();
+            if !named.contains(event) {
+                named.push(event.clone());
+            }
+            let lowest = self.received.lowest_next.entry((key, name)).or_insert(next);
+            *lowest = next.min(*lowest);
+        }
+    }
+
+    /// Records the position of an event in the source's queue. Only streams whose events Ordain numbers need it.
+    pub(crate) fn record_position(&mut self, event: &Event, position: usize) {
+        self.positions.entry((Key::from(event.key()), event.id_digest())).or_insert(position);
+    }
+
+    /// Returns the name that distinguishes an event from other events of its key: its sequence, or its id if Ordain
+    /// assigns the sequences.
+    pub(super) fn name(&self, event: &Event) -> Option<u64> {
+        match self.plan.settings.ordering {
+            OrderingMode::Sequenced => event.sequence(),
+            OrderingMode::Fifo => Some(event.id_digest()).filter(|_| !event.id().is_empty()),
+        }
+    }
+
+    /// Returns all received events of the key with this name, which differ in content.
+    pub(super) fn versions(&self, key: &Key, name: u64) -> &[Arc<Event>] {
+        self.received.named.get(&(key.clone(), name)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns whether the sequence may have been too far ahead for its lane when the event arrived. If keys can move
+    /// to another partition, expire or go back, a lane may still expect the first sequence of its key, because the lane
+    /// does not notice such a change at once.
+    pub(super) fn was_far(&self, key: &Key, sequence: u64) -> bool {
+        let unsure = self.plan.partitions > 1 || self.keys_expire() || self.rollback_count > 0;
+        let lowest = self.received.lowest_next.get(&(key.clone(), sequence));
+        let lowest = if unsure { Some(&self.plan.settings.first) } else { lowest };
+        let width = self.plan.settings.gap.max_width;
+        lowest.is_some_and(|next| sequence > next.saturating_add(width))
+    }
+
+    /// Returns whether the spill area of the key may have seemed full to an owner. Until the next write of the key
+    /// record, the record's count of spilled events also includes repeated events, because they may be new events. An
+    /// owner that died may never have made this write.
+    pub(super) fn may_be_full(&self, key: &Key) -> bool {
+        let names = self.received.named.range((key.clone(), 0)..=(key.clone(), u64::MAX));
+        let most = names.count() as u64 * (1 + u64::from(self.deaths));
+        self.plan.partitions > 1 || most >= self.plan.settings.spill_limit
+    }
+
+    /// Returns the first sequence, from the next sequence of the key on, for which no owner has received an event.
+    pub(super) fn first_unknown(&self, key: &Key) -> u64 {
+        (self.next(key)..u64::MAX).find(|s| self.versions(key, *s).is_empty()).unwrap_or(u64::MAX)
+    }
+}

@@ -1,0 +1,528 @@
+//! Tests of numbered messages, of messages that the store retains for replay, and of queues.
+
+mod random_calls;
+mod sender;
+
+use std::sync::Arc;
+
+use ordain_core::{Event, QueuePosition};
+use ordain_store::{
+    AssignGroupReply, AssignItemReply, AssignReply, Claim, Destination, DestinationRules,
+    NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, Partition, QueueEntry, Store,
+};
+
+use super::{Fixture, Owner};
+use sender::{
+    COMPLETED_TTL_MS, NUMBERING, RETENTION_MS, event, keys, last_message, refused, results,
+};
+pub(super) use sender::{Sender, chunk, data, message};
+
+pub use random_calls::{
+    each_message_has_one_number_after_repeats_and_new_owners, random_calls_agree_with_the_model,
+};
+
+/// The store numbers the messages of each key and destination separately, from the configured first number on. The
+/// store retains numbered messages in the form in which their receiver will see them.
+pub async fn messages_are_numbered_in_order(fixture: &mut impl Fixture) {
+    use AssignItemReply::New;
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let sender = Sender::exchange(store, 1);
+    let chunks = vec![
+        chunk(1, 0, &[message(&a, "1"), message(&b, "1"), message(&a, "2")]),
+        chunk(1, 1, &[message(&a, "3")]),
+        chunk(4, 0, &[message(&b, "2")]),
+    ];
+    assert_eq!(results(sender.send(store, chunks).await), [New(1), New(1), New(2), New(3), New(2)]);
+    let from_zero = NumberingSettings { first: 0, ..NUMBERING };
+    let rules = DestinationRules { numbering: Some(from_zero), queue_limit: None };
+    let destination = Destination::Exchange("other".into());
+    let other = Sender { destination, rules, ..Sender::exchange(store, 1) };
+    assert_eq!(
+        other.assign(store, 1, &[message(&a, "x"), message(&a, "y")]).await,
+        [New(0), New(1)]
+    );
+
+    fixture.reopen().await;
+    let store = fixture.store();
+    assert_eq!(sender.assign(store, 5, &[message(&a, "4")]).await, [New(4)]);
+    let expected = [(2, "2".to_owned()), (3, "3".to_owned())];
+    assert_eq!(sender.retained(store, &a, 2, 3).await, expected);
+    assert_eq!(sender.retained(store, &b, 0, 9).await.len(), 2);
+    let retained = store.retained_messages(&sender.destination, &a, &[1..=1, 3..=9], 1 << 20).await;
+    let retained = retained.expect("a read");
+    assert_eq!(retained.len(), 3);
+    let second = &retained[1];
+    let third = message(&a, "3");
+    assert_eq!(
+        (second.id(), second.kind(), second.source()),
+        (third.id(), "test", "/ordain/first")
+    );
+    assert_eq!((second.key(), second.content()), (&*a, third.content()));
+    assert_eq!(second.headers().collect::<Vec<_>>(), [("a", "b")]);
+    let one = store.retained_messages(&sender.destination, &a, &[1..=4], 1).await.expect("a read");
+    assert_eq!(one.len(), 1);
+}
+
+/// A message keeps its number as long as an outbox may hold the message, even if another owner assigns the message
+/// again.
+pub async fn message_keeps_its_number_in_repeated_calls(fixture: &mut impl Fixture) {
+    use AssignItemReply::{Known, New};
+    let store = fixture.store();
+    let [a, _] = keys(store);
+    let first = Sender::exchange(store, 1);
+    let two = [message(&a, "1"), message(&a, "2")];
+    assert_eq!(first.assign(store, 1, &two).await, [New(1), New(2)]);
+    assert_eq!(first.assign(store, 2, &[message(&a, "3")]).await, [New(3)]);
+    assert_eq!(first.assign(store, 1, &two).await, [Known(1), Known(2)]);
+    fixture.reopen().await;
+    let store = fixture.store();
+
+    // A new owner assigns the same messages again, divided into calls in another way.
+    let second = Sender::exchange(store, 2);
+    assert_eq!(second.assign(store, 1, &two).await, [Known(1), Known(2)]);
+    let second =
+        second.with(|origin| origin.last_confirmed = Some(OutboxPosition { commit: 1, chunk: 0 }));
+    let chunks =
+        vec![chunk(1, 0, &two), chunk(2, 0, &[message(&a, "3")]), chunk(3, 0, &[message(&a, "4")])];
+    assert_eq!(results(second.send(store, chunks).await), [Known(1), Known(2), Known(3), New(4)]);
+    // An owner does not assign a message again after the message is recorded as published. Only a call that arrives
+    // late can contain such a message.
+    let second = second.with(|origin| origin.published_commit = 3);
+    for commit in 4..=19 {
+        let next = message(&a, &(commit + 1).to_string());
+        assert_eq!(second.assign(store, commit, &[next]).await, [New(commit + 1)]);
+    }
+    assert_eq!(
+        second.send_chunk(store, 2, &[message(&a, "3")]).await,
+        refused(AssignGroupReply::Fenced)
+    );
+    assert_eq!(second.assign(store, 4, &[message(&a, "5")]).await, [Known(5)]);
+    // The store fences the previous owner.
+    assert_eq!(
+        first.send_chunk(store, 20, &[message(&a, "6")]).await,
+        refused(AssignGroupReply::Fenced)
+    );
+    assert_eq!(
+        first.send_chunk(store, 4, &[message(&a, "5")]).await,
+        refused(AssignGroupReply::Fenced)
+    );
+    assert_eq!(second.retained(store, &a, 0, 99).await.len(), 20);
+}
+
+/// Different messages can have the same outbox position: if they come from different origins, or if the store went back
+/// in time between them. The store does not mistake one of these messages for another.
+pub async fn messages_at_the_same_outbox_position_are_distinguished(fixture: &mut impl Fixture) {
+    use AssignItemReply::{Known, New};
+    let store = fixture.store();
+    let [a, _] = keys(store);
+    let first = Sender::exchange(store, 1);
+    assert_eq!(first.assign(store, 1, &[message(&a, "1")]).await, [New(1)]);
+    let other = Sender::exchange(store, 1).with(|origin| origin.shard = 1);
+    assert_eq!(other.assign(store, 1, &[message(&a, "2")]).await, [New(2)]);
+    let other = Sender::exchange(store, 1).with(|origin| origin.partition.number = 0);
+    assert_eq!(other.assign(store, 1, &[message(&a, "3")]).await, [New(3)]);
+
+    let second = Sender::exchange(store, 2);
+    assert_eq!(second.assign(store, 1, &[message(&a, "4")]).await, [New(4)]);
+    assert_eq!(second.assign(store, 1, &[message(&a, "4")]).await, [Known(4)]);
+
+    // The owner names an outbox position that the store does not have. This happens after the store has lost messages
+    // that it had confirmed.
+    let lost =
+        second.with(|origin| origin.last_confirmed = Some(OutboxPosition { commit: 1, chunk: 1 }));
+    let stored_position = OutboxPosition { commit: 1, chunk: 0 };
+    let rolled_back = || refused(AssignGroupReply::RolledBack(Some(stored_position)));
+    assert_eq!(lost.send_chunk(store, 2, &[message(&a, "5")]).await, rolled_back());
+    assert_eq!(lost.send(store, Vec::new()).await, rolled_back());
+    let stored =
+        lost.with(|origin| origin.last_confirmed = Some(OutboxPosition { commit: 1, chunk: 0 }));
+    assert!(results(stored.send(store, Vec::new()).await).is_empty());
+    assert_eq!(stored.assign(store, 2, &[message(&a, "5")]).await, [New(5)]);
+    let unassigned = Sender::exchange(store, 3)
+        .with(|origin| origin.last_confirmed = Some(OutboxPosition::default()));
+    assert_eq!(
+        unassigned.send_chunk(store, 3, &[message(&a, "6")]).await,
+        refused(AssignGroupReply::RolledBack(None))
+    );
+
+    // One call has assigned the messages of two commits, and only the second commit is lost.
+    let of_partition = |origin: &mut OriginOutbox| origin.partition.number = 1;
+    let chunks = || vec![chunk(1, 0, &[message(&a, "7")]), chunk(2, 0, &[message(&a, "8")])];
+    let earlier = Sender::exchange(store, 1).with(of_partition);
+    assert_eq!(results(earlier.send(store, chunks()).await), [New(6), New(7)]);
+    let later =
+        Sender::exchange(store, 2).with(of_partition).with(|origin| origin.claimed_commit = 1);
+    assert_eq!(results(later.send(store, chunks()).await), [Known(6), New(8)]);
+    assert_eq!(results(later.send(store, chunks()).await), [Known(6), Known(8)]);
+}
+
+/// If an owner assigns a lost message again, the message gets its earlier number, unless another message has that
+/// number now. The owner may assign lost messages in any order.
+pub async fn lost_message_gets_its_earlier_number(fixture: &mut impl Fixture) {
+    use AssignItemReply::New;
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let sender = Sender::exchange(store, 1);
+    let assign_lost = async |commit, data: &str, number| {
+        let mut chunk = chunk(commit, 0, &[message(&a, data)]);
+        chunk.items[0].number = number;
+        results(sender.send(store, vec![chunk]).await)
+    };
+    assert_eq!(assign_lost(1, "third", 3).await, [New(3)]);
+    assert_eq!(assign_lost(2, "first", 1).await, [New(1)]);
+    assert_eq!(assign_lost(3, "other", 3).await, [New(4)]);
+    assert_eq!(assign_lost(4, "second", 2).await, [New(2)]);
+    assert_eq!(sender.assign(store, 5, &[message(&a, "new")]).await, [New(5)]);
+    // A message never gets a lower number than an earlier message of the same key and call.
+    assert_eq!(sender.assign(store, 6, &[message(&b, "taken")]).await, [New(1)]);
+    let mut late = chunk(7, 0, &[message(&b, "fifth")]);
+    late.items[0].number = 5;
+    assert_eq!(results(sender.send(store, vec![late]).await), [New(5)]);
+    let mut lost = chunk(8, 0, &[message(&b, "first"), message(&b, "second")]);
+    (lost.items[0].number, lost.items[1].number) = (1, 2);
+    assert_eq!(results(sender.send(store, vec![lost]).await), [New(6), New(7)]);
+    let expected = ["first", "second", "third", "other", "new"].map(str::to_owned);
+    assert_eq!(sender.retained(store, &a, 0, 9).await, (1..).zip(expected).collect::<Vec<_>>());
+}
+
+/// The store identifies a message by its commit and its id. A repeated call may contain other messages of the same
+/// commit, because the configuration of the sinks may change while the outbox is not empty.
+pub async fn message_is_identified_by_its_commit_and_id(fixture: &mut impl Fixture) {
+    use AssignItemReply::{Known, New};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let first = Sender::exchange(store, 1);
+    first.assign(store, 7, &[message(&a, "1"), message(&b, "1")]).await;
+    let second = Sender::exchange(store, 2);
+    let items = [message(&a, "0"), message(&a, "1"), message(&a, "2")];
+    assert_eq!(second.assign(store, 7, &items).await, [New(2), Known(1), New(3)]);
+    assert_eq!(second.assign(store, 7, &[message(&b, "1")]).await, [Known(1)]);
+    assert_eq!(second.assign(store, 7, &items).await, [Known(2), Known(1), Known(3)]);
+
+    // Assign the messages of many commits: first in one call for each commit, and then in calls with several commits
+    // and with one more message in each commit. Each of the later calls is repeated once.
+    let of_shard = |epoch| Sender::exchange(store, epoch).with(|origin| origin.shard = 1);
+    let old = |commit: u64| message(&b, &format!("old {commit}"));
+    let new = |commit: u64| message(&b, &format!("new {commit}"));
+    for commit in 1..=30 {
+        assert_eq!(of_shard(1).assign(store, commit, &[old(commit)]).await, [New(commit + 1)]);
+    }
+    for commits in [1..=10, 11..=20, 21..=30_u64] {
+        let chunks: Vec<OutboxChunk> =
+            commits.clone().map(|commit| chunk(commit, 0, &[old(commit), new(commit)])).collect();
+        let assigned = results(of_shard(2).send(store, chunks.clone()).await);
+        let expected = commits.flat_map(|commit| [Known(commit + 1), New(commit + 31)]);
+        assert_eq!(assigned, expected.collect::<Vec<_>>());
+        // Repeat the call, as after a lost reply.
+        let again = results(of_shard(2).send(store, chunks).await);
+        assert!(again.iter().all(|assigned| matches!(assigned, Known(_))), "{again:?}");
+    }
+    for commits in [1..=7, 8..=25, 26..=30_u64] {
+        let chunks =
+            commits.clone().map(|commit| chunk(commit, 0, &[new(commit), old(commit)])).collect();
+        let expected = commits.flat_map(|commit| [Known(commit + 31), Known(commit + 1)]);
+        assert_eq!(results(of_shard(3).send(store, chunks).await), expected.collect::<Vec<_>>());
+    }
+}
+
+/// If the outbox has lost commits, later commits reuse their numbers. The store then forgets the messages of the lost
+/// commits. It still recognizes repeated messages of other commits, even among many messages.
+pub async fn messages_of_lost_commits_are_forgotten(fixture: &mut impl Fixture) {
+    use AssignItemReply::{Known, New};
+    let store = fixture.store();
+    let [a, _] = keys(store);
+    let first = Sender::exchange(store, 1);
+    for commit in 1..=40 {
+        first.assign(store, commit, &[message(&a, &commit.to_string())]).await;
+    }
+    // The outbox has lost the commits after `claimed_commit`. The first call of a new owner makes the store forget the
+    // messages of these commits, and contains another message of commit 6.
+    let other = Sender::exchange(store, 1).with(|origin| origin.shard = 1);
+    for commit in 1..=10 {
+        other.assign(store, commit, &[message(&a, &format!("b {commit}"))]).await;
+    }
+    let after =
+        Sender::exchange(store, 2).with(|origin| (origin.shard, origin.claimed_commit) = (1, 5));
+    assert_eq!(after.assign(store, 6, &[message(&a, "b new")]).await, [New(51)]);
+    assert_eq!(after.assign(store, 6, &[message(&a, "b new")]).await, [Known(51)]);
+    assert_eq!(after.assign(store, 5, &[message(&a, "b 5")]).await, [Known(45)]);
+
+    let second = Sender::exchange(store, 2).with(|origin| origin.claimed_commit = 30);
+    for commit in [29, 3, 30, 1] {
+        let assigned = second.assign(store, commit, &[message(&a, &commit.to_string())]).await;
+        assert_eq!(assigned, [Known(commit)]);
+    }
+    let others: Vec<OutboxChunk> = (31..=35)
+        .map(|commit| chunk(commit, 0, &[message(&a, &format!("other {commit}"))]))
+        .collect();
+    let assigned = results(second.send(store, others.clone()).await);
+    assert_eq!(assigned, (52..=56).map(New).collect::<Vec<_>>());
+    let third = Sender::exchange(store, 3).with(|origin| origin.claimed_commit = 35);
+    let known = results(third.send(store, others).await);
+    assert_eq!(known, (52..=56).map(Known).collect::<Vec<_>>());
+    // The store forgets messages that are recorded as published, and refuses a late call that assigns one of them
+    // again.
+    let third = third.with(|origin| origin.published_commit = 35);
+    for commit in 36..=60 {
+        third.assign(store, commit, &[message(&a, &commit.to_string())]).await;
+    }
+    let late = chunk(20, 0, &[message(&a, "20")]);
+    assert_eq!(third.send(store, vec![late]).await, refused(AssignGroupReply::Fenced));
+
+    // The messages of commits 5 and 6 are assigned first, and the message of commit 3 in a later call. Then the outbox
+    // loses commits 5 and 6. The store must forget the messages of these two commits, and keep the message of commit 3,
+    // although it arrived last.
+    let mixed = |epoch| Sender::exchange(store, epoch).with(|origin| origin.shard = 2);
+    for commit in [5, 6] {
+        let assigned = mixed(1).assign(store, commit, &[message(&a, &format!("c {commit}"))]).await;
+        assert!(matches!(assigned[..], [New(_)]), "{assigned:?}");
+    }
+    let older = mixed(2).assign(store, 3, &[message(&a, "c 3")]).await;
+    let [New(older)] = older[..] else { panic!("{older:?}") };
+    let after = mixed(3).with(|origin| origin.claimed_commit = 4);
+    let again = after.assign(store, 6, &[message(&a, "c 6")]).await;
+    assert!(matches!(again[..], [New(_)]), "commit 6 is lost: {again:?}");
+    let again = mixed(4).assign(store, 5, &[message(&a, "c 5")]).await;
+    assert!(matches!(again[..], [New(_)]), "commit 5 is lost: {again:?}");
+    assert_eq!(mixed(4).assign(store, 3, &[message(&a, "c 3")]).await, [Known(older)]);
+}
+
+/// One call has groups of several owners and of a producer. The store returns a separate reply for each group, and a
+/// refused group does not affect the others.
+pub async fn each_group_of_a_call_has_its_own_reply(fixture: &mut impl Fixture) {
+    use AssignItemReply::{Known, New};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let first = Sender::exchange(store, 2);
+    let of_shard = |shard| Sender::exchange(store, 2).with(|origin| origin.shard = shard);
+    let second = of_shard(1);
+    let third = of_shard(2);
+    first.assign(store, 4, &[message(&a, "1")]).await;
+    third.assign(store, 1, &[message(&b, "1")]).await;
+    let stale = Sender::exchange(store, 1);
+    let ahead = of_shard(3)
+        .with(|origin| origin.last_confirmed = Some(OutboxPosition { commit: 9, chunk: 0 }));
+    let producer = Sender::producer(store);
+    let groups = vec![
+        second.group(vec![chunk(1, 0, &[message(&a, "2"), message(&b, "2")])]),
+        stale.group(vec![chunk(5, 0, &[message(&a, "stale")])]),
+        third.group(vec![chunk(1, 0, &[message(&b, "1")]), chunk(2, 0, &[message(&a, "3")])]),
+        ahead.group(vec![chunk(10, 0, &[message(&a, "lost")])]),
+        // A second group of the same outbox: the store refuses it, and the owner must send it again in another call.
+        second.group(vec![chunk(2, 0, &[message(&a, "twice")])]),
+        producer.group(vec![chunk(0, 0, &[message(&a, "4"), message(&a, "4")])]),
+    ];
+    let expected = AssignReply::Groups(
+        vec![
+            AssignGroupReply::Done(vec![New(2), New(2)]),
+            AssignGroupReply::Fenced,
+            AssignGroupReply::Done(vec![Known(1), New(3)]),
+            AssignGroupReply::RolledBack(None),
+            AssignGroupReply::Fenced,
+            AssignGroupReply::Done(vec![New(4), Known(4)]),
+        ],
+        Vec::new(),
+    );
+    assert_eq!(first.send_groups(store, groups.clone()).await, expected);
+    let numbered = ["1", "2", "3", "4"].map(str::to_owned);
+    let numbered: Vec<(u64, String)> = (1..).zip(numbered).collect();
+    assert_eq!(first.retained(store, &a, 0, 9).await, numbered);
+    assert_eq!(second.assign(store, 2, &[message(&a, "5")]).await, [New(5)]);
+}
+
+/// For a limited time after the end of a key, the numbers of later messages of the key continue. After this time, they
+/// start again at the first number.
+pub async fn numbering_starts_again_after_a_key_ended(fixture: &mut impl Fixture) {
+    use AssignItemReply::New;
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let sender = Sender::exchange(store, 1);
+    let items = [message(&a, "1"), last_message(&a, "2"), message(&b, "1")];
+    assert_eq!(sender.assign(store, 1, &items).await, [New(1), New(2), New(1)]);
+    fixture.advance_clock(COMPLETED_TTL_MS / 2).await;
+    // The store numbers a message even after the end of its key, because only the receiver decides whether the message
+    // is too late.
+    assert_eq!(sender.assign(fixture.store(), 2, &[last_message(&a, "3")]).await, [New(3)]);
+    fixture.advance_clock(COMPLETED_TTL_MS * 3 / 4).await;
+    assert_eq!(sender.assign(fixture.store(), 3, &[message(&a, "4")]).await, [New(4)]);
+    fixture.advance_clock(COMPLETED_TTL_MS).await;
+    let items = [message(&a, "new"), message(&b, "2")];
+    assert_eq!(sender.assign(fixture.store(), 4, &items).await, [New(1), New(2)]);
+    // The key has started again. The store must keep its new messages when it removes the expired data of the old
+    // incarnation.
+    assert_eq!(sender.retained(fixture.store(), &a, 0, 9).await, [(1, "new".to_owned())]);
+    for commit in 20..26 {
+        sender.assign(fixture.store(), commit, &[message(&b, &commit.to_string())]).await;
+    }
+    assert_eq!(sender.retained(fixture.store(), &a, 0, 9).await, [(1, "new".to_owned())]);
+    fixture.advance_clock(2 * COMPLETED_TTL_MS).await;
+    for commit in 30..35 {
+        sender.assign(fixture.store(), commit, &[message(&b, &commit.to_string())]).await;
+    }
+    assert_eq!(sender.assign(fixture.store(), 40, &[message(&a, "newer")]).await, [New(2)]);
+}
+
+/// The store keeps a limited number of messages per key, for a limited time.
+pub async fn retention_is_limited_in_number_and_time(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let numbering = NumberingSettings { retain_events: 3, ..NUMBERING };
+    let rules = DestinationRules { numbering: Some(numbering), queue_limit: None };
+    let sender = Sender { rules, ..Sender::exchange(store, 1) };
+    for commit in 1..=5 {
+        sender.assign(store, commit, &[message(&a, &commit.to_string())]).await;
+    }
+    sender.assign(store, 6, &[message(&b, "1")]).await;
+    let numbers = |retained: Vec<(u64, String)>| {
+        retained.into_iter().map(|message| message.0).collect::<Vec<_>>()
+    };
+    assert_eq!(numbers(sender.retained(store, &a, 0, 9).await), [3, 4, 5]);
+    fixture.advance_clock(RETENTION_MS * 2).await;
+    for commit in 7..=9 {
+        let commit_data = commit.to_string();
+        sender.assign(fixture.store(), commit, &[message(&b, &commit_data)]).await;
+    }
+    assert_eq!(sender.retained(fixture.store(), &a, 0, 9).await, []);
+    assert_eq!(numbers(sender.retained(fixture.store(), &b, 0, 9).await), [2, 3, 4]);
+}
+
+/// If a producer publishes a message again, the store recognizes the message by its id, or by the number that the
+/// producer gave to the message. Another message with the same id or number is a conflict.
+pub async fn repeated_message_of_a_producer_is_recognized(fixture: &mut impl Fixture) {
+    use AssignItemReply::{AfterConflict, Conflict, Known, New};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let producer = Sender::producer(store);
+    let items = [message(&a, "1"), message(&a, "2"), message(&a, "1")];
+    assert_eq!(producer.assign(store, 0, &items).await, [New(1), New(2), Known(1)]);
+    fixture.reopen().await;
+    let store = fixture.store();
+    let items = [message(&a, "2"), message(&a, "3"), message(&b, "1")];
+    assert_eq!(producer.assign(store, 0, &items).await, [Known(2), New(3), New(1)]);
+    let other = event(&a, "other", None, &format!("{a}/2"), false);
+    assert_eq!(producer.assign(store, 0, &[other]).await, [Conflict(2)]);
+
+    let numbered = |data, sequence| event(&a, data, Some(sequence), "own", false);
+    let items =
+        [numbered("7", 7), message(&a, "8"), numbered("7", 7), numbered("x", 7), message(&b, "2")];
+    let expected = [New(7), New(8), Known(7), Conflict(7), AfterConflict];
+    assert_eq!(producer.assign(store, 0, &items).await, expected);
+    assert_eq!(producer.assign(store, 0, &[numbered("x", 3)]).await, [Conflict(3)]);
+    // A message that follows a conflict in the same call gets no number.
+    assert_eq!(producer.retained(store, &b, 2, 9).await, []);
+    assert_eq!(
+        producer.assign(store, 0, &[numbered("7", 7), numbered("5", 5)]).await,
+        [Known(7), New(5)]
+    );
+    assert_eq!(producer.assign(store, 0, &[message(&a, "9")]).await, [New(9)]);
+
+    // After this time, the store has forgotten the ids of the messages, but not the last number of each key.
+    fixture.advance_clock(RETENTION_MS * 2).await;
+    for data in ["2", "3", "4"] {
+        producer.assign(fixture.store(), 0, &[message(&b, data)]).await;
+    }
+    assert_eq!(producer.assign(fixture.store(), 0, &[message(&a, "1")]).await, [New(10)]);
+}
+
+/// The store puts numbered messages for a stream into a queue. A read returns them in order, until the owner of their
+/// partition removes them.
+pub async fn messages_wait_in_order_until_removed(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let sender = Sender::stream(store, Some(NUMBERING), 4);
+    let partition = Partition { stream: "next".into(), number: 0 };
+    let shard = sender.shard;
+    let read = async |store: &dyn Store, after, limit, bytes| {
+        let all = store.read_queue(&partition, shard, QueuePosition::default(), 100, 1 << 20).await;
+        let all = all.expect("a read").entries;
+        let after = all
+            .iter()
+            .map(|row| row.0)
+            .find(|position| position.number == after)
+            .unwrap_or_default();
+        let read = store.read_queue(&partition, shard, after, limit, bytes).await.expect("a read");
+        let row = |(position, queued): (QueuePosition, QueueEntry)| {
+            let event = queued.expect("an event");
+            (position.number, event.sequence(), data(&event))
+        };
+        read.entries.into_iter().map(row).collect::<Vec<_>>()
+    };
+    let position_of = async |store: &dyn Store, number| {
+        let all = store.read_queue(&partition, shard, QueuePosition::default(), 100, 1 << 20).await;
+        let all = all.expect("a read").entries;
+        all.iter()
+            .map(|row| row.0)
+            .find(|position| position.number == number)
+            .expect("the message waits")
+    };
+    let row = |number, sequence, data: &str| (number, Some(sequence), data.to_owned());
+    assert_eq!(read(store, 0, 10, 1 << 20).await, []);
+    sender.assign(store, 1, &[message(&a, "1"), message(&b, "1")]).await;
+    sender.assign(store, 2, &[message(&a, "2")]).await;
+    sender.assign(store, 1, &[message(&a, "1"), message(&b, "1")]).await;
+    let all = [row(1, 1, "1"), row(2, 1, "1"), row(3, 2, "2")];
+    assert_eq!(read(store, 0, 10, 1 << 20).await, all);
+    assert_eq!(read(store, 1, 1, 1 << 20).await, all[1..2]);
+    assert_eq!(read(store, 1, 10, 1).await, all[1..2]);
+    assert_eq!(store.queue_length(&partition).await.expect("a number"), 3);
+    assert_eq!(store.streams().await.expect("streams"), [Arc::from("next")]);
+    assert_eq!(sender.retained(store, &a, 0, 9).await.len(), 2);
+
+    // Only the owner of the partition may remove the messages.
+    let owner = Owner::claim(store, "next", 0).await;
+    let other = Claim { random: owner.claim.random ^ 1, ..owner.claim };
+    let second = position_of(store, 2).await;
+    store.dequeue(&partition, other, shard, 0, second).await.expect("an answer");
+    assert_eq!(read(store, 0, 10, 1 << 20).await.len(), 3);
+    store.dequeue(&partition, owner.claim, shard, 0, second).await.expect("an answer");
+    assert_eq!(read(store, 0, 10, 1 << 20).await, all[2..]);
+    store.dequeue(&partition, owner.claim, shard, 0, second).await.expect("an answer");
+    fixture.reopen().await;
+    let store = fixture.store();
+    assert_eq!(read(store, 0, 10, 1 << 20).await, all[2..]);
+
+    // The store accepts the messages of one call either all or not at all. This call fills the queue to its limit, and
+    // the store refuses the next call.
+    let many = [message(&b, "2"), message(&b, "3"), message(&b, "4")];
+    sender.assign(store, 3, &many).await;
+    assert_eq!(sender.send_chunk(store, 4, &[message(&b, "5")]).await, AssignReply::Full);
+    let last = position_of(store, 6).await;
+    store.dequeue(&partition, owner.claim, shard, 0, last).await.expect("an answer");
+    assert_eq!(store.queue_length(&partition).await.expect("a number"), 0);
+    assert_eq!(store.streams().await.expect("streams"), [] as [Arc<str>; 0]);
+    sender.assign(store, 4, &[message(&b, "5")]).await;
+    assert_eq!(read(store, 0, 10, 1 << 20).await, [row(7, 5, "5")]);
+}
+
+/// If a destination has no numbers, the store only puts each message into the queue of its partition.
+pub async fn messages_without_numbers_are_queued(fixture: &mut impl Fixture) {
+    use AssignItemReply::{Known, New};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let sender = Sender::stream(store, None, 100);
+    let mut chunks = vec![chunk(1, 0, &[message(&a, "1"), message(&b, "1"), message(&a, "2")])];
+    chunks[0].items[1].partition = 5;
+    assert_eq!(results(sender.send(store, chunks.clone()).await), [New(0); 3]);
+    assert_eq!(results(sender.send(store, chunks).await), [Known(0); 3]);
+    for (number, expected) in [(0, vec!["1", "2"]), (5, vec!["1"])] {
+        let partition = Partition { stream: "next".into(), number };
+        let start = QueuePosition::default();
+        let read = store.read_queue(&partition, sender.shard, start, 10, 1 << 20).await;
+        let read = read.expect("a read").entries;
+        let events: Vec<Event> = read.into_iter().map(|row| row.1.expect("an event")).collect();
+        assert!(events.iter().all(|event| event.sequence().is_none()));
+        assert_eq!(events.iter().map(data).collect::<Vec<_>>(), expected);
+    }
+    assert_eq!(sender.retained(store, &a, 0, 9).await, []);
+    // A message that already has a number keeps this number.
+    let producer = Sender { origin: None, ..sender };
+    let numbered = event(&b, "2", Some(7), "own", false);
+    assert_eq!(producer.assign(store, 0, &[numbered]).await, [New(7)]);
+    let partition = Partition { stream: "next".into(), number: 0 };
+    let start = QueuePosition::default();
+    let read = store.read_queue(&partition, producer.shard, start, 10, 1 << 20).await;
+    let read = read.expect("a read").entries;
+    let numbers = read.into_iter().skip(2).map(|row| row.1.expect("an event").sequence());
+    assert_eq!(numbers.collect::<Vec<_>>(), [Some(7)]);
+}

@@ -1,0 +1,207 @@
+//! Callers that assign messages, and functions that make these messages.
+
+use std::sync::Arc;
+
+use ordain_core::{Event, EventParts, Key, shard_of};
+use ordain_store::{
+    AssignGroup, AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest,
+    Destination, DestinationRules, NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition,
+    Partition, Store,
+};
+
+/// The retention time of messages and the time for which an ended key is remembered, in ms. Both are much longer than a
+/// case takes.
+pub(in crate::conformance) const RETENTION_MS: u64 = 100_000;
+pub(in crate::conformance) const COMPLETED_TTL_MS: u64 = 400_000;
+
+pub(in crate::conformance) const NUMBERING: NumberingSettings = NumberingSettings {
+    first: 1,
+    retain: RETENTION_MS,
+    retain_events: 1_000,
+    complete_ttl: COMPLETED_TTL_MS,
+};
+
+/// A caller that assigns messages for keys of one shard: an owner with an outbox (`origin`), or a producer.
+pub(in crate::conformance) struct Sender {
+    pub(in crate::conformance) destination: Destination,
+    pub(in crate::conformance) rules: DestinationRules,
+    pub(in crate::conformance) origin: Option<OriginOutbox>,
+    pub(in crate::conformance) shard: u32,
+}
+
+impl Sender {
+    /// Makes an owner, with a lease of this epoch, that assigns messages to an exchange.
+    pub(in crate::conformance) fn exchange(store: &dyn Store, epoch: u64) -> Self {
+        Self {
+            destination: Destination::Exchange("next".into()),
+            rules: DestinationRules { numbering: Some(NUMBERING), queue_limit: None },
+            origin: Some(OriginOutbox {
+                partition: Partition { stream: "first".into(), number: 3 },
+                shard: 0,
+                epoch,
+                claimed_commit: u64::MAX >> 12,
+                last_confirmed: None,
+                published_commit: 0,
+            }),
+            shard: shard_of("key-0", store.shards()),
+        }
+    }
+
+    /// Makes an owner that assigns messages to a stream whose queue has a limit.
+    pub(in crate::conformance) fn stream(
+        store: &dyn Store,
+        numbering: Option<NumberingSettings>,
+        queue_limit: u64,
+    ) -> Self {
+        let rules = DestinationRules { numbering, queue_limit: Some(queue_limit) };
+        Self { destination: Destination::Stream("next".into()), rules, ..Self::exchange(store, 1) }
+    }
+
+    /// Makes a producer that assigns messages to an exchange.
+    pub(in crate::conformance) fn producer(store: &dyn Store) -> Self {
+        Self { origin: None, ..Self::exchange(store, 1) }
+    }
+
+    /// Makes a group of these chunks.
+    pub(in crate::conformance) fn group(&self, chunks: Vec<OutboxChunk>) -> AssignGroup {
+        AssignGroup { origin: self.origin.clone(), chunks }
+    }
+
+    /// Sends several groups in one call.
+    pub(in crate::conformance) async fn send_groups(
+        &self,
+        store: &dyn Store,
+        groups: Vec<AssignGroup>,
+    ) -> AssignReply {
+        let Self { destination, rules, shard, .. } = self;
+        let assign = AssignRequest {
+            destination: destination.clone(),
+            shard: *shard,
+            rules: *rules,
+            witness: None,
+            call: None,
+            groups,
+        };
+        store.assign(Arc::new(assign)).await.expect("an answer")
+    }
+
+    /// Sends one group with these chunks.
+    pub(in crate::conformance) async fn send(
+        &self,
+        store: &dyn Store,
+        chunks: Vec<OutboxChunk>,
+    ) -> AssignReply {
+        self.send_groups(store, vec![self.group(chunks)]).await
+    }
+
+    /// Sends one chunk of messages.
+    pub(in crate::conformance) async fn send_chunk(
+        &self,
+        store: &dyn Store,
+        commit: u64,
+        items: &[Arc<Event>],
+    ) -> AssignReply {
+        self.send(store, vec![chunk(commit, 0, items)]).await
+    }
+
+    /// Sends one chunk of messages, which the store must accept. Returns the result for each message.
+    pub(in crate::conformance) async fn assign(
+        &self,
+        store: &dyn Store,
+        commit: u64,
+        items: &[Arc<Event>],
+    ) -> Vec<AssignItemReply> {
+        results(self.send_chunk(store, commit, items).await)
+    }
+
+    /// Returns the numbers and the data of the retained messages of a key, from number `from` to number `to`.
+    pub(in crate::conformance) async fn retained(
+        &self,
+        store: &dyn Store,
+        key: &str,
+        from: u64,
+        to: u64,
+    ) -> Vec<(u64, String)> {
+        let wanted = [from..=to];
+        let retained = store
+            .retained_messages(&self.destination, &key.into(), &wanted, 1 << 20)
+            .await
+            .expect("a read");
+        retained.iter().map(|event| (event.sequence().expect("a number"), data(event))).collect()
+    }
+
+    /// Changes the origin.
+    pub(in crate::conformance) fn with(mut self, change: impl FnOnce(&mut OriginOutbox)) -> Self {
+        self.origin.as_mut().map(change);
+        self
+    }
+}
+
+/// Makes a chunk of messages of a commit.
+pub(in crate::conformance) fn chunk(commit: u64, number: u32, items: &[Arc<Event>]) -> OutboxChunk {
+    let item =
+        |event: &Arc<Event>| AssignItem { event: Arc::clone(event), partition: 0, number: 0 };
+    OutboxChunk {
+        position: OutboxPosition { commit, chunk: number },
+        items: items.iter().map(item).collect(),
+    }
+}
+
+/// Returns the result for each message. The reply must accept one group.
+pub(in crate::conformance) fn results(reply: AssignReply) -> Vec<AssignItemReply> {
+    let AssignReply::Groups(mut replies, _) = reply else {
+        panic!("the messages are not assigned: {reply:?}")
+    };
+    match replies.pop() {
+        Some(AssignGroupReply::Done(assigned)) if replies.is_empty() => assigned,
+        other => panic!("the messages are not assigned: {other:?}"),
+    }
+}
+
+/// Returns the reply to a call with one group, which the store refuses with `reply`.
+pub(in crate::conformance) fn refused(reply: AssignGroupReply) -> AssignReply {
+    AssignReply::Groups(vec![reply], Vec::new())
+}
+
+/// Returns the data of an event as text.
+pub(in crate::conformance) fn data(event: &Event) -> String {
+    String::from_utf8_lossy(event.data()).into_owned()
+}
+
+/// Makes a message whose id consists of its key and its data.
+pub(in crate::conformance) fn message(key: &str, data: &str) -> Arc<Event> {
+    event(key, data, None, &format!("{key}/{data}"), false)
+}
+
+/// Makes the last message of a key.
+pub(in crate::conformance) fn last_message(key: &str, data: &str) -> Arc<Event> {
+    event(key, data, None, &format!("{key}/{data}"), true)
+}
+
+pub(in crate::conformance) fn event(
+    key: &str,
+    data: &str,
+    sequence: Option<u64>,
+    id: &str,
+    end: bool,
+) -> Arc<Event> {
+    Arc::new(Event::new(&EventParts {
+        key,
+        sequence,
+        id,
+        kind: "test",
+        source: "/ordain/first",
+        headers: &[("a", "b")],
+        data: data.as_bytes(),
+        end,
+        ..EventParts::default()
+    }))
+}
+
+/// Returns two keys of the shard that all cases use.
+pub(in crate::conformance) fn keys(store: &dyn Store) -> [Key; 2] {
+    let shard = shard_of("key-0", store.shards());
+    let names = (0..).map(|number| format!("key-{number}"));
+    let mut found = names.filter(|name| shard_of(name, store.shards()) == shard).map(Key::from);
+    [found.next().expect("a key"), found.next().expect("a key")]
+}

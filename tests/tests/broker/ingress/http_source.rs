@@ -1,0 +1,581 @@
+//! Tests of streams whose only source is the ingress.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use ordain_servers::Redis;
+use ordain_tests::host::{Home, copy_folder};
+use ordain_tests::http;
+use ordain_tests::incident::records;
+use ordain_tests::log::{by_key, in_turn, line, text};
+use ordain_tests::service::{Service, wait_until};
+use ordain_tests::tally;
+use serde_json::{Value, json};
+
+use super::support::{BATCH, LINES, ONE, ingress, metric, post, post_with, printed};
+
+/// Returns the configuration of a stream from HTTP events to a file.
+fn config(sections: &str, stream: &str) -> String {
+    format!(
+        "{sections}\n[ingress]\nlisten = \"127.0.0.1:0\"\n[streams.cases]\nhandler = \"tally\"\n{stream}\n\
+         [sinks.tally]\nkind = \"file\"\npath = \"out.ndjson\"\n"
+    )
+}
+
+const SOURCE: &str = "source = { kind = \"http\" }";
+
+/// Each event takes effect once and in order, in any form of request.
+#[test]
+fn events_in_all_forms_take_effect_once() -> Result<()> {
+    let home = Home::new(&["tally"], &config("", SOURCE))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let lines = in_turn(40, 10);
+    let (first, rest) = lines.split_at(100);
+    let (second, rest) = rest.split_at(100);
+    let (third, fourth) = rest.split_at(10);
+    // The requests are out of order as well.
+    let answer = post(address, LINES, &text(second))?;
+    ensure!(answer.status == 202, "{answer:?}");
+    let answer = post(address, BATCH, &format!("[{}]", first.join(",")))?;
+    ensure!(answer.status == 202, "{answer:?}");
+    let events = answer.json()?["events"].as_array().context("events")?.clone();
+    ensure!(
+        events.len() == 100 && events[41] == json!({ "id": "k1-2", "sequence": 2 }),
+        "{events:?}"
+    );
+    for line in third {
+        ensure!(post(address, ONE, line)?.status == 202);
+        ensure!(post(address, ONE, line)?.status == 202, "a repeat");
+    }
+    for line in fourth {
+        let event: Value = serde_json::from_str(line)?;
+        let header = |name: &str| {
+            let value = &event[name];
+            let name = if name == "datacontenttype" {
+                "content-type".into()
+            } else {
+                format!("ce-{name}")
+            };
+            format!("{name}: {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+        };
+        let names = ["specversion", "id", "source", "type", "subject", "sequence"];
+        let headers: Vec<String> = names.map(header).into();
+        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+        let body = event["data"].to_string();
+        let answer = post_with(address, "/v1/streams/cases/events", &headers, &body)?;
+        ensure!(answer.status == 202, "{answer:?}");
+    }
+    wait_until("the effects of all events", || Ok(home.lines("out.ndjson") >= lines.len()))?;
+    service.end()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+#[test]
+fn wrong_request_is_named_and_rejected_whole() -> Result<()> {
+    let sections = "[runtime]\nevent_size = \"1KiB\"";
+    let text_of =
+        config(sections, SOURCE).replacen("[ingress]", "[ingress]\nrequest_size = \"4KiB\"", 1);
+    let home = Home::new(&["tally"], &text_of)?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let lines = in_turn(2, 2);
+    let no_sequence = lines[1].replace("\"sequence\":1,", "");
+    let body = format!("{}\n{no_sequence}\nnonsense\n", lines[0]);
+    let answer = post(address, LINES, &body)?;
+    ensure!(
+        answer.status == 400 && answer.problem()?.contains("2 of 3 events are wrong"),
+        "{answer:?}"
+    );
+    let errors = answer.json()?["errors"].clone();
+    ensure!(errors[0]["line"] == 2 && errors[0]["key"] == "k1", "{errors}");
+    ensure!(
+        errors[0]["detail"].as_str().is_some_and(|detail| detail.contains("no `sequence`")),
+        "{errors}"
+    );
+    ensure!(errors[1]["line"] == 3, "{errors}");
+    let large = lines[0].replace("\"n\":1", &format!("\"n\":\"{}\"", "x".repeat(2_000)));
+    for (kind, body, status, words) in [
+        ("text/plain", lines[0].as_str(), 415, "no CloudEvents"),
+        (ONE, "{}", 400, "`specversion` is missing"),
+        (ONE, "", 400, "the body is empty"),
+        (ONE, "[]", 400, "use application/cloudevents-batch+json for an array"),
+        (BATCH, "{}", 400, "not a JSON array"),
+        (ONE, &large, 400, "runtime.event_size allows 1024"),
+        (LINES, &"\n".repeat(5_000), 413, "ingress.request_size"),
+    ] {
+        let answer = post(address, kind, body)?;
+        let details = format!("{} {}", answer.problem()?, answer.json()?["errors"]);
+        ensure!(answer.status == status && details.contains(words), "{status} {words}: {answer:?}");
+    }
+    let headers = [&*format!("content-type: {ONE}"), "content-encoding: gzip"];
+    let packed = post_with(address, "/v1/streams/cases/events", &headers, &lines[0])?;
+    ensure!(packed.status == 415 && packed.problem()?.contains("compressed"), "{packed:?}");
+    let packed = format!(
+        "POST /v1/streams/cases/events HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
+         content-type: {ONE}\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n"
+    );
+    ensure!(http::send(address, packed.as_bytes())?.status == 415, "gzip, chunked");
+    let headers = ["content-type: application/json", "ce-id: 1", "ce-type: t"];
+    let unversioned = post_with(address, "/v1/streams/cases/events", &headers, &lines[0])?;
+    ensure!(
+        unversioned.status == 400 && unversioned.problem()?.contains("ce-specversion"),
+        "{unversioned:?}"
+    );
+    // With chunked encoding, the request does not announce the size of its body.
+    let chunked = format!(
+        "POST /v1/streams/cases/events HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
+         content-type: {LINES}\r\ntransfer-encoding: chunked\r\n\r\n1388\r\n{}\r\n0\r\n\r\n",
+        "\n".repeat(5_000)
+    );
+    let answer = http::send(address, chunked.as_bytes())?;
+    ensure!(answer.status == 413 && answer.problem()?.contains("request_size"), "{answer:?}");
+    let other =
+        post_with(address, "/v1/streams/others/events", &[&format!("content-type: {ONE}")], "")?;
+    ensure!(other.status == 404 && other.problem()?.contains("these do: cases"), "{other:?}");
+    ensure!(http::get(address, "/v1/streams/cases/events")?.status == 405);
+    ensure!(http::get(address, "/")?.status == 404);
+    // Posts a sequence, then the same sequence with other content, and then the events after it.
+    ensure!(post(address, ONE, &lines[0])?.status == 202);
+    let other = lines[0].replace("\"n\":1", "\"n\":7");
+    let answer = post(address, LINES, &format!("{other}\n{}\n{}\n", lines[2], lines[1]))?;
+    ensure!(answer.status == 409, "{answer:?}");
+    let errors = answer.json()?["errors"].as_array().context("errors")?.clone();
+    ensure!(errors.len() == 2 && errors[0]["line"] == 1 && errors[1]["line"] == 2, "{errors:?}");
+    wait_until("two have taken effect", || Ok(home.lines("out.ndjson") >= 2))?;
+    service.end()?;
+    ensure!(home.lines("out.ndjson") == 2, "{}", home.read("out.ndjson"));
+    Ok(())
+}
+
+/// The test kills the host several times, and sends each request until the host accepts it.
+#[test]
+fn accepted_events_survive_crash() -> Result<()> {
+    let home = Home::new(&["tally"], &config("", SOURCE))?;
+    let lines = in_turn(20, 100);
+    let mut service = Service::start(&home, &["run"])?;
+    let mut address = ingress(&mut service)?;
+    for (number, chunk) in lines.chunks(50).enumerate() {
+        loop {
+            if number % 7 == 3 {
+                service.kill()?;
+                service = Service::start(&home, &["run"])?;
+                address = ingress(&mut service)?;
+            }
+            if post(address, LINES, &text(chunk)).is_ok_and(|answer| answer.status == 202) {
+                break;
+            }
+        }
+        if number % 7 == 5 {
+            service.kill()?;
+            service = Service::start(&home, &["run"])?;
+            address = ingress(&mut service)?;
+        }
+    }
+    wait_until("the effects of all events", || Ok(home.lines("out.ndjson") >= lines.len()))?;
+    service.end()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+/// The host rejects producers while the queue is full, and loses nothing.
+#[test]
+fn full_queue_rejects_producers() -> Result<()> {
+    // The host reads only a few events from the queue in advance, and spills none.
+    let source = "spill_after = \"10m\"\nsource = { kind = \"http\", queue = 100, prefetch = 20 }";
+    let home = Home::new(&["tally"], &config("", source))?;
+    let plugin = home.path("plugins/tally.wasm");
+    let aside = home.path("tally.wasm");
+    let mut service = Service::start(&home, &["run"])?;
+    let mut address = ingress(&mut service)?;
+    let lines = in_turn(10, 50);
+    // Without a handler, the host executes no events, so the queue becomes full.
+    std::fs::rename(&plugin, &aside)?;
+    service.until_says("last file of a handler removed")?;
+    let mut sent_away = 0;
+    for chunk in lines.chunks(40) {
+        loop {
+            let answer = post(address, LINES, &text(chunk))?;
+            if answer.status == 202 {
+                break;
+            }
+            ensure!(answer.status == 429, "{answer:?}");
+            ensure!(answer.head.contains("retry-after: 1"), "{answer:?}");
+            ensure!(answer.problem()?.contains("source.queue"), "{answer:?}");
+            sent_away += 1;
+            if aside.exists() {
+                std::fs::rename(&aside, &plugin)?;
+                service.kill()?;
+                service = Service::start(&home, &["run"])?;
+                address = ingress(&mut service)?;
+            }
+        }
+    }
+    ensure!(sent_away > 0);
+    wait_until("the effects of all events", || Ok(home.lines("out.ndjson") >= lines.len()))?;
+    service.end()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+/// The bodies of all requests in progress have a limit for their total size, which also counts bodies of unknown
+/// length.
+#[test]
+fn bodies_are_bounded() -> Result<()> {
+    let bounds = "[ingress]\nrequest_size = \"1MiB\"\nin_flight = \"1MiB\"";
+    let text_of = config("", SOURCE).replacen("[ingress]", bounds, 1);
+    let home = Home::new(&["tally"], &text_of)?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let begin = |length: &str| {
+        format!(
+            "POST /v1/streams/cases/events HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {LINES}\r\n\
+             {length}\r\n\r\n"
+        )
+    };
+    let lines = in_turn(1, 1);
+    // A body that is only announced occupies no memory; the received part of a body does.
+    let fill = |mut slow: TcpStream| -> Result<TcpStream> {
+        slow.write_all(" ".repeat((1 << 20) - 10).as_bytes())?;
+        Ok(slow)
+    };
+    let promise = || -> Result<TcpStream> {
+        let mut slow = TcpStream::connect(address)?;
+        slow.write_all(begin("content-length: 1048576").as_bytes())?;
+        Ok(slow)
+    };
+    let mut slow = promise()?;
+    ensure!(post(address, LINES, &text(&lines))?.status == 202);
+    wait_until("a full memory limit", || {
+        // The ingress rejects the body that would exceed the limit: the filled body or the posted one.
+        let _filled = fill(std::mem::replace(&mut slow, promise()?))?;
+        for _ in 0..20 {
+            let answer = post(address, LINES, &text(&lines))?;
+            if answer.status != 202 {
+                ensure!(answer.problem()?.contains("ingress.in_flight"), "{answer:?}");
+                ensure!(answer.head.contains("retry-after: 1"), "{answer:?}");
+                return Ok(answer.status == 429);
+            }
+        }
+        Ok(false)
+    })?;
+    wait_until("free memory below the limit", || {
+        Ok(post(address, LINES, &text(&lines))?.status == 202)
+    })?;
+    let many = format!("[{}0]", "0,".repeat(10_000));
+    let answer = post(address, BATCH, &many)?;
+    ensure!(answer.status == 413 && answer.problem()?.contains("10000 events"), "{answer:?}");
+    service.end()
+}
+
+/// Two processes share one Redis. Each accepts events of all keys, regardless of the owner. One of the
+/// processes dies.
+#[test]
+fn processes_share_streams_of_redis() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let sections = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+    let source = "source = { kind = \"http\", partitions = 4 }";
+    let text_of = config(&sections, source).replace("out.ndjson", "-");
+    let homes = [Home::new(&["tally"], &text_of)?, Home::new(&["tally"], &text_of)?];
+    let mut services = [Service::start(&homes[0], &["run"])?, Service::start(&homes[1], &["run"])?];
+    let [one, other] = &mut services;
+    let addresses = [ingress(one)?, ingress(other)?];
+    let lines = in_turn(40, 30);
+    for (at, chunk) in lines.chunks(50).enumerate() {
+        let to = if at < 12 { addresses[at % 2] } else { addresses[1] };
+        let answer = post(to, LINES, &text(chunk))?;
+        ensure!(answer.status == 202, "{answer:?}");
+        if at == 11 {
+            services[0].kill()?;
+        }
+    }
+    wait_until("the effects of all events", || {
+        Ok(printed(&services).lines().count() >= lines.len())
+    })?;
+    services[1].end()?;
+    tally::check(&by_key(&lines)?, &printed(&services))
+}
+
+/// Returns the configuration of hosts that share one partition in a Redis.
+fn one_partition(redis: &Redis) -> String {
+    let sections = format!(
+        "[runtime]\nlease = \"2s\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [store]\nkind = \"redis\"\nurl = \"{}\"\n",
+        redis.url()
+    );
+    let source = "source = { kind = \"http\", partitions = 1 }";
+    config(&sections, source).replace("out.ndjson", "-")
+}
+
+/// Posts some events, and waits until these services print their effects.
+fn work(address: SocketAddr, services: &[Service]) -> Result<()> {
+    let lines = in_turn(5, 4);
+    ensure!(post(address, LINES, &text(&lines))?.status == 202);
+    wait_until("the effects of all events", || {
+        let printed = services.iter().map(|service| service.stdout().lines().count());
+        Ok(printed.sum::<usize>() >= lines.len())
+    })
+}
+
+/// One of two hosts owns the partition when Redis loses everything. The other host must not begin anew with the empty
+/// store, but a host that starts later must.
+#[test]
+fn emptied_redis_is_not_taken_over() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let text_of = one_partition(&redis);
+    let homes = [Home::new(&["tally"], &text_of)?, Home::new(&["tally"], &text_of)?];
+    let mut services = [Service::start(&homes[0], &["run"])?, Service::start(&homes[1], &["run"])?];
+    for service in &mut services {
+        http::ready(service)?;
+    }
+    work(ingress(&mut services[0])?, &services)?;
+    redis.command(&["FLUSHALL"])?;
+    std::thread::scope(|scope| {
+        let ends = services.each_mut().map(|service| {
+            scope.spawn(move || {
+                let address = ingress(service)?;
+                post_until_end(service, address)
+            })
+        });
+        ends.into_iter().try_for_each(|end| end.join().expect("no panic").map(drop))
+    })?;
+    let logs = services.each_ref().map(Service::stderr);
+    ensure!(logs.iter().any(|log| log.contains("the store lost everything")), "{logs:?}");
+    let mut service = Service::start(&homes[0], &["run"])?;
+    service.until_says("created a new store at ")?;
+    http::ready(&mut service)?;
+    service.end()
+}
+
+/// One shard in Redis loses its data while no host runs. The next start must name this shard.
+#[test]
+fn lost_shard_is_named_at_the_start() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = Home::new(&["tally"], &one_partition(&redis))?;
+    let mut service = Service::start(&home, &["run"])?;
+    http::ready(&mut service)?;
+    work(ingress(&mut service)?, std::slice::from_ref(&service))?;
+    service.end()?;
+    let mut service = Service::start(&home, &["run"])?;
+    http::ready(&mut service)?;
+    service.end()?;
+    ensure!(!service.stderr().contains("WENT BACK"), "{}", service.stderr());
+    redis.command(&["DEL", "ordain:{3}:data:cases"])?;
+    let mut service = Service::start(&home, &["run"])?;
+    service.until_says("THE STORE WENT BACK IN TIME: these shards have lost")?;
+    ensure!(service.stderr().contains("shards=[3]"), "{}", service.stderr());
+    http::ready(&mut service)?;
+    service.end()
+}
+
+/// How long a host may accept events after its store has lost everything, or after its folder is gone: the documented
+/// second, and a second for a busy machine.
+const ACCEPT_LIMIT: Duration = Duration::from_secs(2);
+
+/// Sends events, one after the other, until the host has ended. Returns the keys of the accepted events. The host must
+/// not accept events for long, because its store has just lost everything.
+fn post_until_end(service: &mut Service, address: SocketAddr) -> Result<BTreeSet<String>> {
+    let lost_at = Instant::now();
+    let mut last_accepted = Duration::ZERO;
+    let mut accepted = BTreeSet::new();
+    for number in 0.. {
+        if !service.is_running()? {
+            break;
+        }
+        let key = format!("late{number}");
+        let event = line(&key, 1, &json!({ "n": number }));
+        let posted_at = lost_at.elapsed();
+        if post(address, ONE, &event).is_ok_and(|answer| answer.status == 202) {
+            last_accepted = posted_at;
+            accepted.insert(key);
+        }
+        // Imitates the pace of a producer.
+        sleep(Duration::from_millis(5));
+    }
+    ensure!(
+        last_accepted < ACCEPT_LIMIT,
+        "the host accepted an event {last_accepted:?} after the loss: {}",
+        service.stderr()
+    );
+    ensure!(!service.wait()?.success(), "{}", service.stderr());
+    Ok(accepted)
+}
+
+/// Waits until the events of these keys have taken effect. `out` returns the messages of the host.
+fn until_effects(keys: &BTreeSet<String>, mut out: impl FnMut() -> String) -> Result<()> {
+    wait_until("the effects of all accepted events", || {
+        let printed = out();
+        let messages = printed.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        let subjects =
+            messages.map(|line| Ok(serde_json::from_str::<Value>(line)?["subject"].take()));
+        let subjects: Vec<Value> = subjects.collect::<Result<_>>()?;
+        let subjects: BTreeSet<&str> = subjects.iter().filter_map(Value::as_str).collect();
+        Ok(keys.iter().all(|key| subjects.contains(&**key)))
+    })
+}
+
+/// A producer sends events while the Redis loses everything. Within a second, the host stops accepting events. The host
+/// then ends. The events that it accepted after the loss are in the emptied Redis, and take effect after the next
+/// start.
+#[test]
+fn host_that_finds_redis_empty_accepts_no_more_events() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = Home::new(&["tally"], &one_partition(&redis))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    work(address, std::slice::from_ref(&service))?;
+    redis.command(&["FLUSHALL"])?;
+    let accepted = post_until_end(&mut service, address)?;
+    let mut service = Service::start(&home, &["run"])?;
+    until_effects(&accepted, || service.stdout())?;
+    service.end()
+}
+
+/// An empty folder replaces the store's folder under a running host. Within a second, the host stops accepting events.
+/// The host then ends. The events that it accepted are in the old folder, and take effect after a start with that
+/// folder.
+#[test]
+fn host_whose_store_folder_is_replaced_accepts_no_more_events() -> Result<()> {
+    let home = Home::new(&["tally"], &config("", SOURCE))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let lines = in_turn(5, 4);
+    ensure!(post(address, LINES, &text(&lines))?.status == 202);
+    wait_until("the effects of all events", || Ok(home.lines("out.ndjson") >= lines.len()))?;
+    let [store, aside] = ["ordain-data", "aside"].map(|name| home.path(name));
+    std::fs::rename(&store, &aside)?;
+    std::fs::create_dir(&store)?;
+    let accepted = post_until_end(&mut service, address)?;
+    ensure!(std::fs::read_dir(&store)?.next().is_none(), "the host wrote to the empty folder");
+    std::fs::remove_dir(&store)?;
+    std::fs::rename(&aside, &store)?;
+    let mut service = Service::start(&home, &["run"])?;
+    until_effects(&accepted, || home.read("out.ndjson"))?;
+    service.end()
+}
+
+/// A request is in progress when the host finds that its Redis lost everything. The host must answer this request with
+/// 503.
+#[test]
+fn request_in_progress_is_rejected_after_failure() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = Home::new(&["tally"], &one_partition(&redis))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    work(address, std::slice::from_ref(&service))?;
+    let line = &in_turn(1, 1)[0];
+    let mut slow = TcpStream::connect(address)?;
+    let head = format!(
+        "POST /v1/streams/cases/events HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
+         content-type: {ONE}\r\ncontent-length: {}\r\n\r\n",
+        line.len()
+    );
+    slow.write_all(head.as_bytes())?;
+    redis.command(&["FLUSHALL"])?;
+    wait_until("the end of the listener", || Ok(TcpStream::connect(address).is_err()))?;
+    slow.write_all(line.as_bytes())?;
+    let mut answer = String::new();
+    slow.read_to_string(&mut answer)?;
+    ensure!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    ensure!(!service.wait()?.success(), "{}", service.stderr());
+    Ok(())
+}
+
+/// A Redis that went back assigns some numbers of its queue a second time. The host must read the new events with these
+/// numbers, although it has already read other events with the same numbers.
+#[test]
+fn events_after_redis_rollback_take_effect() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let sections = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 1\n", redis.url());
+    let text_of = config(&sections, SOURCE).replace("out.ndjson", "-");
+    let home = Home::new(&["tally"], &text_of)?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let lines = in_turn(3, 60);
+    let until = |service: &Service, count: usize| {
+        wait_until(&format!("{count} effects"), || Ok(service.stdout().lines().count() >= count))
+    };
+    let (first, rest) = lines.split_at(60);
+    let (second, third) = rest.split_at(90);
+    ensure!(post(address, LINES, &text(first))?.status == 202);
+    until(&service, first.len())?;
+    let before = redis.snapshot()?;
+    ensure!(post(address, LINES, &text(second))?.status == 202);
+    until(&service, first.len() + second.len())?;
+    redis.go_back(&before)?;
+    // Posts fewer events than were lost, so that each of them gets a number with which the host has already read
+    // another event.
+    wait_until("an accepted request", || Ok(post(address, LINES, &text(third))?.status == 202))?;
+    wait_until("all effects", || {
+        let printed = service.stdout();
+        Ok(printed.lines().collect::<BTreeSet<_>>().len() >= lines.len())
+    })?;
+    service.end()?;
+    let mut seen = BTreeSet::new();
+    let printed = service.stdout();
+    let once: String = printed.split_inclusive('\n').filter(|line| seen.insert(*line)).collect();
+    tally::check(&by_key(&lines)?, &once)
+}
+
+/// The test restores an older copy of the store folder. The sink's file keeps its lines, which consumers may have read.
+/// New messages have new ids, and the log, its record and a metric report the number of messages that the copy lacks.
+#[test]
+fn restored_store_copy_is_reported_and_file_kept() -> Result<()> {
+    let source = format!("ordering = \"fifo\"\n{SOURCE}");
+    let home = Home::new(&["tally"], &config("", &source))?;
+    let lines = in_turn(5, 9);
+    let groups: Vec<&[String]> = lines.chunks(15).collect();
+    let mut shown = 0;
+    let mut run = |group: &[String]| -> Result<(String, u64)> {
+        let mut service = Service::start(&home, &["run"])?;
+        let address = ingress(&mut service)?;
+        ensure!(post(address, LINES, &text(group))?.status == 202);
+        shown += group.len();
+        wait_until("all effects", || Ok(home.lines("out.ndjson") >= shown))?;
+        let lost = metric(&mut service, "ordain_messages_lost_total")?;
+        service.end()?;
+        Ok((service.stderr(), lost))
+    };
+    let copy = |from: &str, to: &str| -> Result<()> {
+        let _ = std::fs::remove_dir_all(home.path(to));
+        copy_folder(&home.path(from), &home.path(to))
+    };
+    run(groups[0])?;
+    copy("ordain-data", "copy")?;
+    let (log, lost) = run(groups[1])?;
+    ensure!(lost == 0 && records(&log)?.is_empty(), "{log}");
+    copy("copy", "ordain-data")?;
+    let (log, lost) = run(groups[2])?;
+    let all = records(&log)?;
+    let [record] = &all[..] else { bail!("the log must contain exactly one record: {log}") };
+    ensure!(lost == 15 && record["type"] == "ordain.messages.lost", "{lost}: {record}");
+    ensure!(record["source"] == "/ordain/cases" && record["subject"] == "sink/tally", "{record}");
+    let to = record["data"]["to"].as_str().context("a destination")?;
+    ensure!(to.starts_with("file/") && to.ends_with("out.ndjson"), "{record}");
+    ensure!(record["data"] == json!({ "to": to, "messages": 15 }), "{record}");
+    ensure!(log.contains("lines=15") && log.contains("THE STORE WENT BACK IN TIME"), "{log}");
+    let out = home.read("out.ndjson");
+    let ids = out.lines().map(|line| Ok(serde_json::from_str::<Value>(line)?["id"].to_string()));
+    let ids = ids.collect::<Result<BTreeSet<_>>>()?;
+    ensure!((out.lines().count(), ids.len()) == (45, 45), "{out}");
+    Ok(())
+}
+
+/// The ingress serves only requests with the token.
+#[test]
+fn configured_token_is_required() -> Result<()> {
+    let token = "0123456789abcdef";
+    let text_of =
+        config("", SOURCE).replacen("[ingress]", &format!("[ingress]\ntoken = \"{token}\""), 1);
+    let home = Home::new(&["tally"], &text_of)?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let line = &in_turn(1, 1)[0];
+    let answer = post(address, ONE, line)?;
+    ensure!(answer.status == 401 && answer.problem()?.contains("[ingress]"), "{answer:?}");
+    let headers = [&*format!("content-type: {ONE}"), &*format!("authorization: Bearer {token}")];
+    ensure!(post_with(address, "/v1/streams/cases/events", &headers, line)?.status == 202);
+    service.end()
+}

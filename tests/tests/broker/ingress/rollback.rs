@@ -1,0 +1,479 @@
+//! Tests of a Redis that goes back in time while events wait in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ordain_core::shard_of;
+use ordain_servers::{Cluster, Connection, Mode, Options, Proxy, Redis, Reply, Sentinel, Takeover};
+use ordain_tests::host::Home;
+use ordain_tests::http::{self, Answer};
+use ordain_tests::log::{by_key, line, text};
+use ordain_tests::rig::{Rig, config};
+use ordain_tests::service::{Service, wait_until};
+use ordain_tests::tally;
+use serde_json::{Value, json};
+
+use super::support::{LINES, SECTIONS, ingress, into_file, post, post_all};
+
+/// The number of events that [`events`] returns. This number is larger than the prefetch of the host, so some of the
+/// events wait in the store.
+const EVENTS: usize = 3_000;
+/// The number of shards in the tests that read the queues in Redis.
+const SHARDS: u32 = 4;
+
+/// Returns events that each have their own key, so that a line of the output identifies the event that took effect. All
+/// keys begin with `name`.
+fn events(name: &str) -> Vec<String> {
+    (0..EVENTS).map(|at| line(&format!("{name}{at}"), 1, &json!({ "n": at }))).collect()
+}
+
+/// Returns for each name how many of its events took effect. Ignores repeated messages, and checks that no event took
+/// effect twice.
+fn effects(service: &Service) -> Result<BTreeMap<char, usize>> {
+    let mut ids = BTreeSet::new();
+    let mut counts = BTreeMap::new();
+    for line in service.stdout().split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+        let message: Value = serde_json::from_str(line).context("a message")?;
+        ensure!(message["data"]["count"] == 1, "twice: {line}");
+        let name = message["subject"].as_str().and_then(|subject| subject.chars().next());
+        if ids.insert(message["id"].to_string()) {
+            *counts.entry(name.context("a key")?).or_default() += 1;
+        }
+    }
+    Ok(counts)
+}
+
+/// After the server went back in time, it assigns the numbers of lost events to new events. The host must execute the
+/// new events, although it has already seen their numbers. The host must also count the lost events that it had not
+/// read.
+#[test]
+fn events_accepted_after_rollback_take_effect() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = Home::new(
+        &["tally"],
+        &format!(
+            "{SECTIONS}[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 2\n\
+             [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\n\
+             source = {{ kind = \"http\", prefetch = 5 }}\n\
+             [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
+            redis.url()
+        ),
+    )?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    // The stream is slow, so most of these events wait.
+    post_all(address, &events("a"))?;
+    let early = redis.snapshot()?;
+    post_all(address, &events("b"))?;
+    redis.go_back(&early)?;
+    post_all(address, &events("c"))?;
+    wait_until("the effects of all events that the server has", || {
+        let counts = effects(&service)?;
+        Ok(counts.get(&'a') == Some(&EVENTS) && counts.get(&'c') == Some(&EVENTS))
+    })?;
+    service.until_says("the store went back in time")?;
+    let admin = http::admin(&mut service)?;
+    let taken = *effects(&service)?.get(&'b').unwrap_or(&0);
+    let lost = lost_events(admin)?;
+    ensure!(lost > 0 && lost + taken == EVENTS, "{lost} were counted as lost, {taken} took effect");
+    service.end()
+}
+
+/// The server goes back in time while the broker is down. Events for the broker's stream arrived over HTTP, and wait in
+/// the inbox in the store.
+#[test]
+fn inbox_events_accepted_after_rollback_take_effect() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let rig = Rig::with_private_broker("", "", "")?;
+    let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 2\n", redis.url());
+    let text = config(&rig.rabbit.url(), &format!("{SECTIONS}{store}"), "", "");
+    let home = Home::new(&["tally"], &into_file(&text, "-"))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    rig.until_declared()?;
+    rig.rabbit.stop()?;
+    post_all(address, &events("a"))?;
+    let early = redis.snapshot()?;
+    post_all(address, &events("b"))?;
+    redis.go_back(&early)?;
+    post_all(address, &events("c"))?;
+    rig.rabbit.restart()?;
+    wait_until("the effects of all events that the server has", || {
+        let counts = effects(&service)?;
+        Ok(counts.get(&'a') == Some(&EVENTS) && counts.get(&'c') == Some(&EVENTS))
+    })?;
+    let lost = lost_events(http::admin(&mut service)?)?;
+    let taken = *effects(&service)?.get(&'b').unwrap_or(&0);
+    ensure!(
+        lost + taken >= EVENTS,
+        "{lost} were counted as lost, {taken} took effect: {}",
+        service.stderr()
+    );
+    service.end()
+}
+
+/// The host first retains an event of the broker's stream for replay, and then puts it into the inbox. The server loses
+/// the retained copy between the two writes. Before the host answers 202, it must retain the event again.
+#[test]
+fn copy_lost_during_a_request_is_retained_again() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let proxy = Proxy::start(redis.port())?;
+    let rig = Rig::with_private_broker("", "", "")?;
+    let url = redis.url_at(proxy.port());
+    let store = format!("[store]\nkind = \"redis\"\nurl = \"{url}\"\nshards = 1\n");
+    let text = config(&rig.rabbit.url(), &format!("{SECTIONS}{store}"), "", "");
+    let home = Home::new(&["tally"], &into_file(&text, "-"))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    rig.until_declared()?;
+    // After the first effect, the store has everything that the host needs to continue.
+    post_all(address, &[line("first", 1, &json!({ "n": 1 }))])?;
+    wait_until("the first effect", || Ok(effects(&service)?.get(&'f') == Some(&1)))?;
+    let early = redis.snapshot()?;
+    let retained = || -> Result<usize> {
+        let keys = redis.command(&["KEYS", "ordain:{0}:log:exchange/*"])?;
+        let Some(log) = keys.parts().first().and_then(Reply::text) else { return Ok(0) };
+        let fields = redis.command(&["HGETALL", log])?;
+        let texts = fields.parts().iter().filter_map(Reply::text);
+        Ok(texts.filter(|text| text.contains("marker-of-the-event")).count())
+    };
+    // The proxy delays the second write of the request, so that the server can lose the first write before it receives
+    // the second.
+    proxy.set(Mode::Delay(Duration::from_secs(1)))?;
+    let event = line("a", 1, &json!({ "text": "marker-of-the-event" }));
+    let answer = std::thread::scope(|scope| -> Result<Answer> {
+        let posting = scope.spawn(|| post(address, LINES, &event));
+        wait_until("a retained copy", || Ok(retained()? == 1))?;
+        redis.go_back(&early)?;
+        proxy.set(Mode::Pass)?;
+        posting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    ensure!(answer.status == 202, "{answer:?}: {}", service.stderr());
+    ensure!(retained()? == 1, "the copy is lost: {}", service.stderr());
+    wait_until("the effect of the event", || Ok(effects(&service)?.get(&'a') == Some(&1)))
+        .with_context(|| service.stderr())?;
+    service.end()
+}
+
+/// Returns one key of each shard, in the order of the shards. No key is a part of another key.
+fn key_of_each_shard(name: &str) -> Vec<String> {
+    let of = |shard| {
+        let mut keys = (0..).map(|number| format!("{name}{number}."));
+        keys.find(|key| shard_of(key, SHARDS) == shard)
+    };
+    (0..SHARDS).filter_map(of).collect()
+}
+
+/// Returns how many events wait in each shard.
+fn waiting(master: &mut Connection) -> Result<Vec<u64>> {
+    let mut counts = Vec::new();
+    for shard in 0..SHARDS {
+        let log = format!("ordain:{{{shard}}}:log:stream/cases");
+        let reply = master.command(&["HGET", &log, "w"])?;
+        counts.push(reply.text().map_or(Ok(0), str::parse)?);
+    }
+    Ok(counts)
+}
+
+/// A request has one event for each of four shards. A network split separates the master from the Sentinel. The host
+/// writes three of the events to this master. Before the host can write the fourth event, the Sentinel makes the
+/// replica master, which lacks the first three. The host must write these three events again before it answers 202.
+#[test]
+fn accepted_request_survives_the_end_of_a_split() -> Result<()> {
+    let group = Sentinel::behind_proxies(&Options::new())?;
+    let home = Home::new(
+        &["tally"],
+        &format!(
+            "{SECTIONS}[runtime]\nlease = \"30s\"\n\
+             [store]\nkind = \"redis\"\nurl = \"{}\"\nshards = {SHARDS}\n\
+             [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\n\
+             source = {{ kind = \"http\" }}\n\
+             [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
+            group.url()
+        ),
+    )?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    http::ready(&mut service)?;
+    let lines_of = |keys: &[String]| -> Vec<String> {
+        keys.iter().map(|key| line(key, 1, &json!({ "n": 1 }))).collect()
+    };
+    let keys = key_of_each_shard("a");
+    post_all(address, &lines_of(&keys))?;
+    let mut master = group.master().connect()?;
+    wait_until("empty queues after the first effects", || {
+        let is_done = effects(&service)?.get(&'a') == Some(&keys.len());
+        Ok(is_done && waiting(&mut master)?.iter().all(|count| *count == 0))
+    })?;
+
+    let mut cut_off = group.cut_off()?;
+    let keys = key_of_each_shard("b");
+    let proxy = &group.proxies()[0];
+    proxy.hold_request(keys.last().context("a key")?);
+    let body = text(&lines_of(&keys));
+    let answer = std::thread::scope(|scope| -> Result<Answer> {
+        let posting = scope.spawn(|| post(address, LINES, &body));
+        wait_until("a part of the request in the old master", || {
+            let is_held = proxy.counts().requests_held == 1;
+            Ok(is_held && waiting(cut_off.connection())? == [1, 1, 1, 0])
+        })?;
+        // A command starts the failover at once. If the Sentinel waited until it considers the master down, the host
+        // would meanwhile answer the request with an error, after ten seconds.
+        group.sentinel().command(&["SENTINEL", "FAILOVER", group.name()])?;
+        group.until_replaced()?;
+        group.heal_split()?;
+        posting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    ensure!(answer.status == 202, "{answer:?}: {}", service.stderr());
+    wait_until("the effects of the whole request", || {
+        Ok(effects(&service)?.get(&'b') == Some(&keys.len()))
+    })
+    .with_context(|| service.stderr())?;
+    service.end()
+}
+
+/// Returns how many events a host has counted as lost.
+fn lost_events(admin: SocketAddr) -> Result<usize> {
+    let lost = http::metric(admin, "ordain_events_lost_total")?.unwrap_or(0);
+    Ok(usize::try_from(lost)?)
+}
+
+/// One host owns the only partition and reads its queue. Another host accepts the events. While the reading host is
+/// paused, the server loses accepted events. The accepting host must count and log exactly these events as lost,
+/// although it reads no queue.
+#[test]
+fn lost_events_for_another_process_are_counted() -> Result<()> {
+    const SOME: usize = 400;
+    let redis = Redis::start(&[])?;
+    let text = format!(
+        "{SECTIONS}[runtime]\nlease = \"10m\"\n\
+         [store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 2\n\
+         [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\nsource = {{ kind = \"http\" }}\n\
+         [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
+        redis.url()
+    );
+    let homes = [Home::new(&["tally"], &text)?, Home::new(&["tally"], &text)?];
+    let mut reader = Service::start(&homes[0], &["run"])?;
+    http::ready(&mut reader)?;
+    let mut accepting = Service::start(&homes[1], &["run"])?;
+    let admin = http::ready(&mut accepting)?;
+    let address = ingress(&mut accepting)?;
+    let until_effects = |reader: &Service, name: char| {
+        wait_until(&format!("the effects of all events {name}"), || {
+            Ok(effects(reader)?.get(&name) == Some(&SOME))
+        })
+    };
+    post_all(address, &events("a")[..SOME])?;
+    until_effects(&reader, 'a').with_context(|| reader.stderr())?;
+    let early = redis.snapshot()?;
+    reader.pause()?;
+    post_all(address, &events("b")[..SOME])?;
+    redis.go_back(&early)?;
+    // The queue entries of these events get the numbers of the lost entries.
+    post_all(address, &events("c")[..SOME])?;
+    reader.resume()?;
+    until_effects(&reader, 'c').with_context(|| reader.stderr())?;
+    let counted = wait_until("the count of the lost events", || Ok(lost_events(admin)? >= SOME));
+    counted.with_context(|| accepting.stderr())?;
+    // The accepting host must not count the events that took effect later either. So the test makes it check all of
+    // them: the reader executes more events, and the server then loses some others, which the accepting host detects.
+    post_all(address, &events("d")[..SOME])?;
+    until_effects(&reader, 'd').with_context(|| reader.stderr())?;
+    let early = redis.snapshot()?;
+    reader.pause()?;
+    post_all(address, &events("e")[..SOME])?;
+    redis.go_back(&early)?;
+    let counted = wait_until("another loss", || Ok(lost_events(admin)? >= 2 * SOME));
+    counted.with_context(|| accepting.stderr())?;
+    reader.resume()?;
+    let log = accepting.stderr();
+    ensure!(lost_events(admin)? == 2 * SOME, "other events are counted: {log}");
+    let logged = log.lines().filter(|line| line.contains("may be lost"));
+    let logged = logged.filter_map(|line| {
+        let rest = line.split_once(" events=")?.1;
+        rest.split_whitespace().next()?.parse::<usize>().ok()
+    });
+    ensure!(logged.sum::<usize>() == 2 * SOME, "the log does not name the lost events: {log}");
+    let effects = effects(&reader)?;
+    ensure!(!effects.contains_key(&'b') && !effects.contains_key(&'e'), "{effects:?}");
+    reader.end()?;
+    accepting.end()
+}
+
+/// The server loses events that one host accepted for the partition of another host. Then the owner of the partition
+/// dies. The accepting host takes over the partition, before it knows whether its events were read. The accepting host
+/// must count each lost event once, and the events that the server still has must take effect.
+#[test]
+fn lost_events_are_counted_once_over_a_takeover() -> Result<()> {
+    const SOME: usize = 400;
+    let redis = Redis::start(&[])?;
+    let text = format!(
+        "{SECTIONS}[runtime]\nlease = \"2s\"\n\
+         [store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 2\n\
+         [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\nsource = {{ kind = \"http\" }}\n\
+         [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
+        redis.url()
+    );
+    let homes = [Home::new(&["tally"], &text)?, Home::new(&["tally"], &text)?];
+    let mut reader = Service::start(&homes[0], &["run"])?;
+    http::ready(&mut reader)?;
+    let mut accepting = Service::start(&homes[1], &["run"])?;
+    let admin = http::ready(&mut accepting)?;
+    let address = ingress(&mut accepting)?;
+    post_all(address, &events("a")[..SOME])?;
+    wait_until("the first effects", || Ok(effects(&reader)?.get(&'a') == Some(&SOME)))?;
+    let early = redis.snapshot()?;
+    reader.kill()?;
+    post_all(address, &events("b")[..SOME])?;
+    redis.go_back(&early)?;
+    post_all(address, &events("c")[..SOME])?;
+    let taken = wait_until("the effects of the remaining events", || {
+        Ok(effects(&accepting)?.get(&'c') == Some(&SOME))
+    });
+    taken.with_context(|| accepting.stderr())?;
+    let counted = wait_until("the count of the lost events", || Ok(lost_events(admin)? >= SOME));
+    counted.with_context(|| accepting.stderr())?;
+    post_all(address, &events("d")[..SOME])?;
+    wait_until("later effects", || Ok(effects(&accepting)?.get(&'d') == Some(&SOME)))?;
+    ensure!(lost_events(admin)? == SOME, "events are counted twice: {}", accepting.stderr());
+    ensure!(!effects(&accepting)?.contains_key(&'b'), "a lost event took effect");
+    accepting.end()
+}
+
+/// Creates a home with a `fifo` stream that has the default settings. `store` holds settings of the store in Redis.
+fn default_home(store: &str) -> Result<Home> {
+    let config = format!(
+        "{SECTIONS}[store]\nkind = \"redis\"\n{store}\
+         [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\nsource = {{ kind = \"http\" }}\n\
+         [sinks.tally]\nkind = \"file\"\npath = \"-\"\n"
+    );
+    Home::new(&["tally"], &config)
+}
+
+/// Returns events of 60 keys in turn. All keys begin with `name`.
+fn events_in_turn(name: &str, count: usize) -> Vec<String> {
+    const KEYS: usize = 60;
+    let event = |at: usize| {
+        line(&format!("{name}{}", at % KEYS), (at / KEYS) as u64 + 1, &json!({ "n": at }))
+    };
+    (0..count).map(event).collect()
+}
+
+/// Returns the messages of the keys that begin with `name`. A message may have been published repeatedly, but is
+/// returned once.
+fn messages(service: &Service, name: &str) -> Result<Vec<String>> {
+    let mut ids = BTreeSet::new();
+    let mut messages = Vec::new();
+    for line in service.stdout().split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+        let message: Value = serde_json::from_str(line).context("a message")?;
+        let subject = message["subject"].as_str().context("a key")?;
+        if subject.starts_with(name) && ids.insert(message["id"].to_string()) {
+            messages.push(line.trim_end().to_owned());
+        }
+    }
+    Ok(messages)
+}
+
+/// Checks that each event of `lines` took effect once, in the order of its key.
+fn check_effects(service: &Service, name: &str, lines: &[String]) -> Result<()> {
+    tally::check(&by_key(lines)?, &text(&messages(service, name)?))
+}
+
+/// Posts events, and waits until each of them has taken effect.
+fn post_until_effects(service: &mut Service, name: &str, lines: &[String]) -> Result<()> {
+    post_all(ingress(service)?, lines).with_context(|| service.stderr())?;
+    wait_until(&format!("the effects of all events {name}"), || {
+        Ok(messages(service, name)?.len() >= lines.len())
+    })
+    .with_context(|| service.stderr())?;
+    check_effects(service, name, lines)
+}
+
+/// Replaces each master of a Cluster by a replica that lacks the last accepted events. No connection breaks. If
+/// `after_effects` is true, the test waits before the takeover until all these events have taken effect.
+fn take_over_cluster(after_effects: bool) -> Result<()> {
+    const MASTERS: usize = 3;
+    const SOME: usize = 1_560;
+    let mut cluster = Cluster::start(MASTERS)?;
+    cluster.add_replicas()?;
+    let home = default_home(&format!("url = \"{}\"\n", cluster.urls().swap_remove(0)))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let admin = http::ready(&mut service)?;
+    let early = events_in_turn("a", SOME);
+    post_until_effects(&mut service, "a", &early)?;
+    (0..MASTERS).try_for_each(|number| cluster.let_replica_lag(number))?;
+    let lacked = events_in_turn("b", SOME);
+    if after_effects {
+        post_until_effects(&mut service, "b", &lacked)?;
+    } else {
+        post_all(ingress(&mut service)?, &lacked)?;
+    }
+    (0..MASTERS).try_for_each(|number| cluster.take_over(number, Takeover::Takeover))?;
+    wait_until("new masters that serve", || {
+        for number in 0..MASTERS {
+            let reply = cluster.master(number).command(&["CLUSTER", "INFO"])?;
+            if !reply.text().unwrap_or_default().contains("cluster_state:ok") {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    })?;
+    post_until_effects(&mut service, "c", &events_in_turn("c", SOME))?;
+    let mut lost = 0;
+    let mut taken = 0;
+    wait_until("the effect or the loss of each event that the replicas lacked", || {
+        lost = lost_events(admin)?;
+        taken = messages(&service, "b")?.len();
+        Ok(lost + taken >= SOME)
+    })
+    .with_context(|| service.stderr())?;
+    ensure!(
+        lost + taken == SOME,
+        "{lost} events were counted as lost, {taken} took effect: {}",
+        service.stderr()
+    );
+    check_effects(&service, "a", &early)?;
+    service.end()
+}
+
+/// Before the takeover, all accepted events have taken effect, so the host is idle. The new masters then assign the
+/// numbers of some of these events to later events. The host must not remove the later events unread, and must count no
+/// event as lost.
+#[test]
+fn events_after_takeover_of_a_cluster_take_effect() -> Result<()> {
+    take_over_cluster(true)
+}
+
+/// At the takeover, some of the accepted events may still wait in the old masters. All later events must take effect.
+/// The host must count exactly the events without effect as lost.
+#[test]
+fn events_lost_by_takeover_of_a_cluster_are_counted() -> Result<()> {
+    take_over_cluster(false)
+}
+
+/// While a host runs, another program removes the empty queues of a stream from Redis, and nothing else. Later events
+/// then get numbers that the host has already seen. These events must nevertheless take effect, and the host must count
+/// no event as lost.
+#[test]
+fn events_after_removal_of_the_queues_take_effect() -> Result<()> {
+    const MANY: usize = 6_000;
+    let redis = Redis::start(&[])?;
+    let home = default_home(&format!("url = \"{}\"\nshards = {SHARDS}\n", redis.url()))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let admin = http::ready(&mut service)?;
+    let early = events_in_turn("a", MANY);
+    post_until_effects(&mut service, "a", &early)?;
+    let mut connection = redis.connect()?;
+    wait_until("empty queues", || Ok(waiting(&mut connection)?.iter().all(|count| *count == 0)))?;
+    for shard in 0..SHARDS {
+        let log = format!("ordain:{{{shard}}}:log:stream/cases");
+        let removed = connection.command(&["DEL", &log])?;
+        ensure!(removed.int() == Some(1), "shard {shard} had no queue: {removed:?}");
+    }
+    post_until_effects(&mut service, "b", &events_in_turn("b", MANY))?;
+    check_effects(&service, "a", &early)?;
+    ensure!(lost_events(admin)? == 0, "events were counted as lost: {}", service.stderr());
+    service.end()
+}

@@ -1,0 +1,121 @@
+//! The targets to which a producer sends its events.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Result, bail, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::http::{self, Answer};
+use ordain_tests::log::text;
+use ordain_tests::rig::Rig;
+use ordain_tests::service::wait_until;
+
+use super::events::SentEvents;
+use super::receiver::{Kind, Receiver, WENT_BACK};
+use super::routes::Route;
+
+/// The number of events per request when a round sends all events again.
+const BATCH: usize = 500;
+/// The file that `ordain publish` publishes.
+const FILE: &str = "events.ndjson";
+/// The exit code of a command to which a server was unavailable for too long.
+const TEMPFAIL: i32 = 75;
+/// The error code that a new connection to a split-off master gets. The test splits a master off with a password that
+/// new clients do not have.
+const CUT_OFF: &str = "NOAUTH";
+
+/// A target to which a producer sends events.
+pub(crate) enum EventTarget {
+    /// Hosts that accept events over HTTP.
+    Hosts(Vec<SocketAddr>),
+    /// The exchange `cases`.
+    Exchange(Arc<Rig>),
+    /// A file in a home in which `ordain publish` runs.
+    File(Home),
+}
+
+impl Default for EventTarget {
+    fn default() -> Self {
+        Self::Hosts(Vec::new())
+    }
+}
+
+impl EventTarget {
+    /// Creates the target for the route of the events to these hosts. `rig` is present if the events pass through a
+    /// broker, and holds this broker. For a target of the kind [`EventTarget::File`], creates an empty file.
+    pub(crate) fn new(kind: &Kind, rig: Option<&Arc<Rig>>, hosts: &[Receiver]) -> Result<Self> {
+        match rig {
+            _ if kind.route.is_file() => {
+                let home = Home::new(&["tally"], &kind.config(0))?;
+                home.write(FILE, "")?;
+                Ok(Self::File(home))
+            }
+            Some(rig) if kind.route == Route::Exchange => Ok(Self::Exchange(Arc::clone(rig))),
+            _ => Ok(Self::Hosts(hosts.iter().map(|host| host.address).collect())),
+        }
+    }
+
+    /// Tries to send events. Returns whether the events were accepted. `attempt` is 0 in the first attempt to send
+    /// these events, and 1 in the next.
+    pub(crate) fn try_send(&self, lines: &[String], attempt: usize) -> Result<bool> {
+        match self {
+            Self::Hosts(addresses) => {
+                ensure!(!addresses.is_empty(), "the producer has no host");
+                match post(addresses[attempt % addresses.len()], &text(lines)) {
+                    Ok(Answer { status: 202, .. }) => Ok(true),
+                    Ok(Answer { status: 429 | 500..=599, .. }) | Err(_) => Ok(false),
+                    Ok(other) => bail!("{other:?}"),
+                }
+            }
+            Self::Exchange(rig) => rig.publish(lines).map(|()| true),
+            Self::File(home) => {
+                if attempt == 0 {
+                    home.append(FILE, text(lines))?;
+                }
+                publish(home)
+            }
+        }
+    }
+
+    /// Sends all these events again, as a producer does after the servers have lost events.
+    pub(crate) fn send_again(&self, route: Route, sent: &SentEvents) -> Result<()> {
+        let mut all = Vec::new();
+        for (key, events) in sent {
+            for event in events {
+                all.push(route.event(key, event.number)?);
+            }
+        }
+        // The file already contains all events, and one run of `ordain publish` publishes the whole file.
+        let size = if route.is_file() { all.len().max(1) } else { BATCH };
+        for chunk in all.chunks(size) {
+            let mut attempt = 0;
+            wait_until("events that are accepted again", || {
+                attempt += 1;
+                self.try_send(chunk, attempt)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Posts events once.
+pub(crate) fn post(address: SocketAddr, body: &str) -> Result<Answer> {
+    http::post(address, http::LINES, body)
+}
+
+/// Runs `ordain publish`. Returns true if the command published the whole file, and false if the store was unavailable,
+/// cut off, or had gone back in time. If the command failed for another reason, for example because two events have the
+/// same number, returns an error.
+fn publish(home: &Home) -> Result<bool> {
+    let output = home.output(&["publish", "cases", FILE])?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success()
+            || output.status.code() == Some(TEMPFAIL)
+            || log.contains(WENT_BACK)
+            || log.contains(CUT_OFF),
+        "`ordain publish` ended with {}: {log}",
+        output.status
+    );
+    Ok(output.status.success())
+}

@@ -1,0 +1,103 @@
+//! A round in which the servers repeatedly lose the writes of their last seconds, while events arrive on one of several
+//! routes.
+//!
+//! Each event that was accepted while the servers could not lose writes must take effect once, and in the order of its
+//! key. An event that was accepted while the servers could lose writes may have no effect. With a `fifo` stream, the
+//! hosts count the events without effect as lost. If one host runs through the whole round, its count must be exact. If
+//! several hosts run through the whole round, the sum of their counts may be too high. With a `sequenced` stream, the
+//! test sends all events again at the end of the round, as their producer would, and then all of them must have taken
+//! effect.
+
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context as _, Result};
+use rand::RngExt as _;
+use rand_chacha::ChaCha8Rng;
+
+use super::events::{Producer, RunningProducer, SentEvents, while_producing};
+use super::lossy::Servers;
+use super::receiver::explain;
+use super::round_hosts::{RoundHosts, Setup, pause};
+use super::routes::Route;
+
+struct Round {
+    hosts: RoundHosts,
+    servers: Servers,
+    losses: usize,
+    /// The number of accepted events that had no effect yet when the servers lost writes for the first time.
+    waiting: Option<usize>,
+}
+
+/// Plays a round.
+pub(crate) fn play(servers: Servers, random: &mut ChaCha8Rng) -> Result<String> {
+    let hosts = if random.random() { 1 } else { random.random_range(2..=4) };
+    let is_killed = random.random_bool(0.3);
+    let setup = Setup::draw(hosts, is_killed, random);
+    let losses = random.random_range(1..4);
+    let (hosts, producer) = RoundHosts::start(setup, &servers.url(), None)?;
+    let mut round = Round { hosts, servers, losses, waiting: None };
+    let seed = random.random();
+    let mut sent = SentEvents::new();
+    let played = while_producing(&producer, &mut sent, seed, |producing| {
+        round.disturb(&producer, producing, random)
+    });
+    let counted = played.and_then(|()| round.hosts.check(&producer.target, &sent));
+    let Round { hosts: RoundHosts { fleet, .. }, waiting, .. } = &mut round;
+    let counts = counted.with_context(|| explain(&(setup, losses), &fleet.hosts))?;
+    fleet.hosts.iter_mut().try_for_each(|host| host.service.end())?;
+    let ends = if fleet.has_ended { "" } else { "no " };
+    let waiting = waiting.unwrap_or_default();
+    Ok(format!(
+        "{counts}; {setup:?}; {losses} losses, {waiting} events waited at the first; {ends}host ended"
+    ))
+}
+
+impl Round {
+    /// Makes the servers lose writes repeatedly.
+    fn disturb(
+        &mut self,
+        producer: &Producer,
+        producing: &RunningProducer<'_>,
+        random: &mut ChaCha8Rng,
+    ) -> Result<()> {
+        for _ in 0..self.losses {
+            pause(random, 1_500);
+            self.begin_loss(producer, producing, random)?;
+            pause(random, 2_000);
+            if self.waiting.is_none() {
+                self.waiting = Some(self.hosts.waiting(producer)?);
+            }
+            let RoundHosts { setup, fleet, .. } = &mut self.hosts;
+            let victims = if setup.is_killed { fleet.draw(random) } else { Vec::new() };
+            // After a loss, a host publishes messages to the second stream again. If the host ends before the store has
+            // recorded them as published, they may get second numbers (docs/guide/chains.md). So with numbered
+            // messages, the test does not kill hosts after the loss.
+            let is_late = random.random() && setup.route != Route::Chain { is_numbered: true };
+            if !is_late {
+                fleet.kill(&victims)?;
+            }
+            self.servers.lose(random)?;
+            producer.phase.fetch_add(1, Ordering::SeqCst);
+            if is_late {
+                pause(random, 300);
+                fleet.kill(&victims)?;
+            }
+            pause(random, 1_000);
+            fleet.restart(&victims)?;
+        }
+        pause(random, 1_000);
+        self.hosts.fleet.until_ready()
+    }
+
+    /// Begins a period whose writes the servers may lose.
+    fn begin_loss(
+        &mut self,
+        producer: &Producer,
+        producing: &RunningProducer<'_>,
+        random: &mut ChaCha8Rng,
+    ) -> Result<()> {
+        let _gate = self.hosts.before_loss(producer, producing.sent)?;
+        producer.phase.fetch_add(1, Ordering::SeqCst);
+        self.servers.begin(random)
+    }
+}

@@ -1,0 +1,320 @@
+//! Tests of publishers with a store that loses its latest data. The publishers must publish the lost events again, and
+//! the store must contain each event once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail, ensure};
+use ordain_core::shard_of;
+use ordain_publisher::{Error, Event, Publisher};
+use ordain_servers::{Cluster, Redis, Takeover};
+use ordain_tests::host::Home;
+use ordain_tests::incident::records;
+use ordain_tests::log::{by_key, in_turn, text, unnumbered};
+use ordain_tests::service::{Service, wait_until};
+use ordain_tests::tally;
+use serde_json::{Value, json};
+
+const SHARDS: u32 = 8;
+
+fn home(url: &str) -> Result<Home> {
+    let config = format!(
+        "[store]\nkind = \"redis\"\nurl = \"{url}\"\nshards = {SHARDS}\n\
+         [streams.cases]\nhandler = \"tally\"\nsource = {{ kind = \"stream\" }}\n\
+         [sinks.tally]\nkind = \"file\"\npath = \"-\"\n"
+    );
+    Home::new(&["tally"], &config)
+}
+
+/// Runs the stream until each of `keys` has executed all its events. Returns the output.
+fn run(home: &Home, keys: &BTreeMap<String, u64>) -> Result<String> {
+    let mut service = Service::start(home, &["run"])?;
+    let done = wait_until("all events", || {
+        let rows = home.rows(&["keys", "list", "cases", "--json"])?;
+        let next: BTreeMap<String, u64> = rows
+            .iter()
+            .filter_map(|row| Some((row["key"].as_str()?.to_owned(), row["next"].as_u64()?)))
+            .collect();
+        Ok(keys.iter().all(|(key, events)| next.get(key) == Some(&(events + 1))))
+    });
+    done.with_context(|| service.stderr())?;
+    service.end()?;
+    ensure!(home.rows(&["dead", "list", "cases", "--json"])?.is_empty(), "there are dead letters");
+    Ok(service.stdout())
+}
+
+/// One master of a Redis Cluster loses the events of a run of `ordain publish`, and the newest checkpoints in its
+/// shards. The master of shard 0 loses nothing, and keeps a newer checkpoint. The next run must publish the lost events
+/// again.
+#[test]
+fn next_run_publishes_events_lost_by_a_shard() -> Result<()> {
+    const KEYS: usize = 40;
+    let mut cluster = Cluster::start(3)?;
+    cluster.add_replicas()?;
+    let home = home(&cluster.urls().swap_remove(0))?;
+    let publish = |events: u64| -> Result<Value> {
+        home.write("events.ndjson", text(&unnumbered(&in_turn(KEYS, events))?))?;
+        let rows = home.rows(&["publish", "cases", "events.ndjson", "--json"])?;
+        rows.into_iter().next().context("a row")
+    };
+    let done = publish(50)?;
+    ensure!(done == json!({"published": 2_000, "known": 0, "lines_before": 0}), "{done}");
+
+    let of_shard_0 = cluster.owner(cluster.slot("ordain:{0}:marks")?)?;
+    let other = (of_shard_0 + 1) % 3;
+    cluster.let_replica_lag(other)?;
+    let done = publish(90)?;
+    ensure!(done == json!({"published": 1_600, "known": 0, "lines_before": 2_000}), "{done}");
+    cluster.take_over(other, Takeover::Takeover)?;
+    cluster.until_ready()?;
+
+    let done = publish(100)?;
+    let [published, known] = ["published", "known"].map(|name| done[name].as_u64().unwrap_or(0));
+    ensure!(done["lines_before"] == 2_000 && published + known == 2_000, "{done}");
+    ensure!(
+        published > 400 && known > 0,
+        "one shard must have lost events, and the others none: {done}"
+    );
+    let lines = in_turn(KEYS, 100);
+    let all = by_key(&lines)?;
+    let keys = all.keys().map(|key| (key.clone(), 100)).collect();
+    tally::check(&all, &run(&home, &keys)?)
+}
+
+/// Redis goes back in time while no process runs, and then assigns the numbers of lost events to other events. The
+/// messages of these other events must have ids that no earlier message had.
+#[test]
+fn events_with_reused_numbers_have_new_message_ids() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = home(&redis.url())?;
+    let lines = unnumbered(&in_turn(1, 6))?;
+    let key = by_key(&in_turn(1, 1))?.into_keys().next().context("a key")?;
+    let ids_of = |file: &str, some: &[String], events: u64| -> Result<BTreeSet<String>> {
+        home.write(file, text(some))?;
+        home.rows(&["publish", "cases", file, "--json"])?;
+        let messages = run(&home, &BTreeMap::from([(key.clone(), events)]))?;
+        let id = |line: &str| -> Result<String> {
+            let message: Value = serde_json::from_str(line)?;
+            Ok(message["id"].as_str().context("an id")?.to_owned())
+        };
+        messages.lines().map(id).collect()
+    };
+    ids_of("kept.ndjson", &lines[..2], 2)?;
+    let early = redis.snapshot()?;
+    let lost = ids_of("lost.ndjson", &lines[2..4], 4)?;
+    redis.go_back(&early)?;
+    let other = ids_of("other.ndjson", &lines[4..], 4)?;
+    ensure!((lost.len(), other.len()) == (2, 2), "{lost:?} {other:?}");
+    ensure!(lost.is_disjoint(&other), "two messages have the same id: {lost:?} {other:?}");
+    Ok(())
+}
+
+/// One master loses the last events of a run that still publishes. The run must detect the loss, and publish the file
+/// again from the oldest checkpoint of all shards.
+#[test]
+fn running_publisher_publishes_events_lost_by_a_shard() -> Result<()> {
+    const KEYS: usize = 40;
+    const EVENTS: u64 = 4_000;
+    let mut cluster = Cluster::start(3)?;
+    cluster.add_replicas()?;
+    let home = home(&cluster.urls().swap_remove(0))?;
+    let config = home.read("ordain.toml").replace("\"stream\" }", "\"stream\", queue = 1000000 }");
+    home.write("ordain.toml", &config)?;
+    let lines = in_turn(KEYS, EVENTS);
+    let all = by_key(&lines)?;
+    home.write("events.ndjson", text(&unnumbered(&lines)?))?;
+    let shard = shard_of(all.keys().next().context("a key")?, SHARDS);
+    let log = format!("ordain:{{{shard}}}:log:stream/cases");
+    let number = cluster.owner(cluster.slot(&log)?)?;
+    let waiting = || -> Result<u64> {
+        let reply = cluster.master(number).command(&["HGET", &log, "w"])?;
+        Ok(reply.text().map_or(Ok(0), str::parse)?)
+    };
+
+    let mut service = Service::start(&home, &["publish", "cases", "events.ndjson", "--json"])?;
+    let shard_events =
+        EVENTS * all.keys().filter(|key| shard_of(key, SHARDS) == shard).count() as u64;
+    wait_until("a part of the file", || Ok(waiting()? > shard_events / 10))?;
+    cluster.let_replica_lag(number)?;
+    wait_until("a larger part of the file", || Ok(waiting()? > shard_events / 3))?;
+    cluster.take_over(number, Takeover::Takeover)?;
+    ensure!(service.is_running()?, "the run ended before the loss");
+    service.wait().with_context(|| service.stderr())?;
+    let log = service.stderr();
+    ensure!(log.contains("publishing again from its oldest checkpoint"), "{log}");
+    let done: Value = serde_json::from_str(&service.stdout()).with_context(|| log.clone())?;
+    let count = |name: &str| done[name].as_u64().unwrap_or(0);
+    ensure!(count("published") >= KEYS as u64 * EVENTS, "{done}");
+
+    let keys = all.keys().map(|key| (key.clone(), EVENTS)).collect();
+    tally::check(&all, &run(&home, &keys)?)
+}
+
+/// A publisher must write its lost events again, but the queue is full, so the call fails. The publisher must keep the
+/// lost events: its next call must write them, and then the event of this next call.
+#[tokio::test]
+async fn lost_events_are_kept_when_republishing_fails() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = home(&redis.url())?;
+    let config = home.read("ordain.toml").replace("\"stream\" }", "\"stream\", queue = 800 }");
+    home.write("ordain.toml", &config)?;
+    let is_beside = |key: &String| shard_of(key, SHARDS) == shard_of("a", SHARDS);
+    let beside = (0..1_000).map(|number| format!("b{number}")).find(is_beside).context("a key")?;
+    let event = |key: &str, number: u64| -> Result<Event> {
+        Ok(Event::json(key, "test", &json!({ "n": number }))?.id(format!("{key}-{number}")))
+    };
+    let open = async || Publisher::open(home.path("ordain.toml"), "cases").await;
+    let mut publisher = open().await?;
+    let mut snapshot = None;
+    for number in 1..=50 {
+        publisher.publish(&[event("a", number)?]).await?;
+        if number == 20 {
+            snapshot = Some(redis.snapshot()?);
+        }
+    }
+    redis.go_back(&snapshot.context("a snapshot")?)?;
+    let mut other = open().await?;
+    let many = (1..=100).map(|number| event(&beside, number)).collect::<Result<Vec<_>>>()?;
+    other.publish(&many).await?;
+    other.close().await?;
+    let failed = publisher.publish(&[event("a", 51)?]).await;
+    ensure!(matches!(failed, Err(Error::Away(_))), "the queue was not full: {failed:?}");
+
+    run(&home, &BTreeMap::from([("a".to_owned(), 20), (beside, 100)]))?;
+    let receipts = publisher.publish(&[event("a", 51)?]).await?;
+    ensure!(receipts[0].sequence == Some(51), "{receipts:?}");
+    publisher.close().await?;
+    run(&home, &BTreeMap::from([("a".to_owned(), 51)])).map(drop)
+}
+
+/// If a publisher continues to publish after a loss, it publishes the lost events again before new events.
+#[tokio::test]
+async fn publisher_publishes_its_lost_events_again() -> Result<()> {
+    const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
+    let redis = Redis::start(&[])?;
+    let home = home(&redis.url())?;
+    let event = |key: &str, number: u64| -> Result<Event> {
+        Ok(Event::json(key, "test", &json!({ "n": number }))?.id(format!("{key}-{number}")))
+    };
+    let mut publisher = Publisher::open(home.path("ordain.toml"), "cases").await?;
+    let mut snapshot = None;
+    for number in 1..=20 {
+        let events = KEYS.iter().map(|key| event(key, number)).collect::<Result<Vec<_>>>()?;
+        let receipts = publisher.publish(&events).await?;
+        for receipt in receipts {
+            ensure!(receipt.sequence == Some(number) && receipt.is_new, "{number}: {receipt:?}");
+        }
+        match number {
+            5 => snapshot = Some(redis.snapshot()?),
+            15 => redis.go_back(&snapshot.take().context("a snapshot")?)?,
+            _ => {}
+        }
+    }
+    // The server loses the event of the last call. `close` must publish it again.
+    let snapshot = redis.snapshot()?;
+    publisher.publish(&[event("a", 21)?]).await?;
+    redis.go_back(&snapshot)?;
+    publisher.close().await?;
+    let keys = KEYS.iter().map(|key| ((*key).to_owned(), if *key == "a" { 21 } else { 20 }));
+    tokio::task::spawn_blocking(move || run(&home, &keys.collect())).await??;
+    Ok(())
+}
+
+/// For a `fifo` stream, the store assigns no sequences to events. The store loses an event of one publisher. An event of
+/// another publisher gets the number of the lost event in the queue, and the stream reads and removes this other event.
+/// The first publisher must still detect the loss, and publish its event again.
+#[tokio::test]
+async fn loss_in_fifo_stream_is_noticed_after_its_number_was_reused() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = home(&redis.url())?;
+    let config = home.read("ordain.toml");
+    let config = config.replace("handler = ", "ordering = \"fifo\"\nhandler = ");
+    home.write("ordain.toml", &config)?;
+    let event = |id: &str| -> Result<Event> {
+        Ok(Event::json("a", "test", &json!({ "n": 1 }))?.id(id.to_owned()))
+    };
+    let open = async || Publisher::open(home.path("ordain.toml"), "cases").await;
+    let mut publisher = open().await?;
+    publisher.publish(&[event("1")?]).await?;
+    let snapshot = redis.snapshot()?;
+    publisher.publish(&[event("lost")?]).await?;
+    redis.go_back(&snapshot)?;
+    let mut other = open().await?;
+    other.publish(&[event("other 1")?, event("other 2")?]).await?;
+    other.close().await?;
+    let events = |count: u64| BTreeMap::from([("a".to_owned(), count)]);
+    run(&home, &events(3))?;
+    let log = format!("ordain:{{{}}}:log:stream/cases", shard_of("a", SHARDS));
+    let waiting = redis.command(&["HGET", &log, "w"])?;
+    ensure!(waiting.text() == Some("0"), "the stream has not removed the events: {waiting:?}");
+
+    publisher.publish(&[event("2")?]).await?;
+    publisher.close().await?;
+    run(&home, &events(5)).map(drop)
+}
+
+/// `ordain publish` reads standard input and publishes more events than it keeps in memory, and the store loses all of
+/// them. The command publishes the events in memory again. The command's record of the loss must state how many other
+/// events are lost, in which shard, and since when.
+#[test]
+fn record_of_events_beyond_memory_states_their_number() -> Result<()> {
+    const LOST: u64 = 60;
+    const BYTES: usize = 512 << 10;
+    let redis = Redis::start(&[])?;
+    let home = home(&redis.url())?;
+    let line = |number: u64| {
+        let event = json!({
+            "specversion": "1.0", "id": format!("a-{number}"), "source": "/tests", "type": "test",
+            "subject": "a", "data": "x".repeat(BYTES),
+        });
+        format!("{event}\n")
+    };
+    let shard = shard_of("a", SHARDS);
+    let log = format!("ordain:{{{shard}}}:log:stream/cases");
+    let waiting = || -> Result<u64> {
+        let reply = redis.command(&["HGET", &log, "w"])?;
+        Ok(reply.text().map_or(Ok(0), str::parse)?)
+    };
+    // Another run of the command creates the store, so the store is older than the snapshot.
+    home.write("first.ndjson", line(1))?;
+    home.rows(&["publish", "cases", "first.ndjson", "--json"])?;
+    let early = redis.snapshot()?;
+
+    let began = jiff::Timestamp::now();
+    let mut command = home.ordain(&["publish", "cases", "-"])?;
+    command.stdin(Stdio::piped()).stderr(fs::File::create(home.path("err"))?);
+    let mut publisher = command.spawn()?;
+    let mut input = publisher.stdin.take().context("it is piped")?;
+    for number in 2..2 + LOST {
+        input.write_all(line(number).as_bytes())?;
+    }
+    wait_until("all events", || Ok(waiting()? == 1 + LOST))?;
+    redis.go_back(&early)?;
+    let lost_at = jiff::Timestamp::now();
+    input.write_all(line(2 + LOST).as_bytes())?;
+    drop(input);
+    wait_until("the end of the publisher", || Ok(publisher.try_wait()?.is_some()))?;
+    let ended = publisher.wait()?;
+    let stderr = home.read("err");
+    ensure!(ended.success(), "{stderr}");
+
+    let again = waiting()?.checked_sub(2).context("the first and the last event wait")?;
+    let all = records(&stderr)?;
+    let [record] = &all[..] else { bail!("the log must contain exactly one record: {stderr}") };
+    ensure!(
+        record["type"] == "ordain.events.lost"
+            && record["source"] == "/ordain/cases"
+            && record["subject"] == "publisher",
+        "{record}"
+    );
+    let mut data = record["data"].clone();
+    let since: jiff::Timestamp = data["since"].take().as_str().context("a time")?.parse()?;
+    let since = since.as_millisecond();
+    let times = began.as_millisecond()..=lost_at.as_millisecond();
+    ensure!(times.contains(&since), "{times:?}: {since}");
+    let right = json!({ "shard": shard, "events": LOST - again, "since": null });
+    ensure!(data == right && again < LOST, "{data} is not {right}");
+    Ok(())
+}

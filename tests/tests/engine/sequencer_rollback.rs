@@ -1,0 +1,341 @@
+//! Tests of a store that loses its last commits, while the sequencer of the owner may still have them in memory.
+
+mod rig;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ordain_core::{
+    Cause, DeadLetter, GapSettings, Input, LetterContent, LetterId, OverflowPolicy,
+    SequencerSettings, StopReason, shard_of,
+};
+
+use rig::{Rig, settings};
+
+#[test]
+fn lost_commits_are_repeated_from_memory() {
+    let mut rig = Rig::new(1 << 20);
+    for sequence in 1..=5 {
+        rig.deliver(sequence);
+    }
+    let first = Arc::clone(&rig.sent[0]);
+    assert_eq!(rig.numbers(), [1, 2, 3, 4, 5]);
+    // The store loses every commit, including the one that created the record.
+    rig.stored.clear();
+    rig.deliver(6);
+    // Commit 6 was in flight, and may depend on records that the owner read after the loss. So commit 6 becomes empty,
+    // and its event is committed again in commit 7.
+    assert_eq!(rig.numbers(), [1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!((rig.next(), rig.acked, &rig.stopped), (Some(7), 6, &None));
+    assert_eq!(rig.sequencer.stats().recommitted, 5);
+    let again = &rig.stored[0].0.writes[0];
+    assert_eq!(first.writes[0].record.incarnation, 0, "the store assigns the incarnation");
+    assert_eq!(
+        again.record.incarnation, 1_001,
+        "the incarnation must not change, or messages would get other ids"
+    );
+    assert_eq!((again.condition, again.record.next), (first.writes[0].condition, 2));
+}
+
+#[test]
+fn lost_answers_during_recovery_are_survived() {
+    let mut rig = Rig::new(1 << 20);
+    for sequence in 1..=5 {
+        rig.deliver(sequence);
+    }
+    rig.stored.truncate(2);
+    rig.silent = 1;
+    rig.deliver(6);
+    rig.deliver(7);
+    assert_eq!(rig.numbers()[5..], [6, 6, 3, 4, 5, 6, 7, 8]);
+    assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(8), 7, None));
+}
+
+#[test]
+fn lost_commits_outside_of_memory_end_ownership() {
+    let mut rig = Rig::new(2_000);
+    for sequence in 1..=20 {
+        rig.deliver(sequence);
+    }
+    rig.stored.truncate(2);
+    rig.deliver(21);
+    let Some(StopReason::RolledBack { shard: 0, last, stored, since, detail }) = rig.stopped else {
+        panic!("{:?}", rig.stopped)
+    };
+    assert!(detail.contains("commits 3 to 20 are lost"), "{detail}");
+    // The sequencer reports the time of commit 1, although this commit is no longer in memory.
+    assert_eq!((last, stored, since), (20, Some(2), Some(rig.stored[0].1.time)));
+    assert_eq!((rig.stored.len(), rig.acked), (2, 20), "nothing more is written");
+}
+
+#[test]
+fn shard_may_use_memory_that_others_do_not_need() {
+    let mut rig = Rig::with(SequencerSettings { shards: 4, ..settings(8_000) });
+    for sequence in 1..=8 {
+        rig.deliver(sequence);
+    }
+    rig.stored.truncate(2);
+    rig.deliver(9);
+    assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(10), 9, None));
+    assert_eq!(rig.sequencer.stats().recommitted, 6);
+}
+
+#[test]
+fn commit_refused_during_recovery_ends_ownership() {
+    let mut rig = Rig::new(1 << 20);
+    for sequence in 1..=5 {
+        rig.deliver(sequence);
+    }
+    rig.stored.truncate(3);
+    rig.refuses = true;
+    rig.deliver(6);
+    let Some(StopReason::RolledBack { last, stored, detail, .. }) = rig.stopped else {
+        panic!("{:?}", rig.stopped)
+    };
+    assert!(detail.contains("commit 4 cannot be repeated"), "{detail}");
+    assert_eq!((last, stored), (5, Some(3)));
+}
+
+#[test]
+fn commits_in_recovery_stay_in_memory() {
+    let other = (0..100)
+        .map(|number| format!("b{number}"))
+        .find(|key| shard_of(key, 2) != shard_of("a", 2));
+    let other = other.expect("a key of the other shard");
+    let mut tried = 0;
+    // With some of these sizes, memory has room for exactly the three commits.
+    for keep_bytes in (500..5_000).step_by(20) {
+        let mut rig = Rig::with(SequencerSettings { shards: 2, ..settings(keep_bytes) });
+        (1..=3).for_each(|sequence| rig.deliver(sequence));
+        rig.stored.clear();
+        rig.commits = Some(VecDeque::new());
+        rig.handle(Input::StoreMayHaveRolledBack);
+        assert_eq!(rig.numbers(), [1, 2, 3, 4]);
+        rig.answer_commit();
+        if rig.stopped.is_some() {
+            continue;
+        }
+        tried += 1;
+        assert_eq!(rig.numbers(), [1, 2, 3, 4, 1]);
+        (1..=2).for_each(|sequence| rig.deliver_to(&other, sequence));
+        assert_eq!(rig.acked, 5);
+        rig.refuses = true;
+        rig.answer_commit();
+        assert!(rig.stopped.is_some(), "commit 1 is lost without a report: {keep_bytes}");
+    }
+    assert!(tried > 10, "{tried}");
+}
+
+/// Returns a rig in which commit 2 contains a dead letter. The first request for commit 2 gets no answer. The second
+/// request finds that the store has lost commit 1, and the owner repeats commit 1.
+fn rig_with_a_late_letter() -> Rig {
+    let mut rig = Rig::with(SequencerSettings { forward_letters: true, ..settings(1 << 20) });
+    rig.deliver(1);
+    rig.commits = Some(VecDeque::new());
+    rig.delivered += 1;
+    let letter = DeadLetter {
+        id: LetterId { key: "".into(), sequence: 0, tag: 2 },
+        cause: Cause::Unreadable,
+        error: "the letter".to_owned(),
+        origin: None,
+        version: None,
+        content: LetterContent::Nothing,
+    };
+    rig.handle(Input::Unreadable { delivery: rig.delivered, letter: Box::new(letter) });
+    rig.silent = 1;
+    rig.answer_commit();
+    rig.stored.clear();
+    rig.answer_commit();
+    rig.answer_commit();
+    assert_eq!(rig.numbers(), [1, 2, 2, 1, 2]);
+    assert_eq!((rig.sent[4].letters.len(), rig.acked), (0, 1), "commit 2 is void");
+    rig
+}
+
+#[test]
+fn letter_of_a_late_applied_commit_is_published() {
+    let mut rig = rig_with_a_late_letter();
+    rig.commit(Arc::clone(&rig.sent[1]));
+    rig.answer_commit();
+    while rig.commits.as_ref().is_some_and(|commits| !commits.is_empty()) {
+        rig.answer_commit();
+    }
+    assert_eq!((&rig.published[..], rig.acked), (&["the letter".to_owned()][..], 2));
+    assert_eq!(rig.stopped, None);
+}
+
+#[test]
+fn letter_of_a_void_commit_is_in_the_next_commit() {
+    let mut rig = rig_with_a_late_letter();
+    rig.answer_commit();
+    assert_eq!((rig.sent[5].number, rig.sent[5].letters.len(), rig.acked), (3, 1, 1));
+    rig.answer_commit();
+    assert_eq!((&rig.published[..], rig.acked), (&["the letter".to_owned()][..], 2));
+}
+
+/// Returns a rig in which commit 2 has spilled and acknowledged event 3.
+fn rig_with_a_spilled_event(still: bool) -> Rig {
+    let settings = settings(1 << 20);
+    let gap = GapSettings { timeout: 1_500, attempts: 1_000, ..settings.gap };
+    let mut rig = Rig::with(SequencerSettings { spill_after: 10, gap, ..settings });
+    rig.still = still;
+    rig.deliver(1);
+    rig.deliver(3);
+    assert_eq!((rig.numbers(), rig.acked), (vec![1, 2], 2));
+    rig
+}
+
+#[test]
+fn records_read_before_the_loss_was_noticed_are_discarded() {
+    let mut rig = rig_with_a_spilled_event(false);
+    rig.stored.truncate(1);
+    // A replay round for the gap loads the record again. After the loss, the record has no spilled events.
+    rig.wait();
+    rig.deliver(2);
+    assert_eq!(rig.stopped, None);
+    assert_eq!((rig.next(), rig.acked), (Some(4), 3), "event 3 was acknowledged");
+}
+
+#[test]
+fn loss_is_noticed_without_new_events() {
+    let mut rig = Rig::new(1 << 20);
+    for sequence in 1..=5 {
+        rig.deliver(sequence);
+    }
+    rig.handle(Input::StoreMayHaveRolledBack);
+    assert_eq!(rig.numbers()[5..], [6]);
+    assert_eq!(
+        (rig.stored.len(), rig.sequencer.stats().recommitted),
+        (6, 0),
+        "the store has every commit"
+    );
+    rig.stored.truncate(2);
+    rig.silent = 1;
+    rig.handle(Input::StoreMayHaveRolledBack);
+    assert_eq!(rig.numbers()[6..], [7, 7, 3, 4, 5, 6, 7]);
+    assert_eq!((rig.stored.len(), rig.sequencer.stats().recommitted), (7, 4));
+    rig.deliver(6);
+    assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(7), 6, None));
+}
+
+#[test]
+fn loss_of_the_newest_commit_is_noticed() {
+    for still in [false, true] {
+        let mut rig = rig_with_a_spilled_event(still);
+        rig.stored.truncate(1);
+        rig.wait();
+        rig.handle(Input::StoreMayHaveRolledBack);
+        assert_eq!(rig.numbers(), [1, 2, 3, 2, 3]);
+        assert_eq!(rig.sequencer.stats().recommitted, u64::from(!still));
+        rig.deliver(2);
+        assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(4), 3, None));
+    }
+}
+
+#[test]
+fn empty_commit_finds_a_loss_that_ends_ownership() {
+    for keep_bytes in [0, 10] {
+        for lost in [0, 1] {
+            let mut rig = Rig::new(keep_bytes);
+            rig.deliver(1);
+            rig.stored.truncate(1 - lost);
+            rig.handle(Input::StoreMayHaveRolledBack);
+            assert_eq!(
+                rig.sent.last().map(|batch| (batch.number, batch.writes.len())),
+                Some((2, 0))
+            );
+            assert_eq!(rig.stopped.is_some(), lost == 1, "commit 1 is not kept");
+            if lost == 0 {
+                assert!(!rig.sequencer.in_doubt());
+                rig.deliver(2);
+                assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(3), 2, None));
+            }
+        }
+    }
+}
+
+#[test]
+fn store_is_in_doubt_until_each_shard_has_answered() {
+    let mut rig = Rig::new(0);
+    rig.deliver(1);
+    rig.unheard = true;
+    rig.handle(Input::StoreMayHaveRolledBack);
+    assert!(rig.sequencer.in_doubt(), "no shard has answered");
+    rig.unheard = false;
+    (0..10).for_each(|_| rig.wait());
+    assert!(!rig.sequencer.in_doubt());
+}
+
+#[test]
+fn spilled_event_is_not_acknowledged_before_its_commit() {
+    let mut rig = rig_with_a_spilled_event(false);
+    rig.reads = Some(Vec::new());
+    rig.deliver(2);
+    assert_eq!((rig.numbers(), rig.acked), (vec![1, 2, 3], 3));
+    assert_eq!(rig.reads.as_ref().map(Vec::len), Some(1), "event 3 is being read");
+    rig.unheard = true;
+    rig.deliver(4);
+    assert_eq!(rig.stored[3].0.writes[0].spill[0].0, 4);
+    rig.answer_reads();
+    assert_eq!(rig.acked, 3, "the store has event 4, but has not confirmed it");
+    rig.stored.truncate(2);
+    rig.unheard = false;
+    // Waits several times, because the delay between two attempts to send an unanswered batch increases.
+    (0..10).for_each(|_| rig.wait());
+    assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(5), 4, None));
+}
+
+#[test]
+fn letter_based_on_an_old_read_is_decided_again() {
+    let settings = settings(1 << 20);
+    let gap = GapSettings { max_width: 2, ..settings.gap };
+    let mut rig = Rig::with(SequencerSettings { max_lanes: 1, gap, ..settings });
+    for sequence in 1..=5 {
+        rig.deliver(sequence);
+    }
+    rig.stored.truncate(1);
+    // Key `b` displaces key `a` from memory. For event 7, the sequencer then loads `a` from the old record.
+    rig.handle(Input::Reload("b".into()));
+    rig.deliver(7);
+    let letter = &rig.sent[5].letters[0];
+    assert_eq!((letter.id.sequence, letter.cause), (7, Cause::FarAhead));
+    rig.deliver(6);
+    assert!(
+        rig.stored.iter().all(|(batch, _)| batch.letters.is_empty()),
+        "event 7 is within the limit"
+    );
+    assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(8), 7, None));
+}
+
+/// Memory is always full, so the lane evicts its state after each commit. When a spilled event arrives again, the
+/// record counts the repeat as a further event until the store has compared it with the spilled event. Afterwards the
+/// record must not count the repeat any more.
+#[test]
+fn repeated_spilled_event_is_counted_once() {
+    let settings = settings(0);
+    let gap = GapSettings { timeout: 1_000_000_000, ..settings.gap };
+    let mut rig = Rig::with(SequencerSettings {
+        memory_budget: 1,
+        lane_buffer: 1,
+        quantum: 1,
+        spill_after: 1,
+        spill_limit: 6,
+        overflow: OverflowPolicy::DeadLetter,
+        gap,
+        ..settings
+    });
+    rig.with_state = true;
+    for sequence in [1, 30, 40] {
+        rig.deliver(sequence);
+    }
+    for sequence in 2..=6 {
+        rig.arrive(sequence);
+        rig.arrive(30);
+        rig.wait();
+        rig.handle(Input::DueRead { entries: Vec::new(), next_in: None });
+        let (job, spilled) = rig.record().expect("a key record");
+        assert_eq!((job.spilled.count, spilled.len()), (2, 2), "before event {}", job.next);
+    }
+    rig.deliver(35);
+    assert!(rig.sent.iter().all(|batch| batch.letters.is_empty()), "two events are no overflow");
+}

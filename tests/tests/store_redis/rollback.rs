@@ -1,0 +1,232 @@
+//! Tests of a server that has lost answered commits, for example after the restore of a backup, or because a disk
+//! confirmed a write too early.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ordain_core::{CommitReply, Event, EventParts, shard_of};
+use ordain_servers::{Cluster, Options, Proxy};
+use ordain_store::{
+    AssignGroup, AssignItem, AssignRequest, Destination, DestinationRules, KeyListing, Mark,
+    MarkConditions, MarkStore, MessageLog, NumberingSettings, OutboxChunk, OutboxPosition,
+    RedisOptions, Store, Witness,
+};
+use ordain_store_redis::RedisStore;
+use ordain_tests::conformance::{Owner, commit_number};
+
+use super::dedicated::{DedicatedStore, next_of, step, until_answered, until_applied};
+use super::support::options;
+
+/// Sends a commit to a store that has gone back in time. Returns the two fields of the reply
+/// [`CommitReply::RolledBack`]. Checks that the store has written nothing.
+async fn expect_rolled_back(
+    dedicated: &DedicatedStore,
+    owner: &mut Owner,
+    sequence: u64,
+) -> (String, Option<u64>) {
+    let before = dedicated.digest();
+    let batch = owner.batch(vec![step("a", sequence)]);
+    let reply = until_answered(&dedicated.store, owner, &batch).await;
+    let CommitReply::RolledBack { found, last } = reply else { panic!("{reply:?}") };
+    assert_eq!(dedicated.digest(), before, "nothing is written");
+    (found, last)
+}
+
+#[tokio::test]
+async fn lost_commits_are_detected_by_next_commit() {
+    let dedicated = DedicatedStore::start().await;
+    let mut owner = Owner::claim(&dedicated.store, "s", 0).await;
+    owner.write(&dedicated.store, step("a", 1)).await;
+    let snapshot = dedicated.server.snapshot().expect("a snapshot");
+    for sequence in 2..=4 {
+        owner.write(&dedicated.store, step("a", sequence)).await;
+    }
+    dedicated.server.go_back(&snapshot).expect("an earlier time");
+    let reply = expect_rolled_back(&dedicated, &mut owner, 5).await;
+    assert_eq!(reply, ("the store's last commit is number 1".to_owned(), Some(1)));
+    // Commits in another shard, which lost nothing, must continue.
+    let other = (0..).map(|number| format!("other-{number}"));
+    let other = other.into_iter().find(|key| owner.shard(key) != owner.shard("a"));
+    let other = other.expect("a key of another shard");
+    owner.write(&dedicated.store, step(&other, 1)).await;
+    assert_eq!(next_of(&dedicated.store, "a").await, 2);
+}
+
+/// The server loses only the last commit. The owner sends the same commit again, and the store must apply it.
+#[tokio::test]
+async fn lost_last_commit_is_applied_again() {
+    let dedicated = DedicatedStore::start().await;
+    let mut owner = Owner::claim(&dedicated.store, "s", 0).await;
+    owner.write(&dedicated.store, step("a", 1)).await;
+    let snapshot = dedicated.server.snapshot().expect("a snapshot");
+    let batch = owner.batch(vec![step("a", 2)]);
+    until_applied(&dedicated.store, &owner, &batch).await;
+    dedicated.server.go_back(&snapshot).expect("an earlier time");
+    until_applied(&dedicated.store, &owner, &batch).await;
+    assert_eq!(next_of(&dedicated.store, "a").await, 3);
+}
+
+#[tokio::test]
+async fn lost_claim_is_detected() {
+    let dedicated = DedicatedStore::start().await;
+    let empty = dedicated.server.snapshot().expect("a snapshot");
+    let mut first = Owner::claim(&dedicated.store, "s", 0).await;
+    first.write(&dedicated.store, step("a", 1)).await;
+    let claimed = dedicated.server.snapshot().expect("a snapshot");
+
+    // The server goes back to a time before the first claim.
+    dedicated.server.go_back(&empty).expect("an earlier time");
+    let reply = expect_rolled_back(&dedicated, &mut first, 2).await;
+    assert_eq!(reply, ("the shard has no claim".to_owned(), None));
+
+    // The server goes back to a time at which it had the claim of an earlier owner.
+    dedicated.server.go_back(&claimed).expect("another time");
+    let reopened = RedisStore::open(dedicated.options.clone()).await.expect("the store");
+    let mut second = Owner::claim(&reopened, "s", 0).await;
+    assert_eq!((second.claim.epoch, commit_number(&second, "a")), (2, 1));
+    second.write(&reopened, step("a", 2)).await;
+    dedicated.server.go_back(&claimed).expect("an earlier time");
+    let reply = expect_rolled_back(&dedicated, &mut second, 3).await;
+    assert_eq!(reply, ("the claim has epoch 1, but the commit has epoch 2".to_owned(), None));
+
+    // After the server has gone back, another owner gets the same epoch as the second owner.
+    let reopened = RedisStore::open(dedicated.options.clone()).await.expect("the store");
+    let third = Owner::claim(&reopened, "s", 0).await;
+    assert_eq!(third.claim.epoch, second.claim.epoch);
+    assert_ne!(third.claim.random, second.claim.random);
+    let reply = expect_rolled_back(&dedicated, &mut second, 3).await;
+    assert_eq!(reply, ("another claim has epoch 2".to_owned(), None));
+    let found = dedicated.store.key("s", "a").await.expect("a read").expect("a key record");
+    assert_eq!(found.0.record.map(|job| job.next), Ok(2));
+}
+
+/// A connection breaks, and the store replaces it. Until the caller knows of the break, the store must write no
+/// checkpoint of the caller, because the server may have lost data.
+#[tokio::test]
+async fn checkpoint_waits_until_owner_knows_of_reconnect() {
+    let dedicated = DedicatedStore::start().await;
+    let store = &dedicated.store;
+    let owner = Owner::claim(store, "s", 0).await;
+    let put = async |breaks, value: &'static str| {
+        let mark = Mark { name: "m".into(), value: value.into() };
+        let put = store.put_checkpoint(&owner.partition, owner.claim, breaks, &mark).await;
+        (put.expect("an answer"), store.mark("m").await.expect("a mark"))
+    };
+    let before = store.disconnects();
+    assert_eq!(put(before, "1").await, (true, Some("1".into())));
+    dedicated.server.restart().expect("a server");
+    // The first call finds the broken connection. The read of the mark opens a new connection.
+    for value in ["2", "3"] {
+        assert_eq!(put(before, value).await, (false, Some("1".into())));
+    }
+    assert_eq!(put(store.disconnects(), "4").await, (true, Some("4".into())));
+}
+
+/// In a Cluster, the connections of commits that wait for replicas share one count of broken connections with all other
+/// connections. After a connection has broken, the store must still write checkpoints of a caller who knows of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn checkpoint_is_written_in_a_cluster_after_a_broken_connection() {
+    let mut cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
+    cluster.add_replicas().expect("replicas");
+    let options = RedisOptions { replicas: 1, ..options(&cluster.urls()[0]) };
+    let store = RedisStore::open(options).await.expect("the store");
+    let owner = Owner::claim(&store, "s", 0).await;
+    let mark = Mark { name: "m".into(), value: "1".into() };
+    let put = async |breaks| {
+        let put = store.put_checkpoint(&owner.partition, owner.claim, breaks, &mark).await;
+        put.expect("an answer")
+    };
+    let before = store.disconnects();
+    assert!(put(before).await);
+    cluster.proxies().iter().for_each(Proxy::cut);
+    let pause = || tokio::time::sleep(Duration::from_millis(10));
+    let is_written_again = async {
+        while store.disconnects() == before {
+            pause().await;
+        }
+        assert!(!put(before).await);
+        // Each of the first calls may find another broken connection.
+        while !put(store.disconnects()).await {
+            pause().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), is_written_again).await.expect("a checkpoint");
+}
+
+/// Publishes an event of key `a`, which the store numbers. Returns the shard and the witness: the event with its
+/// number. A later call names the witness, and a shard that lacks the witness has gone back in time.
+async fn publish(dedicated: &DedicatedStore, to: &Destination, id: &str) -> (u32, Witness) {
+    let event = Arc::new(Event::new(&EventParts { key: "a", id, ..EventParts::default() }));
+    let shard = shard_of("a", dedicated.store.shards());
+    let id = event.id_digest();
+    let items = vec![AssignItem { event, partition: 0, number: 0 }];
+    let request = AssignRequest {
+        destination: to.clone(),
+        shard,
+        rules: DestinationRules {
+            numbering: Some(NumberingSettings::default()),
+            queue_limit: None,
+        },
+        witness: None,
+        call: None,
+        groups: vec![AssignGroup {
+            origin: None,
+            chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],
+        }],
+    };
+    dedicated.store.assign(Arc::new(request)).await.expect("a number");
+    let kept = dedicated
+        .store
+        .retained_messages(to, &"a".into(), &[0..=9], 1 << 20)
+        .await
+        .expect("a read");
+    let sequence = kept.last().and_then(|event| event.sequence()).expect("a numbered event");
+    (shard, Witness::StoreNumbered { key: "a".into(), id, sequence })
+}
+
+/// Writes a mark into all shards. Returns whether all shards accepted the mark. `before` holds the marks that the
+/// writer last read or wrote, one for each shard.
+async fn put(
+    dedicated: &DedicatedStore,
+    value: &'static [u8],
+    to: &Destination,
+    before: &[Option<Bytes>],
+    witness: &(u32, Witness),
+) -> bool {
+    let mark = Mark { name: "m".into(), value: Bytes::from_static(value) };
+    let witnesses = BTreeMap::from([witness.clone()]);
+    let conditions = MarkConditions { before, destination: Some(to), witnesses };
+    dedicated.store.put_mark_in_shards(&mark, &conditions).await.expect("an answer")
+}
+
+/// A shard that has lost events of a publisher, or the publisher's previous mark, must not accept a new mark.
+#[tokio::test]
+async fn shard_that_went_back_accepts_no_mark() {
+    let dedicated = DedicatedStore::start().await;
+    let to = Destination::Exchange("e".into());
+    let marks = async || dedicated.store.mark_in_shards("m").await.expect("the marks");
+    let at_start = marks().await;
+    let first = publish(&dedicated, &to, "1").await;
+    assert!(put(&dedicated, b"1", &to, &at_start, &first).await);
+    let snapshot = dedicated.server.snapshot().expect("a snapshot");
+    let after_first = marks().await;
+    assert!(!put(&dedicated, b"x", &to, &at_start, &first).await, "another run wrote a mark");
+    let second = publish(&dedicated, &to, "2").await;
+
+    dedicated.server.go_back(&snapshot).expect("an earlier time");
+    assert!(!put(&dedicated, b"2", &to, &after_first, &second).await, "the second event is lost");
+    let shard = second.0 as usize;
+    let left = marks().await;
+    assert_eq!(left[shard], after_first[shard], "the shard of the event keeps its mark");
+    assert_eq!(publish(&dedicated, &to, "2").await, second, "the event gets its number again");
+    assert!(put(&dedicated, b"2", &to, &left, &second).await);
+
+    // The store loses the mark with the value 2, but still has the event `first`, which the publisher names as its
+    // witness.
+    let after_second = marks().await;
+    dedicated.server.go_back(&snapshot).expect("an earlier time");
+    assert!(!put(&dedicated, b"3", &to, &after_second, &first).await, "the mark before is lost");
+    assert_eq!(marks().await, after_first, "no shard has another mark");
+}
