@@ -1,12 +1,12 @@
-//! Counts and hashes the events of a key. A checker can compute the same values from the input alone, and so verify
-//! that each event took effect once and in order.
+//! Counts and hashes the events of a key. A checker can compute the same values from the input alone. It can thus
+//! verify that each event took effect once and in order.
 //!
 //! The handler accepts any event. After each event it emits one message to the sink `tally`, of type `tally`, in JSON:
 //! `{"key": …, "sequence": …, "count": …, "hash": "16 hexadecimal digits"}`, where `count` and `hash` cover this event
 //! and all events before it. The state of a key is `count` and `hash`.
 //!
-//! Each event of a key that begins with `slow-` needs about half a millisecond of additional processor time. A sleep
-//! would not make the handler slow, because the host ends every sleep of a handler at once.
+//! If a key begins with `slow-`, each of its events needs about half a millisecond of additional processor time. A
+//! sleep would not make the handler slow, because the host ends every sleep of a handler at once.
 //!
 //! # The hash
 //!
@@ -18,8 +18,8 @@
 //! 2. the length of the type in bytes, 8 bytes, little-endian; the type in UTF-8;
 //! 3. the length of the data in bytes, 8 bytes, little-endian; the data.
 //!
-//! The data is the data that the handler receives: for an event in structured JSON, its `data` without
-//! insignificant white space.
+//! The hash covers the data as the handler receives it. For an event in structured JSON, this is the member `data`
+//! without insignificant white space.
 //!
 //! After event 1 of type `a` with the data `{}` the hash is `ba712b9e35964256`; after event 2 of type `b`
 //! without data it is `172c7f1ccf982eb5`.

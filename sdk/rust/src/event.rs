@@ -7,13 +7,13 @@ pub struct Event<D> {
     pub stream: String,
     /// The unit of order: an order id, an account, a session.
     pub key: String,
-    /// Number of the event within its key, without gaps.
+    /// Number of the event within its key. The numbers of a key have no gaps.
     pub sequence: u64,
     /// Id of the event, set by the producer.
     pub id: String,
     /// Type of the event, for example `order.paid`.
     pub kind: String,
-    /// The producer of the event, as the producer states it.
+    /// Name of the producer (the CloudEvents attribute `source`); may be empty.
     pub source: String,
     /// Time of the event by the producer's clock, in ms since the Unix epoch; `None` if the producer set no time.
     pub time_ms: Option<u64>,
@@ -23,8 +23,8 @@ pub struct Event<D> {
     pub headers: Vec<(String, String)>,
     /// The data.
     pub data: D,
-    /// True if the producer marked the event as the last one of its key. The key then ends after this event, with any
-    /// outcome.
+    /// True if the producer marked the event as the last one of its key. The key then ends after this event, even if
+    /// the handler rejects the event.
     pub end_of_sequence: bool,
 }
 

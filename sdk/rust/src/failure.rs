@@ -79,7 +79,7 @@ impl<E: Error> From<E> for Failure {
     }
 }
 
-/// A conversion of a failed `Result` or `Option` into a [`Failure`] of a chosen kind.
+/// A conversion of an `Err` or a `None` into a [`Failure`] of a chosen kind.
 ///
 /// The argument `what` of each method becomes the beginning of the reason, before the text of the error. The argument
 /// is formatted only on failure, so `format_args!` costs nothing on success:

@@ -36,7 +36,7 @@ where
     S: Decode + Encode,
     F: Fn(Event<D>, Option<S>) -> Result<Outcome<S>>,
 {
-    // The standard hook advises setting an environment variable, but a component has no environment.
+    // Replaces the standard hook, which advises setting an environment variable: a component has no environment.
     static HOOK: Once = Once::new();
     HOOK.call_once(|| panic::set_hook(Box::new(|info| eprintln!("{info}"))));
 

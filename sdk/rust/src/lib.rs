@@ -2,8 +2,8 @@
 //!
 //! A handler is a function. It receives one event of a key and the state of the key after the previous event. It
 //! returns the change of the state and the messages to publish. Ordain calls the function for each event of a key, in
-//! order. If a call failed, or if its outcome was lost before the commit, Ordain calls the function again. Ordain
-//! commits either the whole outcome of a call or nothing.
+//! order. Ordain calls the function again for the same event if the call requested a retry or panicked, or if its
+//! outcome was lost before the commit. Ordain commits either the whole outcome of a call or nothing.
 //!
 //! ```
 //! use ordain_sdk::prelude::*;
@@ -62,8 +62,9 @@
 //! | a bug, or a state that cannot be decoded | a panic | the event is retried once, then the key parks with the panic's text; it stays parked until an operator retries the key or the handler has a new version |
 //!
 //! `?` alone rejects the event, because the result of a handler depends only on its arguments: with the same arguments,
-//! the error would occur again. A state that cannot be decoded causes a panic instead, because the event is not the
-//! cause. If the handler rejected the event, Ordain would dead-letter this event and then every later event of the key.
+//! the error would occur again. A state that cannot be decoded causes a panic instead, because the fault is in the
+//! state, not in the event. If the handler rejected the event, Ordain would dead-letter this event and then every later
+//! event of the key.
 //!
 //! # The environment of a handler
 //!
@@ -98,7 +99,7 @@ pub mod prelude {
     pub use crate::{Change, Event, Failure, Message, OrFail, Outcome, Raw, Result, log};
 }
 
-/// Makes a function the handler of this component. Use the macro once per crate.
+/// Declares a function as the handler of this component. Use the macro once per crate.
 ///
 /// The function is a `fn(Event<D>, Option<S>) -> Result<Outcome<S>>` with any `D` that implements [`Decode`] and any
 /// `S` that implements [`Decode`] and [`Encode`]. In a native build, the macro only checks these bounds.

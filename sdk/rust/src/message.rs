@@ -32,7 +32,7 @@ impl Message {
     ///
     /// # Panics
     /// Panics if the value cannot be written as JSON, for example because it contains a map whose keys are not text.
-    /// The cause is a bug of the handler, so the handler must not reject the event.
+    /// The method panics instead of rejecting the event, because the fault is a bug of the handler.
     pub fn json<T: Serialize + ?Sized>(
         sink: impl Into<String>,
         kind: impl Into<String>,

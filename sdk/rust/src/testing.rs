@@ -1,4 +1,5 @@
-//! Runs a handler natively on the events of one key, as the host does.
+//! Runs a handler natively, without a host: passes the events of one key to the handler, and keeps the state from event
+//! to event.
 //!
 //! ```
 //! use ordain_sdk::prelude::*;
@@ -45,7 +46,8 @@ where
         Self { handle, state: None, next: 1, ended: false, types: PhantomData }
     }
 
-    /// Passes the next event of the key to the handler: `data` as JSON, or bytes as [`Raw`].
+    /// Passes the next event of the key to the handler. `data` is encoded as JSON; a value of type [`Raw`] stays
+    /// unchanged.
     ///
     /// # Panics
     /// Panics in the same cases as [`Self::send`], and if `data` cannot be written as JSON.

@@ -11,11 +11,11 @@ use crate::Error;
 
 /// An event to publish.
 ///
-/// The key may have 1,024 bytes; type, id, source and content type may have 4 KiB each. An event may have 128 headers
-/// with 64 KiB in total. `runtime.event_size` of the configuration limits the size of the whole event.
+/// The key may have up to 1,024 bytes; type, id, source and content type may have up to 4 KiB each. An event may have
+/// up to 128 headers, with up to 64 KiB in total. The setting `runtime.event_size` limits the size of the whole event.
 ///
-/// An event gets its time and a random id when it is created. A program that publishes this event or its clone again
-/// therefore repeats the same event. If the program creates the event anew, for example after a crash, Ordain
+/// An event gets its time and a random id when it is created. If a program publishes this value or a clone of it again,
+/// Ordain therefore recognizes a repeat. If the program creates the event anew, for example after a crash, Ordain
 /// recognizes the repeat only if the program sets the same id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
@@ -69,8 +69,8 @@ impl Event {
         }
     }
 
-    /// Sets the producer's own id, by which Ordain recognizes a repeat of the event. The id should come from the
-    /// business, such as the number of a payment.
+    /// Replaces the random id by the producer's own id. Ordain recognizes a repeat of the event by its id. The id
+    /// should come from the business, such as the number of a payment.
     #[must_use]
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = id.into();
@@ -105,8 +105,8 @@ impl Event {
         self
     }
 
-    /// Returns the event in the form in which it is published. Returns a description of the fault if the event is
-    /// invalid.
+    /// Checks the event, and returns it in the form in which it is published. The error describes the fault of an
+    /// invalid event.
     pub(crate) fn pack(&self, event_size: usize) -> Result<ordain_core::Event, String> {
         if self.key.is_empty() {
             return Err("the event has no key: each event must have one".to_owned());

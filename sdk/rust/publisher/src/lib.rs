@@ -54,8 +54,9 @@ pub struct Publisher {
 pub struct Receipt {
     /// Number of the event within its key; `None` in a `fifo` stream, which numbers events itself.
     pub sequence: Option<u64>,
-    /// True if this call published the event for the first time. A repeated event has the number that it got when it
-    /// was first published. In a `fifo` stream the value is always true, because the stream itself recognizes repeats.
+    /// True if this call published the event for the first time; false for a repeat, whose `sequence` is the number
+    /// that the event got the first time. In a `fifo` stream the value is always true, because the stream itself
+    /// recognizes repeats.
     pub is_new: bool,
 }
 
@@ -103,7 +104,7 @@ impl Publisher {
     /// Closes the publisher.
     ///
     /// # Errors
-    /// Fails if the store has failed. Events that [`Self::publish`] has published stay published.
+    /// Fails if the store has failed. All events for which [`Self::publish`] returned a receipt stay published.
     pub async fn close(self) -> Result<(), Error> {
         Ok(self.inner.close().await?)
     }
