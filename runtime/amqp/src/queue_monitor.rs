@@ -145,13 +145,15 @@ async fn restore_topology(
             options.dropped.set(None);
         }
     }
-    // In a `fifo` stream, a missing queue that has no marker must not be declared again: the declaration would hide
-    // that the messages of the queue are lost.
+    // Without its marker, a missing queue must not be declared again here. In a `fifo` stream, the declaration would hide
+    // that the messages of the queue are lost. In a `sequenced` stream, RabbitMQ may move the consumer to the new queue
+    // without delivering anything to it. The error about the missing queue ends the subscription, and the next
+    // subscription declares the queue.
     let may_declare = if options.is_fifo() {
         let has_marker = timeout(shortened(CHECK_TIMEOUT), check_marker(options, connection)).await;
         has_marker.unwrap_or_else(|_| Err(no_answer()))?
     } else {
-        true
+        is_marked
     };
     let restored = topology.restore_queue(broker, connection, *partition, may_declare);
     let change =
