@@ -106,7 +106,11 @@ impl EventAssigner {
         let mut result = self.assign_behind(items, &nothing).await;
         for attempt in 0.. {
             let may_lack = match result.error {
-                None => self.disconnects(items) != before,
+                None => {
+                    let shards = before.keys().copied().collect();
+                    self.store.update_shard_disconnects(&shards).await;
+                    self.disconnects(items) != before
+                }
                 Some(AssignError::RolledBack) => true,
                 Some(_) => false,
             };

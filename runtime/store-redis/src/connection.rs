@@ -152,6 +152,14 @@ impl RedisConnection {
         }
     }
 
+    /// Returns whether the Redis keys with these hash tags are on several nodes of a Cluster.
+    pub(super) fn has_several_nodes(&self, tags: &[String]) -> bool {
+        match &self.deployment {
+            RedisDeployment::Single(_) => false,
+            RedisDeployment::Cluster { cluster, .. } => cluster.has_several_masters(tags),
+        }
+    }
+
     /// Returns whether the servers are a Cluster.
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self.deployment, RedisDeployment::Cluster { .. })

@@ -97,12 +97,7 @@ impl KeepaliveTask {
         if wait_connections.is_empty() && !has_idle_nodes {
             return None;
         }
-        let probe_of = |shard| {
-            let mut probe = cmd("HGET");
-            probe.arg(names.of_stream(shard, RedisKeyKind::Data, "")).arg("f");
-            probe
-        };
-        let probes: Vec<Cmd> = (0..shards).map(probe_of).collect();
+        let probes: Vec<Cmd> = (0..shards).map(|shard| probe(names, shard)).collect();
         let connection = Arc::clone(connection);
         let wait_connections = Arc::clone(wait_connections);
         Some(Self(tokio::spawn(async move {
@@ -119,6 +114,13 @@ impl KeepaliveTask {
             let _: Vec<std::convert::Infallible> = join_all(loops).await;
         })))
     }
+}
+
+/// Returns a command that only shows whether the server of a shard answers.
+fn probe(names: &RedisKeys, shard: u32) -> Cmd {
+    let mut probe = cmd("HGET");
+    probe.arg(names.of_stream(shard, RedisKeyKind::Data, "")).arg("f");
+    probe
 }
 
 impl Drop for KeepaliveTask {
@@ -333,6 +335,16 @@ impl Store for RedisStore {
 
     fn shard_disconnects(&self, shard: u32) -> u64 {
         self.connection.tag_disconnects(&shard.to_string()) + self.other_disconnects()
+    }
+
+    async fn update_shard_disconnects(&self, shards: &BTreeSet<u32>) {
+        let tags: Vec<String> = shards.iter().map(u32::to_string).collect();
+        if !self.connection.has_several_nodes(&tags) {
+            return;
+        }
+        let probes: Vec<Cmd> = shards.iter().map(|shard| probe(&self.names, *shard)).collect();
+        // Ignore the results, because the connection counts each failure.
+        drop(join_all(probes.iter().map(|probe| self.connection.call(probe))).await);
     }
 
     async fn check_servers(&self) -> Result<Option<String>, StoreError> {

@@ -25,6 +25,7 @@ mod retry;
 mod spill;
 pub mod versions;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -128,6 +129,10 @@ pub trait Store:
     fn shard_disconnects(&self, _shard: u32) -> u64 {
         self.disconnects()
     }
+
+    /// Updates the counts of [`Store::shard_disconnects`] for these shards, if the shards are on different servers. A
+    /// server may have been replaced since the last call to it, and the store learns of this only by another call.
+    async fn update_shard_disconnects(&self, _shards: &BTreeSet<u32>) {}
 
     /// Waits until the store has failed permanently. All later calls of the store return [`StoreError::Failed`]. Never
     /// completes for a store that can recover from every failure.

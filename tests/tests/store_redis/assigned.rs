@@ -232,25 +232,27 @@ async fn call_during_a_split_does_not_trust_removed_numbers() {
         .await;
 }
 
-/// A call has one event for each of two shards of the same Cluster node. The first shard accepts its event. The queue of
-/// the second shard is full, so the call waits. A replica that lacks these events replaces the node. No connection
-/// breaks: the old master redirects the call for the second shard. When the call ends without an error, which a host
-/// would answer with 202, the new master must have both events, although no call for the first shard was redirected.
-async fn take_over_during_call(numbering: Option<NumberingSettings>) {
+/// A call has one event for each of two shards of a Cluster. The first shard accepts its event. The queue of the second
+/// shard is full, so the call waits. A replica that lacks the event replaces the first shard's node. No connection
+/// breaks. If both shards have the same node, the old master redirects the call for the second shard. Otherwise the test
+/// makes room in the queue of the second shard, whose node stays. When the call ends without an error, which a host
+/// would answer with 202, the Cluster must have both events, although no call for the first shard was redirected.
+async fn take_over_during_call(numbering: Option<NumberingSettings>, is_same_node: bool) {
     let mut cluster = Cluster::start(3).expect("a Cluster");
     cluster.add_replicas().expect("replicas");
     let options = options(&cluster.urls()[0]);
     let prefix = options.prefix.clone();
     let store = Arc::new(RedisStore::open(options).await.expect("the store"));
-    let owner = |shard: u32| {
+    let node_of = |shard: u32| {
         let slot = cluster.slot(&format!("{{{shard}}}")).expect("a slot");
         cluster.owner(slot).expect("an owner")
     };
     // There are more shards than nodes, so two shards have the same node.
     let shards = 0..store.shards();
     let mut pairs = shards.clone().flat_map(|one| (one + 1..shards.end).map(move |two| (one, two)));
-    let (one, two) = pairs.find(|(one, two)| owner(*one) == owner(*two)).expect("a pair");
-    let node = owner(one);
+    let is_wanted = |(one, two): &(u32, u32)| (node_of(*one) == node_of(*two)) == is_same_node;
+    let (one, two) = pairs.find(is_wanted).expect("a pair");
+    let node = node_of(one);
     let key = |shard| {
         let mut names = (0..).map(|number| format!("key-{number}"));
         names.find(|key| shard_of(key, store.shards()) == shard).expect("a key of the shard")
@@ -259,6 +261,7 @@ async fn take_over_during_call(numbering: Option<NumberingSettings>) {
         let id = id.to_string();
         assigner.item(&Arc::new(Event::new(&EventParts { key, id: &id, ..EventParts::default() })))
     };
+    let owner = Owner::claim(&*store, "s", 0).await;
     cluster.let_replica_lag(node).expect("a replica that lags");
     let limited = |limit: u64| {
         let mut assigner = assigner(&store, numbering);
@@ -280,6 +283,14 @@ async fn take_over_during_call(numbering: Option<NumberingSettings>) {
         assert!(!writing.is_finished(), "the call ended before the takeover");
         cluster.take_over(node, Takeover::Takeover).expect("another master");
     });
+    if !is_same_node {
+        let start = QueuePosition::default();
+        let page = store.read_queue(&owner.partition, two, start, 10, 1 << 20).await;
+        let page = page.expect("a page");
+        let (last, _) = page.entries.last().expect("the events of the second shard");
+        let removed = store.dequeue(&owner.partition, owner.claim, two, 0, *last).await;
+        assert_eq!(removed.expect("an answer"), DequeueResult::Done);
+    }
     let result = writing.await.expect("a result");
     assert!(result.error.is_none(), "{:?}", result.error);
     for shard in [one, two] {
@@ -289,13 +300,18 @@ async fn take_over_during_call(numbering: Option<NumberingSettings>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_during_a_takeover_in_a_cluster_loses_no_part() {
-    take_over_during_call(None).await;
+    take_over_during_call(None, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn call_during_a_takeover_of_one_of_its_nodes_loses_no_part() {
+    take_over_during_call(None, false).await;
 }
 
 /// The test [`call_during_a_takeover_in_a_cluster_loses_no_part`] with events that the store numbers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_with_numbers_during_a_takeover_in_a_cluster_loses_no_part() {
-    take_over_during_call(Some(NumberingSettings::default())).await;
+    take_over_during_call(Some(NumberingSettings::default()), true).await;
 }
 
 /// A call has one event for each of two shards. The slot of the first shard is moving to another node, which already has

@@ -124,6 +124,20 @@ impl Cluster {
         self.state().slots[slot_of(tag)].disconnects
     }
 
+    /// Returns whether the slots of these hash tags have different masters, or are moving.
+    pub(super) fn has_several_masters(&self, tags: &[String]) -> bool {
+        let state = self.state();
+        let mut slots = tags.iter().map(|tag| &state.slots[slot_of(tag.as_bytes())]);
+        let Some(first) = slots.next() else { return false };
+        let is_moving = |slot: &SlotState| slot.next.is_some();
+        let is_elsewhere = |slot: &SlotState| match (&slot.master, &first.master) {
+            (Some(master), Some(first)) => !Arc::ptr_eq(master, first),
+            _ => true,
+        };
+        tags.len() > 1
+            && (is_moving(first) || slots.any(|slot| is_moving(slot) || is_elsewhere(slot)))
+    }
+
     /// Sends commands over a link to the master of their slot, and follows redirections. Returns `None` if the commands
     /// were not executed, because the count of [`Self::disconnects`] exceeds `disconnects_limit`.
     pub(super) async fn execute(
