@@ -24,7 +24,8 @@ pub(super) struct ConfigReader<'a> {
     pub(super) problems: Vec<ConfigProblem>,
     pub(super) lines: SettingLines,
     /// Lines that are not valid TOML. A setting that seems missing or misplaced may be on such a line. If there are
-    /// such lines, the reader therefore checks only the values on the other lines.
+    /// such lines, the reader therefore reports no missing and no unknown settings, and still checks the values on the
+    /// other lines.
     invalid_lines: Vec<usize>,
 }
 

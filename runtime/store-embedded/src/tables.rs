@@ -97,8 +97,8 @@ impl Tables {
                 let cut = journal::truncate_torn_batch(folder);
                 if let Some(kept) = cut.map_err(|error| open_error(folder, &error.into()))? {
                     tracing::warn!(
-                        "database journal truncated: its end was incomplete, as after a power failure; the \
-                         original is kept in {}",
+                        "the end of the database journal was damaged, as after a power failure: Ordain has \
+                         removed the damaged end, and keeps a copy of the whole journal in {}",
                         kept.display()
                     );
                 }

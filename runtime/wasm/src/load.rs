@@ -1,4 +1,4 @@
-//! Loads a file into a handler that can run, or returns the reason why the file cannot be loaded. A loaded handler has
+//! Makes a runnable handler from a file, or returns the reason why the file cannot be loaded. A loaded handler has
 //! the right interface, imports only functions that the host provides, and has been started once.
 
 use std::fs::File;

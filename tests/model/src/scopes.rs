@@ -145,7 +145,8 @@ impl Scope {
         }
     }
 
-    /// Returns a scope in which the leases, or one of two shards, go back.
+    /// Returns a scope with two shards, in which the leases and the first shard may go back: each at most once, in any
+    /// order.
     pub fn goes_back_in_part() -> Self {
         Self {
             keys: 2,

@@ -47,8 +47,8 @@ const QUEUES: [&str; 4] = [
 /// The settings of a round.
 #[derive(Debug, Clone, Copy)]
 struct Settings {
-    /// The settings of the hosts. If hosts are killed, the test kills them during each split, and restarts them after
-    /// it.
+    /// The settings of the hosts. If `setup.is_killed` is true, the round has one host: the test kills this host during
+    /// each split, and restarts it after the split.
     setup: Setup,
     /// True if a master refuses writes while its replica is silent for more than a second.
     needs_replica: bool,
