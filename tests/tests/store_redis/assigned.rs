@@ -376,3 +376,44 @@ async fn call_during_a_migration_loses_no_part() {
     assert_eq!(ids(&store, &partition(), moving_shard).await, [1, 3]);
     assert_eq!(ids(&store, &partition(), full_shard).await, [3]);
 }
+
+/// A node of a Cluster writes the event of a call, and the connection breaks before the reply arrives. Then the slot moves
+/// to another node, and the call is repeated there. The other node numbers the events, so it must recognise the event by
+/// its id, and must not put it into the queue again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn event_of_a_lost_reply_is_recognised_after_its_slot_has_moved() {
+    let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
+    let options = options(&cluster.urls()[0]);
+    let queue = format!("{}:{{0}}:log:stream/s", options.prefix);
+    let store = Arc::new(RedisStore::open(options).await.expect("the store"));
+    let mut names = (0..).map(|number| format!("key-{number}"));
+    let key = names.find(|key| shard_of(key, store.shards()) == 0).expect("a key of shard 0");
+    let assigner = assigner(&store, Some(NumberingSettings::default()));
+    let item = |id: &str| {
+        assigner.item(&Arc::new(Event::new(&EventParts { key: &key, id, ..EventParts::default() })))
+    };
+    assert!(assigner.assign(&[item("1")]).await.error.is_none());
+    let slot = cluster.slot("{0}").expect("a slot");
+    let from = cluster.owner(slot).expect("an owner");
+    let to = (from + 1) % 3;
+    cluster.proxies()[from].lose_replies(1, "77777");
+    let items = [item("77777")];
+    let lost = assigner.assign(&items);
+    let moved = async {
+        tokio::task::block_in_place(|| {
+            wait_until("both events in the old node", || {
+                let waiting = cluster.nodes()[from].attempt(&["HGET", &queue, "w"])?;
+                Ok(waiting.text() == Some("2"))
+            })
+            .expect("both events in the old node");
+            let migration = cluster.migrate(slot, to).expect("a migration");
+            while migration.move_keys(100).expect("moved keys") > 0 {}
+            migration.finish().expect("an end");
+        });
+    };
+    let (result, ()) = futures_util::future::join(lost, moved).await;
+    assert!(result.error.is_none(), "{:?}", result.error);
+    let waiting = cluster.nodes()[to].command(&["HGET", &queue, "w"]).expect("a count");
+    assert_eq!(waiting.text(), Some("2"), "the event is in the queue twice");
+    assert_eq!(ids(&store, &partition(), 0).await, [1, 77_777]);
+}
