@@ -82,6 +82,22 @@ impl NumberingPolicy {
         }
     }
 
+    /// Returns the destinations whose messages the stream reads. If the store numbers the messages of such a
+    /// destination, the numbers are the sequences of the stream.
+    pub fn read_destinations(name: &ResourceName, stream: &StreamConfig) -> Vec<Destination> {
+        match &stream.source {
+            SourceConfig::Amqp(source) => {
+                let bound = source.bind.iter().map(|binding| &binding.exchange);
+                let exchanges = source.exchange.iter().chain(bound);
+                exchanges.map(|name| Destination::Exchange(name.0.as_str().into())).collect()
+            }
+            SourceConfig::Stream(_) | SourceConfig::Http(_) => {
+                vec![Destination::Stream(name.shared())]
+            }
+            SourceConfig::File(_) => Vec::new(),
+        }
+    }
+
     /// Returns the numbering policy of an exchange, with the settings of a stream that reads the exchange. If no stream
     /// reads the exchange, returns a policy with default settings.
     pub fn to_exchange(config: &Config, exchange: &str) -> Self {

@@ -30,11 +30,13 @@ pub enum SequencerFault {
     /// After the store has gone back in time (lost its newest commits), lanes keep the data that they read before the
     /// lost commits were recovered.
     TrustOldReads,
+    /// After the store has gone back in time, the sequencer does not remember the events of recovered commits.
+    ForgetRecoveredEvents,
 }
 
 impl SequencerFault {
     /// All faults.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::SkipAGap,
         Self::ForgetTheTokenCheck,
         Self::TakeADuplicateForNew,
@@ -45,5 +47,6 @@ impl SequencerFault {
         Self::IgnoreNewerVersion,
         Self::KeepRefusedState,
         Self::TrustOldReads,
+        Self::ForgetRecoveredEvents,
     ];
 }

@@ -306,6 +306,13 @@ impl ContentDigests {
         self.0.iter().copied()
     }
 
+    /// Returns the sequences of the settled events, with their digests. `next` is the sequence after the last event.
+    /// Omits a sequence whose event never arrived.
+    pub(crate) fn sequences(&self, next: u64) -> impl Iterator<Item = (u64, u32)> {
+        let first = next.saturating_sub(self.0.len() as u64);
+        (first..).zip(self.iter()).filter(|(_, short)| *short != Self::UNSEEN)
+    }
+
     fn position(&self, next: u64, sequence: u64) -> Option<usize> {
         let back = usize::try_from(next.checked_sub(sequence)?).ok()?;
         self.0.len().checked_sub(back)
@@ -499,18 +506,26 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Returns the writes that the store has applied.
+    pub(crate) fn applied_writes<'a>(
+        &'a self,
+        applied: &'a AppliedCommit,
+    ) -> impl Iterator<Item = &'a KeyWrite> {
+        let refused =
+            |at: usize| applied.refused.binary_search_by_key(&at, |refused| refused.0).is_ok();
+        let writes = self.writes.iter().enumerate().filter(move |(at, _)| !refused(*at));
+        writes.map(|(_, write)| write)
+    }
+
     /// Returns the dead letters that the commit has put into the outbox, in the order of the outbox.
     pub fn forwarded<'a>(
         &'a self,
         applied: &'a AppliedCommit,
     ) -> impl Iterator<Item = &'a DeadLetter> {
-        let refused =
-            |at: usize| applied.refused.binary_search_by_key(&at, |refused| refused.0).is_ok();
-        let writes = self.writes.iter().enumerate().filter(move |(at, _)| !refused(*at));
         let known = |at: usize| applied.existing_letters.binary_search(&at).is_ok();
         let free = self.letters.iter().enumerate().filter(move |(at, _)| !known(*at));
-        writes
-            .flat_map(|(_, write)| &write.letters)
+        self.applied_writes(applied)
+            .flat_map(|write| &write.letters)
             .chain(free.map(|(_, letter)| letter))
             .filter(|_| self.forward)
     }

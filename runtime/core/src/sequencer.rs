@@ -7,7 +7,8 @@
 //! [`Sequencer::handle_timeout`].
 //!
 //! Each part of the sequencer is in its own file. A lane is the in-memory queue of one active key. `arrive` decides
-//! what happens to an arriving event, and `repeat` decides about an event that arrives again. `dispatch` forms turns
+//! what happens to an arriving event, and `repeat` decides about an event that arrives again;
+//! `settled_events` has the digests that it compares. `dispatch` forms turns
 //! and accepts their results. `retry` handles failures, and `gap` handles missing events. `spill` moves events between
 //! memory and store. `commit` forms batches and handles the replies. `load` loads and evicts lanes, and `restart`
 //! restarts them. `due` reads the due index of the store, and loads the keys that must be processed again. All parts
@@ -47,6 +48,7 @@ mod repeat;
 mod reschedule;
 mod restart;
 mod retry;
+mod settled_events;
 mod spill;
 mod timers;
 
@@ -58,6 +60,8 @@ use self::due::DueScan;
 use self::jitter::Jitter;
 use self::lanes::{LaneList, LaneTable};
 use self::outstanding::OutstandingRequests;
+pub use self::settled_events::RecoveredKey;
+use self::settled_events::SettledEvents;
 use self::timers::LaneTimers;
 use crate::effect::Effect;
 use crate::event::Key;
@@ -93,6 +97,7 @@ pub struct Sequencer {
     /// The bytes of kept commits, a part of `memory`. The sequencer keeps its latest commits in case the store loses
     /// them.
     history_bytes: usize,
+    settled_events: SettledEvents,
     /// The largest recent size of a turn's outcome, in bytes. This size decreases gradually while the outcomes are
     /// smaller.
     outcome_bytes: usize,
@@ -148,6 +153,7 @@ impl Sequencer {
             ahead: 0,
             memory: 0,
             history_bytes: 0,
+            settled_events: SettledEvents::default(),
             outcome_bytes: 0,
             over_budget_turn: None,
             outbox: 0,

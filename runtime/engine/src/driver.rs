@@ -27,7 +27,7 @@ use crate::source::{self, Inbox};
 use delivery_tracker::DeliveryTracker;
 use ordain_cloudevents::{DecodedDelivery, DeliveryBatch, FilePosition, SourceHandle};
 use ordain_store::OwnershipPhase;
-use ordain_store::{Claim, Partition, Store};
+use ordain_store::{Claim, Destination, Partition, Store};
 use ordain_util::log_throttle::LogThrottle;
 use ordain_wasm::{ActiveVersion, TurnQueueHandle};
 use parked_search::ParkedSearch;
@@ -74,6 +74,10 @@ pub struct Driver {
     store_requests: FuturesUnordered<StoreFuture>,
     /// The replay sources for missing events.
     replay: Arc<replay::ReplaySources>,
+    /// The destinations whose messages the source delivers.
+    read_destinations: Vec<Destination>,
+    /// The setting `complete_ttl`, in ms.
+    complete_ttl: u64,
     /// Deliveries that arrived from the source and that the sequencer has not accepted yet.
     waiting_deliveries: VecDeque<(DecodedDelivery, FilePosition)>,
     source_ended: bool,
@@ -110,7 +114,8 @@ impl Driver {
     pub async fn run(config: DriverConfig) -> Result<Stats, DriverError> {
         let DriverConfig { mut completions, mut source, mut inbox, .. } = config;
         let DriverConfig { mut version, mut may_end, once, .. } = config;
-        let SequencerSettings { prefetch, batch_bytes: load_bytes, .. } = config.settings;
+        let SequencerSettings { prefetch, batch_bytes: load_bytes, complete_ttl, .. } =
+            config.settings;
         let retries_parked = config.settings.retry.on_new_version;
         let rollout = config.settings.rollout.clone();
         let mut driver = Self {
@@ -131,6 +136,8 @@ impl Driver {
             load_bytes,
             store_requests: FuturesUnordered::new(),
             replay: Arc::new(config.replay),
+            read_destinations: config.read_destinations,
+            complete_ttl,
             waiting_deliveries: VecDeque::new(),
             source_ended: false,
             delivery_tracker: DeliveryTracker::new(
@@ -340,7 +347,7 @@ impl Driver {
                     self.metrics.record_commit(took, self.sequencer.settled_times());
                 }
             }
-            StoreReply::OutboxMarkRepeated => {}
+            StoreReply::OutboxMarkRepeated | StoreReply::CountersRaised => {}
             StoreReply::Checkpoint(Ok(true)) => self.delivery_tracker.record_checkpoint(),
             StoreReply::Checkpoint(Ok(false)) => {
                 self.delivery_tracker.record_failed_checkpoint();

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use ordain_core::{
-    EVENT_SEQUENCE_OFFSET, Event, Key, QueuePosition, QueueRun, WriterCalls, shard_of,
+    EVENT_SEQUENCE_OFFSET, Event, Key, QueuePosition, QueueRun, RecoveredKey, WriterCalls, shard_of,
 };
 use redis::{Cmd, Value, cmd};
 
@@ -31,6 +31,8 @@ use ordain_store::{
 
 /// The maximum number of sequences that one call reads.
 const SEQUENCES_LIMIT: usize = 1_000;
+/// The maximum number of keys whose counters one call raises.
+const RAISED_KEYS_LIMIT: usize = 1_000;
 
 #[async_trait]
 impl MessageLog for RedisStore {
@@ -58,6 +60,25 @@ impl MessageLog for RedisStore {
             self.record_rollback();
         }
         Ok(reply)
+    }
+
+    async fn raise_counters(
+        &self,
+        to: &Destination,
+        shard: u32,
+        keys: &[RecoveredKey],
+        complete_ttl: u64,
+    ) -> Result<(), StoreError> {
+        let script = &self.scripts.raise;
+        for part in keys.chunks(RAISED_KEYS_LIMIT) {
+            let mut call = self.script_call(script, &[self.log_key(shard, to)]);
+            call.arg(complete_ttl);
+            for RecoveredKey { key, next, has_ended } in part {
+                call.arg(&**key).arg(next).arg(u8::from(*has_ended));
+            }
+            self.run_durably(script, call, shard).await?;
+        }
+        Ok(())
     }
 
     async fn retained_messages(

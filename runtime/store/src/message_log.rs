@@ -14,7 +14,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 pub use ordain_core::OutboxPosition;
-use ordain_core::{Event, Key, NumberedChunk, QueuePosition, QueueRun, WriterCalls};
+use ordain_core::{Event, Key, NumberedChunk, QueuePosition, QueueRun, RecoveredKey, WriterCalls};
 
 use super::{Claim, Partition, StoreError};
 
@@ -341,6 +341,21 @@ pub trait MessageLog: Send + Sync {
     /// [`StoreError::RolledBack`]: the shard lacks the [witness](AssignRequest::witness); the store changed nothing. A
     /// store that cannot go back in time while it is open does not check the witness.
     async fn assign(&self, assign: Arc<AssignRequest>) -> Result<AssignReply, StoreError>;
+
+    /// Raises the counters of keys, so that no later message of a key gets a number below the key's `next`. Call this
+    /// after commits were repeated that the store had lost. The store may have lost the numbers of their events too,
+    /// and would otherwise give these numbers again. If a key has ended, its numbers begin again after `complete_ttl`.
+    /// Changes nothing in a log without messages, because the store does not number the events of such a destination.
+    /// All keys belong to the shard. A store that cannot go back in time while it is open does nothing.
+    async fn raise_counters(
+        &self,
+        _to: &Destination,
+        _shard: u32,
+        _keys: &[RecoveredKey],
+        _complete_ttl: u64,
+    ) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// Returns the retained messages of a key with the wanted sequences, in ascending order. Returns at most about
     /// `bytes` bytes, but at least one message if there is one. Omits unreadable messages, and logs them.

@@ -77,6 +77,9 @@ pub(crate) struct Checker {
     rollback_count: u32,
     /// True if the store has gone back and the owner has not yet repeated all lost commits.
     pub(crate) lacks_commits: bool,
+    /// Key and sequence of the events that the present owner settled again in repeated commits. The owner must
+    /// distinguish these events from other events with the same sequences.
+    recovered: BTreeSet<(Key, u64)>,
     /// Key and content of each event whose delivery was acknowledged.
     acknowledged_events: BTreeSet<(Key, u64)>,
     warnings: Warnings,
@@ -102,6 +105,7 @@ impl Checker {
             deaths: 0,
             rollback_count: 0,
             lacks_commits: false,
+            recovered: BTreeSet::new(),
             acknowledged_events: BTreeSet::new(),
             warnings: Warnings::default(),
         }

@@ -5,7 +5,7 @@ mod sender;
 
 use std::sync::Arc;
 
-use ordain_core::{Event, QueuePosition};
+use ordain_core::{Event, Key, QueuePosition, RecoveredKey};
 use ordain_store::{
     AssignGroupReply, AssignItemReply, AssignReply, Claim, Destination, DestinationRules,
     NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, Partition, QueueEntry, Store,
@@ -361,6 +361,44 @@ pub async fn numbering_starts_again_after_a_key_ended(fixture: &mut impl Fixture
         sender.assign(fixture.store(), commit, &[message(&b, &commit.to_string())]).await;
     }
     assert_eq!(sender.assign(fixture.store(), 40, &[message(&a, "newer")]).await, [New(2)]);
+}
+
+/// After a loss, an owner raises the counters of the keys whose commits it has repeated. Later messages get higher
+/// numbers. A store that cannot go back in time while it is open changes nothing.
+pub async fn raised_counters_prevent_reused_numbers(fixture: &mut impl Fixture) {
+    use AssignItemReply::New;
+    let store = fixture.store();
+    let goes_back = store.may_roll_back();
+    let either = |raised: u64, unchanged: u64| New(if goes_back { raised } else { unchanged });
+    let [a, b] = keys(store);
+    let sender = Sender::producer(store);
+    assert_eq!(sender.assign(store, 1, &[message(&a, "1")]).await, [New(1)]);
+    let raise = async |store: &dyn Store, to: &Destination, keys: &[(&Key, u64, bool)]| {
+        let recovered = |(key, next, has_ended): &(&Key, u64, bool)| RecoveredKey {
+            key: Key::clone(key),
+            next: *next,
+            has_ended: *has_ended,
+        };
+        let keys: Vec<RecoveredKey> = keys.iter().map(recovered).collect();
+        store.raise_counters(to, sender.shard, &keys, COMPLETED_TTL_MS).await.expect("an answer");
+    };
+    raise(store, &sender.destination, &[(&a, 10, false), (&b, 7, true)]).await;
+    let items = [message(&a, "2"), message(&b, "1")];
+    assert_eq!(sender.assign(store, 1, &items).await, [either(10, 2), either(7, 1)]);
+    // The counter is higher already, or the sequence is too high to calculate with.
+    raise(store, &sender.destination, &[(&a, 5, false), (&b, u64::MAX, false)]).await;
+    let items = [message(&a, "3"), message(&b, "2")];
+    assert_eq!(sender.assign(store, 1, &items).await, [either(11, 3), either(8, 2)]);
+    // The numbers of a key that has ended begin again.
+    fixture.advance_clock(2 * COMPLETED_TTL_MS).await;
+    let store = fixture.store();
+    let items = [message(&a, "4"), message(&b, "3")];
+    assert_eq!(sender.assign(store, 1, &items).await, [either(12, 4), either(1, 3)]);
+    // The store has numbered no messages of this destination, so its producers may number them.
+    let other = Destination::Exchange("never-numbered".into());
+    raise(store, &other, &[(&a, 10, false)]).await;
+    let other = Sender { destination: other, ..Sender::producer(store) };
+    assert_eq!(other.assign(store, 1, &[message(&a, "x")]).await, [New(1)]);
 }
 
 /// The store keeps a limited number of messages per key, for a limited time.

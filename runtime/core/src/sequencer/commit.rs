@@ -70,6 +70,8 @@ struct InFlightWrite {
     lane: u32,
     events: usize,
     effects: usize,
+    /// The sequences and digests of settled events whose digests are not in the record of the write.
+    early_digests: Vec<(u64, u32)>,
     late_originals: Vec<(DeliveryNumber, Arc<Event>)>,
     checks: Vec<SpillCheck>,
 }

@@ -49,6 +49,7 @@ impl Sequencer {
             return;
         }
         let differs = lane.record.digests.differs(lane.record.next, sequence, event.content());
+        let differs = differs.or_else(|| self.differs_in_history(index, sequence, event.content()));
         if differs == Some(true) {
             self.dead_letter_conflict(index, sequence, delivery, &event);
         } else {

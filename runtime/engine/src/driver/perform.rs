@@ -5,6 +5,7 @@
 //! have to wake the driver on another thread. This module retries a failed read until it succeeds, because the
 //! sequencer cannot continue without the result.
 
+use std::collections::BTreeMap;
 use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use ordain_core::{
-    AppliedCommit, AttemptToken, Batch, CommitReply, Effect, Input, Key, StopReason,
+    AppliedCommit, AttemptToken, Batch, CommitReply, Effect, Input, Key, RecoveredKey, StopReason,
+    shard_of,
 };
 use tokio::sync::mpsc::error::TrySendError;
 
@@ -56,6 +58,8 @@ pub(super) enum StoreReply {
     Checkpoint(CheckpointResult),
     /// The store has again marked messages as published.
     OutboxMarkRepeated,
+    /// The counters of keys whose commits were repeated are high enough.
+    CountersRaised,
 }
 
 /// A request to read spilled events of a key.
@@ -102,6 +106,7 @@ impl Driver {
         }
         let lost_commits = std::mem::take(&mut self.rollback_tracker.lost_commits);
         if recommitted > 0 {
+            self.raise_counters();
             for shard in lost_commits.keys() {
                 self.repeat_outbox_mark(*shard);
             }
@@ -165,6 +170,29 @@ impl Driver {
             retry_until_ok("marking of messages as published", mark).await;
             StoreReply::OutboxMarkRepeated
         });
+    }
+
+    /// Raises the counters of the keys whose lost commits were repeated. The store may have lost the numbers of the
+    /// events in these commits. It would give these numbers again if the publishers of the events have ended.
+    fn raise_counters(&mut self) {
+        let mut by_shard: BTreeMap<u32, Vec<RecoveredKey>> = BTreeMap::new();
+        for recovered in self.sequencer.take_recovered_keys() {
+            let shard = shard_of(&recovered.key, self.store.shards());
+            by_shard.entry(shard).or_default().push(recovered);
+        }
+        let by_shard = Arc::new(by_shard);
+        for destination in self.read_destinations.clone() {
+            let store = Arc::clone(&self.store);
+            let by_shard = Arc::clone(&by_shard);
+            let ttl = self.complete_ttl;
+            self.request(async move {
+                for (shard, keys) in &*by_shard {
+                    let raise = || store.raise_counters(&destination, *shard, keys, ttl);
+                    retry_until_ok("raising of counters", raise).await;
+                }
+                StoreReply::CountersRaised
+            });
+        }
     }
 
     fn take_failure(&mut self) -> Result<(), DriverError> {

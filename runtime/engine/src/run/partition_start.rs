@@ -279,6 +279,7 @@ impl PartitionFactory<'_> {
             source,
             inbox,
             replay,
+            read_destinations: NumberingPolicy::read_destinations(name, stream),
             checkpoint_name: checkpoint,
             once: self.once,
             may_end: self.may_end.subscribe(),

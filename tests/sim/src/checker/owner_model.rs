@@ -122,6 +122,8 @@ impl Checker {
     pub(crate) fn owner_started(&mut self, owner: u64, numbers: &[u64], rollout: Option<&Rollout>) {
         let mut owner_model = OwnerModel { numbers: numbers.to_vec(), ..OwnerModel::default() };
         owner_model.set_rollout(rollout);
+        // A new owner does not have the events of recovered commits in memory.
+        self.recovered.clear();
         self.owner_models.insert(owner, owner_model);
     }
 

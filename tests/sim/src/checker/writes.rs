@@ -150,6 +150,10 @@ impl Checker {
         }
         model.settled.extend(settled);
         (model.live, model.next, model.state) = (true, write.record.next, after);
+        if self.lacks_commits {
+            let sequences = next..write.record.next;
+            self.recovered.extend(sequences.map(|sequence| (key.clone(), sequence)));
+        }
     }
 
     fn step<'a>(&self, write: &'a KeyWrite, sequence: u64) -> Step<'a> {

@@ -11,9 +11,9 @@ use crate::settings::OrderingMode;
 impl Sequencer {
     pub(super) fn apply_reply(&mut self, in_flight: InFlightBatch, applied: AppliedCommit) {
         self.settled_times.clear();
-        let InFlightBatch { batch, lanes, letters, bytes, .. } = in_flight;
+        let InFlightBatch { batch, mut lanes, letters, bytes, .. } = in_flight;
         self.shards[batch.shard as usize].store_clock_offset = applied.time.wrapping_sub(self.now);
-        self.retain_commit(&batch, &applied);
+        self.retain_commit(&batch, &applied, &mut lanes);
         self.stats.commits += 1;
         self.memory -= bytes;
         for (letter, delivery) in batch.letters.iter().zip(letters) {

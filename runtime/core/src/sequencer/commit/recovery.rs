@@ -26,20 +26,25 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::InFlightBatch;
+use super::{InFlightBatch, InFlightWrite};
 use crate::commit_times::CommitTimes;
 use crate::effect::{Effect, StopReason};
-use crate::event::Message;
+use crate::event::{Key, Message};
 use crate::key_record::{AppliedCommit, Batch, KeyRecord, KeyWrite, StateUpdate, WriteCondition};
 use crate::letter::{DeadLetter, LetterContent};
 use crate::sequencer::Sequencer;
+use crate::sequencer::lane::Lane;
 use crate::sequencer::letters::OrphanLetter;
+use crate::sequencer::settled_events::{RecoveredKey, SettledEvents};
+use crate::settings::OrderingMode;
 
 /// The latest commits of a shard, the newest last. The numbers of these commits have no holes.
 #[derive(Debug, Default)]
 pub(super) struct CommitHistory {
     commits: VecDeque<KeptCommit>,
     bytes: usize,
+    /// The number of the last commit whose digests are in [`SettledEvents`](crate::sequencer::settled_events).
+    indexed: u64,
     /// The times of commits, including commits that are no longer in memory.
     times: CommitTimes,
 }
@@ -48,17 +53,27 @@ pub(super) struct CommitHistory {
 struct KeptCommit {
     batch: Arc<Batch>,
     applied: AppliedCommit,
+    /// The key, sequence and digest of each settled event whose digest is not in the key record of the batch.
+    early_digests: Vec<(Key, u64, u32)>,
     bytes: usize,
+}
+
+impl CommitHistory {
+    /// Records the events of the commits that were added since the last call.
+    fn index(&mut self, settled_events: &mut SettledEvents) {
+        let first_new = self.commits.partition_point(|commit| commit.batch.number <= self.indexed);
+        for KeptCommit { batch, applied, early_digests, .. } in self.commits.range(first_new..) {
+            settled_events.record_commit(batch, applied, early_digests);
+            self.indexed = batch.number;
+        }
+    }
 }
 
 impl KeptCommit {
     /// Returns the applied part of the commit, as a batch.
     fn as_applied(&self) -> Batch {
         let Self { batch, applied, .. } = self;
-        let refused =
-            |at: &usize| applied.refused.binary_search_by_key(at, |refused| refused.0).is_ok();
-        let writes = batch.writes.iter().enumerate().filter(|(at, _)| !refused(at));
-        let mut writes: Vec<KeyWrite> = writes.map(|(_, write)| write.clone()).collect();
+        let mut writes: Vec<KeyWrite> = batch.applied_writes(applied).cloned().collect();
         for write in &mut writes {
             write.record.fill_times(applied.time);
         }
@@ -133,17 +148,29 @@ impl Sequencer {
     /// Keeps a commit in case the store loses it. While the kept commits of all shards together exceed
     /// [`commit_history_bytes`](crate::SequencerSettings::commit_history_bytes), the shard with the most bytes drops
     /// its oldest commit. A shard that is recovering commits drops no commits.
-    pub(super) fn retain_commit(&mut self, batch: &Arc<Batch>, applied: &AppliedCommit) {
+    pub(super) fn retain_commit(
+        &mut self,
+        batch: &Arc<Batch>,
+        applied: &AppliedCommit,
+        lanes: &mut [InFlightWrite],
+    ) {
         if self.settings.commit_history_bytes == 0 {
             return;
         }
-        let bytes = batch_memory(batch);
+        let mut early_digests = Vec::new();
+        for (in_write, write) in lanes.iter_mut().zip(&batch.writes) {
+            let early = in_write.early_digests.drain(..);
+            early_digests
+                .extend(early.map(|(sequence, digest)| (write.key.clone(), sequence, digest)));
+        }
+        let bytes = batch_memory(batch) + size_of_val(&*early_digests);
         let history = &mut self.shards[batch.shard as usize].history;
         history.bytes += bytes;
         history.times.record(batch.number, applied.time);
         history.commits.push_back(KeptCommit {
             batch: Arc::clone(batch),
             applied: applied.clone(),
+            early_digests,
             bytes,
         });
         self.memory += bytes;
@@ -205,6 +232,8 @@ impl Sequencer {
         }
         state.tries = 0;
         state.rolled_back = true;
+        // The events of the lost commits are needed for longer than the history keeps the commits.
+        state.history.index(&mut self.settled_events);
         self.effects.extend(state.sending.front().cloned().map(Effect::Commit));
     }
 
@@ -218,12 +247,40 @@ impl Sequencer {
         self.stop(StopReason::RolledBack { shard, last, stored, since, detail });
     }
 
+    /// Returns whether `content` differs from the content of the event that a recent commit settled with this sequence.
+    /// Returns `None` if the digest of that event is not in memory.
+    pub(in super::super) fn differs_in_history(
+        &mut self,
+        index: u32,
+        sequence: u64,
+        content: u64,
+    ) -> Option<bool> {
+        if fault!(self, ForgetRecoveredEvents) || self.settings.digests == 0 {
+            return None;
+        }
+        let Lane { key, shard, .. } = &self.lanes[index];
+        self.shards[*shard as usize].history.index(&mut self.settled_events);
+        self.settled_events.differs(key, sequence, content)
+    }
+
+    /// Removes and returns the keys whose commits were recovered since the last call, if the stream is `sequenced`. The
+    /// store may have lost the numbers of their events too.
+    pub fn take_recovered_keys(&mut self) -> Vec<RecoveredKey> {
+        self.settled_events.take_recovered_keys()
+    }
+
     /// Handles the reply to a repeated commit: the store has the commit again, or never lost it.
     pub(super) fn recommitted(&mut self, batch: Arc<Batch>, applied: AppliedCommit) {
         let state = &mut self.shards[batch.shard as usize];
         let number = batch.number;
         let commit = state.history.commits.iter_mut().rfind(|commit| commit.batch.number == number);
-        let Some(commit) = commit.filter(|commit| commit.applied != applied) else { return };
+        let Some(commit) = commit else { return };
+        if self.settings.ordering == OrderingMode::Sequenced {
+            self.settled_events.record_recovered_keys(&commit.batch, &commit.applied);
+        }
+        if commit.applied == applied {
+            return;
+        }
         if !applied.refused.is_empty() {
             let found =
                 format!("commit {number} cannot be repeated, because its keys have changed");

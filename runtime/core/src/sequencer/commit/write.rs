@@ -32,6 +32,7 @@ impl Sequencer {
             WriteCondition::Next(lane.record.next)
         };
         let mut ids = SmallVec::new();
+        let mut early_digests = Vec::new();
         let chunk = if lane.pending.is_empty() {
             Box::new(ResultChunk::new(lane.record.next, None))
         } else {
@@ -39,7 +40,7 @@ impl Sequencer {
             if settings.ordering == OrderingMode::Fifo && chunk.next > lane.record.next {
                 lane.record.id_times.record_commit(lane.record.next, store_time, settings.id_ttl);
             }
-            advance_record(lane, &chunk, settings, &mut ids);
+            early_digests = advance_record(lane, &chunk, settings, &mut ids);
             chunk
         };
         // The end of the key is written with its last event, even if late originals (events that arrived after their
@@ -98,6 +99,7 @@ impl Sequencer {
             lane: index,
             events: chunk.events,
             effects: chunk.effects,
+            early_digests,
             late_originals: chunk.late_originals,
             checks,
         };
@@ -113,14 +115,19 @@ pub(super) struct WriteCost {
     pub(super) kept_bytes: usize,
 }
 
-/// Records in the key record that the events of a chunk are settled.
+/// Records in the key record that the events of a chunk are settled. Returns the sequences and digests of those events
+/// for whose digests the record has no room: a chunk may have more events than the record keeps digests.
 fn advance_record(
     lane: &mut Lane,
     chunk: &ResultChunk,
     settings: &SequencerSettings,
     ids: &mut SmallVec<[AcceptedId; 2]>,
-) {
+) -> Vec<(u64, u32)> {
     let mut next = lane.record.next;
+    let mut early_digests = Vec::new();
+    let keeps_early = settings.digests > 0 && settings.ordering == OrderingMode::Sequenced;
+    let kept_from =
+        if keeps_early { chunk.next.saturating_sub(settings.digests as u64) } else { 0 };
     let unseen = |digests: &mut ContentDigests, from: u64, to: u64| {
         for _ in from.max(to.saturating_sub(settings.digests as u64))..to {
             digests.push_unseen(settings.digests);
@@ -131,7 +138,11 @@ fn advance_record(
             break;
         }
         unseen(&mut lane.record.digests, next, held.sequence);
-        lane.record.digests.push(held.event.content(), settings.digests);
+        let content = held.event.content();
+        lane.record.digests.push(content, settings.digests);
+        if held.sequence < kept_from {
+            early_digests.push((held.sequence, ContentDigests::short(content)));
+        }
         next = held.sequence + 1;
         if settings.ordering == OrderingMode::Fifo && held.copy == SpillCopy::None {
             ids.push(accepted_id(held.sequence, &held.event));
@@ -151,6 +162,7 @@ fn advance_record(
     if chunk.rollout.is_some() {
         lane.record.rollout.clone_from(&chunk.rollout);
     }
+    early_digests
 }
 
 fn accepted_id(sequence: u64, event: &Event) -> AcceptedId {

@@ -1,0 +1,151 @@
+//! Tests of a Redis that goes back in time while a host runs, and of events that the store numbers. The host repeats
+//! its lost commits. But no process repeats the events, because their publisher has ended. The store may then give
+//! their numbers to other events, and none of these may vanish in silence.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use ordain_core::shard_of;
+use ordain_servers::Redis;
+use ordain_tests::host::Home;
+use ordain_tests::log::{in_turn, text, unnumbered};
+use ordain_tests::service::{Service, wait_until};
+use serde_json::Value;
+
+const SHARDS: u32 = 4;
+/// The number of events before the snapshot, and the number of events that Redis loses. Both are above the number of
+/// events whose digests a key record has.
+const EVENTS: usize = 100;
+/// The number of events that are published after the loss.
+const NEW_EVENTS: usize = 50;
+
+/// Redis, a running host, and events of one key.
+struct LossRig {
+    redis: Redis,
+    home: Home,
+    service: Service,
+    /// The events that are not published yet.
+    lines: Vec<String>,
+    key: String,
+}
+
+impl LossRig {
+    /// Starts Redis and the host, and publishes events. Redis still has all these events after the loss.
+    fn start() -> Result<Self> {
+        let redis = Redis::start(&[])?;
+        let config = format!(
+            "[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = {SHARDS}\n\
+             [streams.cases]\nhandler = \"tally\"\nsource = {{ kind = \"stream\" }}\n\
+             [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
+            redis.url()
+        );
+        let home = Home::new(&["tally"], &config)?;
+        let all = in_turn(1, 1_000);
+        let first: Value = serde_json::from_str(&all[0])?;
+        let key = first["subject"].as_str().context("a key")?.to_owned();
+        let service = Service::start(&home, &["run"])?;
+        let mut rig = Self { redis, home, service, lines: unnumbered(&all)?, key };
+        rig.publish(EVENTS)?;
+        rig.until_settled(EVENTS)?;
+        Ok(rig)
+    }
+
+    /// Publishes the next events. The publisher ends when the store has them.
+    fn publish(&mut self, count: usize) -> Result<()> {
+        let rest = self.lines.split_off(count);
+        let events = std::mem::replace(&mut self.lines, rest);
+        let file = format!("events-{}.ndjson", self.lines.len());
+        self.home.write(&file, text(&events))?;
+        let rows = self.home.rows(&["publish", "cases", &file, "--json"])?;
+        ensure!(rows.iter().any(|row| row["published"] == count), "{rows:?}");
+        Ok(())
+    }
+
+    /// Waits until the first `count` sequences of the key are settled.
+    fn until_settled(&self, count: usize) -> Result<()> {
+        let mut last = Vec::new();
+        let settled = wait_until("settled events", || {
+            last = self.home.rows(&["keys", "list", "cases", "--json"])?;
+            Ok(last.iter().any(|row| row["next"] == count + 1))
+        });
+        settled.with_context(|| format!("{last:?}\n{}", self.service.stderr()))
+    }
+
+    /// Returns the number that the store will give to the next event of the key.
+    fn next_number(&self) -> Result<u64> {
+        let log = format!("ordain:{{{}}}:log:stream/cases", shard_of(&self.key, SHARDS));
+        let read =
+            "return tostring((struct.unpack('<I8', redis.call('HGET', KEYS[1], ARGV[1]), 2)))";
+        let field = format!("c{}", self.key);
+        let reply = self.redis.command(&["EVAL", read, "1", &log, &field])?;
+        Ok(reply.text().context("a number")?.parse()?)
+    }
+
+    /// Waits until the store gives only numbers that no executed event has.
+    fn until_raised(&self) -> Result<()> {
+        let raised = wait_until("a raised counter", || Ok(self.next_number()? > 2 * EVENTS as u64));
+        raised.with_context(|| self.service.stderr())
+    }
+
+    /// Returns the causes of the dead letters.
+    fn letters(&self) -> Result<Vec<String>> {
+        let rows = self.home.rows(&["dead", "list", "cases", "--json", "--limit", "1000"])?;
+        let cause = |row: &Value| Some(row["cause"].as_str()?.to_owned());
+        Ok(rows.iter().filter_map(cause).collect())
+    }
+
+    /// Ends the host, and checks that it has published one message for each of the first `count` sequences.
+    fn check_messages(&mut self, count: usize) -> Result<()> {
+        self.service.end()?;
+        let mut counts = BTreeSet::new();
+        for line in self.service.stdout().lines() {
+            let message: Value = serde_json::from_str(line)?;
+            counts.insert(message["data"]["count"].as_u64().context("a count")?);
+        }
+        ensure!(counts == (1..=count as u64).collect(), "{counts:?}");
+        Ok(())
+    }
+}
+
+/// The host repeats its lost commits before other events are published. The other events must get new numbers, and
+/// take effect.
+#[test]
+fn events_after_repeated_commits_get_new_numbers() -> Result<()> {
+    let mut rig = LossRig::start()?;
+    let early = rig.redis.snapshot()?;
+    rig.publish(EVENTS)?;
+    rig.until_settled(2 * EVENTS)?;
+    rig.redis.go_back(&early)?;
+    rig.until_raised()?;
+    rig.publish(NEW_EVENTS)?;
+    rig.until_settled(2 * EVENTS + NEW_EVENTS)?;
+    ensure!(rig.letters()?.is_empty(), "{:?}", rig.letters()?);
+    rig.check_messages(2 * EVENTS + NEW_EVENTS)
+}
+
+/// Other events are published before the host notices the loss, and get the numbers of executed events. Each of these
+/// events must become a dead letter; none may count as a repeat of an executed event. Later events get new numbers.
+#[test]
+fn events_with_numbers_of_executed_events_become_dead_letters() -> Result<()> {
+    let mut rig = LossRig::start()?;
+    let early = rig.redis.snapshot()?;
+    rig.publish(EVENTS)?;
+    rig.until_settled(2 * EVENTS)?;
+    rig.service.pause()?;
+    rig.redis.go_back(&early)?;
+    rig.publish(NEW_EVENTS)?;
+    ensure!(rig.next_number()? == (EVENTS + NEW_EVENTS) as u64 + 1, "{}", rig.next_number()?);
+    rig.service.resume()?;
+    let mut letters = Vec::new();
+    let all = wait_until("dead letters", || {
+        letters = rig.letters()?;
+        Ok(letters.len() >= NEW_EVENTS)
+    });
+    all.with_context(|| format!("{letters:?}\n{}", rig.service.stderr()))?;
+    ensure!(letters == vec!["conflict"; NEW_EVENTS], "{letters:?}");
+    rig.until_raised()?;
+    rig.publish(NEW_EVENTS)?;
+    rig.until_settled(2 * EVENTS + NEW_EVENTS)?;
+    ensure!(rig.letters()?.len() == NEW_EVENTS, "{:?}", rig.letters()?);
+    rig.check_messages(2 * EVENTS + NEW_EVENTS)
+}
