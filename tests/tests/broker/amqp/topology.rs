@@ -240,8 +240,8 @@ fn replaced_exchange_is_reported() -> Result<()> {
     service.end()
 }
 
-/// Bindings that only an earlier configuration named still route messages to the queue. The host reports these
-/// bindings, and a command removes them.
+/// The bindings of an earlier configuration still route messages to the queue, although the present configuration does
+/// not contain them. The host reports these bindings, and a command removes them.
 #[test]
 fn bindings_of_earlier_configurations_are_named_and_removed() -> Result<()> {
     let bind =

@@ -26,7 +26,7 @@ fn lines(from: u64, to: u64) -> String {
 #[test]
 fn record_of_messages_beyond_memory_states_their_commits() -> Result<()> {
     let redis = Redis::start(&[])?;
-    // The memory budget is large enough to repeat all lost commits, so only messages are lost.
+    // The memory budget is large enough for the process to repeat all lost commits, so only messages are lost.
     let config = format!(
         "[runtime]\nmemory_budget = \"4GiB\"\n\
          [store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 1\n\
