@@ -30,8 +30,8 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::SourceState;
 use ordain_util::wait::shortened;
 
-/// Longest delay before the next subscription. A subscription that lasts longer than this delay counts as successful
-/// and resets the delay.
+/// Longest delay before the next subscription. A subscription that lasts longer than this delay counts as successful:
+/// the next delay is then again the shortest one.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Delays between subscriptions that fail.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), MAX_RETRY_DELAY);
@@ -286,7 +286,7 @@ async fn subscribe(
     Ok((connection, channel, consumer))
 }
 
-/// Declares the marker of a `sequenced` stream's queue, so that the monitor detects that the queue is replaced. The
+/// Declares the marker of a `sequenced` stream's queue, so that the monitor can detect a replacement of the queue. The
 /// caller subscribes after this call. If the queue is replaced between the two steps, the marker disappears with the
 /// old queue. Records the loss of a queue that another program has deleted and declared again since the last
 /// subscription.
@@ -310,7 +310,7 @@ async fn mark_queue(
             }
             Ok(())
         }
-        // The subscription also finds that the queue is missing, and declares it again.
+        // The caller, which subscribes next, also finds that the queue is missing, and declares it again.
         Err(error) if error.is_not_found() => Ok(()),
         Err(BrokerError::Refused { reason, .. }) => {
             warn_without_marker(stream, queue, &reason);

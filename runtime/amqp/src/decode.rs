@@ -1,8 +1,8 @@
 //! Converts a delivery into an event: from AMQP's own properties and headers, or from CloudEvents in binary mode (a
 //! header `cloudEvents:NAME` or `cloudEvents_NAME` for each attribute).
 //!
-//! This module checks all input before any other module uses it. If it rejects a delivery, its error describes a valid
-//! value.
+//! This module checks all input before any other module uses it. If this module rejects a delivery, the error describes
+//! a valid value.
 
 use std::borrow::Cow;
 

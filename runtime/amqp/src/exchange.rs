@@ -200,7 +200,7 @@ impl Exchange {
     }
 }
 
-/// Logs when the broker blocks the connection, and when it unblocks it. Keeps the error that ends the connection.
+/// Logs when the broker blocks or unblocks the connection. Keeps the error that ends the connection.
 async fn watch_connection(
     exchange: Exchange,
     end: Arc<OnceLock<String>>,

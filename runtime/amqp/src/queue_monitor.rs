@@ -28,7 +28,7 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 const SILENT_CHECK_LIMIT: u32 = 3;
 /// Number of consecutive checks with another consumer after which the monitor reports that consumer. The consumer of
 /// the partition's previous owner may remain for the duration of a lease. RabbitMQ counts only active consumers, so a
-/// queue that Ordain declares (with a single active consumer) never has more than one.
+/// queue that Ordain declares (with a single active consumer) never counts more than one consumer.
 const SHARED_CHECK_LIMIT: u32 = 12;
 /// Time between two warnings that a queue has another consumer.
 const SHARED_WARN_INTERVAL: Duration = Duration::from_mins(5);

@@ -55,7 +55,7 @@ pub(crate) struct PublishArgs {
     /// Id of the event, by which a repeated publish is recognized. Default: a new id.
     #[arg(long, requires = "key")]
     id: Option<String>,
-    /// Number of the event within its key, if the producer numbers events. Default: the store numbers it.
+    /// Number of the event within its key, if the producer numbers events. Default: the store numbers the event.
     #[arg(long, requires = "key")]
     sequence: Option<u64>,
     /// Mark the event as the last one of its key.

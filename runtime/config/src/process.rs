@@ -21,10 +21,12 @@ section! {
         /// Maximum number of keys in memory, over all streams and partitions.
         max_active_keys: usize [1 to 10_000_000] = 100_000,
             because "a key in memory takes about 1 KiB with its state, so this is about 100 MiB";
-        /// Memory for events, states, outcomes and unpublished messages, divided among the partitions. When a partition
-        /// has used three quarters of its part, it moves waiting events to the store and reads no further events. When
-        /// the part is full, the partition completes its commits and publications before it loads or executes anything.
-        /// The store and the handlers use additional memory.
+        /// Memory for events, states, outcomes and unpublished messages, divided among the partitions. The store and
+        /// the handlers use additional memory.
+        ///
+        /// When a partition has used three quarters of its part, it moves waiting events to the store and reads no
+        /// further events. When the part is full, the partition completes its commits and publications before it loads
+        /// or executes anything.
         memory_budget: ByteSize ["16MiB" to "1024GiB"] = "512MiB",
             because "it holds the prefetched events of many partitions, and is half of a small machine's memory";
         /// Maximum number of events of a partition that have been passed to a handler and are not yet committed.
@@ -155,9 +157,11 @@ section! {
 section! {
     /// `[store] kind = "redis"`.
     pub struct RedisConfig {
-        /// URL with the address of a server. For a Cluster or Sentinels, the URL has the addresses of a few nodes,
-        /// separated by commas. If the Sentinels watch several masters, the URL ends with the name of the
-        /// master. Ordain detects whether a server, a Cluster or Sentinels run at the addresses.
+        /// URL with the address of a server.
+        ///
+        /// For a Cluster or Sentinels, the URL has the addresses of a few nodes, separated by commas. If the Sentinels
+        /// watch several masters, the URL ends with the name of the master. Ordain detects whether a server, a Cluster
+        /// or Sentinels run at the addresses.
         url: RedisAddress;
         /// Prefix of the names of all keys in Redis.
         prefix: ResourceName = "ordain",

@@ -23,8 +23,9 @@ section! {
     /// An HTTP server that holds past events.
     pub struct ReplayServer {
         /// URL of one event, with the placeholders `{stream}`, `{key}` and `{sequence}` after the host.
-        /// The server responds with 200 and the event as a CloudEvent, or with 404 or 410 if it does not
-        /// have the event. After any other response, Ordain tries again.
+        ///
+        /// The server responds with 200 and the event as a CloudEvent, or with 404 or 410 if it does not have the
+        /// event. After any other response, Ordain tries again.
         url: ReplayUrl;
         /// Value of the header `authorization` of each request.
         authorization: Option<Authorization>;

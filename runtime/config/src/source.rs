@@ -131,7 +131,7 @@ section! {
         /// Approximate number of events of a partition that wait in the store. Beyond this number, the streams
         /// and producers that feed this stream wait.
         queue: u64 [1 to 1_000_000_000] = 100_000,
-            because "a stream may lag for a minute; the store writes an event that waits long twice";
+            because "a stream may lag for a minute; the store writes an event twice if it waits long";
     }
 }
 
@@ -189,10 +189,11 @@ impl Scalar for KeyLocation {
 }
 
 /// Maximum number of events between two checkpoints of a file. After a crash, the source reads these events again, and
-/// also the unacknowledged events of the prefetch. For a queue in the store, this number limits the acknowledged events
-/// that the source has not yet removed from the queue. While the source removes these events, the partition can
-/// acknowledge further events, at most the prefetch. After a crash, the source reads again all acknowledged events that
-/// are still in the queue.
+/// also the unacknowledged events of the prefetch.
+///
+/// For a queue in the store, this number limits the acknowledged events that the source has not yet removed from the
+/// queue. While the source removes these events, the partition can acknowledge up to `prefetch` further events. After a
+/// crash, the source reads again all acknowledged events that are still in the queue.
 pub const CHECKPOINT_INTERVAL_EVENTS: usize = 1_024;
 
 /// The maximum number of events in a request over HTTP. A producer rarely has more events at once, and the store writes

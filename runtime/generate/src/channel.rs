@@ -58,7 +58,7 @@ impl FaultyChannel {
     }
 
     /// Draws the faults of the next event. Each event uses the same number of random numbers, so that the faults of one
-    /// event do not change those of later events.
+    /// event do not change the faults of later events.
     pub(super) fn draw_faults(&mut self) -> TransitFaults {
         let lost = self.random.chance(self.loss);
         let repeated = self.random.chance(self.duplicates) && !lost;

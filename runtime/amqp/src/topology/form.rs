@@ -1,5 +1,5 @@
-//! Reads the arguments of an existing queue. AMQP does not show them, but a broker that refuses a declaration names an
-//! argument that differs, and its value.
+//! Reads the arguments of an existing queue. AMQP has no request that reads these arguments. But when a broker refuses
+//! a declaration, the refusal names one argument that differs, and the queue's value of this argument.
 
 use std::collections::BTreeMap;
 
