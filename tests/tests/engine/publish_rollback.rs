@@ -256,8 +256,8 @@ async fn loss_in_fifo_stream_is_noticed_after_its_number_was_reused() -> Result<
 }
 
 /// `ordain publish` reads standard input and publishes more events than it keeps in memory, and the store loses all of
-/// them. The command publishes the events in memory again. The command's record of the loss must state how many other
-/// events are lost, in which shard, and since when.
+/// them. The command publishes again the events that it still has in memory. The command's record of the loss must
+/// state how many other events are lost, in which shard, and since when.
 #[test]
 fn record_of_events_beyond_memory_states_their_number() -> Result<()> {
     const LOST: u64 = 60;

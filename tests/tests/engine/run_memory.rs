@@ -61,7 +61,8 @@ fn home_with(handler: &str, keys: u64, rounds: &[Line]) -> Result<Home> {
     Ok(home)
 }
 
-/// Runs a handler over rounds of events. Checks that the peak memory is at most the budget and `besides`, in MiB.
+/// Runs a handler over rounds of events. Checks that the peak memory is at most the sum of the budget and `besides`, in
+/// MiB.
 fn within_budget(handler: &str, keys: u64, rounds: &[Line], besides: u64) -> Result<()> {
     let home = home_with(handler, keys, rounds)?;
     let run = ["--log", "warn", "run", "--once", "--json"];

@@ -108,7 +108,7 @@ fn kills_between_commit_and_publication_lose_and_repeat_nothing() -> Result<()> 
     let mut left_over = 0;
     for kill in 1..=KILLS {
         let mut service = Service::start(&home, &["run"])?;
-        // The kills are spread evenly over the output, so the last kill comes close to its end.
+        // The kills are spread evenly over the output, so the last kill comes close to the end of the output.
         let some = all * kill as usize / (KILLS as usize + 1);
         service.until("messages", || home.lines("both.ndjson") >= some)?;
         std::thread::sleep(Duration::from_micros(rng.random_range(0..2_000)));

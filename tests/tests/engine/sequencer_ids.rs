@@ -16,8 +16,8 @@ use ordain_core::{
 const MINUTE_MS: u64 = 60_000;
 /// The time of the store's clock at the sequencer's time 0, in milliseconds.
 const STORE_EPOCH: u64 = 1_700_000_000_000;
-/// The number of newest ids that never expire: the default prefetch of a file, and the maximum number of events since
-/// its last checkpoint.
+/// The number of newest ids that never expire: the default prefetch of a file plus the maximum number of events since
+/// the file's last checkpoint.
 const FLOOR: u64 = 4_000 + CHECKPOINT_INTERVAL_EVENTS as u64;
 
 /// A sequencer with one key, and the stored record of the key.
