@@ -148,7 +148,7 @@ impl BrokerEndpoint {
                     self.reread_throttle.lock().unwrap_or_else(PoisonError::into_inner);
                 if throttle.allow() {
                     tracing::warn!(
-                        "cannot refresh `broker.url` from the files of its variables: {reason}; using the URL \
+                        "cannot refresh `broker.url` from the files that it names: {reason}; using the URL \
                          that this process read when it started"
                     );
                 }

@@ -131,7 +131,7 @@ async fn run(
                         queue,
                         "the broker has ended the subscription; Ordain subscribes again. Ordain cannot detect whether \
                          another program has removed the queue and declared it again. If so, the events of the old \
-                         queue are lost: publish again those that have not taken effect"
+                         queue are lost: publish again the events that have not taken effect"
                     );
                 }
                 QueueCheckError::Broker(BrokerError::Unavailable(

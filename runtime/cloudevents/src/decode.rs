@@ -30,7 +30,7 @@ pub struct DecodeError {
     pub sequence: Option<u64>,
 }
 
-/// Size limit of an error of the JSON parser, in bytes: the error may contain a piece of the line.
+/// Size limit of an error of the JSON parser, in bytes. The error may contain a piece of the line, which may be long.
 const ERROR_LIMIT: usize = 4 << 10;
 
 /// The byte order mark that some editors write before the first line of a file. The decoder ignores this mark.
@@ -92,8 +92,8 @@ impl EventDecoder {
             return unreadable("the event is not UTF-8: it must be a CloudEvent in JSON");
         };
         serde_json::from_str(text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)).or_else(|error| {
-            // The parser reads one line at a time, so it always reports line 1, which this code removes from the error.
-            // The dead letter states the number of the line in the file.
+            // The parser receives one line at a time, so it always reports line 1. This code removes that line number
+            // from the error. The dead letter states the number of the line in the file.
             let error = error.to_string().replace(" at line 1 column ", " at byte ");
             unreadable(truncated(format!("not a CloudEvent in JSON: {error}"), ERROR_LIMIT))
         })

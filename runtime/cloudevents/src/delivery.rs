@@ -12,8 +12,8 @@ pub type DecodedDelivery = Result<Event, Box<DeadLetter>>;
 /// A batch of deliveries, each with the position in the source after that delivery.
 #[derive(Debug, Default)]
 pub struct DeliveryBatch {
-    /// The number of the connection that delivered the batch. A new connection delivers the unacknowledged deliveries
-    /// of an earlier connection again.
+    /// The number of the connection that delivered the batch. A new connection delivers again the events that were
+    /// unacknowledged when the earlier connection ended.
     pub subscription_epoch: u64,
     /// The deliveries, in order.
     pub items: Vec<(DecodedDelivery, FilePosition)>,
@@ -50,7 +50,8 @@ pub struct SourceHandle {
     pub deliveries: mpsc::Receiver<DeliveryBatch>,
     /// The error that ended the source early.
     pub failure: oneshot::Receiver<std::io::Error>,
-    /// Sends the acknowledgements to a source that stores them itself. The source ends when the sender is dropped.
+    /// The channel that passes acknowledgements to the source; `None` for a file and for standard input, which need no
+    /// acknowledgements. The source ends when the sender is dropped.
     pub acknowledge: Option<watch::Sender<AckProgress>>,
     /// Completes when the source has written the last acknowledgement.
     pub task: Option<JoinHandle<()>>,

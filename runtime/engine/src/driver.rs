@@ -377,7 +377,7 @@ impl Driver {
         if deliveries.end && !once {
             tracing::info!(
                 stream = &*self.partition.stream,
-                "source ended; the stream continues with its held events"
+                "source ended: the stream still processes the events that it has already received"
             );
         }
     }
@@ -431,7 +431,7 @@ impl Driver {
         self.input(Input::SourceEnded);
     }
 
-    /// Returns the time at which the driver wakes up at the latest.
+    /// Returns the latest time at which the driver must wake up.
     fn next_wake_at(&self) -> Instant {
         let timeout =
             self.sequencer.poll_timeout().map(|at| self.started + Duration::from_millis(at));

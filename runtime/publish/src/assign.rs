@@ -82,7 +82,7 @@ pub struct EventAssigner {
     pub policy: NumberingPolicy,
     /// The writer under whose id the assigner adds queue entries.
     pub writer: Arc<QueueWriter>,
-    /// How long the assigner waits for room in a full queue.
+    /// The time for which the assigner waits for room in a full queue.
     pub full_timeout: Duration,
 }
 

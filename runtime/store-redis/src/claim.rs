@@ -104,8 +104,8 @@ fn log_lost_shards(partition: &Partition, fences: &[Option<FenceRecord>]) {
             partition = partition.number,
             shards = ?missing,
             "THE STORE WENT BACK IN TIME: these shards have lost the data of the partition, so the keys in these shards \
-             begin anew; to keep their states, stop all instances, restore the data of the Redis servers, and start \
-             again"
+             begin anew; to get their states back, stop all instances, restore the data of the Redis servers, and \
+             start again"
         );
     }
 }

@@ -37,7 +37,8 @@ pub(crate) struct Heartbeat {
     task: JoinHandle<()>,
 }
 
-/// Access to the membership for a part of this process: publishes information, and receives the membership table.
+/// A handle with which another part of this process publishes the handler versions that it offers, and reads the
+/// membership table.
 #[derive(Clone)]
 pub(crate) struct Membership {
     id: InstanceId,

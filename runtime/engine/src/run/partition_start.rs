@@ -78,8 +78,8 @@ pub(super) async fn check_backlog(
         {
             tracing::warn!(
                 stream = &*stream,
-                "stream no longer receives events from a queue, but its former bindings still deliver messages to its \
-                 queues; remove the bindings with `ordain streams unbind {stream}`"
+                "stream no longer receives events from a queue, but bindings of an earlier configuration still deliver \
+                 messages to its queues; remove these bindings with `ordain streams unbind {stream}`"
             );
         }
         if is_configured {

@@ -386,8 +386,8 @@ impl CommittedBatch {
         let writes = writes.filter(move |(position, _)| refused.next_if_eq(position).is_none());
         let messages = writes.flat_map(|(_, write)| {
             // The incarnation distinguishes a key that starts again after its end from the earlier key. The store sets
-            // the incarnation to the time of the key's first commit. The batch of this commit does not contain the time
-            // yet.
+            // the incarnation to the time of the key's first commit. The batch of that first commit does not contain
+            // the time yet.
             let incarnation = match write.record.incarnation {
                 0 => applied.time,
                 incarnation => incarnation,

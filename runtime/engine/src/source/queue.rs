@@ -194,8 +194,8 @@ impl QueueReader {
                 continue;
             }
             if is_known {
-                // After the store went back in time, the reader is skipping entries that it has already delivered. New
-                // entries may follow.
+                // After the store went back in time, the reader skips the entries that it has already delivered. New
+                // entries may follow these entries.
                 self.acknowledge();
                 tokio::task::yield_now().await;
                 continue;

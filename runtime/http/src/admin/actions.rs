@@ -21,7 +21,7 @@ use ordain_store::{QueueRecords, Store};
 #[derive(Debug, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum StreamAction {
-    /// Acknowledges the loss of the stream's queues, so that the stream consumes the queues that now have their names.
+    /// Acknowledges the loss of the stream's queues, so that the stream consumes the new queues with the same names.
     Resume {},
     /// Removes the bindings of earlier configurations.
     Unbind {},
