@@ -151,8 +151,8 @@ impl GapEntry {
         }
     }
 
-    /// Returns the duration of the gap in ms, until its end or, if the gap is open, until `now`. A recorded time of 0
-    /// counts as `now`.
+    /// Returns the duration of the gap in ms. A gap that has not ended lasts until `now`. A recorded time of 0 counts
+    /// as `now`.
     pub fn lasted(&self, now: u64) -> u64 {
         let or_now = |time: u64| if time == 0 { now } else { time };
         let until = if self.end == GapEnd::Open { now } else { or_now(self.until) };
@@ -289,7 +289,7 @@ impl GapHistory {
     }
 
     /// Sets the times that were still 0 in `written`, the record that the commit wrote. A gap that ended after the
-    /// commit was formed gets no time of its end yet, because a later commit records this end.
+    /// commit was formed gets no end time yet, because a later commit records this end.
     pub(crate) fn fill_written_times(&mut self, written: &Self, now: u64) {
         if !self.lacks_times() {
             return;

@@ -349,7 +349,7 @@ impl SkippedRanges {
         self.0.as_deref().map_or(&[], Vec::as_slice)
     }
 
-    /// Adds a range above all others.
+    /// Adds a range. Its sequences must be above the sequences of all other ranges.
     pub fn push(&mut self, first: u64, last: u64) {
         let ranges = Arc::make_mut(self.0.get_or_insert_default());
         match ranges.last_mut() {
@@ -433,7 +433,7 @@ pub enum WriteCondition {
     Next(u64),
 }
 
-/// Everything that a commit writes to one key. The parts apply as a whole or not at all.
+/// Everything that a commit writes to one key. The store applies either all parts or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyWrite {
     /// The key to which the write belongs.
@@ -480,8 +480,8 @@ pub struct EmittedMessage {
     pub message: Message,
 }
 
-/// One commit of one shard (a slice of the store, by hash of the key). The commit applies as a whole, except for the
-/// single writes that the store refuses.
+/// One commit of one shard (a slice of the store, by hash of the key). The store applies the commit as a whole, except
+/// for the single writes that it refuses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     /// The shard of the commit.
@@ -523,7 +523,7 @@ pub enum CommitReply {
     Applied(AppliedCommit),
     /// A newer owner has claimed the partition.
     Fenced,
-    /// The store lacks this owner's last commit, or has another commit under its number.
+    /// The store lacks this owner's last commit, or has another commit under the number of that commit.
     RolledBack {
         /// The state that the store found, as text.
         found: String,

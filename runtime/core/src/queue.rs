@@ -132,8 +132,8 @@ impl QueueCursor {
         (self.read, self.removed) = (0, 0);
     }
 
-    /// Records an entry that was read after [`QueueCursor::after`]. Returns whether to deliver the
-    /// entry; `false` if the cursor has delivered it before.
+    /// Records an entry that the reader read after the position [`QueueCursor::after`]. Returns whether to deliver the
+    /// entry; `false` if the cursor has delivered the entry before.
     pub fn accept(&mut self, place: QueuePosition) -> bool {
         let QueuePosition { number, history } = place;
         self.read = number;
@@ -162,9 +162,9 @@ impl QueueCursor {
         true
     }
 
-    /// Records that a read after [`QueueCursor::after`] found no entries, and counts the expected entries as lost.
-    /// `first` is the number of the first entry in the queue, or of the next entry if the queue is empty. Call this
-    /// function only if all expected entries were written before the read began.
+    /// Records that a read after the position [`QueueCursor::after`] found no entries, and counts the expected entries
+    /// as lost. `first` is the number of the first entry in the queue, or of the next entry if the queue is empty. Call
+    /// this function only if all expected entries were written before the read began.
     pub fn record_end(&mut self, first: u64) {
         let end = self.read.max(first.saturating_sub(1));
         if self.last_delivered().is_some_and(|last| last > end) {
@@ -231,8 +231,8 @@ impl QueueCursor {
     }
 
     /// Marks the delivered entries through this position as finished, so that they may be removed. A late entry becomes
-    /// finished only by a call with exactly its own position. Ignores a position if the store has lost its entry since
-    /// the delivery.
+    /// finished only when `place` is exactly the position of this entry. Ignores a position if the store has lost its
+    /// entry since the delivery.
     pub fn finish(&mut self, place: QueuePosition) {
         if self.late.get(&place.number) == Some(&place.history) {
             self.late.remove(&place.number);

@@ -42,7 +42,7 @@ pub struct SequencerSettings {
     pub quantum: usize,
     /// The maximum number of concurrent loads of key records.
     pub max_loads: usize,
-    /// The maximum number of messages, and dead letters to be forwarded, that are committed but not yet published.
+    /// The maximum number of messages and forwarded dead letters that are committed but not yet published.
     pub max_outbox: usize,
     /// `true` if dead letters are forwarded: published like the messages of handlers.
     pub forward_letters: bool,
@@ -156,8 +156,9 @@ pub struct GapSettings {
     pub max_width: u64,
     /// The action after the last round if the event is still missing.
     pub on_exhausted: ExhaustedPolicy,
-    /// If a key receives no event for this time, the sequencer once requests the next event of the key from the replay
-    /// sources, because the last event of the key may be lost. With `None`, the sequencer never makes this request.
+    /// If a key receives no event for this time, the last event of the key may be lost. The sequencer then requests the
+    /// next event of the key from the replay sources, but only once. With `None`, the sequencer never makes this
+    /// request.
     pub tail: Option<u64>,
 }
 

@@ -18,7 +18,7 @@ use ordain_core::{Event, Key, NumberedChunk, QueuePosition, QueueRun, WriterCall
 
 use super::{Claim, Partition, StoreError};
 
-/// The maximum number of messages in one call of [`MessageLog::assign`]. In Redis, each message adds up to twelve
+/// The maximum number of messages in one call of [`MessageLog::assign`]. In Redis, each message adds at most twelve
 /// values to the single write of a script, and one write can have at most about eight thousand values.
 pub const ASSIGN_LIMIT: usize = 500;
 

@@ -208,7 +208,7 @@ impl Sequencer {
     }
 
     /// Turns the events beyond `spill_limit` into dead letters, including events that were held before their key
-    /// stopped. Does so only if `overflow` is `dead-letter`, which is not the default.
+    /// stopped. Does nothing if `overflow` is `pause`, the default.
     pub(super) fn overflow_held(&mut self, index: u32) {
         let lane = &self.lanes[index];
         // A lane that holds only checks has no event to spill, but its key may still have room in the spill area.

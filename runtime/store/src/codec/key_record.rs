@@ -6,7 +6,7 @@
 //!
 //! Parsing checks the whole record even if the caller needs only the front. Otherwise a commit could change a record
 //! that the next load cannot read. Redis scripts are an exception: they check only the format and the length, because
-//! an owner loads a key before it commits the key, and the load has checked the whole record.
+//! an owner loads a key before it commits to the key, and the load has checked the whole record.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ const STATUSES: [KeyStatus; 5] = [
     KeyStatus::Completed,
 ];
 
-/// A key record, checked and borrowed from its bytes.
+/// A checked view of a key record, which borrows from the bytes of the record.
 #[derive(Debug, Clone)]
 pub struct KeyRecordView<'a> {
     /// [`KeyRecord::status`].

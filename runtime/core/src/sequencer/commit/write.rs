@@ -178,7 +178,8 @@ fn select_spill(
     let next = lane.record.next;
     let done = lane.done;
     let all = lane.held.write_copies(next, |held| {
-        // The event at which the key stopped is spilled even without room, because the other events wait for it.
+        // The event at which the key stopped is spilled even if there is no room, because the other events wait for
+        // this event.
         let head = held.sequence == done;
         if !head && (spill.len() >= events || spilled >= bytes.max(1)) {
             return false;
