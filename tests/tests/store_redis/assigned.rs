@@ -140,7 +140,7 @@ impl SplitWriter {
     }
 
     /// Writes one event for each shard while a network split replaces the master. The old master gets the events of all
-    /// shards except the last. Then the Sentinel makes the replica master, `meanwhile` runs, and the split ends. Checks
+    /// shards except the last. Then the Sentinel promotes the replica, `meanwhile` runs, and the split ends. Checks
     /// that the new master then has the event of each shard, although it had none of them when it became master.
     async fn split_during_call(
         &self,
@@ -171,8 +171,8 @@ impl SplitWriter {
                 Ok(last == "1" && others.iter().all(|count| count == "2"))
             })
             .expect("a part of the request in the old master");
-            // A command starts the failover at once. If the Sentinel waited until it considers the master down, the
-            // request that the proxy holds back would time out.
+            // The test starts the failover with a command. If the test waited until the Sentinel considers the master
+            // down, the request that the proxy holds back would time out.
             let failover = ["SENTINEL", "FAILOVER", self.group.name()];
             self.group.sentinel().command(&failover).expect("a failover");
             self.group.until_replaced().expect("another master");
@@ -205,8 +205,8 @@ async fn call_with_numbers_during_a_split_loses_no_part() {
 }
 
 /// In the new master, events of another process get the queue numbers of the lost events. These other events leave the
-/// queue before the call checks for its own events, so the store no longer has the histories of these numbers. The call
-/// must not conclude that its own events had these numbers.
+/// queue before the call checks for its own events, so the store no longer has the histories of these queue positions.
+/// The call must not conclude that the removed events were its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_during_a_split_does_not_trust_removed_numbers() {
     let watched = SplitWriter::start().await;

@@ -114,7 +114,8 @@ async fn waiting_commit_follows_its_slot() {
     assert_eq!(numbers(&store, &owner, "a").await, [1, 2]);
 }
 
-/// Moves the slots of a node without keys to the node `master`, and makes the node without keys its replica.
+/// Moves the slots of the node `spare`, which has no keys, to the node `master`. Then makes `spare` a replica of
+/// `master`.
 fn follow(cluster: &Cluster, spare: usize, master: usize) {
     let count = 16_384 / cluster.nodes().len();
     let [first, last] = [spare * count, (spare + 1) * count - 1].map(|slot| slot.to_string());

@@ -99,7 +99,8 @@ fn run_is_counted() -> Result<()> {
     let home = home()?;
     let (mut service, address) = at_rest(&home)?;
     let mut now = BTreeMap::new();
-    // The metrics of a partition may be a moment late, because its driver updates them once in each pass of its loop.
+    // The metrics of a partition may be a moment late, because the driver of the partition updates them once in each
+    // pass of its loop.
     service.until("the metrics of all events", || {
         let text = get(address, "/metrics").map(|response| response.body).unwrap_or_default();
         now = samples(&text).unwrap_or_default();
