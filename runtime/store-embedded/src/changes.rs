@@ -1,6 +1,6 @@
 //! Converts a batch of the sequencer into one atomic write to the tables.
 //!
-//! The changes become visible when the engine commits them. The code in this module therefore reads the data from
+//! The changes become visible when the engine commits them. The code in this module therefore reads the data as it was
 //! before the batch. This is correct, because a batch has at most one write for each key. This module must check only
 //! the conditions that each write names.
 

@@ -58,7 +58,8 @@ async fn check_record(store: &RedisStore) -> Result<(), StoreError> {
     )))
 }
 
-/// Makes this process check the record of the store again before it next writes to a partition.
+/// Makes this process check the record of the store again before it next claims a partition, or next adds entries to
+/// the queue of a partition.
 pub(super) fn forget_registrations(store: &RedisStore) {
     store.registered_partitions.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }

@@ -32,7 +32,7 @@ enum RedisDeployment {
     Single(Arc<SingleServer>),
     Cluster {
         cluster: Arc<Cluster>,
-        /// The number of the link to each node that this connection uses.
+        /// The number of the link that this connection uses to each node.
         link: usize,
     },
 }

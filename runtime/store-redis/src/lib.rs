@@ -71,8 +71,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The delay between two tries to open the store.
 const START_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// The maximum number of connections for commits that wait for replicas. Several connections are needed, because a commit that
-/// waits delays all later commands on its connection.
+/// The maximum number of connections for commits that wait for replicas. There are several, because a commit that waits
+/// delays all later commands on its connection.
 const WAIT_CONNECTIONS: u32 = 8;
 
 /// The interval between two probes on a connection. A server closes a connection that is idle for longer than the
@@ -185,8 +185,8 @@ impl RedisStore {
         }
     }
 
-    /// Returns the part of [`Store::disconnects`] that `connection` does not count. In a Cluster, `connection` also
-    /// counts for the connections of commits that wait for replicas.
+    /// Returns the part of [`Store::disconnects`] that `connection` does not count. In a Cluster, the count of
+    /// `connection` already includes the connections of commits that wait for replicas.
     fn other_disconnects(&self) -> u64 {
         let waiting = if self.connection.is_cluster() { &[] } else { &*self.wait_connections };
         waiting.iter().map(RedisConnection::disconnects).sum::<u64>()

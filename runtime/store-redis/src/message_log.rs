@@ -355,7 +355,7 @@ fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
 }
 
 /// Appends an item as three arguments. The first argument is the key. The second argument begins with two flags:
-/// whether the item has its own number, and whether it is the last event of its key. After the flags follow the
+/// whether the item has its own number, and whether it is the last event of its key. The flags are followed by the
 /// partition, the digests of content and id, and the bytes of the event up to and including its number. The third
 /// argument has the bytes of the event after its number.
 fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool) {
