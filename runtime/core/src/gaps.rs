@@ -20,7 +20,7 @@ pub struct GapEntry {
     /// The time of the first write that recorded the gap, by the clock of the store. The field is 0 until that write,
     /// because only the store knows its clock.
     pub since: u64,
-    /// The time from the moment when the owner learned of the gap until the first write that recorded it, in ms.
+    /// The time, in ms, that passed after the owner learned of the gap until the first write recorded the gap.
     pub waited: u64,
     /// The time when the owner learned of the gap, by the clock of the owner. This time is used only until the first
     /// write that records the gap, and is not stored.
@@ -222,8 +222,8 @@ impl GapHistory {
     }
 
     /// Reopens recorded gaps whose sequences are not settled yet, because the next owner may get another result for
-    /// these sequences. If a gap that reaches `next` or beyond has ended, merges the gaps that begin at `next` or later
-    /// into one open gap, and shortens earlier gaps to end before `next`.
+    /// these sequences. Changes the history only if a gap that reaches `next` or beyond has ended. Merges the gaps that
+    /// begin at `next` or later into one open gap, and shortens earlier gaps to end before `next`.
     pub(crate) fn reopen_from(&mut self, next: u64) {
         let is_ahead = |gap: &GapEntry| gap.last >= next && !gap.end.is_open();
         if !self.iter().any(is_ahead) {

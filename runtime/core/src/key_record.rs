@@ -38,7 +38,7 @@ pub struct KeyRecord {
     /// The number of replay rounds for event `next`.
     pub rounds: u32,
     /// The number of times that the key was parked (stopped at an event). An operator's action contains this number, so
-    /// that the action applies only to the park for which it was meant.
+    /// that the action has no effect if the key was released and parked again in the meantime.
     pub park_count: u32,
     /// The extent of the key's events in the spill area: the part of the store that holds events before they can run.
     pub spilled: SpillExtent,
@@ -128,8 +128,8 @@ impl KeyRecord {
             trouble.since = now;
         }
         self.gaps.fill_written_times(&written.gaps, now);
-        // A stretch of ids (a run of ids with one timestamp) that lacks its time always belongs to this write, because
-        // a key has at most one write in flight.
+        // A stretch is a run of ids with one timestamp. A stretch that lacks its time always belongs to this write,
+        // because a key has at most one write in flight.
         self.id_times.fill_times(now);
     }
 

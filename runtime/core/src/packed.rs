@@ -53,8 +53,8 @@ impl<const N: usize> PackedStrings<N> {
         &self.buffer[self.range(index)]
     }
 
-    /// Returns the string at `index` as text. The string must be one of the text parts, which are always UTF-8: `new`
-    /// gets the bytes of a `str` for each text part, and `decode` checks the text parts.
+    /// Returns the string at `index` as text. The string must be one of the text parts. Text parts are always UTF-8:
+    /// `new` gets the bytes of a `str` for each text part, and `decode` checks the text parts.
     pub(crate) fn text(&self, index: usize) -> &str {
         std::str::from_utf8(self.bytes(index)).expect("text parts are UTF-8")
     }

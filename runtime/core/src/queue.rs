@@ -1,11 +1,11 @@
 //! The position of a reader in a queue of the store. The store may go back in time: after a failure, the store may lack
 //! its newest entries.
 //!
-//! A store that lost the writes of the last seconds assigns the numbers of the lost entries again, to new entries. A
-//! number alone therefore does not identify an entry. For this reason, the store keeps a history with each number: a
-//! digest of the previous history and of a random number of the call that wrote the entry. If an entry has both the
-//! number and the history that the reader remembers, then the store has replaced neither this entry nor any earlier
-//! entry. The history of a damaged entry is unknown, so the reader identifies a damaged entry by its number alone.
+//! A store that lost the writes of the last seconds assigns the numbers of the lost entries to new entries. A number
+//! alone therefore does not identify an entry. For this reason, the store keeps a history with each number: a digest of
+//! the previous history and of a random number of the call that wrote the entry. If an entry has both the number and
+//! the history that the reader remembers, then the store has replaced neither this entry nor any earlier entry. The
+//! history of a damaged entry is unknown, so the reader identifies a damaged entry by its number alone.
 //!
 //! Each request to read names the last queue position that the reader has read, and each request to remove entries
 //! names the last position to remove. The store rejects a request with a position that is not in its history. The
@@ -103,7 +103,7 @@ pub struct QueueCursor {
     /// have had other entries between them.
     delivered: VecDeque<QueueRun>,
     /// The numbers and histories of late entries: unfinished entries that the cursor delivered after entries with
-    /// higher numbers. The store had removed a late entry, then went back in time, and so had the entry in the queue
+    /// higher numbers. The store had removed a late entry, and then went back in time, so the queue contained the entry
     /// again. The cursor no longer remembered that it had delivered the entry.
     late: BTreeMap<u64, u64>,
     /// The entries that writers of this process have put into the queue and that the cursor has not read yet.
@@ -267,8 +267,8 @@ impl QueueCursor {
         expected.into_iter().map(|expected| (expected.run, expected.at))
     }
 
-    /// Returns how many expected entries the cursor has found lost since the last call, and the earliest time at which
-    /// one of them was put into the queue; `None` if none was lost.
+    /// Returns the loss that the cursor has found since the last call of this function: the number of lost entries, and
+    /// the earliest time at which one of them was put into the queue. Returns `None` if no entry was lost.
     pub fn take_loss(&mut self) -> Option<QueueLoss> {
         let loss = std::mem::take(&mut self.loss);
         (loss.entries > 0).then_some(loss)

@@ -238,8 +238,8 @@ impl Sequencer {
     }
 
     /// Returns whether a shard of the store may have gone back in time (lost its newest commits) since its last answer.
-    /// As long as the result is `true`, the owner must not write to the store anything that depends on committed data,
-    /// because the store may have lost that data.
+    /// As long as the result is `true`, the owner must not write data to the store that depends on committed data,
+    /// because the store may have lost the committed data.
     pub fn in_doubt(&self) -> bool {
         self.shards.iter().any(ShardState::is_in_doubt)
     }

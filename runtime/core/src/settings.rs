@@ -76,9 +76,9 @@ pub struct SequencerSettings {
     pub due_poll: u64,
     /// The time for which the store keeps the record of a completed key.
     pub complete_ttl: u64,
-    /// The time for which the store keeps the record of a key after its last write, if the key has not ended, is not
-    /// parked, and has no spilled event and no entry in the due index. With `None`, the store never removes the record
-    /// of a key that has not ended.
+    /// The time for which the store keeps the record of an idle key after its last write. A key is idle if it has not
+    /// ended, is not parked, and has no spilled event and no entry in the due index. With `None`, the store never
+    /// removes the record of a key that has not ended.
     pub key_ttl: Option<u64>,
     /// The rollout under which the sequencer executes events at the start. The rollout names the handler version.
     /// `None` if that version is not available in this process. The sequencer then executes nothing until that version
@@ -163,8 +163,8 @@ pub struct GapSettings {
 }
 
 impl GapSettings {
-    /// Returns the longest time from the arrival of the first event after a gap to the start of the last round, if the
-    /// requests themselves take no time.
+    /// Returns the longest time from the arrival of the first event after a gap to the start of the last round. This
+    /// time does not include the time that the requests take.
     pub fn longest_wait(&self) -> u64 {
         let delays =
             (0..self.attempts.saturating_sub(1)).map(|tries| self.backoff.longest_delay(tries));

@@ -150,8 +150,8 @@ mod tests {
         runs.calls().into_iter().collect()
     }
 
-    /// Lost calls are counted once. Calls whose entries wait are kept. Calls whose entries another reader has removed
-    /// are forgotten.
+    /// Each lost call is counted once. Each call with a waiting entry is kept. Each call is forgotten after another
+    /// reader has removed its entries.
     #[test]
     fn each_call_is_kept_forgotten_or_lost() {
         let mut unread = runs([run(1, 2, 1), run(3, 5, 2), run(6, 6, 3), run(7, 9, 4)]);

@@ -3,9 +3,9 @@
 //!
 //! An outbox contains the committed messages of a partition that are to be published. The owner of the partition
 //! assigns these messages in the order of its outbox: the store gives each message its number, keeps it for replay, and
-//! puts it into the queue of its stream. If the same message is assigned again, the store recognises the message: a
-//! message of an owner by its [`OutboxPosition`], as long as the message is in the outbox, and a message of a producer
-//! by its id. A store must never give two messages of a key the same number.
+//! puts it into the queue of its stream. If the same message is assigned again, the store recognises the message. It
+//! recognises a message of an owner by its [`OutboxPosition`], as long as the message is in the outbox. It recognises a
+//! message of a producer by its id. A store must never give two messages of a key the same number.
 
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -33,7 +33,8 @@ pub(super) const MAX_SUSPENDED_OF_STREAM: usize = MAX_SUSPENDED / 2;
 const INSTANCES_PER_WORKER: usize = 128;
 
 /// Maximum number of instances of all workers. The pool reserves two memories for each instance, and a little over 4
-/// GiB of address space for each memory: together over 64 TiB of the 128 TiB (47 bits) that a process has.
+/// GiB of address space for each memory. All instances together have over 64 TiB of the 128 TiB (47 bits) that a
+/// process has.
 const MAX_INSTANCES: usize = 8_192;
 
 /// Additional instances for the trial start of handlers that are being loaded.

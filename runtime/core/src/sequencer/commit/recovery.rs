@@ -2,10 +2,10 @@
 //!
 //! A store goes back in time if a failure removes its newest writes. If the store still has the claim, which identifies
 //! the owner, only the latest commits of this owner are lost. The sequencer sends the same batches again, in order and
-//! under their numbers. When the store first applied a batch, it refused some writes and set the times of the others.
-//! The sequencer now omits the refused writes. It also reuses the times that the store set, so that no message gets
-//! another id. If the store now refuses a write that it had applied before, the store does not have the state for which
-//! the batches were formed. The owner then gives up the partition.
+//! under their numbers. When the store first applied a batch, it may have refused some writes, and it set the times of
+//! the other writes. The sequencer now omits the refused writes. It also reuses the times that the store set, so that
+//! no message gets another id. If the store now refuses a write that it had applied before, the store does not have the
+//! state for which the batches were formed. The owner then gives up the partition.
 //!
 //! The reply to a commit shows the loss. After a broken connection to the store, the sequencer also queries the store
 //! for the newest commit, and the reply to the query shows the loss. Data that the sequencer read before the recovery

@@ -238,8 +238,8 @@ pub(super) fn spill_extent(lane: &Lane, checks: &[SpillCheck]) -> SpillExtent {
 }
 
 /// Returns the key record that the write contains. If `more` is `true`, later writes follow with results of events
-/// before `done`, so this record omits the fields that describe the event at `done` (attempts, rounds, status,
-/// failure).
+/// before `done`. The record of this write then omits the fields that describe the event at `done` (attempts, rounds,
+/// status, failure).
 fn record_to_write(lane: &Lane, more: bool) -> KeyRecord {
     let mut record = lane.record.clone();
     if more {
