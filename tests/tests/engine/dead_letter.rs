@@ -243,7 +243,7 @@ fn letters_lost_with_their_host_get_the_same_ids() -> Result<()> {
     ensure!(again.len() >= lost, "{} of {lost} letters are published again", again.len());
     let mut all = lossy.published()?;
     all.extend(again);
-    ensure!(stored(&lossy.home)? == before, "other letters than before");
+    ensure!(stored(&lossy.home)? == before, "the ids differ from the ids before the loss");
     check_letters(&lossy.home, &all)
 }
 

@@ -116,8 +116,8 @@ fn kills_between_commit_and_publication_lose_and_repeat_nothing() -> Result<()> 
         left_over += u32::from(log.contains("committed and did not publish"));
         service.kill()?;
     }
-    println!("{left_over} of {KILLS} starts published what an earlier one had left");
-    ensure!(left_over > 0, "no kill met a committed message that was not published");
+    println!("{left_over} of {KILLS} starts published messages of an earlier process");
+    ensure!(left_over > 0, "no kill left a committed message unpublished");
     home.run_once()?;
     check(&home, "both")?;
     check(&home, "some")

@@ -147,7 +147,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Advances the time to `to`, and handles each timeout that becomes due before this time.
+    /// Advances the time to `to`, and handles each timeout up to this time.
     fn pass(&mut self, from: u64, to: u64) {
         let mut now = from;
         while let Some(at) = self.sequencer.poll_timeout().filter(|at| *at <= to) {
@@ -231,7 +231,7 @@ fn gaps_that_open_together_are_skipped_together() -> Result<()> {
         rig.deliver(0, sequence);
     }
     rig.pass(0, 20_000);
-    assert_eq!(rig.asked.len(), 3, "three rounds for all of them: {:?}", rig.asked);
+    assert_eq!(rig.asked.len(), 3, "three rounds for all gaps: {:?}", rig.asked);
     assert!(rig.asked.iter().all(|(_, missing)| missing.len() == 99));
     let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
     assert_eq!(writes.map(|write| write.letters.len()).sum::<usize>(), 99);
@@ -254,7 +254,7 @@ fn late_arrivals_cause_no_extra_replay_round() -> Result<()> {
     }
     assert_eq!(rig.asked.len(), 1, "{:?}", rig.asked);
     rig.pass(1_041, 3_100);
-    assert_eq!(rig.asked[1..], [(3_040, vec![41..=49])], "backoff later");
+    assert_eq!(rig.asked[1..], [(3_040, vec![41..=49])], "one backoff later");
     // Until all events of the gap have arrived, the gap history lists arrived and missing sequences in separate
     // entries.
     let listed = |rig: &Rig| -> Result<Vec<_>> {

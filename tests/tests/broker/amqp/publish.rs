@@ -137,8 +137,9 @@ fn emits(key: &str, sequences: std::ops::RangeInclusive<u64>) -> Result<Vec<Outg
     sequences.map(|sequence| event(key, sequence, &json!({ "do": "emit" }))).collect()
 }
 
-/// Publishes events of a key, from the sequence `from`, until `is_over` returns true. Receives the messages that these
-/// events emit from `queue`, which gets no other messages. Each message must arrive without delay, and exactly once.
+/// Publishes events of a key, from the sequence `from`, until `is_over` returns true. Receives from `queue` the
+/// messages that the handler emits for these events. The queue gets no other messages. Each message must arrive without
+/// delay, and exactly once.
 fn come_once(
     rig: &Rig,
     (key, queue): (&str, &str),

@@ -274,8 +274,8 @@ fn connection_limit_stops_no_stream() -> Result<()> {
     Ok(())
 }
 
-/// With `declare = false`, the queue of a stream is missing at a start. If the stream has run before, the process
-/// starts nevertheless, and the stream waits for the queue.
+/// The configuration has `declare = false`, and the queue of a stream is missing at a start. Because the stream has run
+/// before, the process must start nevertheless, and the stream must wait for the queue.
 #[test]
 fn known_stream_waits_for_its_queue_at_start() -> Result<()> {
     for ordering in ["", FIFO] {

@@ -70,7 +70,7 @@ fn record_of_messages_beyond_memory_states_their_commits() -> Result<()> {
     ensure!(record["source"] == "/ordain/cases" && record["subject"] == "partition/0", "{record}");
     let mut data = record["data"].clone();
     let messages = data["messages"].take().as_u64().context("a number")?;
-    ensure!(messages > 0 && messages < LOST, "memory had {messages} of {LOST} messages");
+    ensure!(messages > 0 && messages < LOST, "the record states {messages} of {LOST} messages");
     let since: Timestamp = data["since"].take().as_str().context("a time")?.parse()?;
     let since = since.as_millisecond();
     ensure!((began..=copied).contains(&since), "{began} to {copied}: {since}");

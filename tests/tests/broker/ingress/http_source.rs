@@ -38,7 +38,7 @@ fn events_in_all_forms_take_effect_once() -> Result<()> {
     let (first, rest) = lines.split_at(100);
     let (second, rest) = rest.split_at(100);
     let (third, fourth) = rest.split_at(10);
-    // The test sends the requests in another order than the events.
+    // The test posts the second hundred events before the first hundred.
     let answer = post(address, LINES, &text(second))?;
     ensure!(answer.status == 202, "{answer:?}");
     let answer = post(address, BATCH, &format!("[{}]", first.join(",")))?;

@@ -57,7 +57,7 @@ fn samples(text: &str) -> Result<BTreeMap<String, f64>> {
             help = head.split_once(' ').context("a help text")?.0;
         } else if let Some(head) = line.strip_prefix("# TYPE ") {
             let (name, kind) = head.split_once(' ').context("a kind")?;
-            ensure!(name == help, "{line}: behind the help of {help}");
+            ensure!(name == help, "{line}: the HELP line before it is for {help}");
             ensure!(kinds.insert(name, kind).is_none(), "{line}: twice");
         } else {
             let (sample, value) = line.rsplit_once(' ').with_context(|| line.to_owned())?;
@@ -134,7 +134,7 @@ fn run_is_counted() -> Result<()> {
     }
     ensure!(
         !now.keys().any(|name| name.starts_with("ordain_partition_lag_events")),
-        "a file's lag"
+        "a file must have no metric of its lag"
     );
     for name in
         ["commit_seconds", "commit_batch_events", "publish_to_commit_seconds", "recovery_seconds"]

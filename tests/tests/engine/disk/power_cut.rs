@@ -54,7 +54,7 @@ fn acknowledged_events_survive_power_cuts() -> Result<()> {
 }
 
 /// The storage engine writes large values into separate files. Then it writes a new version of the table, which lists
-/// these files. The names of the files must be on the disk before the new version is. Otherwise, the store would not
+/// these files. The names of the files must reach the disk before the new version does. Otherwise, the store would not
 /// open after a power cut.
 #[test]
 fn files_of_large_values_survive_power_cuts() -> Result<()> {
