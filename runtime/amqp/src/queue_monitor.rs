@@ -145,9 +145,9 @@ async fn restore_topology(
             options.dropped.set(None);
         }
     }
-    // Without its marker, a missing queue must not be declared again here. In a `fifo` stream, the declaration would hide
-    // that the messages of the queue are lost. In a `sequenced` stream, RabbitMQ may move the consumer to the new queue
-    // without delivering anything to it. The error about the missing queue ends the subscription, and the next
+    // Without its marker, a missing queue must not be declared again here. In a `fifo` stream, the declaration would
+    // hide that the messages of the queue are lost. In a `sequenced` stream, RabbitMQ may move the consumer to the new
+    // queue without delivering anything to it. The error about the missing queue ends the subscription, and the next
     // subscription declares the queue.
     let may_declare = if options.is_fifo() {
         let has_marker = timeout(shortened(CHECK_TIMEOUT), check_marker(options, connection)).await;
@@ -169,8 +169,8 @@ async fn restore_topology(
 }
 
 /// Returns an error if the queue of a `sequenced` stream has lost its marker: the queue was deleted and declared again.
-/// RabbitMQ may then have moved the consumer to the new queue. The new queue hands out its messages to the consumer, but
-/// the consumer never receives them.
+/// RabbitMQ may then have moved the consumer to the new queue. The new queue hands out its messages to the consumer,
+/// but the consumer never receives them.
 async fn check_replaced(
     options: &ConsumerOptions,
     connection: &Connection,

@@ -60,7 +60,7 @@ pub(super) fn decode_or_letter(
 /// Returns the tag for the new dead letter about a delivery that has returned to this stream. Such a delivery is a dead
 /// letter of this stream, or another stream's dead letter about a dead letter of this stream. Returns `None` for any
 /// other delivery. Also returns `None` for a dead letter of this stream about an ordinary event, because the stream can
-/// process the event: an operator who has corrected the handler may send such a dead letter back to the stream.
+/// process the event. An operator who has corrected the handler may send such a dead letter back to the stream.
 ///
 /// All returns of one letter have the same tag. The store therefore forwards the letter once, and no letter circulates
 /// forever.

@@ -292,9 +292,9 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Writes the orphan dead letters, which belong to no write. If the batch forwards dead letters to the outbox,
-    /// returns the indexes of the orphan dead letters that must not be forwarded, because the store already has them or
-    /// the batch repeats them. Otherwise returns no indexes.
+    /// Writes the orphan dead letters, which belong to no write. Returns the indexes of the orphan dead letters that
+    /// must not be forwarded to the outbox, because the store already has them or the batch repeats them. Returns no
+    /// indexes if the batch forwards no dead letters.
     pub(super) fn put_orphan_letters(
         &mut self,
         batch: &Batch,

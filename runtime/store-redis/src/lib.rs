@@ -10,9 +10,9 @@
 //! **Durability** depends on the server. The store reads the server's settings when it is opened, and reports the
 //! durability that they provide.
 //!
-//! **Foreign and damaged values.** If a value that belongs to one key is damaged, the store refuses requests for that
-//! key only. If a value that all keys of a shard share is damaged, each request to the shard returns an error that
-//! names the value, until an operator repairs the value.
+//! **Foreign and damaged values.** If a damaged value belongs to one key, the store refuses requests for that key only.
+//! If all keys of a shard share the damaged value, each request to the shard returns an error that names the value,
+//! until an operator repairs it.
 //!
 //! This crate must never decide anything that the sequencer decides: the batch contains each write and its condition.
 

@@ -317,9 +317,11 @@ fn put_request(call: &mut Cmd, assign: &AssignRequest) {
 }
 
 /// Appends a witness (the newest message that a producer has written to the shard, or its newest call) as four
-/// arguments. The first argument is the kind of the witness. For a message that the store numbered, the key, the id and
-/// the number follow; for a message that its producer numbered, the key, the number and the content digest; for a call,
-/// the id of the writer, the number of the call, and an empty argument.
+/// arguments. The first argument is the kind of the witness. The other three arguments depend on the kind:
+///
+/// - for a message that the store numbered: the key, the id and the number;
+/// - for a message that its producer numbered: the key, the number and the content digest;
+/// - for a call: the id of the writer, the number of the call, and an empty argument.
 pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
     match witness {
         None => call.arg("").arg("").arg("").arg(""),

@@ -156,8 +156,8 @@ enum CurrentValue {
     Value(AMQPValue),
 }
 
-/// Parses the text of a refusal, such as `PRECONDITION_FAILED - inequivalent arg 'x-expires' for queue 'q' in vhost '/':
-/// received none but current is the value '1000' of type 'signedint'`.
+/// Parses the text of a refusal, such as `PRECONDITION_FAILED - inequivalent arg 'x-expires' for queue 'q' in vhost
+/// '/': received none but current is the value '1000' of type 'signedint'`.
 fn parse_difference(text: &str) -> Option<Difference<'_>> {
     let (_, rest) = text.split_once("inequivalent arg '")?;
     let (argument, rest) = rest.split_once('\'')?;

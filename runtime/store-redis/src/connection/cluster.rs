@@ -324,10 +324,10 @@ impl Cluster {
         }
     }
 
-    /// Asks the nodes for the masters of the slots: first `named`, then all other known nodes except `failed`. If none of
-    /// them names a master for each slot, asks the configured hosts, because the nodes may have new addresses, or their
-    /// names may not resolve. Returns the first answer that names a master for each slot, and for `slot` a master other
-    /// than `failed`. If there is no such answer, returns the answer that comes closest.
+    /// Asks the nodes for the masters of the slots: first `named`, then all other known nodes except `failed`. If none
+    /// of them names a master for each slot, asks the configured hosts, because the nodes may have new addresses, or
+    /// their names may not resolve. Returns the first answer that names a master for each slot, and for `slot` a master
+    /// other than `failed`. If there is no such answer, returns the answer that comes closest.
     async fn find_owners(
         &self,
         slot: usize,

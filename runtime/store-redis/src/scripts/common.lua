@@ -134,9 +134,10 @@ local function read_fence(data, partition)
   return fence, last, number
 end
 
--- Returns the queue of a partition as a table: the numbers of its first and last entry (`first`, `last`), the history
--- up to the last entry (`history`), the history before the first entry (`before`), the field with these four values
--- (`field`), and the prefix of the fields of its entries (`prefix`). A history has eight bytes.
+-- Returns the queue of a partition as a table. `first` and `last` are the numbers of the first and last entry.
+-- `history` is the history up to the last entry, and `before` is the history before the first entry. A history has
+-- eight bytes. `field` is the field of the hash with these four values, and `prefix` is the prefix of the fields of the
+-- entries.
 local function read_queue(log, partition)
   local queue = {first = 1, last = 0, history = NO_NUMBER, before = NO_NUMBER, field = 'q' .. partition,
     prefix = 'n' .. partition .. ':'}
