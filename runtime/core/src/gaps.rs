@@ -32,7 +32,7 @@ pub struct GapEntry {
     /// The state of the gap, or how it ended.
     pub end: GapEnd,
     /// The time of the write that recorded the end, by the clock of the store. Before that write, the field is 0. While
-    /// `end` is [`GapEnd::Open`], the field means nothing.
+    /// `end` is [`GapEnd::Open`], the field has no meaning.
     pub until: u64,
 }
 

@@ -126,7 +126,7 @@ impl<'a> HeaderIter<'a> {
         Self { rest }
     }
 
-    /// Checks that every pair can be read to the end.
+    /// Checks that every pair can be decoded.
     pub(crate) fn check(mut self) -> Result<(), UnpackError> {
         while !self.rest.is_empty() {
             self.next().ok_or(UnpackError("headers"))?;

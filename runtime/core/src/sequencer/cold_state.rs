@@ -10,8 +10,8 @@ use super::lane::{SpillCheck, StoredRevision};
 use crate::event::DeliveryNumber;
 use crate::key_record::SpillExtent;
 
-/// The cold state of a lane, which is allocated only if the lane needs it. Reading an absent state returns empty
-/// values.
+/// The cold state of a lane, which is allocated only if the lane needs it. Reading a state that is not allocated
+/// returns empty values.
 #[derive(Debug, Default)]
 pub(super) struct ColdState(Option<Box<ColdFields>>);
 

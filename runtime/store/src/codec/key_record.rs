@@ -4,9 +4,9 @@
 //! in. These fields have fixed offsets, so a Redis script needs no full decoder. The decoder must read every field that
 //! the encoder writes.
 //!
-//! Parsing checks the whole record even if the caller needs only the front. Otherwise a commit could change a record
-//! that the next load cannot read. Redis scripts are an exception: they check only the format and the length. An owner
-//! loads a key before it commits to the key, and the load has checked the whole record.
+//! Parsing checks the whole record even if the caller needs only the first fields. Otherwise a commit could change a
+//! record that the next load cannot read. Redis scripts are an exception: they check only the format and the length. An
+//! owner loads a key before it commits to the key, and the load has checked the whole record.
 
 use std::sync::Arc;
 
