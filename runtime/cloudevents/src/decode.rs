@@ -20,7 +20,7 @@ use ordain_util::text::truncated;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct DecodeError {
-    /// The class of the fault, as the cause of a dead letter.
+    /// The cause in the dead letter of the line.
     pub cause: Cause,
     /// The description of the fault, and the valid form.
     pub message: String,
@@ -39,7 +39,7 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 /// A decoder of a stream's events.
 #[derive(Debug, Clone, Copy)]
 pub struct EventDecoder {
-    /// Ordering of the stream: in a `fifo` stream the producer's sequence is only a header.
+    /// The ordering of the stream's events. In a `fifo` stream, the producer's sequence is only a header.
     pub ordering: OrderingMode,
     /// Maximum length of a line, in bytes.
     pub event_size: usize,
@@ -68,7 +68,8 @@ impl EventDecoder {
         self.decode_envelope(&envelope, None)
     }
 
-    /// Returns the event of an envelope. `body` is the data if the data is outside the envelope.
+    /// Returns the event of an envelope. `body` is the data of an event in binary mode. In the other modes, `body` is
+    /// `None`, and the envelope contains the data.
     fn decode_envelope(
         &self,
         envelope: &EventEnvelope<'_>,

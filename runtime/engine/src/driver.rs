@@ -84,10 +84,12 @@ pub struct Driver {
     /// The number of unpublished messages, and the time when this number last changed; `None` until the release of the
     /// partition begins.
     unpublished: Option<(usize, Instant)>,
-    /// The number of the store's disconnects that the driver has reported to the sequencer.
+    /// The value of [`Store::disconnects`] at the last check. When the value changes, the driver notifies the sequencer
+    /// that the store may have gone back in time.
     disconnects: u64,
     rollback_tracker: RollbackTracker,
-    /// `true` once the driver is ending. It then only waits until the store has all commits and the last checkpoint.
+    /// `true` once the driver is ending. The driver then only waits until the store has all commits and the last
+    /// checkpoint.
     ending: bool,
     failed: Option<DriverError>,
     metrics: Arc<PartitionMetrics>,

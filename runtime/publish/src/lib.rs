@@ -101,8 +101,8 @@ pub struct StreamPublisher {
     assigner: Option<(EventAssigner, PublishedCalls)>,
     /// Publishes to the exchange of the stream; `None` if the stream has no exchange.
     producer: Option<ExchangeProducer>,
-    /// A stream that receives the events, and whose setting `key_ttl` makes it forget idle keys even if they have not
-    /// completed; `None` if there is no such stream.
+    /// A stream that receives the events and has the setting `key_ttl`, which makes the stream forget idle keys even if
+    /// they have not completed; `None` if there is no such stream.
     expiring_stream: Option<Arc<str>>,
 }
 

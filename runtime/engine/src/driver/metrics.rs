@@ -158,8 +158,8 @@ impl PartitionMetrics {
         self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records an applied commit: its duration, and, for each event that it settled, the time that the producer set in
-    /// the event, in ms since the Unix epoch.
+    /// Records an applied commit. `took` is the duration of the commit. For each event that the commit settled,
+    /// `settled` has the time that the producer set in the event, in ms since the Unix epoch.
     pub(super) fn record_commit(&self, took: Duration, settled: &[Option<u64>]) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut histograms = self.lock_histograms();

@@ -28,8 +28,8 @@ pub(super) enum StreamAction {
 }
 
 /// Handles `POST /v1/streams/{stream}/actions`. The media type must be JSON, so that no web page of another origin can
-/// start an action: a browser sends JSON for such a page only after a preflight request, which this listener does not
-/// allow.
+/// start an action. A browser sends JSON for such a page only after a preflight request, and this listener does not
+/// allow preflight requests.
 pub(super) async fn act_on_stream(
     State(app): State<Arc<AdminState>>,
     path: Result<Path<String>, PathRejection>,
