@@ -75,7 +75,7 @@ impl Rig {
     }
 
     /// Runs the host once more and checks that every event has taken effect once. If an event took effect twice, the
-    /// next number of the key would be too high.
+    /// next sequence of the key would be too high.
     fn expect_all_effects_once(&self) -> Result<()> {
         let status = self.start("last", &["--once"])?.wait()?;
         ensure!(status.success(), "{}", self.home.read("err-last"));

@@ -314,10 +314,10 @@ async fn call_with_numbers_during_a_takeover_in_a_cluster_loses_no_part() {
     take_over_during_call(Some(NumberingSettings::default()), true).await;
 }
 
-/// A call has one event for each of two shards. The slot of the first shard is moving to another node, which already has
-/// all data of the slot: the master redirects each call by the error `ASK`. The queue of the second shard is full, so
-/// the call waits. Meanwhile the other node restarts and loses the event of the first shard. When the call ends without
-/// an error, the other node must have the event again, although it was not the master of the slot.
+/// A call has one event for each of two shards. The slot of the first shard is moving to another node, which already
+/// has all data of the slot: the master redirects each call with the error `ASK`. The queue of the second shard is
+/// full, so the call waits. Meanwhile the other node restarts and loses the event of the first shard. When the call
+/// ends without an error, the other node must have the event again, although it was not the master of the slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_during_a_migration_loses_no_part() {
     let cluster = Cluster::start(3).expect("a Cluster");

@@ -48,8 +48,8 @@ async fn commits_continue_while_slot_moves() {
     }
 }
 
-/// While a slot moves, each of two nodes has a part of one key's data. The store must not report this as damage, but
-/// wait.
+/// While a slot moves, each of two nodes has a part of one key's data. The store must wait, and must not report this
+/// state as damage.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_wait_for_slot_migration() {
     let cluster = Cluster::start(3).expect("a Cluster");

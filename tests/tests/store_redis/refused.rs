@@ -1,5 +1,5 @@
-//! Tests of stores that cannot be opened, for which the error must come at once and state a reason. Also tests of
-//! servers for which a start waits.
+//! Tests of stores that cannot be opened: the error must come at once, and must state a reason. Also tests of servers
+//! for which a start waits.
 
 use std::time::{Duration, Instant};
 

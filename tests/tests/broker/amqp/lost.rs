@@ -30,7 +30,7 @@ fn disturbance_loses_nothing(mut rig: Rig, disturb: impl Fn(&mut Rig) -> Result<
     service.end()
 }
 
-/// Returns the queues and the end of the logs, for the error of a test.
+/// Returns the queues and the end of the logs, for the error text of a failed test.
 fn describe(rig: &Rig, service: &Service) -> String {
     format!("{:?}\n{}\n{}", rig.rabbit.queues(), service.stderr(), rig.rabbit.log_tail())
 }
@@ -146,8 +146,8 @@ fn lost_marker_renews_the_subscription() -> Result<()> {
     service.end()
 }
 
-/// Another consumer holds the queue, so the broker delivers no messages of the queue to the host. The host must report
-/// this. When the other consumer releases the queue, the host must process all events.
+/// Another program is the single active consumer of the queue, so the broker delivers no messages to the host. The host
+/// must report this. When the other program ends its subscription, the host must process all events.
 #[test]
 fn queue_held_by_another_consumer_is_reported() -> Result<()> {
     let rig = Rig::new()?;

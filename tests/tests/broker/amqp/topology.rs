@@ -130,7 +130,7 @@ fn priorities_in_a_fifo_stream_are_reported() -> Result<()> {
 }
 
 /// A queue of type stream would deliver only messages that are published after the start of the host, so the host must
-/// refuse it.
+/// refuse such a queue.
 #[test]
 fn queue_of_type_stream_is_refused() -> Result<()> {
     for ordering in ["", "ordering = \"fifo\""] {

@@ -505,7 +505,7 @@ fn events_after_redis_rollback_take_effect() -> Result<()> {
     ensure!(post(address, LINES, &text(second))?.status == 202);
     until(&service, first.len() + second.len())?;
     redis.go_back(&before)?;
-    // Posts fewer events than were lost, so that each of them gets a number with which the host has already read
+    // Posts fewer events than were lost, so that each posted event gets a number under which the host has already read
     // another event.
     wait_until("an accepted request", || Ok(post(address, LINES, &text(third))?.status == 202))?;
     wait_until("all effects", || {

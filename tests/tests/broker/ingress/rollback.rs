@@ -277,9 +277,9 @@ fn lost_events_for_another_process_are_counted() -> Result<()> {
     until_effects(&reader, 'c').with_context(|| reader.stderr())?;
     let counted = wait_until("the count of the lost events", || Ok(lost_events(admin)? >= SOME));
     counted.with_context(|| accepting.stderr())?;
-    // Even later, the accepting host must not count events that took effect as lost. The test makes the accepting host
-    // check all its events: the reader executes more events, and the server then loses another set of events. When the
-    // accepting host detects this loss, it checks all events.
+    // If an event took effect, the accepting host must not count it as lost later either. The test makes the accepting
+    // host check all its events: the reader executes more events, and the server then loses another set of events. When
+    // the accepting host detects this loss, it checks all events.
     post_all(address, &events("d")[..SOME])?;
     until_effects(&reader, 'd').with_context(|| reader.stderr())?;
     let early = redis.snapshot()?;
