@@ -234,9 +234,9 @@ async fn call_during_a_split_does_not_trust_removed_numbers() {
 
 /// A call has one event for each of two shards of a Cluster. The first shard accepts its event. The queue of the second
 /// shard is full, so the call waits. A replica that lacks the event replaces the first shard's node. No connection
-/// breaks. If both shards have the same node, the old master redirects the call for the second shard. Otherwise the test
-/// makes room in the queue of the second shard, whose node stays. When the call ends without an error, which a host
-/// would answer with 202, the Cluster must have both events, although no call for the first shard was redirected.
+/// breaks. If both shards have the same node, the old master redirects the call for the second shard. Otherwise the
+/// test makes room in the queue of the second shard, whose node stays. When the call ends without an error, which a
+/// host would answer with 202, the Cluster must have both events, although no call for the first shard was redirected.
 async fn take_over_during_call(numbering: Option<NumberingSettings>, is_same_node: bool) {
     let mut cluster = Cluster::start(3).expect("a Cluster");
     cluster.add_replicas().expect("replicas");
@@ -377,9 +377,9 @@ async fn call_during_a_migration_loses_no_part() {
     assert_eq!(ids(&store, &partition(), full_shard).await, [3]);
 }
 
-/// A node of a Cluster writes the event of a call, and the connection breaks before the reply arrives. Then the slot moves
-/// to another node, and the call is repeated there. The other node numbers the events, so it must recognise the event by
-/// its id, and must not put it into the queue again.
+/// A node of a Cluster writes the event of a call, and the connection breaks before the reply arrives. Then the slot
+/// moves to another node, and the call is repeated there. The other node numbers the events, so it must recognise the
+/// event by its id, and must not put it into the queue again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn event_of_a_lost_reply_is_recognised_after_its_slot_has_moved() {
     let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
