@@ -74,7 +74,7 @@ struct UnconfirmedPublish<'a> {
     result: ConfirmResult,
     /// True if the last check found that the confirm had arrived.
     seen: bool,
-    /// The time at which the tracker first saw a later message confirmed while this message was unconfirmed.
+    /// The time at which the tracker first noticed that the broker had confirmed a later message, but not this message.
     overtaken_at: Option<Instant>,
 }
 
@@ -149,8 +149,8 @@ impl<'a> ConfirmTracker<'a> {
         self.sent.iter_mut().for_each(|sent| sent.overtaken_at = None);
     }
 
-    /// Sends a message after all earlier messages. This method passes the message to the library at once, and does not
-    /// wait for the confirm, so that one write to the socket can contain many messages.
+    /// Sends a message. The messages are sent in the order of the calls. This method passes the message to the library
+    /// at once, and does not wait for the confirm, so that one write to the socket can contain many messages.
     pub(super) fn send(&mut self, item: PendingPublish, mut confirm: ConfirmFuture<'a>) {
         self.bytes += item.outgoing.body.bytes().len();
         if self.sent.is_empty() {
@@ -427,7 +427,7 @@ mod tests {
                     reported
                         .extend(found.resolved.iter().map(|(item, result)| (item.order, *result)));
                     given_up.extend(found.overdue.iter().map(|item| item.order));
-                    // The broker confirms the silent messages, perhaps after the tracker has given them up.
+                    // The broker now confirms the messages in `silent`, perhaps after the tracker has given them up.
                     if rng.random_bool(0.3) || truth.len() == 60 {
                         lock().unconfirmed.append(&mut silent);
                     }

@@ -173,11 +173,11 @@ struct KnownQueue {
     is_marker_refused: bool,
     /// `true` if the queue of a `sequenced` stream got its marker before the last subscription.
     is_marked: bool,
-    /// `true` if the queue is not of type stream.
+    /// `true` if a check has found that the queue is not of type stream.
     is_type_checked: bool,
 }
 
-/// Waits until an operator resumes the stream. Logs the reason of the stop repeatedly.
+/// Waits until an operator resumes the stream. Meanwhile, logs at intervals why the stream has stopped.
 async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
     let stream = &*options.stream;
     options.health.set(SourceState::Stopped { reason: reason.to_owned() });

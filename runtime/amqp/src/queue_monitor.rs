@@ -81,7 +81,7 @@ pub(super) async fn monitor_queue(
     let mut shared_throttle = LogThrottle::new(SHARED_WARN_INTERVAL);
     let mut dropped_throttle = LogThrottle::new(DROPPED_WARN_INTERVAL);
     for check in 0.. {
-        // Check the topology at the first check too: the previous connection may have ended because the broker was
+        // The first check includes the topology, because the previous connection may have ended because the broker was
         // rebuilt without the topology.
         if check % TOPOLOGY_CHECK_PERIOD == 0
             && let Err(error) =

@@ -212,7 +212,7 @@ impl Topology {
             self.declare_exchange(&channel, exchange).await
         };
         if let Err(error) = declared.await {
-            // The consumer of the missing queue detects the fault itself.
+            // If only a queue is missing, the consumer of this queue detects the fault itself.
             let is_queue_missing = error.to_string().contains("no queue ");
             if !is_queue_missing {
                 changes.push(refused(with_advice(broker.error(&error), exchange, "exchange"))?);
@@ -456,7 +456,7 @@ async fn check_exchange(
     let failed = |error| broker.error(&error);
     let channel = connection.create_channel().await.map_err(failed)?;
     let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
-    // The broker ignores the type.
+    // For a passive declaration, the broker ignores the type.
     let kind = ExchangeKind::Fanout;
     let found = channel.exchange_declare(exchange.into(), kind, options, FieldTable::default());
     found.await.map_err(failed)?;

@@ -62,8 +62,8 @@ pub(super) fn decode_or_letter(
 /// other delivery. Also returns `None` for a dead letter of this stream about an ordinary event, because the stream can
 /// process the event. An operator who has corrected the handler may send such a dead letter back to the stream.
 ///
-/// All returns of one letter have the same tag. The store therefore forwards the letter once, and no letter circulates
-/// forever.
+/// A letter gets the same tag each time it returns. The store therefore forwards the letter once, and no letter
+/// circulates forever.
 fn returned_tag(delivery: &Delivery, letter_source: &str) -> Option<u64> {
     let properties = &delivery.properties;
     let cause = header(properties, "deadcause");

@@ -237,20 +237,20 @@ section! {
         /// Size of the largest state of a key.
         state_size: ByteSize ["1KiB" to "64MiB"] = "1MiB",
             because "every commit of the key writes the whole state";
-        /// Number of messages in one outcome.
+        /// Maximum number of messages in one outcome.
         messages: usize [1 to 100_000] = 1_000,
             because "more messages point to a loop, not to a reaction to one event";
-        /// Total size of the messages in one outcome.
+        /// Maximum total size of the messages in one outcome.
         messages_size: ByteSize ["1KiB" to "256MiB"] = "4MiB",
             because "`runtime.batch_size` has the same default, so one commit holds such an outcome";
-        /// Size of the log that a handler writes for one event. If the handler writes more, the event fails; the
-        /// log up to the limit is kept.
+        /// Maximum size of the log that a handler writes for one event. If the handler writes more, the event fails;
+        /// the log up to the limit is kept.
         log: ByteSize [0 to "1MiB"] = "16KiB",
             because "a few hundred lines are enough to understand one event";
-        /// Processor time for compiling a handler. A handler that needs more is rejected.
+        /// Maximum processor time for compiling a handler. A handler that needs more is rejected.
         compile_timeout: Millis ["1s" to "1h"] = "5m",
             because "the largest measured handler needs a hundredth of this time";
-        /// Memory for compiling a handler. A handler that needs more is rejected.
+        /// Maximum memory for compiling a handler. A handler that needs more is rejected.
         compile_memory: ByteSize ["256MiB" to "64GiB"] = "4GiB",
             because "a handler of 3 MB needs a fortieth of this memory, and the limit stops a malicious file";
     }

@@ -32,8 +32,8 @@ section! {
         /// Time limit for one response.
         timeout: Millis ["10ms" to "5m"] = "5s",
             because "a slower server counts as unavailable, and the next round retries";
-        /// Number of concurrent requests to the server, over all streams. If streams set different values for one
-        /// server, the lowest value applies.
+        /// Maximum number of concurrent requests to the server, over all streams. If streams set different values for
+        /// one server, the lowest value applies.
         concurrency: usize [1 to 256] = 16,
             because "many keys may miss events at once, and the server has other clients";
     }

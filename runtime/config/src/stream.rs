@@ -57,7 +57,7 @@ section! {
         /// the default to the number of events that the source can deliver again after a crash.
         id_window: usize [1 to 1_000_000] = 4_000,
             because "a crash can repeat the prefetched events";
-        /// How long a key remembers the id of an event after the event has settled. The actual time can be up to a
+        /// How long a key remembers the id of an event after the event is settled. The actual time can be up to a
         /// quarter longer. A repeat after that time counts as a new event.
         ///
         /// These ids never expire:
@@ -84,7 +84,7 @@ section! {
             because "by default, a key waits for a gap of at most this width (`gap.max_width`)";
         /// Sink that receives a copy of every dead letter, with the reason in extension attributes.
         dead_letter: Option<ResourceName>;
-        /// Number of concurrent turns of this stream at the workers. Default: 256 for each worker.
+        /// Maximum number of concurrent turns of this stream at the workers. Default: 256 for each worker.
         concurrency: Option<usize> [1 to 65_536],
             because "workers receive turns in batches, and no worker should wait for the next batch";
         /// Number of waiting events for which one instance is enough.
