@@ -233,7 +233,7 @@ section! {
             because "a new instance for each event costs up to a millisecond, depending on the language";
         /// Number of events after which a reused handler instance is replaced.
         instance_events: u64 [1 to 1_000_000_000] = 10_000,
-            because "divided by this many events, the cost of a new instance is negligible, and slow leaks stay small";
+            because "over this many events, the cost of a new instance is negligible, and slow leaks stay small";
         /// Size of the largest state of a key.
         state_size: ByteSize ["1KiB" to "64MiB"] = "1MiB",
             because "every commit of the key writes the whole state";

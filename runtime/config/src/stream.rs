@@ -27,7 +27,7 @@ section! {
             because "most producers count from 1";
         /// How the stream treats a missing event.
         gap: GapConfig = {},
-            because "the key waits for a missing event, Ordain requests it, and parks the key if no request succeeds";
+            because "a key waits while Ordain requests the missing event, and is parked if no request succeeds";
         /// How the stream treats a failing handler.
         retry: RetryConfig = {},
             because "an event is retried for a while, and then the key is parked";

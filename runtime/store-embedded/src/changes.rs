@@ -99,8 +99,8 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Checks one write and applies it. Reads all entries of the key first, so that an unreadable entry refuses the
-    /// whole write before any change.
+    /// Checks one write and applies it. Reads all entries of the key first. If one of them is unreadable, this function
+    /// refuses the whole write, and changes nothing.
     fn check_and_apply(
         &mut self,
         index: usize,

@@ -5,9 +5,9 @@
 //! the same name.
 //!
 //! A shard has only a few Redis keys: all key records of a stream in a shard are fields of one hash. The caller of a
-//! script must name every Redis key that the script uses. If a script used an unnamed Redis key while its slot moves to
-//! another server, the script would not find a Redis key that has already moved. If each record had its own Redis key,
-//! the caller would have to know all records that a script uses before the script runs.
+//! script must name every Redis key that the script uses. While a slot moves to another server, a script would not find
+//! an unnamed Redis key that has already moved. If each record had its own Redis key, the caller would have to know all
+//! records that a script uses before the script runs.
 
 use ordain_store::Partition;
 

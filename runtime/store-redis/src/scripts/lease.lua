@@ -19,7 +19,7 @@ end
 must_be_hash(instance_info)
 local epoch = math.max(last, floor) + 1
 if epoch >= EXACT then
-  corrupt_field(field, leases, 'lease that another can follow: remove it')
+  corrupt_field(field, leases, 'lease with a valid epoch: remove it')
 end
 epoch = text(epoch)
 redis.call('HSET', leases, field, epoch .. ' ' .. id .. ' ' .. text(now))
