@@ -1,4 +1,4 @@
-;; Never finishes its start, so the host cannot call it.
+;; A handler that never finishes its start, so the host cannot call it.
 (module
   (memory (export "memory") 2)
   (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 65536))

@@ -1,4 +1,4 @@
-;; Needs more memory to start than the limit.
+;; A handler that needs more memory at its start than `plugins.memory` allows.
 (module
   (memory (export "memory") 2000)
   (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 65536))

@@ -1,4 +1,4 @@
-;; Speaks a later version of the contract.
+;; A component that exports a later version of the handler interface.
 (component
   (core module $m (func (export "f")))
   (core instance $i (instantiate $m))

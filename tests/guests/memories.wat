@@ -1,5 +1,5 @@
 ;; A handler with several memories and a table. The data of its event are pairs of u32: the memory or table to grow, and
-;; the growth. After it has grown them all, the handler traps.
+;; the growth. The handler grows each of these memories and tables, and then traps.
 (module
   (memory $memory (export "memory") 2)
   (memory $second 1)

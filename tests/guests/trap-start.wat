@@ -1,4 +1,4 @@
-;; Traps during its start, before the host can call it.
+;; A handler that traps during its start, before the host can call it.
 (module
   (memory (export "memory") 2)
   (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 65536))

@@ -1,4 +1,4 @@
-;; Misspells the function.
+;; A component whose export has the right interface name, but a misspelt function name.
 (component
   (core module $m (func (export "f")))
   (core instance $i (instantiate $m))

@@ -1,4 +1,4 @@
-;; Has the right name and the wrong type.
+;; A component whose exported function has the right name, but the wrong type.
 (component
   (core module $m (func (export "f")))
   (core instance $i (instantiate $m))

@@ -65,7 +65,7 @@ impl Home {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// Builds the command `ordain` with arguments, in the home.
+    /// Builds a command that runs `ordain` with these arguments in the home.
     pub fn ordain(&self, args: &[&str]) -> Result<Command> {
         let mut command = Command::new(binary()?);
         command.current_dir(self.folder.path()).args(args).stdin(Stdio::null());

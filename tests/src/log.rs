@@ -10,8 +10,8 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// The environment variable that names a file of CloudEvents, one per line, with sequences and with a mark on the last
-/// event of each key.
+/// The environment variable that names a file of CloudEvents, one per line. The events have sequences, and the last
+/// event of each key has the attribute `endofsequence`.
 pub const REAL_LOG: &str = "ORDAIN_REAL_LOG";
 
 /// Formats the line of an event.
@@ -79,9 +79,10 @@ fn lines_of(text: &str) -> Vec<String> {
 
 /// The requirements on a real log, for an error message. The tests can only compute their expected results from a log
 /// that meets these requirements.
-const RIGHT: &str = "must be CloudEvents in JSON, one a line, each with a `subject`; in each subject \
-                     the `sequence`s 1, 2, 3 and so on, each once and without holes; the last one \
-                     and no other with `endofsequence`: true";
+const RIGHT: &str = "must contain CloudEvents in JSON, one per line, each with a `subject`; each \
+                     subject must have the `sequence`s 1, 2, 3 and so on, each once and without \
+                     holes; the last event of each subject, and no other event, must have \
+                     `endofsequence`: true";
 
 /// Checks that the lines meet the requirements on a real log.
 fn fits(lines: &[String]) -> Result<()> {

@@ -57,7 +57,7 @@ fn build(file: &Path, target: &Path) -> Result<()> {
     let status = build.arg("--target-dir").arg(target).status().context("cargo cannot be run")?;
     ensure!(
         status.success(),
-        "the handlers cannot be built; is the target there (`rustup target add {TARGET}`)?"
+        "the handlers cannot be built; if the target is missing, run `rustup target add {TARGET}`"
     );
     // Cargo does not write a file whose content has not changed, so set the modification time here.
     std::fs::File::options().append(true).open(file)?.set_modified(SystemTime::now())?;

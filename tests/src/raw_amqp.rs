@@ -108,7 +108,7 @@ impl RawProducer {
                 return Ok(());
             }
             let text = String::from_utf8_lossy(&payload);
-            ensure!(got.1 != 50 && got != (20, 40), "the broker refuses that: {text}");
+            ensure!(got.1 != 50 && got != (20, 40), "the broker refuses the request: {text}");
         }
     }
 }

@@ -25,8 +25,8 @@ pub struct Service {
     stderr: PathBuf,
 }
 
-/// The arguments for a host that waits only a fifth of the usual time for brokers and stores. They are for tests that
-/// must see the end of such a wait.
+/// The arguments for a host that waits only a fifth of the usual time for brokers and stores, for tests that must see
+/// the end of such a wait.
 pub const RUN_WITH_SHORT_WAITS: [&str; 2] = ["--wait-divisor=5", "run"];
 
 impl Service {
@@ -183,7 +183,7 @@ impl Service {
         Ok(())
     }
 
-    /// Kills the host. This is like a power failure, except that data in the caches of the operating system survives.
+    /// Kills the host. Unlike after a power failure, data in the caches of the operating system survives.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;

@@ -18,7 +18,7 @@ use ordain_wasm::{
 use crate::guests::guest;
 use crate::plugins::{plugin, target_dir};
 
-/// The time limit for a result. It is long enough for a busy machine.
+/// The time limit for a result: long enough for a busy machine.
 const RESULT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The configured sinks.

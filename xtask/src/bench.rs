@@ -34,7 +34,7 @@ const BENCHES: [(&str, &str); 10] = [
     ("ingress", "events over HTTP, below the limits and above them"),
     (
         "instances",
-        "the cost of several hosts that share partitions, and the duration of a handover",
+        "the cost of several hosts that share partitions, and the duration of a hand-over",
     ),
     (
         "isolation",

@@ -69,7 +69,7 @@ impl Tree {
         let complaint = String::from_utf8_lossy(&listed.stderr);
         ensure!(listed.status.success(), "`git ls-files` failed: {}", complaint.trim());
         let names = String::from_utf8(listed.stdout).context("a file's name is not UTF-8")?;
-        // Git still lists a file whose removal is not committed. Such a file is no valid target.
+        // Git still lists a file whose removal is not committed. A link must not lead to such a file.
         let files = names.split_terminator('\0').filter(|name| root.join(name).exists());
         let files: BTreeSet<String> = files.map(str::to_owned).collect();
         let mut pages = BTreeMap::new();

@@ -21,7 +21,7 @@ enum AttemptSocket {
     Abandoned,
 }
 
-/// The caller's side of an attempt. Dropping the value ends the attempt, unless [`Self::succeed`] was called.
+/// The caller's side of an attempt. Dropping an `Attempt` ends the attempt, unless [`Self::succeed`] was called.
 #[derive(Debug)]
 pub(super) struct Attempt {
     socket: Arc<Mutex<AttemptSocket>>,
@@ -47,7 +47,8 @@ impl Attempt {
         SocketOpener { socket: Arc::clone(&self.socket), running: self.running.subscribe() }
     }
 
-    /// Leaves the socket open, because the broker has accepted the login.
+    /// Ends the attempt and leaves its socket open. The caller calls this method when the broker has accepted the
+    /// login.
     pub(super) fn succeed(self) {
         *lock(&self.socket) = AttemptSocket::None;
     }
@@ -74,8 +75,8 @@ impl SocketOpener {
         }
     }
 
-    /// Keeps a second handle of the socket, so that the attempt can close the socket when the attempt is dropped. Fails
-    /// if the caller has given up the attempt.
+    /// Keeps a second handle of the socket, so that a dropped [`Attempt`] can close the socket. Fails if the caller has
+    /// given up the attempt.
     pub(super) fn keep(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let open = TcpStream::from(socket.try_clone_to_owned()?);
         let mut socket = lock(&self.socket);

@@ -1,10 +1,10 @@
 //! Tracks messages that were sent to the broker, in order, until the result of each message is known.
 //!
-//! The client library holds a returned message until the next confirm arrives, and attaches it to that confirm, which
-//! may be the confirm of another message. The broker returns a message before it confirms the message, and each confirm
-//! takes one held message out of the library. When every message that was sent is confirmed, the library therefore
-//! holds no returned message. For this reason, the result of a message M is known when the broker has confirmed all
-//! messages that were sent before this process saw the confirm of M.
+//! The client library holds a returned message until the next confirm arrives. The library then attaches the returned
+//! message to that confirm, which may belong to another message. The broker returns a message before it confirms the
+//! message, and each confirm takes one held message out of the library. When every message that was sent is confirmed,
+//! the library therefore holds no returned message. For this reason, the result of a message M is known when the broker
+//! has confirmed all messages that were sent before this process saw the confirm of M.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -72,9 +72,9 @@ struct UnconfirmedPublish<'a> {
     /// The future of the confirm; `None` after the confirm has arrived.
     confirm: Option<ConfirmFuture<'a>>,
     result: ConfirmResult,
-    /// True if the confirm had arrived at the last check.
+    /// True if the last check found that the confirm had arrived.
     seen: bool,
-    /// The time at which the tracker first saw a later message confirmed while this message was unconfirmed.
+    /// The time at which the tracker first noticed that the broker had confirmed a later message, but not this message.
     overtaken_at: Option<Instant>,
 }
 
@@ -88,8 +88,8 @@ pub(super) struct ConfirmTracker<'a> {
     /// Number of messages that must be confirmed before the next check is due: the number of tracked messages at the
     /// last check.
     next_check_at: usize,
-    /// The time when the wait for the next confirm began: the time of the last confirm, or, if later, the time when a
-    /// message was sent while `sent` was empty.
+    /// The time when the wait for the next confirm began. It is the later of two times: the time of the last confirm,
+    /// and the time of the last send while `sent` was empty.
     last_confirm_at: Instant,
     /// Confirms of messages that the tracker has given up. A late confirm may still arrive, and the library may have
     /// attached a returned message to it.
@@ -132,7 +132,7 @@ impl<'a> ConfirmTracker<'a> {
         self.sent.iter().filter(|sent| sent.confirm.is_some()).count() + self.late_confirms.len()
     }
 
-    /// Returns whether no confirm has arrived for longer than `patience`.
+    /// Returns whether the tracker waits for confirms, and none has arrived for longer than `patience`.
     pub(super) fn timed_out(&self, patience: Duration) -> bool {
         !self.sent.is_empty() && self.last_confirm_at.elapsed() > patience
     }
@@ -143,14 +143,14 @@ impl<'a> ConfirmTracker<'a> {
     }
 
     /// Restarts the time limits of all confirms. The caller uses this method while the broker blocks the connection,
-    /// because then no message is the cause of a late confirm.
+    /// because then the block delays the confirms, and not a message.
     pub(super) fn reset_timers(&mut self) {
         self.last_confirm_at = Instant::now();
         self.sent.iter_mut().for_each(|sent| sent.overtaken_at = None);
     }
 
-    /// Sends a message after all earlier messages. This method passes the message to the library at once, and does not
-    /// wait for the confirm, so that one write to the socket can contain many messages.
+    /// Sends a message. The messages are sent in the order of the calls. This method passes the message to the library
+    /// at once, and does not wait for the confirm, so that one write to the socket can contain many messages.
     pub(super) fn send(&mut self, item: PendingPublish, mut confirm: ConfirmFuture<'a>) {
         self.bytes += item.outgoing.body.bytes().len();
         if self.sent.is_empty() {
@@ -180,7 +180,7 @@ impl<'a> ConfirmTracker<'a> {
         while self.confirmed < self.sent.len() {
             match self.poll_one(self.confirmed, cx) {
                 Poll::Ready(Ok(())) => self.confirmed += 1,
-                // Report the confirms that have already arrived first. The next call returns the error or waits.
+                // First report the confirms that have already arrived. The next call returns the error or waits.
                 Poll::Ready(Err(_)) | Poll::Pending if self.confirmed > before => break,
                 other => return other,
             }
@@ -427,7 +427,7 @@ mod tests {
                     reported
                         .extend(found.resolved.iter().map(|(item, result)| (item.order, *result)));
                     given_up.extend(found.overdue.iter().map(|item| item.order));
-                    // The broker confirms the silent messages, perhaps after the tracker has given them up.
+                    // The broker now confirms the messages in `silent`, perhaps after the tracker has given them up.
                     if rng.random_bool(0.3) || truth.len() == 60 {
                         lock().unconfirmed.append(&mut silent);
                     }

@@ -31,8 +31,8 @@ const HEARTBEATS_PER_LEASE: u64 = 5;
 const ERROR_TEXT_LIMIT: usize = 400;
 
 /// Texts by which this module recognises a refusal that may be temporary. The first text means that the broker has not
-/// started an existing queue yet. The second means that a consumer did not acknowledge a delivery within the broker's
-/// `consumer_timeout`.
+/// started an existing queue yet. The second text means that a consumer did not acknowledge a delivery within the
+/// broker's `consumer_timeout`.
 const TEMPORARY_REFUSALS: [&str; 2] =
     ["down or inaccessible", "delivery acknowledgement on channel"];
 
@@ -148,7 +148,7 @@ impl BrokerEndpoint {
                     self.reread_throttle.lock().unwrap_or_else(PoisonError::into_inner);
                 if throttle.allow() {
                     tracing::warn!(
-                        "cannot refresh `broker.url` from the files of its variables: {reason}; using the URL \
+                        "cannot refresh `broker.url` from the files that it names: {reason}; using the URL \
                          that this process read when it started"
                     );
                 }

@@ -30,8 +30,8 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::SourceState;
 use ordain_util::wait::shortened;
 
-/// Longest delay before the next subscription. A subscription that lasts longer than this delay counts as successful
-/// and resets the delay.
+/// Longest delay before the next subscription. A subscription that lasts longer than this delay counts as successful:
+/// the next delay is then again the shortest one.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Delays between subscriptions that fail.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), MAX_RETRY_DELAY);
@@ -131,7 +131,7 @@ async fn run(
                         queue,
                         "the broker has ended the subscription; Ordain subscribes again. Ordain cannot detect whether \
                          another program has removed the queue and declared it again. If so, the events of the old \
-                         queue are lost: publish again those that have not taken effect"
+                         queue are lost: publish again the events that have not taken effect"
                     );
                 }
                 QueueCheckError::Broker(BrokerError::Unavailable(
@@ -173,11 +173,11 @@ struct KnownQueue {
     is_marker_refused: bool,
     /// `true` if the queue of a `sequenced` stream got its marker before the last subscription.
     is_marked: bool,
-    /// `true` if the queue is not of type stream.
+    /// `true` if a check has found that the queue is not of type stream.
     is_type_checked: bool,
 }
 
-/// Waits until an operator resumes the stream. Logs the reason of the stop repeatedly.
+/// Waits until an operator resumes the stream. Meanwhile, logs at intervals why the stream has stopped.
 async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
     let stream = &*options.stream;
     options.health.set(SourceState::Stopped { reason: reason.to_owned() });
@@ -286,7 +286,7 @@ async fn subscribe(
     Ok((connection, channel, consumer))
 }
 
-/// Declares the marker of a `sequenced` stream's queue, so that the monitor detects that the queue is replaced. The
+/// Declares the marker of a `sequenced` stream's queue, so that the monitor can detect a replacement of the queue. The
 /// caller subscribes after this call. If the queue is replaced between the two steps, the marker disappears with the
 /// old queue. Records the loss of a queue that another program has deleted and declared again since the last
 /// subscription.
@@ -310,7 +310,7 @@ async fn mark_queue(
             }
             Ok(())
         }
-        // The subscription also finds that the queue is missing, and declares it again.
+        // The caller, which subscribes next, also finds that the queue is missing, and declares it again.
         Err(error) if error.is_not_found() => Ok(()),
         Err(BrokerError::Refused { reason, .. }) => {
             warn_without_marker(stream, queue, &reason);

@@ -1,8 +1,8 @@
 //! Converts a delivery into an event: from AMQP's own properties and headers, or from CloudEvents in binary mode (a
 //! header `cloudEvents:NAME` or `cloudEvents_NAME` for each attribute).
 //!
-//! This module checks all input before any other module uses it. If it rejects a delivery, its error describes a valid
-//! value.
+//! This module checks all input before any other module uses it. If this module rejects a delivery, the error describes
+//! a valid value.
 
 use std::borrow::Cow;
 
@@ -294,8 +294,8 @@ fn attribute<'a>(
     Ok((!text.is_empty()).then_some(utf8(name, text)?))
 }
 
-/// Returns the text if it was UTF-8, and rejects it otherwise: if invalid bytes were replaced, two different texts
-/// could become equal.
+/// Returns the text if it was UTF-8 in the message, and rejects it otherwise. If the decoder replaced invalid bytes
+/// instead, two different texts could become equal.
 fn utf8<'a>(place: &str, text: Cow<'a, str>) -> DeliveryResult<Cow<'a, str>> {
     match not_utf8(&text) {
         None => Ok(text),
@@ -325,8 +325,8 @@ fn time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> DeliveryResult<Op
         );
     }
     if let Some(value) = headers.time_ms {
-        // A timestamp plugin of RabbitMQ writes this header. Other programs may use the name for something else, so a
-        // value that is not a number is no error.
+        // A timestamp plugin of RabbitMQ writes this header. Other programs may use the name for something else, so
+        // this function ignores a value that is not a number.
         return Ok(as_integer(value));
     }
     Ok(timestamp.map(|seconds| seconds.saturating_mul(1_000)))

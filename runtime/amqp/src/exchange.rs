@@ -200,7 +200,7 @@ impl Exchange {
     }
 }
 
-/// Logs when the broker blocks the connection, and when it unblocks it. Keeps the error that ends the connection.
+/// Logs when the broker blocks or unblocks the connection. Keeps the error that ends the connection.
 async fn watch_connection(
     exchange: Exchange,
     end: Arc<OnceLock<String>>,
@@ -218,7 +218,7 @@ async fn watch_connection(
                 tracing::info!(sink, "publishing unblocked by the broker");
             }
             ConnectionEvent::Error(error) if !is_state_error(&error) => {
-                // A later error is a consequence of the first.
+                // Keep only the first error, because a later error is a consequence of the first.
                 let _ = end.set(exchange.broker.error(&error).to_string());
             }
             _ => {}

@@ -1,6 +1,6 @@
 //! Detects whether the queue of a `fifo` stream is lost. A `fifo` stream numbers the messages of its queue. If the
-//! queue was removed, its messages are lost, and new messages would get the numbers of the lost messages, even if the
-//! queue has been declared again. The stream then stops until an operator resumes it.
+//! queue was removed, its messages are lost. New messages would then get the numbers of the lost messages, even in a
+//! queue that has been declared again. The stream therefore stops until an operator resumes it.
 
 use jiff::Timestamp;
 use lapin::Connection;
@@ -45,7 +45,7 @@ pub(super) async fn record_lost_queues(
 }
 
 /// Checks that the queue of a consumer is not lost, according to the record and the marker of the queue. The caller
-/// must subscribe before this check. If the queue is removed after the check, the broker then ends the subscription.
+/// must subscribe before this check, so that the broker ends the subscription if the queue is removed after the check.
 /// Creates the record and the marker of the queue if they are missing. `waiting` is the last known number of messages
 /// in the queue.
 pub(super) async fn check_subscribed_queue(
@@ -94,9 +94,9 @@ pub(super) fn warn_without_marker(stream: &str, queue: &str, reason: &str) {
     );
 }
 
-/// Checks that the consumed queue still has its marker. If the queue is removed, the broker usually ends the
-/// subscription. But the subscription may survive if another program declares the queue again at once. Returns whether
-/// the queue has a marker.
+/// Returns an error if the consumed queue was removed. Otherwise returns whether the queue has a marker. The broker
+/// usually ends the subscription to a removed queue. But the subscription may survive if another program declares the
+/// queue again at once.
 pub(super) async fn check_marker(
     options: &ConsumerOptions,
     connection: &Connection,

@@ -1,4 +1,5 @@
-//! The greeting of a broker: the properties that it sends before the login. The client library does not show them.
+//! The greeting of a broker: the properties that the broker sends before the login. The client library does not show
+//! these properties.
 
 use std::io;
 use std::time::Duration;
@@ -78,8 +79,8 @@ async fn read_content(uri: &AMQPUri) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Returns a text of the table of properties. Searches for the bytes of the property's name and type, and does not
-/// parse the other properties.
+/// Returns the value of a text property from the greeting's content. Searches for the bytes of the property's name and
+/// type, and does not parse the other properties.
 fn text_property(content: &[u8], name: &str) -> Option<String> {
     let start = [&[u8::try_from(name.len()).ok()?], name.as_bytes(), b"S"].concat();
     let at = content.windows(start.len()).position(|part| part == start)? + start.len();

@@ -1,9 +1,9 @@
 //! RabbitMQ: consumes events from queues and publishes messages to exchanges.
 //!
-//! Connections: `connect` opens them and classifies their errors, `attempt` closes the sockets of failed attempts to
-//! connect, `broker_health` monitors whether the broker responds, `topology` declares exchanges, queues and bindings,
-//! `topology_record` records the bindings, and `prepare` declares and records the topology when a process starts.
-//! `inspect` reports the state of the broker and changes nothing; `greeting` reads the version of the broker.
+//! Connections: `connect` opens connections and classifies their errors. `attempt` closes the sockets of failed
+//! attempts to connect. `broker_health` monitors whether the broker responds. `topology` declares exchanges, queues and
+//! bindings, and `topology_record` records the bindings. `prepare` declares and records the topology when a process
+//! starts. `inspect` reports the state of the broker and changes nothing; `greeting` reads the version of the broker.
 //!
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options`. A
 //! `subscription` receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor` detects a queue

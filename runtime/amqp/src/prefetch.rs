@@ -84,8 +84,8 @@ impl AdaptivePrefetch {
         self.largest = self.largest.max(bytes as u64);
     }
 
-    /// Changes the window if a window for messages of the recent sizes is at least twice or at most half of the current
-    /// window. Returns whether the window changed.
+    /// Computes the window that fits messages of the recent sizes. Changes the window if the computed one is at least
+    /// twice as large as the current one, or at most half as large. Returns whether the window changed.
     pub(super) fn adjust(&mut self) -> bool {
         // If the window is smaller than a whole sample, a sample with as many deliveries as the window is enough.
         if !self.has_new || self.sample.0 < SAMPLE_DELIVERIES.min(self.current.into()) {
@@ -129,7 +129,7 @@ impl AdaptivePrefetch {
     }
 }
 
-/// Returns the number of messages of `size` bytes that fit into `bytes` bytes, at most `max`.
+/// Returns the number of messages of `size` bytes that fit into `bytes` bytes: at least 1 and at most `max`.
 fn messages_that_fit(max: u16, bytes: u64, size: u64) -> u16 {
     u16::try_from(bytes / size.max(1)).unwrap_or(u16::MAX).clamp(1, max)
 }

@@ -64,7 +64,7 @@ pub async fn prepare_topology(
     // The declarations are done, so an error of the connection does not matter.
     let _ = connection.close(200, "done".into()).await;
     if is_exchange_replaced || is_exchange_missing {
-        // The next check of the topology declares the marker again.
+        // Record that the exchange has no marker. The next check of the topology declares the marker again.
         marker.set(None).await.map_err(failed)?;
     }
     let former_bindings = record.former;

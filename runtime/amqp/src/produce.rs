@@ -166,7 +166,8 @@ impl ExchangeProducer {
             let to = exchange.as_str().into();
             let key = routing_key.clone();
             let sent = channel.basic_publish(to, key, options, body.bytes(), properties.clone());
-            // While the broker blocks publishers, the library waits without a time limit until it can write to the socket.
+            // While the broker blocks publishers, the library waits without a time limit until it can write to the
+            // socket.
             let sent = timeout(limit, sent).await.map_err(|_| no_answer(&broker, limit))?;
             confirms.push(sent.map_err(failed)?);
         }

@@ -28,7 +28,7 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 const SILENT_CHECK_LIMIT: u32 = 3;
 /// Number of consecutive checks with another consumer after which the monitor reports that consumer. The consumer of
 /// the partition's previous owner may remain for the duration of a lease. RabbitMQ counts only active consumers, so a
-/// queue that Ordain declares (with a single active consumer) never has more than one.
+/// queue that Ordain declares (with a single active consumer) never counts more than one consumer.
 const SHARED_CHECK_LIMIT: u32 = 12;
 /// Time between two warnings that a queue has another consumer.
 const SHARED_WARN_INTERVAL: Duration = Duration::from_mins(5);
@@ -81,7 +81,7 @@ pub(super) async fn monitor_queue(
     let mut shared_throttle = LogThrottle::new(SHARED_WARN_INTERVAL);
     let mut dropped_throttle = LogThrottle::new(DROPPED_WARN_INTERVAL);
     for check in 0.. {
-        // Check the topology at the first check too: the previous connection may have ended because the broker was
+        // The first check includes the topology, because the previous connection may have ended because the broker was
         // rebuilt without the topology.
         if check % TOPOLOGY_CHECK_PERIOD == 0
             && let Err(error) =
@@ -145,9 +145,9 @@ async fn restore_topology(
             options.dropped.set(None);
         }
     }
-    // Without its marker, a missing queue must not be declared again here. In a `fifo` stream, the declaration would hide
-    // that the messages of the queue are lost. In a `sequenced` stream, RabbitMQ may move the consumer to the new queue
-    // without delivering anything to it. The error about the missing queue ends the subscription, and the next
+    // Without its marker, a missing queue must not be declared again here. In a `fifo` stream, the declaration would
+    // hide that the messages of the queue are lost. In a `sequenced` stream, RabbitMQ may move the consumer to the new
+    // queue without delivering anything to it. The error about the missing queue ends the subscription, and the next
     // subscription declares the queue.
     let may_declare = if options.is_fifo() {
         let has_marker = timeout(shortened(CHECK_TIMEOUT), check_marker(options, connection)).await;
@@ -169,8 +169,8 @@ async fn restore_topology(
 }
 
 /// Returns an error if the queue of a `sequenced` stream has lost its marker: the queue was deleted and declared again.
-/// RabbitMQ may then have moved the consumer to the new queue. The new queue hands out its messages to the consumer, but
-/// the consumer never receives them.
+/// RabbitMQ may then have moved the consumer to the new queue. The new queue hands out its messages to the consumer,
+/// but the consumer never receives them.
 async fn check_replaced(
     options: &ConsumerOptions,
     connection: &Connection,

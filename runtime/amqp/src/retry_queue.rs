@@ -204,7 +204,8 @@ mod tests {
                     waiting.push_front(item);
                 }
                 on_the_way.extend(alone);
-                // Messages of one key that are in flight together lose their order if one is refused.
+                // If the broker refused one of several messages of a key that are in flight together, the key would
+                // lose its order. The test therefore sends the messages of a key one at a time.
                 let busy: BTreeSet<u64> = on_the_way.iter().map(|item| item.run).collect();
                 if waiting.front().is_some_and(|item| !busy.contains(&item.run)) {
                     on_the_way.extend(waiting.pop_front().and_then(|item| held.admit(item)));

@@ -1,4 +1,4 @@
-//! A subscription to a queue: passes deliveries on and acknowledges them cumulatively.
+//! A subscription to a queue: passes deliveries to their receiver and acknowledges them cumulatively.
 
 use std::collections::VecDeque;
 
@@ -84,9 +84,9 @@ impl<'a> Subscription<'a> {
         }
     }
 
-    /// Passes deliveries on until the receiver is dropped, the window changes, another process may own the queue, or
-    /// the channel is lost. Accepts deliveries from the broker even while the receiver takes none, to measure the
-    /// memory that they need.
+    /// Passes deliveries to their receiver until the receiver is dropped, the window changes, another process may own
+    /// the queue, or the channel is lost. Accepts deliveries from the broker even while the receiver takes none, to
+    /// measure the memory that they need.
     pub(super) async fn run(
         mut self,
         consumer: Consumer,

@@ -96,8 +96,9 @@ impl Topology {
 
     /// Declares the missing exchange, queues and bindings, or checks that they exist. Returns the queues that were
     /// declared without a delivery limit under an earlier version of RabbitMQ, and that now have the default limit of
-    /// the present version. `is_known` states whether the stream has run before. If it has, this method binds a queue
-    /// even if the queue exists in another form, so that no message is lost, and then returns an error about the queue.
+    /// the present version. `is_known` states whether the stream has run before. If the stream has run before, this
+    /// method also binds a queue that exists in another form, so that no message is lost. It then returns an error
+    /// about that queue.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,
@@ -211,7 +212,7 @@ impl Topology {
             self.declare_exchange(&channel, exchange).await
         };
         if let Err(error) = declared.await {
-            // The consumer of the missing queue detects the fault itself.
+            // If only a queue is missing, the consumer of this queue detects the fault itself.
             let is_queue_missing = error.to_string().contains("no queue ");
             if !is_queue_missing {
                 changes.push(refused(with_advice(broker.error(&error), exchange, "exchange"))?);
@@ -455,7 +456,7 @@ async fn check_exchange(
     let failed = |error| broker.error(&error);
     let channel = connection.create_channel().await.map_err(failed)?;
     let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
-    // The broker ignores the type.
+    // For a passive declaration, the broker ignores the type.
     let kind = ExchangeKind::Fanout;
     let found = channel.exchange_declare(exchange.into(), kind, options, FieldTable::default());
     found.await.map_err(failed)?;
@@ -498,9 +499,9 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
 }
 
 /// Returns whether the broker sets a default delivery limit on each queue whose declaration does not exclude a limit.
-/// RabbitMQ does so from 4.0 on. Earlier versions lose the messages of a queue whose declaration excludes a limit. The
-/// client library does not show the broker's version, so this function declares an exchange of a type that exists only
-/// from 4.0 on.
+/// RabbitMQ sets this limit from 4.0 on. Earlier versions lose the messages of a queue whose declaration excludes a
+/// limit. The client library does not show the broker's version, so this function declares an exchange of a type that
+/// exists only from 4.0 on.
 pub(super) async fn has_default_delivery_limit(
     broker: &BrokerEndpoint,
     queue: &str,

@@ -113,7 +113,7 @@ pub(super) struct ExchangeMarker<'a> {
 }
 
 impl<'a> ExchangeMarker<'a> {
-    /// Creates the access to the record of a stream.
+    /// Creates a handle for the marker record of a stream.
     pub(super) fn new(store: &'a Arc<dyn Store>, stream: &str) -> Self {
         Self { store, name: format!("amqp-exchange/{stream}") }
     }
@@ -124,7 +124,7 @@ impl<'a> ExchangeMarker<'a> {
         Ok(exchange.is_some_and(|exchange| marked.as_deref() == Some(exchange.as_bytes())))
     }
 
-    /// Records the exchange that has a marker, or that no exchange has one.
+    /// Records the name of the exchange that has a marker. `None` records that no exchange has a marker.
     pub(super) async fn set(&self, exchange: Option<&str>) -> Result<(), StoreError> {
         let value = exchange.unwrap_or_default().to_owned().into();
         self.store.put_marks(&[Mark { name: self.name.clone(), value }]).await

@@ -13,7 +13,7 @@ use super::encode::{header, id};
 use super::header::SOURCE_HEADER;
 use super::value::table;
 
-/// Decodes a delivery into an event, or into a dead letter whose origin is this queue.
+/// Decodes a delivery into an event, or into a dead letter whose origin names the queue.
 pub(super) fn decode_or_letter(
     decoder: &DeliveryDecoder,
     queue: &str,
@@ -29,7 +29,8 @@ pub(super) fn decode_or_letter(
             content: LetterContent::Raw(raw),
         })
     };
-    // The dead letter keeps only the beginning of a body above the event limit, as for a long line of a file.
+    // If the body exceeds the size limit of an event, the dead letter keeps only the beginning of the body. The source
+    // of a file treats a long line in the same way.
     let (body, rest) = split_at_limit(&delivery.data, decoder.event_size);
     let raw = || Bytes::from(message_json(delivery, body));
     if let Some(tag) = returned_tag(delivery, &decoder.letter_source) {
@@ -59,10 +60,10 @@ pub(super) fn decode_or_letter(
 /// Returns the tag for the new dead letter about a delivery that has returned to this stream. Such a delivery is a dead
 /// letter of this stream, or another stream's dead letter about a dead letter of this stream. Returns `None` for any
 /// other delivery. Also returns `None` for a dead letter of this stream about an ordinary event, because the stream can
-/// process the event: an operator who has corrected the handler may send such a dead letter back to the stream.
+/// process the event. An operator who has corrected the handler may send such a dead letter back to the stream.
 ///
-/// All returns of one letter have the same tag. The store therefore forwards the letter once, and no letter circulates
-/// forever.
+/// A letter gets the same tag each time it returns. The store therefore forwards the letter once, and no letter
+/// circulates forever.
 fn returned_tag(delivery: &Delivery, letter_source: &str) -> Option<u64> {
     let properties = &delivery.properties;
     let cause = header(properties, "deadcause");
@@ -75,7 +76,7 @@ fn returned_tag(delivery: &Delivery, letter_source: &str) -> Option<u64> {
     let is_own = |id: &[u8]| {
         id.strip_prefix(own_prefix.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
     };
-    // Another stream has received a dead letter of this stream, and sends its own dead letter about it.
+    // Another stream has received a dead letter of this stream, and sends its own dead letter about that letter.
     if wrapped_tag.is_some() && is_own(event_id) {
         return wrapped_tag;
     }
@@ -182,9 +183,9 @@ mod tests {
         }
     }
 
-    /// The store forwards each dead letter once, by its id. If dead letters circulate between two streams, their ids
-    /// must therefore soon repeat. The test does not cover a circle of three streams, because there each stream may
-    /// process the dead letters of another stream on purpose.
+    /// The store identifies dead letters by their ids, and forwards each one once. If dead letters circulate between
+    /// two streams, their ids must therefore soon repeat. The test does not cover a circle of three streams, because
+    /// there each stream may process the dead letters of another stream on purpose.
     #[test]
     fn letters_do_not_circulate_over_one_or_two_streams() {
         let parts = EventParts { key: "k/1", id: "e", ..EventParts::default() };

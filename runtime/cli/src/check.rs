@@ -31,9 +31,11 @@ pub(crate) struct CheckArgs {
     /// Instead of checking, print every setting with its meaning, default and reason.
     #[arg(long)]
     explain: bool,
-    /// Also connect to the store and the broker, and report everything that a start would refuse or warn about. Changes
-    /// nothing in the servers. Exits with 75 if a server cannot be reached or refuses a request for now, and with 78 if a
-    /// start cannot succeed.
+    /// Also connect to the store and the broker, and report everything that a start would refuse or warn about.
+    ///
+    /// The check changes nothing in the servers.
+    ///
+    /// Exits with 75 if a server cannot be reached or refuses a request for now, and with 78 if a start cannot succeed.
     #[arg(long, conflicts_with = "explain")]
     connect: bool,
     /// Print the result as JSON.
@@ -156,7 +158,7 @@ fn connect(loaded: &LoadedConfig) -> Result<Vec<InspectedServer>, CommandError> 
     let (store, broker) = runtime.block_on(async {
         tokio::join!(inspect_store(loaded, limit), inspect_broker(loaded, limit))
     });
-    // Does not wait for an unfinished lookup of a host name.
+    // This shutdown does not wait for an unfinished lookup of a host name.
     runtime.shutdown_background();
     Ok([Some(store), broker?].into_iter().flatten().collect())
 }

@@ -20,8 +20,9 @@ use ordain_util::text::print_lossy;
 use ordain_util::wait::{shorten, shortened};
 use ordain_wasm::{COMPILE_COMMAND, CompileLimits, HandlerSetupError, LoadError, run_compiler};
 
-/// Runs WebAssembly handlers over streams of events: in order within a key, in parallel across
-/// keys, each event taking effect exactly once.
+/// Runs WebAssembly handlers over streams of events.
+///
+/// Handlers run in order within a key, and in parallel across keys. Each event takes effect exactly once.
 #[derive(Debug, Parser)]
 #[command(version, propagate_version = true)]
 pub(crate) struct OrdainCli {
@@ -44,9 +45,12 @@ enum OrdainCommand {
     Run(run::RunArgs),
     /// Check a configuration and its handlers without running them.
     Check(check::CheckArgs),
-    /// Publish events to a stream. The store numbers the events that have no number, and keeps all events for
-    /// replay; the store or the broker confirms them. Repeating the command after a crash neither duplicates nor
-    /// renumbers events.
+    /// Publish events to a stream.
+    ///
+    /// The store numbers the events that have no number, and keeps all events for replay. The store or the broker
+    /// confirms each event.
+    ///
+    /// You can repeat the command after a crash: the repetition neither duplicates nor renumbers events.
     Publish(publish::PublishArgs),
     /// Generate events for trials, tests and measurements. The same seed generates the same events.
     Generate(GenerateArgs),
@@ -98,7 +102,8 @@ impl ConfigArg {
     }
 }
 
-/// The configuration file of `run` or `check`: an argument, or the option `--config` of the other commands.
+/// The configuration file of `run` or `check`. The command line names the file as an argument, or, as for the other
+/// commands, with the option `--config`.
 #[derive(Debug, Args)]
 pub(crate) struct FileArg {
     /// The configuration file.

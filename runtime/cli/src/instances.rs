@@ -11,8 +11,9 @@ use ordain_http::view::{
     BoundedRows, InstanceOverview, InstanceRow, InstancesPage, PartitionRow, RowText,
 };
 
-/// Show the processes that share the streams, and the partitions that each process owns. For each partition, show the
-/// time since which the process owns it, and its backlog.
+/// Show the processes that share the streams, and the partitions that each process owns.
+///
+/// For each partition, also show its backlog and the time at which the process became its owner.
 #[derive(Debug, Args)]
 pub(crate) struct InstancesArgs {
     #[command(flatten)]

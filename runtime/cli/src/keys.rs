@@ -23,22 +23,29 @@ pub(crate) enum KeysCommand {
     List(KeysListArgs),
     /// Show the whole record of a key, including its state.
     ///
-    /// `next` is the sequence to settle next; all lower sequences are settled. `held` are later events that
-    /// wait in the store, with a lower and an upper bound of their sequences. `attempts` counts the failed
-    /// attempts of event `next`. `gap_rounds` counts the rounds of requests for event `next`. `skipped` lists
-    /// the ranges of sequences that were skipped because their events never arrived. `trouble` is the reason
-    /// why the key is blocked, with the `limit` that a handler exceeded. `version` is the handler version of
-    /// the last event that took effect, `version_digest` is the SHA-256 of the file of that version, and
-    /// `version_generation` is the number of the rollout that selected the version. `due_at` is the time at
-    /// which the owner checks the key next. `incarnation` is the time of the key's first commit; the ids of the
-    /// key's messages are derived from this time and other values. `park_generation` counts how often the key
-    /// was parked. `partition` is the partition of the key.
+    /// Events: `next` is the sequence to settle next; all lower sequences are settled. `held` are later events that
+    /// wait in the store, with a lower and an upper bound of their sequences. `skipped` lists the ranges of sequences
+    /// that were skipped because their events never arrived.
     ///
-    /// `gaps` are the last 16 gaps whose timeout elapsed. Each gap has the missing sequences, the start, the
-    /// number of rounds of requests, the answers of each replay source, and the end. The end is `arrived`
-    /// (the stream's source delivered the event), `replayed` (a replay source returned the event), or `passed`
-    /// (another owner settled the sequences, or the key ended). If all rounds failed, the end is `skipped`,
-    /// `parked` or `waiting`, as `gap.on_exhausted` determines. A gap that has not ended is `open`.
+    /// Failures: `trouble` is the reason why the key is blocked, with the `limit` that a handler exceeded. `attempts`
+    /// counts the failed attempts of event `next`. `gap_rounds` counts the rounds of requests for event `next`.
+    /// `park_generation` counts how often the key was parked.
+    ///
+    /// Handler: `version` is the handler version of the last event that took effect. `version_digest` is the SHA-256 of
+    /// the file of that version. `version_generation` is the number of the rollout that selected the version.
+    ///
+    /// Owner: `partition` is the partition of the key. `due_at` is the time at which the owner of the partition checks
+    /// the key next.
+    ///
+    /// Messages: `incarnation` is the time of the key's first commit. The ids of the key's messages are derived from
+    /// this time and other values.
+    ///
+    /// Gaps: `gaps` are the last 16 gaps whose timeout elapsed. Each gap has the missing sequences, the start, the
+    /// number of rounds of requests, the answers of each replay source, and the end.
+    ///
+    /// The end of a gap is `arrived` (the stream's source delivered the event), `replayed` (a replay source returned
+    /// the event), or `passed` (another owner settled the sequences, or the key ended). If all rounds failed, the end
+    /// is `skipped`, `parked` or `waiting`, as `gap.on_exhausted` determines. A gap that has not ended is `open`.
     Show(KeyArgs),
     /// Explain in words the status of a key, its reason and the remedy.
     Why(KeyArgs),

@@ -55,7 +55,7 @@ pub(crate) struct PublishArgs {
     /// Id of the event, by which a repeated publish is recognized. Default: a new id.
     #[arg(long, requires = "key")]
     id: Option<String>,
-    /// Number of the event within its key, if the producer numbers events. Default: the store numbers it.
+    /// Number of the event within its key, if the producer numbers events. Default: the store numbers the event.
     #[arg(long, requires = "key")]
     sequence: Option<u64>,
     /// Mark the event as the last one of its key.
@@ -142,7 +142,7 @@ impl PublishArgs {
         let event =
             event.map_err(|error| CommandError::Failed(anyhow!("invalid event: {error}")))?;
         let assigned = publisher.publish(&[Arc::new(event)]).await.map_err(|stopped| {
-            // Omits the advice for an invalid event, because a retry would fail under any id.
+            // Print no such advice for an invalid event, because a retry would fail under any id.
             if self.id.is_none() && !matches!(stopped.error, PublishError::Event { .. }) {
                 print_lossy(&format!("the event has the id {id}: to retry it, use --id {id}"));
             }

@@ -165,7 +165,7 @@ async fn start(
     report
 }
 
-/// Runs all partitions to their end, together with the ingress.
+/// Runs all partitions until they end, together with the ingress.
 async fn drive(
     loaded: &LoadedConfig,
     once: bool,

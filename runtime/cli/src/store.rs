@@ -29,7 +29,7 @@ pub(crate) async fn open_store(
     }
 }
 
-/// Inspects the store of a configuration, at most for the time `limit`, and changes nothing in it. Does not open an
+/// Inspects the store of a configuration for at most `limit`, and changes nothing in the store. Does not open an
 /// embedded store: opening changes the folder, and a running process may have the folder open.
 pub(crate) async fn inspect_store(loaded: &LoadedConfig, limit: Duration) -> InspectedServer {
     match &loaded.config.store {

@@ -20,8 +20,8 @@ pub const NAMED_EVENTS_LIMIT: usize = 100;
 pub struct BodyEvents {
     /// The events, in the order of the body.
     pub events: Vec<Arc<Event>>,
-    /// The kind of number that `places` holds: `index` in an array or `line` in a text; `None` if the body is a single
-    /// event.
+    /// The name of the numbers in `places`: `index` if the body is an array, `line` if the body has one event per line;
+    /// `None` if the body is a single event.
     pub place_name: Option<&'static str>,
     /// The place of each event in the body, in the order of `events`.
     pub places: Vec<usize>,
@@ -52,7 +52,7 @@ pub enum BodyError {
     },
     /// Some events of the body are invalid.
     InvalidEvents {
-        /// The kind of number that states a place, as in [`BodyEvents::place_name`].
+        /// The name of the numbers in [`InvalidEvent::place`], as in [`BodyEvents::place_name`].
         place_name: Option<&'static str>,
         /// Number of invalid events.
         wrong: usize,

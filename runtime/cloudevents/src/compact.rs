@@ -3,8 +3,8 @@
 
 use std::borrow::Cow;
 
-/// Maximum nesting of arrays and objects. The parser serde_json has the same limit, so handlers that use it can read
-/// every accepted event. Because of the limit, no parser overflows its stack.
+/// Maximum nesting of arrays and objects. The parser serde_json has the same limit, so handlers that use serde_json can
+/// read every accepted event. Because of the limit, no parser overflows its stack.
 pub const NESTING_LIMIT: usize = 127;
 
 /// The error of JSON that is nested deeper than [`NESTING_LIMIT`].

@@ -20,7 +20,7 @@ use ordain_util::text::truncated;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct DecodeError {
-    /// The class of the fault, as the cause of a dead letter.
+    /// The cause in the dead letter of the line.
     pub cause: Cause,
     /// The description of the fault, and the valid form.
     pub message: String,
@@ -30,7 +30,7 @@ pub struct DecodeError {
     pub sequence: Option<u64>,
 }
 
-/// Size limit of an error of the JSON parser, in bytes: the error may contain a piece of the line.
+/// Size limit of an error of the JSON parser, in bytes. The error may contain a piece of the line, which may be long.
 const ERROR_LIMIT: usize = 4 << 10;
 
 /// The byte order mark that some editors write before the first line of a file. The decoder ignores this mark.
@@ -39,7 +39,7 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 /// A decoder of a stream's events.
 #[derive(Debug, Clone, Copy)]
 pub struct EventDecoder {
-    /// Ordering of the stream: in a `fifo` stream the producer's sequence is only a header.
+    /// The ordering of the stream's events. In a `fifo` stream, the producer's sequence is only a header.
     pub ordering: OrderingMode,
     /// Maximum length of a line, in bytes.
     pub event_size: usize,
@@ -68,7 +68,8 @@ impl EventDecoder {
         self.decode_envelope(&envelope, None)
     }
 
-    /// Returns the event of an envelope. `body` is the data if the data is outside the envelope.
+    /// Returns the event of an envelope. `body` is the data of an event in binary mode. In the other modes, `body` is
+    /// `None`, and the envelope contains the data.
     fn decode_envelope(
         &self,
         envelope: &EventEnvelope<'_>,
@@ -92,8 +93,8 @@ impl EventDecoder {
             return unreadable("the event is not UTF-8: it must be a CloudEvent in JSON");
         };
         serde_json::from_str(text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)).or_else(|error| {
-            // The parser reads one line at a time, so it always reports line 1, which this code removes from the error.
-            // The dead letter states the number of the line in the file.
+            // The parser receives one line at a time, so it always reports line 1. This code removes that line number
+            // from the error. The dead letter states the number of the line in the file.
             let error = error.to_string().replace(" at line 1 column ", " at byte ");
             unreadable(truncated(format!("not a CloudEvent in JSON: {error}"), ERROR_LIMIT))
         })

@@ -12,14 +12,14 @@ pub type DecodedDelivery = Result<Event, Box<DeadLetter>>;
 /// A batch of deliveries, each with the position in the source after that delivery.
 #[derive(Debug, Default)]
 pub struct DeliveryBatch {
-    /// The number of the connection that delivered the batch. A new connection delivers the unacknowledged deliveries
-    /// of an earlier connection again.
+    /// The number of the connection that delivered the batch. A new connection delivers again the events that were
+    /// unacknowledged when the earlier connection ended.
     pub subscription_epoch: u64,
     /// The deliveries, in order.
     pub items: Vec<(DecodedDelivery, FilePosition)>,
-    /// Fingerprint of the file up to the last delivery; `None` for standard input.
+    /// Fingerprint of the file's data up to the end of the last delivery; `None` for standard input.
     pub fingerprint: Option<ReadFingerprint>,
-    /// The new limit of unacknowledged deliveries, if it has changed.
+    /// The new limit of unacknowledged deliveries; `None` if the limit has not changed.
     pub prefetch: Option<usize>,
     /// True if the source has ended, so that no batch follows.
     pub end: bool,
@@ -33,7 +33,7 @@ pub const BATCH_EVENTS: usize = 256;
 /// Approximate size limit of a batch, in bytes. A batch has at least one delivery, which may be larger than the limit.
 pub const BATCH_BYTES: usize = 1 << 20;
 
-/// The progress of acknowledging the deliveries of a connection.
+/// The acknowledged deliveries of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AckProgress {
     /// The number of the connection, as in [`DeliveryBatch::subscription_epoch`].
@@ -50,11 +50,12 @@ pub struct SourceHandle {
     pub deliveries: mpsc::Receiver<DeliveryBatch>,
     /// The error that ended the source early.
     pub failure: oneshot::Receiver<std::io::Error>,
-    /// Sends the acknowledgements to a source that stores them itself. The source ends when the sender is dropped.
+    /// The channel that passes acknowledgements to the source; `None` for a file and for standard input, which need no
+    /// acknowledgements. The source ends when the sender is dropped.
     pub acknowledge: Option<watch::Sender<AckProgress>>,
-    /// Completes when the source has written the last acknowledgement.
+    /// Completes when the source has processed the last acknowledgement and has ended.
     pub task: Option<JoinHandle<()>>,
-    /// True if the deliveries come from streams of this process, in order and without gaps. Such a source does not end
-    /// by itself.
+    /// True if every writer adds its events to the queue of the source in order and without gaps. Such a source does
+    /// not end by itself.
     pub is_fed_locally: bool,
 }

@@ -84,8 +84,8 @@ pub(super) fn write_data(out: &mut Vec<u8>, content_type: &str, data: &[u8]) {
     }
 }
 
-/// Returns the data in compact form. Returns `None` if the data is not valid JSON, or is nested deeper than a reader
-/// accepts.
+/// Returns the data in compact form. Returns `None` if the data is not valid JSON, or is nested deeper than
+/// `NESTING_LIMIT`.
 fn compact_json(data: &[u8]) -> Option<Cow<'_, str>> {
     let raw: &RawValue = serde_json::from_slice(data).ok()?;
     compact(raw.get()).ok()

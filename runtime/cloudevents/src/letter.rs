@@ -37,7 +37,7 @@ pub struct LetterAttributes<'a> {
     pub kind: &'a str,
     /// Media type of the data; empty if it is unknown.
     pub content_type: &'a str,
-    /// The reason, as attributes by name. No value of an attribute is empty.
+    /// The attributes that state the reason, each with its name. No value of an attribute is empty.
     pub reason: Vec<(&'static str, Cow<'a, str>)>,
 }
 

@@ -102,8 +102,9 @@ impl ConfigLint<'_> {
     }
 }
 
-/// Returns the longest time, in ms, from the arrival of the first event after a gap to the moment when the last round
-/// requests the missing events from the store. The store is the first source of each round.
+/// Returns the length of the longest search for missing events, in ms. The search begins with the arrival of the first
+/// event after the gap. The search ends when the last round requests the missing events from the store, which is the
+/// first source of each round.
 fn longest_search(stream: &StreamConfig) -> u64 {
     let requests: u64 = stream
         .replay_servers()

@@ -22,7 +22,7 @@ pub enum NumberingError {
     Store(#[from] StoreError),
 }
 
-/// The settings of a stream that must not change, in the form of the configuration.
+/// The settings that must not change while the store has data of the stream. The values are as in the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamNumbering {

@@ -22,9 +22,9 @@ pub struct NumberingPolicy {
 }
 
 impl NumberingPolicy {
-    /// The exclusive upper bound of sequences from a producer. Every store can count without rounding far beyond this
-    /// bound. After a producer's event with the highest allowed sequence, Ordain can therefore still number further
-    /// events.
+    /// The exclusive upper bound of sequences from a producer. Every store still counts exactly at numbers far above
+    /// this bound. After a producer's event with the highest allowed sequence, Ordain can therefore still number
+    /// further events.
     const SEQUENCE_LIMIT: u64 = 1 << 51;
 
     /// Returns an error text if a producer's sequence is out of range.

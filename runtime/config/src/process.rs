@@ -21,10 +21,12 @@ section! {
         /// Maximum number of keys in memory, over all streams and partitions.
         max_active_keys: usize [1 to 10_000_000] = 100_000,
             because "a key in memory takes about 1 KiB with its state, so this is about 100 MiB";
-        /// Memory for events, states, outcomes and unpublished messages, divided among the partitions. When a partition
-        /// has used three quarters of its part, it moves waiting events to the store and reads no further events. When
-        /// the part is full, the partition completes its commits and publications before it loads or executes anything.
-        /// The store and the handlers use additional memory.
+        /// Memory for events, states, outcomes and unpublished messages, divided among the partitions. The store and
+        /// the handlers use additional memory.
+        ///
+        /// When a partition has used three quarters of its part, it moves waiting events to the store and reads no
+        /// further events. When the part is full, the partition completes its commits and publications before it loads
+        /// or executes anything.
         memory_budget: ByteSize ["16MiB" to "1024GiB"] = "512MiB",
             because "it holds the prefetched events of many partitions, and is half of a small machine's memory";
         /// Maximum number of events of a partition that have been passed to a handler and are not yet committed.
@@ -155,9 +157,11 @@ section! {
 section! {
     /// `[store] kind = "redis"`.
     pub struct RedisConfig {
-        /// URL with the address of a server. For a Cluster or Sentinels, the URL has the addresses of a few nodes,
-        /// separated by commas. If the Sentinels watch several masters, the URL ends with the name of the
-        /// master. Ordain detects whether a server, a Cluster or Sentinels run at the addresses.
+        /// URL with the address of a server.
+        ///
+        /// For a Cluster or Sentinels, the URL has the addresses of a few nodes, separated by commas. If the Sentinels
+        /// watch several masters, the URL ends with the name of the master. Ordain detects whether a server, a Cluster
+        /// or Sentinels run at the addresses.
         url: RedisAddress;
         /// Prefix of the names of all keys in Redis.
         prefix: ResourceName = "ordain",
@@ -229,24 +233,24 @@ section! {
             because "a new instance for each event costs up to a millisecond, depending on the language";
         /// Number of events after which a reused handler instance is replaced.
         instance_events: u64 [1 to 1_000_000_000] = 10_000,
-            because "divided by this many events, the cost of a new instance is negligible, and slow leaks stay small";
+            because "over this many events, the cost of a new instance is negligible, and slow leaks stay small";
         /// Size of the largest state of a key.
         state_size: ByteSize ["1KiB" to "64MiB"] = "1MiB",
             because "every commit of the key writes the whole state";
-        /// Number of messages in one outcome.
+        /// Maximum number of messages in one outcome.
         messages: usize [1 to 100_000] = 1_000,
             because "more messages point to a loop, not to a reaction to one event";
-        /// Total size of the messages in one outcome.
+        /// Maximum total size of the messages in one outcome.
         messages_size: ByteSize ["1KiB" to "256MiB"] = "4MiB",
             because "`runtime.batch_size` has the same default, so one commit holds such an outcome";
-        /// Size of the log that a handler writes for one event. If the handler writes more, the event fails; the
-        /// log up to the limit is kept.
+        /// Maximum size of the log that a handler writes for one event. If the handler writes more, the event fails;
+        /// the log up to the limit is kept.
         log: ByteSize [0 to "1MiB"] = "16KiB",
             because "a few hundred lines are enough to understand one event";
-        /// Processor time for compiling a handler. A handler that needs more is rejected.
+        /// Maximum processor time for compiling a handler. A handler that needs more is rejected.
         compile_timeout: Millis ["1s" to "1h"] = "5m",
             because "the largest measured handler needs a hundredth of this time";
-        /// Memory for compiling a handler. A handler that needs more is rejected.
+        /// Maximum memory for compiling a handler. A handler that needs more is rejected.
         compile_memory: ByteSize ["256MiB" to "64GiB"] = "4GiB",
             because "a handler of 3 MB needs a fortieth of this memory, and the limit stops a malicious file";
     }

@@ -23,16 +23,17 @@ section! {
     /// An HTTP server that holds past events.
     pub struct ReplayServer {
         /// URL of one event, with the placeholders `{stream}`, `{key}` and `{sequence}` after the host.
-        /// The server responds with 200 and the event as a CloudEvent, or with 404 or 410 if it does not
-        /// have the event. After any other response, Ordain tries again.
+        ///
+        /// The server responds with 200 and the event as a CloudEvent, or with 404 or 410 if it does not have the
+        /// event. After any other response, Ordain tries again.
         url: ReplayUrl;
         /// Value of the header `authorization` of each request.
         authorization: Option<Authorization>;
         /// Time limit for one response.
         timeout: Millis ["10ms" to "5m"] = "5s",
             because "a slower server counts as unavailable, and the next round retries";
-        /// Number of concurrent requests to the server, over all streams. If streams set different values for one
-        /// server, the lowest value applies.
+        /// Maximum number of concurrent requests to the server, over all streams. If streams set different values for
+        /// one server, the lowest value applies.
         concurrency: usize [1 to 256] = 16,
             because "many keys may miss events at once, and the server has other clients";
     }

@@ -10,12 +10,12 @@ use super::{
     Config, FileOrStdio, ReplayServer, ReplaySource, SinkConfig, StoreConfig, StreamConfig,
 };
 
-/// Limit of the turns in progress for each worker thread. At each of its steps, the sequencer exchanges a batch of
+/// Maximum number of turns in progress for each worker thread. At each of its steps, the sequencer exchanges a batch of
 /// turns with the workers. The limit is high, so that a worker has turns until the next step even if each turn is one
 /// cheap event. `run_ahead` limits the events in these turns.
 const TURNS_PER_WORKER: usize = 256;
 
-/// Limit of the loads of key records in progress, as a multiple of `runtime.batch`: the store reads one batch of
+/// Maximum number of key records that are being loaded, as a multiple of `runtime.batch`: the store reads one batch of
 /// records while the sequencer requests the next batch.
 const LOADS_PER_BATCH: usize = 2;
 
@@ -137,8 +137,8 @@ impl Config {
                 // expires.
                 id_window
             } else {
-                // At least as many ids as the default prefetch: the previous run may have had a larger prefetch than
-                // this run.
+                // Remember at least as many ids as the default prefetch, because the previous run may have had a larger
+                // prefetch than this run.
                 repeats.max(MIN_REMEMBERED_IDS).min(id_window)
             },
             digests: stream.digests,

@@ -64,10 +64,10 @@ section! {
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one queue needs no plugin in the broker";
-        /// Number of unacknowledged deliveries of a partition.
+        /// Maximum number of unacknowledged deliveries of a partition.
         prefetch: usize [1 to 65_535] = 4_000,
-            because "a queue with a backlog delivers this many events in about 50 ms, longer than a commit takes";
-        /// Approximate number of events of a partition that came over HTTP and wait in the store. Beyond this
+            because "a queue with a backlog delivers this many events in about 50 ms, and a commit takes less time";
+        /// Approximate maximum number of events of a partition that came over HTTP and wait in the store. Beyond this
         /// number, Ordain rejects requests, and producers retry later.
         inbox: u64 [1 to 1_000_000_000] = 100_000,
             because "a broker may be unavailable for a while, and a producer whose request is rejected can wait";
@@ -90,11 +90,11 @@ section! {
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one instance needs only one partition";
-        /// Number of events of a partition that the source reads in advance: events that are neither settled nor
-        /// held in the store.
+        /// Maximum number of events of a partition that the source reads in advance: events that are neither
+        /// settled nor held in the store.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "it is the same prefetch as with a broker";
-        /// Approximate number of events of a partition that wait in the store. Beyond this number, Ordain
+        /// Approximate maximum number of events of a partition that wait in the store. Beyond this number, Ordain
         /// rejects requests, and producers retry later.
         queue: u64 [1 to 1_000_000_000] = 100_000,
             because "a stream may be behind for a minute, and a producer whose request is rejected can wait";
@@ -110,8 +110,8 @@ section! {
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one instance needs only one partition";
-        /// Number of events of a partition that the source reads in advance: events that are neither settled nor
-        /// held in the store.
+        /// Maximum number of events of a partition that the source reads in advance: events that are neither
+        /// settled nor held in the store.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "it is the same prefetch as with a broker";
     }
@@ -124,14 +124,14 @@ section! {
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one instance needs only one partition";
-        /// Number of events of a partition that the source reads in advance: events that are neither settled nor
-        /// held in the store.
+        /// Maximum number of events of a partition that the source reads in advance: events that are neither
+        /// settled nor held in the store.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "it is the same prefetch as with a broker";
-        /// Approximate number of events of a partition that wait in the store. Beyond this number, the streams
-        /// and producers that feed this stream wait.
+        /// Approximate maximum number of events of a partition that wait in the store. Beyond this number, the
+        /// streams and producers that feed this stream wait.
         queue: u64 [1 to 1_000_000_000] = 100_000,
-            because "a stream may lag for a minute; the store writes an event that waits long twice";
+            because "a stream may lag for a minute; the store writes an event twice if it waits long";
     }
 }
 
@@ -189,10 +189,11 @@ impl Scalar for KeyLocation {
 }
 
 /// Maximum number of events between two checkpoints of a file. After a crash, the source reads these events again, and
-/// also the unacknowledged events of the prefetch. For a queue in the store, this number limits the acknowledged events
-/// that the source has not yet removed from the queue. While the source removes these events, the partition can
-/// acknowledge further events, at most the prefetch. After a crash, the source reads again all acknowledged events that
-/// are still in the queue.
+/// also the unacknowledged events of the prefetch.
+///
+/// For a queue in the store, this number limits the acknowledged events that the source has not yet removed from the
+/// queue. While the source removes these events, the partition can acknowledge up to `prefetch` further events. After a
+/// crash, the source reads again all acknowledged events that are still in the queue.
 pub const CHECKPOINT_INTERVAL_EVENTS: usize = 1_024;
 
 /// The maximum number of events in a request over HTTP. A producer rarely has more events at once, and the store writes

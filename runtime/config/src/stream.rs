@@ -27,12 +27,12 @@ section! {
             because "most producers count from 1";
         /// How the stream treats a missing event.
         gap: GapConfig = {},
-            because "the key waits for a missing event, Ordain requests it, and parks the key if no request succeeds";
+            because "a key waits while Ordain requests the missing event, and is parked if no request succeeds";
         /// How the stream treats a failing handler.
         retry: RetryConfig = {},
             because "an event is retried for a while, and then the key is parked";
         /// How long Ordain remembers a completed key, so that it recognizes repeated events. If Ordain numbers the
-        /// events of the key, it remembers the count for the same time.
+        /// events of the key, it remembers the key's last number for the same time.
         complete_ttl: Millis ["1s" to "3650d"] = "7d",
             because "repeats usually arrive within this time, and a completed key takes a few hundred bytes";
         /// Time after the last write of a key until Ordain forgets the key, completed or not.
@@ -57,10 +57,13 @@ section! {
         /// the default to the number of events that the source can deliver again after a crash.
         id_window: usize [1 to 1_000_000] = 4_000,
             because "a crash can repeat the prefetched events";
-        /// How long a key remembers the id of an event after the event has settled; the actual time can be up to a
-        /// quarter longer. A repeat after that time counts as a new event. The newest 4,000 ids of a key, and the
-        /// ids of events that the source can deliver again after a crash, never expire. With `[ingress]` and a
-        /// source of kind `amqp` that has an exchange, no id within `id_window` expires.
+        /// How long a key remembers the id of an event after the event is settled. The actual time can be up to a
+        /// quarter longer. A repeat after that time counts as a new event.
+        ///
+        /// These ids never expire:
+        /// - the newest 4,000 ids of a key;
+        /// - the ids of events that the source can deliver again after a crash;
+        /// - with `[ingress]` and a source of kind `amqp` that has an exchange, all ids within `id_window`.
         id_ttl: Millis ["1m" to "365d"] = "24h",
             because "a producer that repeats an event does so within a day";
         /// Number of content digests that the store keeps for each key, to distinguish a repeat from a different event
@@ -68,10 +71,12 @@ section! {
         digests: usize [0 to 4_096] = 64,
             because "a digest takes four bytes, and a repeat usually arrives soon after the event";
         /// How long Ordain keeps, for replay, the events that it numbered or accepted itself. For the same time, Ordain
-        /// recognizes an event that a producer publishes again, by the id of the event. Programs that number events
-        /// for this stream, such as `ordain publish`, apply this setting and the stream's `first`, `retain_events`
-        /// and `complete_ttl`. A time beyond `complete_ttl` or `key_ttl` has no effect, because a key may begin again
-        /// after these times.
+        /// recognizes an event that a producer publishes again, by the id of the event.
+        ///
+        /// A time beyond `complete_ttl` or `key_ttl` has no effect, because a key may begin again after these times.
+        ///
+        /// Programs that number events for this stream, such as `ordain publish`, apply this setting and the stream's
+        /// `first`, `retain_events` and `complete_ttl`.
         retain: Millis ["1s" to "365d"] = "24h",
             because "a consumer that lost an event requests it within a day";
         /// Number of events of a key that the store keeps for replay.
@@ -79,11 +84,13 @@ section! {
             because "by default, a key waits for a gap of at most this width (`gap.max_width`)";
         /// Sink that receives a copy of every dead letter, with the reason in extension attributes.
         dead_letter: Option<ResourceName>;
-        /// Number of concurrent turns of this stream at the workers. Default: 256 for each worker.
+        /// Maximum number of concurrent turns of this stream at the workers. Default: 256 for each worker.
         concurrency: Option<usize> [1 to 65_536],
             because "workers receive turns in batches, and no worker should wait for the next batch";
-        /// Number of waiting events for which one instance is enough. Ordain divides the number of events that wait
-        /// in the broker or in the store by this value. An autoscaler can read the result.
+        /// Number of waiting events for which one instance is enough.
+        ///
+        /// Ordain divides the number of events that wait in the broker or in the store by this value. An autoscaler can
+        /// read the result.
         lag_per_instance: u64 [1 to 1_000_000_000] = 10_000,
             because "most handlers process these in a second, and fewer events do not justify another process";
         /// Share of the keys on which a new version of the handler is tested.
@@ -112,12 +119,13 @@ section! {
         /// How far an event may be beyond the first missing sequence. Events further ahead are dead-lettered.
         max_width: u64 [1 to 1_000_000_000] = 10_000,
             because "a longer jump is an error of the producer, and all events in between would wait for the gap's end";
-        /// Action after the last round: park the key, skip the event, or wait for it.
+        /// Action after the last round: park the key, skip the missing event, or wait for it.
         on_exhausted: GapExhausted = "park",
             because "the stream promises order, so an operator must decide";
-        /// If an incomplete key gets no event for this time, Ordain requests the next event of the key once. The
-        /// request finds a lost event even if no later event shows the gap. If a replay source is unreachable, Ordain
-        /// requests the event again after the same time.
+        /// If an incomplete key gets no event for this time, Ordain requests the next event of the key once.
+        ///
+        /// The request finds a lost event even if no later event shows the gap. If a replay source is unreachable,
+        /// Ordain requests the event again after the same time.
         tail: OffOrMillis ["1s" to "365d"] = "off",
             because "only the producer's habits determine how long a key may be quiet";
     }

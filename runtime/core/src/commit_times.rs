@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     /// The times of at most 60 commits are kept, and two kept times differ by at least a minute. The returned time
-    /// belongs to the newest kept commit that is not after the given commit.
+    /// belongs to the last kept commit whose number is at most the given number.
     #[test]
     fn time_is_before_all_later_commits() {
         let mut times = CommitTimes::default();

@@ -1,11 +1,11 @@
 //! The assignment of partitions to instances. All instances compute the assignment from the same
 //! table and get the same result.
 //!
-//! Shares are even: for each stream, the numbers of partitions that any two of its instances own differ by at most one.
-//! An owner keeps a partition as long as the owner's share has room for the partition, so that few partitions move. If
-//! several instances may own a partition, rendezvous hashing chooses one of them (Thaler and Ravishankar, "Using
-//! name-based mappings to increase hit rates", 1998). Rendezvous hashing alone would be uneven: with an average of ten
-//! partitions per instance, some instance would have about twenty.
+//! Shares are even: if two instances run the same stream, their numbers of partitions of this stream differ by at most
+//! one. An owner keeps a partition as long as the owner's share has room for the partition, so that few partitions
+//! move. If several instances may own a partition, rendezvous hashing chooses one of them (Thaler and Ravishankar,
+//! "Using name-based mappings to increase hit rates", 1998). Rendezvous hashing alone would be uneven: with an average
+//! of ten partitions per instance, some instance would have about twenty.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

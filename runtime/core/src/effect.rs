@@ -11,7 +11,7 @@ use crate::turn::{AttemptToken, Turn};
 /// name the [`Input`](crate::Input) that answers them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Load a key record, the durable record of one key, and take the key over for this partition. Start the load as
+    /// Load a key record (the durable record of one key), and take the key over for this partition. Start the load as
     /// soon as [`may_read`](crate::Sequencer::may_read) permits. [`Input::Loaded`](crate::Input::Loaded) answers this
     /// effect.
     Load {
@@ -95,8 +95,8 @@ pub enum Effect {
 pub enum StopReason {
     /// A newer owner has claimed the partition.
     Fenced,
-    /// The store lacks this owner's last commit, or has another commit under its number. The sequencer cannot recover
-    /// the lost commits.
+    /// The store lacks this owner's last commit, or has another commit under the number of that commit. The sequencer
+    /// cannot recover the lost commits.
     RolledBack {
         /// The shard that lacks commits.
         shard: u32,

@@ -20,7 +20,7 @@ pub enum SequencerFault {
     NeverSpill,
     /// The sequencer dispatches nothing while any key is parked (stopped at an event).
     BlockOthers,
-    /// Neither an event's end mark nor a handler's outcome ends a key.
+    /// The sequencer never ends a key, even if an event has the end mark or an outcome of the handler ends the key.
     ForgetTheEnd,
     /// The sequencer executes events of a key although the key's earlier events were executed under a newer rollout (a
     /// later choice of the handler version).

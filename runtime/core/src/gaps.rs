@@ -20,7 +20,7 @@ pub struct GapEntry {
     /// The time of the first write that recorded the gap, by the clock of the store. The field is 0 until that write,
     /// because only the store knows its clock.
     pub since: u64,
-    /// The time from the moment when the owner learned of the gap until the first write that recorded it, in ms.
+    /// The time, in ms, that passed after the owner learned of the gap until the first write recorded the gap.
     pub waited: u64,
     /// The time when the owner learned of the gap, by the clock of the owner. This time is used only until the first
     /// write that records the gap, and is not stored.
@@ -32,7 +32,7 @@ pub struct GapEntry {
     /// The state of the gap, or how it ended.
     pub end: GapEnd,
     /// The time of the write that recorded the end, by the clock of the store. Before that write, the field is 0. While
-    /// `end` is [`GapEnd::Open`], the field means nothing.
+    /// `end` is [`GapEnd::Open`], the field has no meaning.
     pub until: u64,
 }
 
@@ -151,8 +151,8 @@ impl GapEntry {
         }
     }
 
-    /// Returns the duration of the gap in ms, until its end or, if the gap is open, until `now`. A recorded time of 0
-    /// counts as `now`.
+    /// Returns the duration of the gap in ms. A gap that has not ended lasts until `now`. A recorded time of 0 counts
+    /// as `now`.
     pub fn lasted(&self, now: u64) -> u64 {
         let or_now = |time: u64| if time == 0 { now } else { time };
         let until = if self.end == GapEnd::Open { now } else { or_now(self.until) };
@@ -222,8 +222,8 @@ impl GapHistory {
     }
 
     /// Reopens recorded gaps whose sequences are not settled yet, because the next owner may get another result for
-    /// these sequences. If a gap that reaches `next` or beyond has ended, merges the gaps that begin at `next` or later
-    /// into one open gap, and shortens earlier gaps to end before `next`.
+    /// these sequences. Changes the history only if a gap that reaches `next` or beyond has ended. Merges the gaps that
+    /// begin at `next` or later into one open gap, and shortens earlier gaps to end before `next`.
     pub(crate) fn reopen_from(&mut self, next: u64) {
         let is_ahead = |gap: &GapEntry| gap.last >= next && !gap.end.is_open();
         if !self.iter().any(is_ahead) {
@@ -289,7 +289,7 @@ impl GapHistory {
     }
 
     /// Sets the times that were still 0 in `written`, the record that the commit wrote. A gap that ended after the
-    /// commit was formed gets no time of its end yet, because a later commit records this end.
+    /// commit was formed gets no end time yet, because a later commit records this end.
     pub(crate) fn fill_written_times(&mut self, written: &Self, now: u64) {
         if !self.lacks_times() {
             return;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IdTimes(Option<Arc<Vec<IdStretch>>>);
 
-/// A run of consecutive ids. The events of these ids settled within a period of a quarter of `id_ttl`. The run ends
-/// before the first sequence of the next stretch.
+/// A run of consecutive ids. The events with these ids were settled within a quarter of `id_ttl`. The run ends before
+/// the first sequence of the next stretch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdStretch {
     /// The first sequence of the run.
@@ -54,7 +54,7 @@ impl IdTimes {
         }
         let stretches = Arc::make_mut(self.0.get_or_insert_default());
         if stretches.len() >= Self::LIMIT {
-            // Merge the two oldest stretches; the result has the age of the younger one.
+            // Merge the two oldest stretches. The merged stretch has the age of the younger of the two.
             stretches[1].from = stretches[0].from;
             stretches.remove(0);
         }

@@ -38,7 +38,7 @@ pub struct KeyRecord {
     /// The number of replay rounds for event `next`.
     pub rounds: u32,
     /// The number of times that the key was parked (stopped at an event). An operator's action contains this number, so
-    /// that the action applies only to the park for which it was meant.
+    /// that the action has no effect if the key was released and parked again in the meantime.
     pub park_count: u32,
     /// The extent of the key's events in the spill area: the part of the store that holds events before they can run.
     pub spilled: SpillExtent,
@@ -128,8 +128,8 @@ impl KeyRecord {
             trouble.since = now;
         }
         self.gaps.fill_written_times(&written.gaps, now);
-        // A stretch of ids (a run of ids with one timestamp) that lacks its time always belongs to this write, because
-        // a key has at most one write in flight.
+        // A stretch is a run of ids with one timestamp. A stretch that lacks its time always belongs to this write,
+        // because a key has at most one write in flight.
         self.id_times.fill_times(now);
     }
 
@@ -356,7 +356,7 @@ impl SkippedRanges {
         self.0.as_deref().map_or(&[], Vec::as_slice)
     }
 
-    /// Adds a range above all others.
+    /// Adds a range. Its sequences must be above the sequences of all other ranges.
     pub fn push(&mut self, first: u64, last: u64) {
         let ranges = Arc::make_mut(self.0.get_or_insert_default());
         match ranges.last_mut() {
@@ -440,7 +440,7 @@ pub enum WriteCondition {
     Next(u64),
 }
 
-/// Everything that a commit writes to one key. The parts apply as a whole or not at all.
+/// Everything that a commit writes to one key. The store applies either all parts or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyWrite {
     /// The key to which the write belongs.
@@ -487,8 +487,8 @@ pub struct EmittedMessage {
     pub message: Message,
 }
 
-/// One commit of one shard (a slice of the store, by hash of the key). The commit applies as a whole, except for the
-/// single writes that the store refuses.
+/// One commit of one shard (a slice of the store, by hash of the key). The store applies the commit as a whole, except
+/// for the single writes that it refuses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     /// The shard of the commit.
@@ -538,7 +538,7 @@ pub enum CommitReply {
     Applied(AppliedCommit),
     /// A newer owner has claimed the partition.
     Fenced,
-    /// The store lacks this owner's last commit, or has another commit under its number.
+    /// The store lacks this owner's last commit, or has another commit under the number of that commit.
     RolledBack {
         /// The state that the store found, as text.
         found: String,

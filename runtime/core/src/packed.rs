@@ -53,8 +53,8 @@ impl<const N: usize> PackedStrings<N> {
         &self.buffer[self.range(index)]
     }
 
-    /// Returns the string at `index` as text. The string must be one of the text parts, which are always UTF-8: `new`
-    /// gets the bytes of a `str` for each text part, and `decode` checks the text parts.
+    /// Returns the string at `index` as text. The string must be one of the text parts. Text parts are always UTF-8:
+    /// `new` gets the bytes of a `str` for each text part, and `decode` checks the text parts.
     pub(crate) fn text(&self, index: usize) -> &str {
         std::str::from_utf8(self.bytes(index)).expect("text parts are UTF-8")
     }
@@ -126,7 +126,7 @@ impl<'a> HeaderIter<'a> {
         Self { rest }
     }
 
-    /// Checks that every pair can be read to the end.
+    /// Checks that every pair can be decoded.
     pub(crate) fn check(mut self) -> Result<(), UnpackError> {
         while !self.rest.is_empty() {
             self.next().ok_or(UnpackError("headers"))?;

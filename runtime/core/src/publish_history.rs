@@ -119,7 +119,8 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
     /// Returns the two values that the next call names: the last outbox position that the store must have, and the last
     /// commit whose messages the store may forget. Normally the second value is `done`, the last commit of the outbox
     /// whose messages are all published. But while lost parts wait to be sent again, the second value is lower than the
-    /// first commit of these parts, because the store must recognize their messages if a call is repeated.
+    /// first commit of these parts. The store must not forget their messages, because it must recognize these messages
+    /// if a call is repeated.
     pub fn next_call(&self, done: u64) -> (Option<OutboxPosition>, u64) {
         let first = self.lost.front().map(|lost| lost.entry.chunk.position().commit);
         let known = first.map_or(done, |first| done.min(first.saturating_sub(1)));
@@ -131,7 +132,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         self.bytes
     }
 
-    /// Returns the number of messages in memory, including those that the owner must send again.
+    /// Returns the number of messages in memory, including the messages that the owner must send again.
     pub fn messages(&self) -> usize {
         let lost = self.lost.iter().map(|lost| &lost.entry);
         self.recent.iter().chain(lost).map(|entry| entry.numbers.len()).sum()

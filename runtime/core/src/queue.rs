@@ -1,11 +1,11 @@
 //! The position of a reader in a queue of the store. The store may go back in time: after a failure, the store may lack
 //! its newest entries.
 //!
-//! A store that lost the writes of the last seconds assigns the numbers of the lost entries again, to new entries. A
-//! number alone therefore does not identify an entry. For this reason, the store keeps a history with each number: a
-//! digest of the previous history and of a random number of the call that wrote the entry. If an entry has both the
-//! number and the history that the reader remembers, then the store has replaced neither this entry nor any earlier
-//! entry. The history of a damaged entry is unknown, so the reader identifies a damaged entry by its number alone.
+//! A store that lost the writes of the last seconds assigns the numbers of the lost entries to new entries. A number
+//! alone therefore does not identify an entry. For this reason, the store keeps a history with each number: a digest of
+//! the previous history and of a random number of the call that wrote the entry. If an entry has both the number and
+//! the history that the reader remembers, then the store has replaced neither this entry nor any earlier entry. The
+//! history of a damaged entry is unknown, so the reader identifies a damaged entry by its number alone.
 //!
 //! Each request to read names the last queue position that the reader has read, and each request to remove entries
 //! names the last position to remove. The store rejects a request with a position that is not in its history. The
@@ -103,7 +103,7 @@ pub struct QueueCursor {
     /// have had other entries between them.
     delivered: VecDeque<QueueRun>,
     /// The numbers and histories of late entries: unfinished entries that the cursor delivered after entries with
-    /// higher numbers. The store had removed a late entry, then went back in time, and so had the entry in the queue
+    /// higher numbers. The store had removed a late entry, and then went back in time, so the queue contained the entry
     /// again. The cursor no longer remembered that it had delivered the entry.
     late: BTreeMap<u64, u64>,
     /// The entries that writers of this process have put into the queue and that the cursor has not read yet.
@@ -132,8 +132,8 @@ impl QueueCursor {
         (self.read, self.removed) = (0, 0);
     }
 
-    /// Records an entry that was read after [`QueueCursor::after`]. Returns whether to deliver the
-    /// entry; `false` if the cursor has delivered it before.
+    /// Records an entry that the reader read after the position [`QueueCursor::after`]. Returns whether to deliver the
+    /// entry; `false` if the cursor has delivered the entry before.
     pub fn accept(&mut self, place: QueuePosition) -> bool {
         let QueuePosition { number, history } = place;
         self.read = number;
@@ -162,9 +162,9 @@ impl QueueCursor {
         true
     }
 
-    /// Records that a read after [`QueueCursor::after`] found no entries, and counts the expected entries as lost.
-    /// `first` is the number of the first entry in the queue, or of the next entry if the queue is empty. Call this
-    /// function only if all expected entries were written before the read began.
+    /// Records that a read after the position [`QueueCursor::after`] found no entries, and counts the expected entries
+    /// as lost. `first` is the number of the first entry in the queue, or of the next entry if the queue is empty. Call
+    /// this function only if all expected entries were written before the read began.
     pub fn record_end(&mut self, first: u64) {
         let end = self.read.max(first.saturating_sub(1));
         if self.last_delivered().is_some_and(|last| last > end) {
@@ -231,8 +231,8 @@ impl QueueCursor {
     }
 
     /// Marks the delivered entries through this position as finished, so that they may be removed. A late entry becomes
-    /// finished only by a call with exactly its own position. Ignores a position if the store has lost its entry since
-    /// the delivery.
+    /// finished only when `place` is exactly the position of this entry. Ignores a position if the store has lost its
+    /// entry since the delivery.
     pub fn finish(&mut self, place: QueuePosition) {
         if self.late.get(&place.number) == Some(&place.history) {
             self.late.remove(&place.number);
@@ -267,8 +267,8 @@ impl QueueCursor {
         expected.into_iter().map(|expected| (expected.run, expected.at))
     }
 
-    /// Returns how many expected entries the cursor has found lost since the last call, and the earliest time at which
-    /// one of them was put into the queue; `None` if none was lost.
+    /// Returns the loss that the cursor has found since the last call of this function: the number of lost entries, and
+    /// the earliest time at which one of them was put into the queue. Returns `None` if no entry was lost.
     pub fn take_loss(&mut self) -> Option<QueueLoss> {
         let loss = std::mem::take(&mut self.loss);
         (loss.entries > 0).then_some(loss)

@@ -5,10 +5,10 @@
 //!
 //! The instances choose the highest offered version as soon as one of them offers it. The chosen version stays while at
 //! least one instance offers it and no instance offers a higher version. When no instance offers the chosen version any
-//! more, an instance may choose an older version only in two cases: this instance offered the chosen version and has
-//! lost its file, or no other instance offered the chosen version when this instance started. The restriction has two
-//! reasons: a crashed instance may return with the file, and an older version may be unable to read states that the
-//! newer version has written.
+//! more, an instance may choose an older version in only two cases. In the first case, this instance offered the chosen
+//! version and has lost its file. In the second case, no other instance offered the chosen version when this instance
+//! started. The restriction has two reasons: a crashed instance may return with the file, and an older version may be
+//! unable to read states that the newer version has written.
 
 use crate::{Build, Rollout, split_version};
 

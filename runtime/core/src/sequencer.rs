@@ -2,9 +2,9 @@
 //!
 //! Call the sequencer in this order: [`Sequencer::handle`] for each available input, then [`Sequencer::poll_effect`]
 //! until it returns `None`. Only `poll_effect` forms commits and turns. In this order, the sequencer has handled all
-//! available inputs before `poll_effect` runs, so the commits and turns are as large as the inputs allow. After that,
-//! sleep until the next input, but at most until the time that [`Sequencer::poll_timeout`] returns. At that time, call
-//! [`Sequencer::handle_timeout`].
+//! available inputs before `poll_effect` runs, so the commits and turns are as large as the inputs allow. When
+//! `poll_effect` has returned `None`, sleep until the next input, but at most until the time that
+//! [`Sequencer::poll_timeout`] returns. At that time, call [`Sequencer::handle_timeout`].
 //!
 //! Each part of the sequencer is in its own file. A lane is the in-memory queue of one active key. `arrive` decides
 //! what happens to an arriving event, and `repeat` decides about an event that arrives again;
@@ -94,8 +94,8 @@ pub struct Sequencer {
     ahead: usize,
     /// The bytes of the events, states, outcomes, unpublished messages and kept commits in memory.
     memory: usize,
-    /// The bytes of kept commits, a part of `memory`. The sequencer keeps its latest commits in case the store loses
-    /// them.
+    /// The bytes of kept commits, which `memory` includes. The sequencer keeps its latest commits in case the store
+    /// loses them.
     history_bytes: usize,
     settled_events: SettledEvents,
     /// The largest recent size of a turn's outcome, in bytes. This size decreases gradually while the outcomes are
@@ -112,7 +112,8 @@ pub struct Sequencer {
     effects: VecDeque<Effect>,
     /// `true` if the source has ended.
     source_has_ended: bool,
-    /// Until this time, the sequencer does not give up any gap, because the source is unavailable or recently was.
+    /// Until this time, the sequencer does not give up any gap, because the source is unavailable or was unavailable
+    /// recently.
     gaps_held_until: u64,
     /// The current limit of unacknowledged deliveries.
     prefetch: usize,
@@ -243,8 +244,8 @@ impl Sequencer {
     }
 
     /// Returns whether a shard of the store may have gone back in time (lost its newest commits) since its last answer.
-    /// As long as the result is `true`, the owner must not write to the store anything that depends on committed data,
-    /// because the store may have lost that data.
+    /// As long as the result is `true`, the owner must not write data to the store that depends on committed data,
+    /// because the store may have lost the committed data.
     pub fn in_doubt(&self) -> bool {
         self.shards.iter().any(ShardState::is_in_doubt)
     }

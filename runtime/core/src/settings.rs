@@ -42,7 +42,7 @@ pub struct SequencerSettings {
     pub quantum: usize,
     /// The maximum number of concurrent loads of key records.
     pub max_loads: usize,
-    /// The maximum number of messages, and dead letters to be forwarded, that are committed but not yet published.
+    /// The maximum number of messages and forwarded dead letters that are committed but not yet published.
     pub max_outbox: usize,
     /// `true` if dead letters are forwarded: published like the messages of handlers.
     pub forward_letters: bool,
@@ -76,9 +76,9 @@ pub struct SequencerSettings {
     pub due_poll: u64,
     /// The time for which the store keeps the record of a completed key.
     pub complete_ttl: u64,
-    /// The time for which the store keeps the record of a key after its last write, if the key has not ended, is not
-    /// parked, and has no spilled event and no entry in the due index. With `None`, the store never removes the record
-    /// of a key that has not ended.
+    /// The time for which the store keeps the record of an idle key after its last write. A key is idle if it has not
+    /// ended, is not parked, and has no spilled event and no entry in the due index. With `None`, the store never
+    /// removes the record of a key that has not ended.
     pub key_ttl: Option<u64>,
     /// The rollout under which the sequencer executes events at the start. The rollout names the handler version.
     /// `None` if that version is not available in this process. The sequencer then executes nothing until that version
@@ -156,14 +156,15 @@ pub struct GapSettings {
     pub max_width: u64,
     /// The action after the last round if the event is still missing.
     pub on_exhausted: ExhaustedPolicy,
-    /// If a key receives no event for this time, the sequencer once requests the next event of the key from the replay
-    /// sources, because the last event of the key may be lost. With `None`, the sequencer never makes this request.
+    /// If a key receives no event for this time, the last event of the key may be lost. The sequencer then requests the
+    /// next event of the key from the replay sources, but only once. With `None`, the sequencer never makes this
+    /// request.
     pub tail: Option<u64>,
 }
 
 impl GapSettings {
-    /// Returns the longest time from the arrival of the first event after a gap to the start of the last round, if the
-    /// requests themselves take no time.
+    /// Returns the longest time from the arrival of the first event after a gap to the start of the last round. This
+    /// time does not include the time that the requests take.
     pub fn longest_wait(&self) -> u64 {
         let delays =
             (0..self.attempts.saturating_sub(1)).map(|tries| self.backoff.longest_delay(tries));

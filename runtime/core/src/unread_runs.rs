@@ -12,9 +12,9 @@ use std::ops::RangeInclusive;
 
 use crate::queue::{QueueLoss, QueueRun, RUNS_LIMIT};
 
-/// The time, in ms, for which a record certainly does not expire. If the record of the writer is missing, and the store
-/// last had the record within this time, the store has lost the record. Otherwise the record may have expired. The
-/// store keeps a record for at least half an hour after a call.
+/// The time, in ms, during which a record certainly cannot expire. If the record of the writer is missing, and the
+/// store last had the record within this time, the store has lost the record. Otherwise the record may have expired.
+/// The store keeps a record for at least half an hour after a call.
 const RECORD_AGE_LIMIT: u64 = 20 * 60 * 1_000;
 
 /// The numbers of the calls of one writer that a shard (a slice of the store) has processed.
@@ -63,7 +63,7 @@ impl UnreadRuns {
         self.runs.push_back((run, at));
     }
 
-    /// Puts back the runs that a reader expected and did not read. These runs return to their place before newer runs.
+    /// Puts back the runs that a reader expected but did not read. These runs precede the runs that were added since.
     pub fn put_back(&mut self, unread: impl Iterator<Item = (QueueRun, u64)>) {
         let newer = std::mem::take(&mut self.runs);
         self.runs.extend(unread.chain(newer));
@@ -150,8 +150,8 @@ mod tests {
         runs.calls().into_iter().collect()
     }
 
-    /// Lost calls are counted once. Calls whose entries wait are kept. Calls whose entries another reader has removed
-    /// are forgotten.
+    /// Each lost call is counted once. Each call with a waiting entry is kept. Each call is forgotten after another
+    /// reader has removed its entries.
     #[test]
     fn each_call_is_kept_forgotten_or_lost() {
         let mut unread = runs([run(1, 2, 1), run(3, 5, 2), run(6, 6, 3), run(7, 9, 4)]);

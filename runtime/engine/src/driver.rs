@@ -88,10 +88,12 @@ pub struct Driver {
     /// The number of unpublished messages, and the time when this number last changed; `None` until the release of the
     /// partition begins.
     unpublished: Option<(usize, Instant)>,
-    /// The number of the store's disconnects that the driver has reported to the sequencer.
+    /// The value of [`Store::disconnects`] at the last check. When the value changes, the driver notifies the sequencer
+    /// that the store may have gone back in time.
     disconnects: u64,
     rollback_tracker: RollbackTracker,
-    /// `true` once the driver is ending. It then only waits until the store has all commits and the last checkpoint.
+    /// `true` once the driver is ending. The driver then only waits until the store has all commits and the last
+    /// checkpoint.
     ending: bool,
     failed: Option<DriverError>,
     metrics: Arc<PartitionMetrics>,
@@ -384,7 +386,7 @@ impl Driver {
         if deliveries.end && !once {
             tracing::info!(
                 stream = &*self.partition.stream,
-                "source ended; the stream continues with its held events"
+                "source ended: the stream still processes the events that it has already received"
             );
         }
     }
@@ -438,7 +440,7 @@ impl Driver {
         self.input(Input::SourceEnded);
     }
 
-    /// Returns the time at which the driver wakes up at the latest.
+    /// Returns the latest time at which the driver must wake up.
     fn next_wake_at(&self) -> Instant {
         let timeout =
             self.sequencer.poll_timeout().map(|at| self.started + Duration::from_millis(at));

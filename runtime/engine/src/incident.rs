@@ -6,8 +6,8 @@ use ordain_core::QueueLoss;
 use ordain_publish::incident::{EventsLost, IncidentSubject, record, time_text};
 use ordain_store::Partition;
 
-/// Counts and logs events that a shard (slice of the store) lost before the stream read them. `safe` has the meaning of
-/// the field in [`EventsLost`]. `words` describe the loss and the action that the producers must take.
+/// Counts and logs events that a shard (slice of the store) lost before the stream read them. `safe` is the value of
+/// [`EventsLost::safe`]. `words` describe the loss and the action that the producers must take.
 pub(crate) fn report_lost_events(
     partition: &Partition,
     shard: u32,

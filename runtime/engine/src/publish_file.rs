@@ -135,8 +135,8 @@ async fn publish_once(
         let mut of_file = Checkpoints::read(publisher, &canonical_path).await?;
         position = of_file.position(path, &opened).map_err(read_error)?;
         // First write a checkpoint of this run. If the store loses this checkpoint later, the store has gone back in
-        // time. It may then also have lost events of an earlier run, which that run published after its last
-        // checkpoint.
+        // time. The store may then also have lost events that an earlier run published after the last checkpoint of
+        // that run.
         let print = read_fingerprint(&opened, position).map_err(read_error)?;
         if !of_file.put(publisher, position, print).await? {
             return Ok(PublishEnd::StoreRolledBack);
@@ -305,7 +305,8 @@ async fn publish_batch(
                 );
             }
             Err(letter) => {
-                // The letter itself names its line, because `position` may be after empty lines that follow this line.
+                // Take the number of the line from the letter, because `position` may be after empty lines that follow
+                // that line.
                 let origin = letter.origin.unwrap_or_else(|| name.to_owned());
                 stop = Some(PublishFileError::Line { origin, words: letter.error });
             }

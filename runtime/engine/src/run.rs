@@ -1,5 +1,5 @@
-//! Drives the partitions of a configuration from the start of a run to its end. Read [`PreparedRun::drive`] from top to
-//! bottom.
+//! Drives the partitions of a configuration from the start of a run to its end. Read `PreparedRun::drive_all` from top
+//! to bottom.
 
 mod broker;
 mod files;

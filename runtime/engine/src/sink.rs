@@ -26,8 +26,8 @@ use ordain_store::Mark;
 /// A sink of encoded lines.
 #[derive(Debug)]
 pub(crate) enum LineSink {
-    /// A file that contains each message exactly once: the store records the file's length together with the removal of
-    /// the messages from the outbox (committed messages that are not published yet).
+    /// A file that contains each message exactly once. The store removes messages from the outbox (committed messages
+    /// that are not published yet) and records the file's length in one write.
     File(FileSink),
     /// Standard output, which gets each message at least once.
     Standard,

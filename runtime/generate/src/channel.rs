@@ -6,8 +6,8 @@ use std::collections::BinaryHeap;
 use super::options::LoadOptions;
 use super::random::{RandomPurpose, SeededRandom};
 
-/// Maximum distance, in events, between a line and its copy. This number is about the number of events that a broker
-/// redelivers after a lost connection. A larger reorder distance replaces this limit.
+/// Maximum distance, in events, between a line and its copy. A broker redelivers about this number of events after a
+/// lost connection. If the reorder distance is larger, it replaces this limit.
 const COPY_DISTANCE_LIMIT: u64 = 100;
 
 /// A line in transit.
@@ -58,7 +58,7 @@ impl FaultyChannel {
     }
 
     /// Draws the faults of the next event. Each event uses the same number of random numbers, so that the faults of one
-    /// event do not change those of later events.
+    /// event do not change the faults of later events.
     pub(super) fn draw_faults(&mut self) -> TransitFaults {
         let lost = self.random.chance(self.loss);
         let repeated = self.random.chance(self.duplicates) && !lost;
@@ -104,7 +104,7 @@ impl FaultyChannel {
         if due { self.in_transit.pop().map(|Reverse(sent)| sent) } else { None }
     }
 
-    /// Returns the buffer of a line for reuse.
+    /// Takes back the buffer of a line, for reuse.
     pub(super) fn reuse(&mut self, mut line: Vec<u8>) {
         line.clear();
         self.spare_buffers.push(line);

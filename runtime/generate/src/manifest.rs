@@ -1,5 +1,5 @@
-//! The manifest: the faults of the generated events as NDJSON, one entry per line, in the order in which they become
-//! known. The first entry has the options, and the last entry has the counts.
+//! The manifest: the faults of the generated events as NDJSON, one entry per line, in the order in which the faults
+//! become known. The first entry has the options, and the last entry has the counts.
 
 use std::fmt;
 use std::io::{self, Write};

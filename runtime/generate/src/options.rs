@@ -32,7 +32,7 @@ pub struct LoadOptions {
     /// Number of events, including lost ones.
     #[arg(long, default_value_t = 10_000)]
     pub events: u64,
-    /// Number of keys; for orders, the number of open orders: a new order begins when one has ended.
+    /// Number of keys. For orders, the number of open orders: a new order begins when an open order ends.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=KEYS_LIMIT))]
     pub keys: u64,
     /// Distribution of the keys: uniform, or `zipf` (`zipf:1.2`) for a few hot keys.

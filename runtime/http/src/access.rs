@@ -14,8 +14,8 @@ use subtle::ConstantTimeEq;
 use super::problem::ProblemDetails;
 use ordain_config::Secret;
 
-/// The header in which a browser states how the site that caused a request relates to this server, for example
-/// `same-origin`. The HTTP library has no constant for this header.
+/// The header in which a browser describes the site that caused a request: `same-origin` if the site is this server.
+/// The HTTP library has no constant for this header.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 /// Time limit for a request to the admin API: longer than any page takes, and shorter than a caller's usual timeout.
@@ -87,7 +87,7 @@ fn names_this_machine(headers: &HeaderMap) -> bool {
         || address.is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-/// Returns whether a browser sent the request for a web page of another origin.
+/// Returns whether a web page of another origin caused a browser to send the request.
 fn is_from_web_page(headers: &HeaderMap) -> bool {
     let is_own = |site: &HeaderValue| site == "none" || site == "same-origin";
     headers.contains_key(ORIGIN) || headers.get_all(SEC_FETCH_SITE).iter().any(|site| !is_own(site))

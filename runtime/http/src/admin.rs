@@ -1,6 +1,6 @@
 //! The operators' listener: serves metrics and health, lists streams, keys, dead letters and handlers, and performs
-//! actions. Only the module `actions` may change data. HTTP callers must never delay the processing of events, so this
-//! module limits the number of connections and store queries, and the duration of connections and requests.
+//! actions. Only the module `actions` may change data. HTTP callers must never delay the processing of events. This
+//! module therefore limits the number of connections and store queries, and the duration of connections and requests.
 
 mod actions;
 mod health;

@@ -26,8 +26,8 @@ pub(crate) const ROLLBACK_RETRY_LIMIT: usize = 5;
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The reason why the store did not accept all events. The store may have some of the events nevertheless. If the
-/// caller sends these events again, a store that numbers the events recognises them; a store that does not number them
-/// queues them a second time.
+/// caller sends these events again, a store that numbers the events recognises them. A store that does not number the
+/// events queues them a second time.
 #[derive(Debug)]
 pub enum AssignError {
     /// The queue of a partition is full.
@@ -61,8 +61,8 @@ pub struct QueuedEntries {
     pub shard: u32,
     /// The numbers of the entries, their history, and the number of the call. A store that went back in time gives the
     /// numbers of lost entries to new entries. The history, a digest of all earlier writes to the queue, distinguishes
-    /// the new entries from the lost ones. The number of the call shows whether the store has lost the entries, because
-    /// the store records the number of each call together with its entries
+    /// the new entries from the lost ones. The number of the call shows whether the store has lost the entries: the
+    /// store records the number of each call together with the entries of the call
     /// ([`ordain_store::MessageLog::writer_calls`]).
     pub run: QueueRun,
 }
@@ -82,7 +82,7 @@ pub struct EventAssigner {
     pub policy: NumberingPolicy,
     /// The writer under whose id the assigner adds queue entries.
     pub writer: Arc<QueueWriter>,
-    /// How long the assigner waits for room in a full queue.
+    /// The time for which the assigner waits for room in a full queue.
     pub full_timeout: Duration,
 }
 

@@ -17,9 +17,9 @@ use ordain_store::{AssignItem, Destination, Witness};
 /// Maximum size of the events in memory, in bytes. A fast publisher writes this many bytes in a few seconds, and then
 /// keeps its events for less than [`HISTORY_AGE`].
 const HISTORY_BYTES: usize = 16 << 20;
-/// The time for which events stay in memory: longer than a failover takes. The store must remember the ids of the
-/// events for longer than this time, so that it recognises the events that it still has when the publisher writes them
-/// again.
+/// The time for which events stay in memory: longer than a failover takes. When the publisher writes lost events again,
+/// it also writes events that the store still has. The store recognises these events by their ids, so it must remember
+/// the ids for longer than this time.
 const HISTORY_AGE: Duration = Duration::from_mins(2);
 
 /// A call that wrote events to the store.
@@ -131,8 +131,8 @@ impl PublishedCalls {
         Ok(())
     }
 
-    /// Writes the events that the store has lost again, in their order, and verifies that the store then has all events
-    /// of the history.
+    /// Writes lost events to the store again, in their order, and verifies that the store then has all events of the
+    /// history.
     pub(crate) async fn put_lost_again(
         &mut self,
         assigner: &EventAssigner,
@@ -230,9 +230,9 @@ impl PublishedCalls {
             tracing::error!(
                 %to,
                 events = changed,
-                "the store had lost events, and this publisher wrote them again. Some got new numbers, because other \
-                 events have the old ones, or because older events are lost. Check whether a receiver has two events \
-                 with the same number"
+                "the store had lost events, and this publisher wrote them again. Some events got new numbers, because \
+                 other events now have their old numbers, or because older events are lost. Check whether a receiver \
+                 has two events with the same number"
             );
         }
     }

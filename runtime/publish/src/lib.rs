@@ -101,8 +101,8 @@ pub struct StreamPublisher {
     assigner: Option<(EventAssigner, PublishedCalls)>,
     /// Publishes to the exchange of the stream; `None` if the stream has no exchange.
     producer: Option<ExchangeProducer>,
-    /// A stream that receives the events, and whose setting `key_ttl` makes it forget idle keys even if they have not
-    /// completed; `None` if there is no such stream.
+    /// A stream that receives the events and has the setting `key_ttl`, which makes the stream forget idle keys even if
+    /// they have not completed; `None` if there is no such stream.
     expiring_stream: Option<Arc<str>>,
 }
 
@@ -288,8 +288,8 @@ impl StreamPublisher {
     /// Writes a mark (a named record) into each shard (slice of the store). Does not write to a shard that has gone
     /// back in time. A shard has gone back in time if it lacks an event of this publisher, or if its mark of this name
     /// differs from the mark in `before`. `before` is the result of
-    /// [`MarkStore::mark_in_shards`](ordain_store::MarkStore::mark_in_shards); after a success, this method replaces it
-    /// with the new mark. Returns whether all shards have the new mark.
+    /// [`MarkStore::mark_in_shards`](ordain_store::MarkStore::mark_in_shards). After a success, this method replaces
+    /// all marks in `before` with the new mark. Returns whether all shards have the new mark.
     pub async fn put_mark(
         &self,
         mark: &Mark,
@@ -437,7 +437,7 @@ async fn open_producer(
     source: &AmqpSourceConfig,
     ordering: OrderingMode,
 ) -> Result<ExchangeProducer, PublishError> {
-    let broker = BrokerEndpoint::of(loaded)?.expect("a source of a broker is checked to have one");
+    let broker = BrokerEndpoint::of(loaded)?.expect("the check of the settings requires a broker");
     let connection = broker.connect(&format!("ordain publish {stream}")).await?;
     let topology = Topology::of(source);
     let prepared = timeout(PREPARE_TIMEOUT, topology.prepare(&broker, &connection, false)).await;

@@ -1,7 +1,7 @@
 //! Assigns numbers to messages, retains them for replay, and puts them into the queues of their streams.
 //!
-//! The records of a call that expire at the same time share one entry of the time index. The entry lists the table
-//! keys of the records, and the length of each table key precedes it.
+//! The records of a call that expire at the same time share one entry of the time index. The entry lists the table keys
+//! of the records. Each table key is preceded by its length.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -40,8 +40,8 @@ pub(super) struct AssignChanges<'a> {
     nonce: u64,
     /// The ids, retained messages and blocks to write into the table `log`, by table key; `None` removes the entry.
     log: HashMap<Vec<u8>, Option<Vec<u8>>>,
-    /// The table keys of the records that this call writes, grouped by expiry time. The length of each table key
-    /// precedes it.
+    /// The table keys of the records that this call writes, grouped by expiry time. Each table key is preceded by its
+    /// length.
     expiries: BTreeMap<u64, Vec<u8>>,
     /// The earliest expiry time in `expiries`.
     pub(super) earliest: u64,

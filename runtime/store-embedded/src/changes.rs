@@ -1,6 +1,6 @@
 //! Converts a batch of the sequencer into one atomic write to the tables.
 //!
-//! The changes become visible when the engine commits them. The code in this module therefore reads the data from
+//! The changes become visible when the engine commits them. The code in this module therefore reads the data as it was
 //! before the batch. This is correct, because a batch has at most one write for each key. This module must check only
 //! the conditions that each write names.
 
@@ -99,8 +99,8 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Checks one write and applies it. Reads all entries of the key first, so that an unreadable entry refuses the
-    /// whole write before any change.
+    /// Checks one write and applies it. Reads all entries of the key first. If one of them is unreadable, this function
+    /// refuses the whole write, and changes nothing.
     fn check_and_apply(
         &mut self,
         index: usize,
@@ -292,9 +292,9 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Writes the orphan dead letters, which belong to no write. If the batch forwards dead letters to the outbox,
-    /// returns the indexes of the orphan dead letters that must not be forwarded, because the store already has them or
-    /// the batch repeats them. Otherwise returns no indexes.
+    /// Writes the orphan dead letters, which belong to no write. Returns the indexes of the orphan dead letters that
+    /// must not be forwarded to the outbox, because the store already has them or the batch repeats them. Returns no
+    /// indexes if the batch forwards no dead letters.
     pub(super) fn put_orphan_letters(
         &mut self,
         batch: &Batch,

@@ -116,9 +116,9 @@ impl StoreFolder {
     /// Removes the file `closed`, and copies the journals if their content may not be on the disk.
     fn begin_writing(&self, before: &Path) -> io::Result<()> {
         match fs::remove_file(self.path.join(CLOSED_FILE)) {
-            // Sync the folder, so that the file does not exist again after a power failure. The file names the oldest
-            // journal, and the engine may remove this journal from now on. The next start would then report the journal
-            // as missing.
+            // Sync the folder, so that a power failure does not bring the removed file back. The file names the oldest
+            // journal, and the engine may remove this journal from now on. If the file came back, the next start would
+            // report this journal as missing.
             Ok(()) => File::open(&self.path)?.sync_all()?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return journal::rewrite_journals(&self.data(), before);

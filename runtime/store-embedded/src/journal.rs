@@ -7,7 +7,7 @@
 //! open and its database contains all answered commits.
 //!
 //! **Checking.** The engine reports no error if a journal is damaged in the middle, and drops the batches after the
-//! damaged place. The engine also reports no error if a journal is missing, or if another journal than the newest is
+//! damaged place. The engine also reports no error if a journal is missing, or if a journal other than the newest is
 //! empty. This module therefore refuses such journals before the engine opens them. One case remains undetected: after
 //! a crash, the oldest journals may be missing. The engine itself removes old journals that it no longer needs, and
 //! only a clean shutdown records which journal is the oldest.

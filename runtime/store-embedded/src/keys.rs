@@ -51,8 +51,8 @@ pub fn split_stream(key: &[u8]) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(name).ok()?, rest))
 }
 
-/// Returns the table key of a key record in the table `jobs`. In the table `states`, the same table key has the state
-/// of the key.
+/// Returns the table key of a key record in the table `jobs`. In the table `states`, the entry with the same table key
+/// contains the state of the key.
 pub(super) fn key_record(stream: &str, key: &str) -> Vec<u8> {
     let mut out = with_stream(&[], stream, key.len());
     out.extend_from_slice(key.as_bytes());

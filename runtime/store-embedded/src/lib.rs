@@ -250,7 +250,7 @@ impl Drop for EmbeddedStore {
         }
         if let Some((sender, thread)) = self.folder_watch.take() {
             drop(sender);
-            // Wait for the thread, because the folder stays locked until the thread has released its reference to it.
+            // Wait for the thread, because it may hold a reference to the shared store, which keeps the folder locked.
             let _ = thread.join();
         }
     }

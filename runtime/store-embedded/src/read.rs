@@ -4,8 +4,8 @@
 use super::tables::{is_damage, read_error};
 use ordain_store::{KeyResult, StoreError};
 
-/// Converts the result of reading the data of one key. If a block of a file is damaged, returns an error of this key
-/// alone, so that other keys can still be read.
+/// Converts the result of reading the data of one key. If a block of a file is damaged, returns an error that concerns
+/// only this key, so that the caller can still read other keys.
 pub(super) fn of_key<T>(read: fjall::Result<KeyResult<T>>) -> Result<KeyResult<T>, StoreError> {
     match read {
         Ok(read) => Ok(read),

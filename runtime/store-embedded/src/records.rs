@@ -61,8 +61,8 @@ impl RecordStore for EmbeddedStore {
         if foreign.is_empty() {
             return Ok(loaded);
         }
-        // Another partition owned these key records at the first load, and its owner may have committed them before the
-        // take-over. Load them again.
+        // These key records belonged to another partition at the first load, and the owner of that partition may have
+        // written them again before the take-over. Load them again.
         let taken: Vec<Key> = foreign.iter().map(|index| keys[*index].clone()).collect();
         let request = (partition.clone(), taken.clone());
         self.send_request(|answer| WriterRequest::TakeOver {

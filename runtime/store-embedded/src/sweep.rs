@@ -22,15 +22,15 @@ pub(super) fn group_sweep_limit(writes: usize) -> usize {
     16 + 2 * writes
 }
 
-/// The times at which the sweep starts its search, for each kind of entry. There are no earlier entries. A search from
-/// the beginning would scan all removed entries that the engine has not compacted yet, as described at
+/// The times at which the sweep starts its search, for each kind of entry. No entry of the kind has an earlier time. A
+/// search from the beginning would scan all removed entries that the engine has not compacted yet, as described at
 /// [`DueWatermarks`](super::shared::DueWatermarks).
 #[derive(Debug, Default)]
 pub(super) struct ExpirySweep {
     key_records_from: u64,
     letters_from: u64,
     retained_from: u64,
-    /// `true` if the sweep found damaged data. The sweep then removes nothing any more.
+    /// `true` if the sweep has found damaged data. From then on, the sweep removes nothing.
     stopped: bool,
 }
 

@@ -17,7 +17,8 @@ use ordain_util::backoff::Backoff;
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
 impl RedisStore {
-    /// Creates a call of a script, with the argument that all scripts have: the offset added to the server's time.
+    /// Creates a call of a script, with the argument that all scripts have: the offset that the script adds to the
+    /// server's time.
     pub(super) fn script_call(&self, script: &LuaScript, keys: &[String]) -> Cmd {
         let mut call = script.call(keys);
         call.arg(self.clock_offset_ms.load(Ordering::Relaxed));

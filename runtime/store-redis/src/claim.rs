@@ -58,7 +58,8 @@ async fn check_record(store: &RedisStore) -> Result<(), StoreError> {
     )))
 }
 
-/// Makes this process check the record of the store again before it next writes to a partition.
+/// Makes this process check the record of the store again before it next claims a partition, or next adds entries to
+/// the queue of a partition.
 pub(super) fn forget_registrations(store: &RedisStore) {
     store.registered_partitions.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
@@ -104,8 +105,8 @@ fn log_lost_shards(partition: &Partition, fences: &[Option<FenceRecord>]) {
             partition = partition.number,
             shards = ?missing,
             "THE STORE WENT BACK IN TIME: these shards have lost the data of the partition, so the keys in these shards \
-             begin anew; to keep their states, stop all instances, restore the data of the Redis servers, and start \
-             again"
+             begin anew; to get their states back, stop all instances, restore the data of the Redis servers, and \
+             start again"
         );
     }
 }

@@ -231,8 +231,8 @@ fn put_extra_arguments(call: &mut Cmd, write: &KeyWrite, forward: bool) {
     }
 }
 
-/// Appends three arguments for a dead letter: its place, its record, and its chunk for the outbox. The chunk is empty
-/// if letters are not forwarded.
+/// Appends three arguments for a dead letter: its place (its sort key), its record, and its chunk for the outbox. The
+/// chunk is empty if letters are not forwarded.
 fn put_letter(call: &mut Cmd, letter: &DeadLetter, forward: bool) {
     let mut place = Vec::new();
     let mut record = Vec::new();

@@ -1,9 +1,9 @@
 //! The connections: to one server, to the master that Sentinels name, or to all masters of a Cluster.
 //!
 //! After a connection has broken, the next call opens a new connection; concurrent calls share the result of one
-//! attempt. Each call is executed at most once. In a Cluster, this module repeats a call only if a node has redirected or
-//! refused it. In all other cases the caller decides whether to repeat a call, because only the caller can judge whether
-//! a repetition is harmless.
+//! attempt. Each call is executed at most once. In a Cluster, this module repeats a call only if a node has redirected
+//! or refused it. In all other cases the caller decides whether to repeat a call, because only the caller can judge
+//! whether a repetition is harmless.
 
 mod cluster;
 mod connect;
@@ -32,7 +32,7 @@ enum RedisDeployment {
     Single(Arc<SingleServer>),
     Cluster {
         cluster: Arc<Cluster>,
-        /// The number of the link to each node that this connection uses.
+        /// The number of the link that this connection uses to each node.
         link: usize,
     },
 }
@@ -143,8 +143,9 @@ impl RedisConnection {
         }
     }
 
-    /// Returns the same count as [`Self::disconnects`]. In a Cluster, counts only the broken connections to the nodes
-    /// that may have Redis keys with this hash tag, and the changes of the master of these Redis keys.
+    /// Returns the same count as [`Self::disconnects`], except in a Cluster. In a Cluster, counts only the broken
+    /// connections to the nodes that may have Redis keys with this hash tag, and the changes of the master of these
+    /// Redis keys.
     pub(super) fn tag_disconnects(&self, tag: &str) -> u64 {
         match &self.deployment {
             RedisDeployment::Single(single) => single.disconnects(),
@@ -191,8 +192,8 @@ impl RedisConnection {
         answer.map(|value| value.unwrap_or(Value::Nil))
     }
 
-    /// Sends a command, unless the count of [`Self::disconnects`] exceeds `breaks`. Returns `None` if the command was not
-    /// executed.
+    /// Sends a command, unless the count of [`Self::disconnects`] exceeds `breaks`. Returns `None` if the command was
+    /// not executed.
     pub(super) async fn call_unless_broken(
         &self,
         cmd: &Cmd,

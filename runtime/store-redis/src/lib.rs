@@ -10,9 +10,9 @@
 //! **Durability** depends on the server. The store reads the server's settings when it is opened, and reports the
 //! durability that they provide.
 //!
-//! **Foreign and damaged values.** If a value that belongs to one key is damaged, the store refuses requests for that
-//! key only. If a value that all keys of a shard share is damaged, each request to the shard returns an error that
-//! names the value, until an operator repairs the value.
+//! **Foreign and damaged values.** If a damaged value belongs to one key, the store refuses requests for that key only.
+//! If all keys of a shard share the damaged value, each request to the shard returns an error that names the value,
+//! until an operator repairs it.
 //!
 //! This crate must never decide anything that the sequencer decides: the batch contains each write and its condition.
 
@@ -71,8 +71,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The delay between two tries to open the store.
 const START_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// The maximum number of connections for commits that wait for replicas. Several connections are needed, because a commit that
-/// waits delays all later commands on its connection.
+/// The maximum number of connections for commits that wait for replicas. There are several, because a commit that waits
+/// delays all later commands on its connection.
 const WAIT_CONNECTIONS: u32 = 8;
 
 /// The interval between two probes on a connection. A server closes a connection that is idle for longer than the
@@ -185,8 +185,8 @@ impl RedisStore {
         }
     }
 
-    /// Returns the part of [`Store::disconnects`] that `connection` does not count. In a Cluster, `connection` also
-    /// counts for the connections of commits that wait for replicas.
+    /// Returns the part of [`Store::disconnects`] that `connection` does not count. In a Cluster, the count of
+    /// `connection` already includes the connections of commits that wait for replicas.
     fn other_disconnects(&self) -> u64 {
         let waiting = if self.connection.is_cluster() { &[] } else { &*self.wait_connections };
         waiting.iter().map(RedisConnection::disconnects).sum::<u64>()

@@ -338,9 +338,11 @@ fn put_request(call: &mut Cmd, assign: &AssignRequest) {
 }
 
 /// Appends a witness (the newest message that a producer has written to the shard, or its newest call) as four
-/// arguments. The first argument is the kind of the witness. For a message that the store numbered, the key, the id and
-/// the number follow; for a message that its producer numbered, the key, the number and the content digest; for a call,
-/// the id of the writer, the number of the call, and an empty argument.
+/// arguments. The first argument is the kind of the witness. The other three arguments depend on the kind:
+///
+/// - for a message that the store numbered: the key, the id and the number;
+/// - for a message that its producer numbered: the key, the number and the content digest;
+/// - for a call: the id of the writer, the number of the call, and an empty argument.
 pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
     match witness {
         None => call.arg("").arg("").arg("").arg(""),
@@ -376,7 +378,7 @@ fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
 }
 
 /// Appends an item as three arguments. The first argument is the key. The second argument begins with two flags:
-/// whether the item has its own number, and whether it is the last event of its key. After the flags follow the
+/// whether the item has its own number, and whether it is the last event of its key. The flags are followed by the
 /// partition, the digests of content and id, and the bytes of the event up to and including its number. The third
 /// argument has the bytes of the event after its number.
 fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool) {

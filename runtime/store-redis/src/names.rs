@@ -4,9 +4,10 @@
 //! one slot, and one script may use them together. The name of a stream comes last, so that two Redis keys never have
 //! the same name.
 //!
-//! A shard has only a few Redis keys: all key records of a stream in a shard are fields of one hash. If each record had
-//! its own Redis key, a caller would have to name all Redis keys of a script before the script runs. Otherwise, while a
-//! slot moves to another server, the script would not find the Redis keys that have already moved.
+//! A shard has only a few Redis keys: all key records of a stream in a shard are fields of one hash. The caller of a
+//! script must name every Redis key that the script uses. While a slot moves to another server, a script would not find
+//! an unnamed Redis key that has already moved. If each record had its own Redis key, the caller would have to know all
+//! records that a script uses before the script runs.
 
 use ordain_store::Partition;
 

@@ -16,7 +16,7 @@ const OLDEST_VERSION: (u64, u64) = (7, 0);
 
 /// The description of a server that hides its `maxmemory-policy`.
 const UNKNOWN_EVICTION: &str = "the server does not report whether it evicts keys when its memory is full: it must not \
-     (maxmemory-policy noeviction)";
+     evict keys (maxmemory-policy noeviction)";
 
 /// The settings of all masters.
 pub(super) struct ServerSettings {

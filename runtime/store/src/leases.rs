@@ -149,7 +149,7 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// memberships by some seconds.
     async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError>;
 
-    /// Grants a partition to a member, unless another member holds it.
+    /// Grants the lease of a partition to a member, unless another member holds this lease.
     async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<LeaseReply, StoreError>;
 
     /// Releases a lease, if `holder` still holds it under this epoch.

@@ -118,8 +118,9 @@ pub trait Store:
         false
     }
 
-    /// Returns how often the store was unreachable or its data moved to another server, plus how often a caller noticed
-    /// that the store had gone back in time. If the count differs between two calls, the store may have lost data between them.
+    /// Returns a count that increases when the store is unreachable, when its data moves to another server, and when a
+    /// caller notices that the store has gone back in time. If two calls return different counts, the store may have
+    /// lost data between these calls.
     fn disconnects(&self) -> u64 {
         0
     }
@@ -131,7 +132,8 @@ pub trait Store:
     }
 
     /// Updates the counts of [`Store::shard_disconnects`] for these shards, if the shards are on different servers. A
-    /// server may have been replaced since the last call to it, and the store learns of this only by another call.
+    /// server may have been replaced since the store last sent it a request, and the store notices the replacement only
+    /// by another request.
     async fn update_shard_disconnects(&self, _shards: &BTreeSet<u32>) {}
 
     /// Waits until the store has failed permanently. All later calls of the store return [`StoreError::Failed`]. Never
@@ -146,9 +148,9 @@ pub trait Store:
         self.mark(HEALTH_MARK).await.map(drop)
     }
 
-    /// Checks the settings of the store's servers again. Returns a description if the settings can lose data now, but
-    /// could not when the store was opened. Settings can change while a process runs, for example when a replica with
-    /// other settings becomes master.
+    /// Checks the settings of the store's servers again. Returns a description if the settings now permit a loss of
+    /// data that they did not permit when the store was opened. Settings can change while a process runs, for example
+    /// when a replica with other settings becomes master.
     async fn check_servers(&self) -> Result<Option<String>, StoreError> {
         Ok(None)
     }

@@ -12,8 +12,8 @@ use super::codec::RecordDecodeError;
 /// The maximum number of rows of a page, even if a caller requests more.
 pub const PAGE_ROWS_LIMIT: usize = 1_000;
 
-/// The total size of dead letters, in bytes, at which a page ends. The letter that reaches this size is the last one of
-/// the page, so that a page can contain a letter of any size.
+/// The total size of dead letters, in bytes, at which a page ends. The letter that reaches this size is the last letter
+/// of the page, so that a page can contain a letter of any size.
 pub const LETTERS_PAGE_BYTES: usize = 8 << 20;
 
 /// One page of a listing.

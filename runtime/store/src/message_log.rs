@@ -3,9 +3,9 @@
 //!
 //! An outbox contains the committed messages of a partition that are to be published. The owner of the partition
 //! assigns these messages in the order of its outbox: the store gives each message its number, keeps it for replay, and
-//! puts it into the queue of its stream. If the same message is assigned again, the store recognises the message: a
-//! message of an owner by its [`OutboxPosition`], as long as the message is in the outbox, and a message of a producer
-//! by its id. A store must never give two messages of a key the same number.
+//! puts it into the queue of its stream. If the same message is assigned again, the store recognises the message. It
+//! recognises a message of an owner by its [`OutboxPosition`], as long as the message is in the outbox. It recognises a
+//! message of a producer by its id. A store must never give two messages of a key the same number.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -18,7 +18,7 @@ use ordain_core::{Event, Key, NumberedChunk, QueuePosition, QueueRun, RecoveredK
 
 use super::{Claim, Partition, StoreError};
 
-/// The maximum number of messages in one call of [`MessageLog::assign`]. In Redis, each message adds up to twelve
+/// The maximum number of messages in one call of [`MessageLog::assign`]. In Redis, each message adds at most twelve
 /// values to the single write of a script, and one write can have at most about eight thousand values.
 pub const ASSIGN_LIMIT: usize = 500;
 

@@ -1,8 +1,8 @@
 //! The right of this process to act for a partition: to accept its events, commit, and publish.
 //!
 //! The right ends when this process hands the partition over or loses it. The right depends on a lease, which this
-//! process renews. If the process cannot renew the lease in time, by its own clock, the right is suspended, because
-//! another instance (process) may own the partition by then. The store refuses the commits of a process that is no
+//! process renews. If the process cannot renew the lease in time (measured by its own clock), the right is suspended.
+//! Another instance (process) may own the partition by then. The store refuses the commits of a process that is no
 //! longer the owner. But a broker does not check the ownership: it would still deliver events to this process and
 //! accept messages from it. This process therefore accepts no deliveries and publishes no messages while the right is
 //! suspended.

@@ -27,7 +27,7 @@ pub struct RedisAddress {
 }
 
 impl RedisAddress {
-    /// Reads again the files that variables in the URL name, for example a file with a new password, and returns the
+    /// Reads again each file that a variable in the URL names, for example a file with a new password. Returns the
     /// resulting address. If a file cannot be read or the new URL is invalid, returns the address unchanged; the next
     /// connection then tries again.
     #[must_use]
@@ -39,7 +39,7 @@ impl RedisAddress {
             Ok(fresh) => Self { template: self.template.clone(), ..fresh },
             Err(reason) => {
                 tracing::warn!(
-                    "cannot refresh the URL of the store from the files of its variables: {reason}; using the previous URL"
+                    "cannot refresh the URL of the store from the files that it names: {reason}; using the previous URL"
                 );
                 self.clone()
             }

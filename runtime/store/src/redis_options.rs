@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::RedisAddress;
 
-/// The maximum number of events of a batch. Each event adds up to ten values to the single write of a commit, and the
+/// The maximum number of events of a batch. Each event adds at most ten values to the single write of a commit, and the
 /// script cannot pass more than 7,900 values (`HSET_ARGUMENT_LIMIT` in `scripts/commit.lua`) at once.
 pub const REDIS_BATCH_LIMIT: usize = 768;
 

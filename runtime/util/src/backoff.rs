@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::RngExt as _;
 
-/// A delay that doubles with each retry, from a shortest to a longest one.
+/// A delay that doubles with each retry, from a shortest delay to a longest delay.
 ///
 /// Clone a constant of this type for each use, because each use changes its copy.
 #[derive(Debug, Clone)]

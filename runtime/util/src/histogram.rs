@@ -27,7 +27,7 @@ fn geometric(first: f64, factor: f64, last: f64) -> Vec<f64> {
     bounds
 }
 
-/// Values counted by size.
+/// The number of values in each bucket, and the sum of all values.
 #[derive(Debug, Clone)]
 pub struct Histogram {
     bounds: &'static [f64],

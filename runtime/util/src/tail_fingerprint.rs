@@ -11,7 +11,7 @@ use ordain_core::digest;
 /// files rarely share, and is quick to read.
 pub const TAIL_LIMIT_BYTES: usize = 4 << 10;
 
-/// The bytes of a file before a position, at most [`TAIL_LIMIT_BYTES`] of them.
+/// The last bytes before a position of a file, at most [`TAIL_LIMIT_BYTES`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TailFingerprint {
     end: u64,

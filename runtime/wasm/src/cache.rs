@@ -187,8 +187,8 @@ pub(super) fn open_cache(dir: &Path) -> Option<Cache> {
     let open = || -> wasmtime::Result<Cache> {
         let mut config = CacheConfig::new();
         config.with_directory(dir);
-        // Wasmtime's own limits are set too high to apply. `clean` enforces the real limit, because `clean` keeps
-        // entries that another process may be about to load.
+        // These limits of Wasmtime are so high that they never apply. Instead, `clean` enforces the real limit, because
+        // `clean` keeps entries that another process may be about to load.
         config.with_files_total_size_soft_limit(1 << 50).with_file_count_soft_limit(1 << 40);
         Cache::new(config)
     };

@@ -1,8 +1,9 @@
 //! The state of the files in the plugins folder. This module chooses the file to load next, and the version of each
 //! handler to offer (to publish as available in this process). This module must never access a file.
 //!
-//! The offer for a handler changes only when another version has been loaded: a higher version, a lower version after
-//! the file of the offered version has been removed, or new content of a file without a version.
+//! The offer for a handler changes only when another version has been loaded. There are three such versions: a higher
+//! version; a lower version, after the file of the offered version has been removed; and new content of a file without
+//! a version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -137,7 +138,7 @@ impl Catalog {
     }
 
     /// Returns the next action of the caller. Files whose version may be offered are loaded first. The other files
-    /// follow: those not loaded yet, and those whose load is to be retried.
+    /// follow: files that have not been loaded yet, and files whose load is to be retried.
     pub fn next_action(&self, now: Instant) -> CatalogAction {
         let wanted = self.used.iter().filter_map(|name| self.preferred_file(name, now));
         let unknown = self.folder.handlers.values().flatten().rev();
@@ -266,7 +267,7 @@ impl Catalog {
         self.files.get(path)?.load_result.as_ref()
     }
 
-    /// Returns whether a file of this version exists that may become usable: the file has not been loaded yet, or is
+    /// Returns whether this version has a file that may become usable. Such a file has not been loaded yet, or is
     /// unusable for a reason that may be temporary.
     pub fn may_become_usable(&self, version: &str) -> bool {
         let (name, semver) = split_version(version);

@@ -48,7 +48,7 @@ pub(super) fn compile_in_child(
     priority: CompilePriority,
 ) -> Result<(), LoadFailure> {
     let failed = |error: io::Error| {
-        LoadFailure::temporary(format!("cannot be compiled by a process of its own: {error}"))
+        LoadFailure::temporary(format!("cannot be compiled: the compiler process failed: {error}"))
     };
     let mut child = spawn_compiler(cache, limits, priority).map_err(failed)?;
     let input = child.stdin.take();

@@ -25,15 +25,16 @@ pub(super) const TICK_INTERVAL: Duration = Duration::from_millis(5);
 pub(super) const MAX_SUSPENDED: usize = 32;
 
 /// Maximum number of suspended instances of one stream in a worker. If every event of one stream runs to its time
-/// limit, half of the places remain for other streams.
+/// limit, half of [`MAX_SUSPENDED`] remains for other streams.
 pub(super) const MAX_SUSPENDED_OF_STREAM: usize = MAX_SUSPENDED / 2;
 
-/// Maximum number of instances of one worker, with the suspended, running and idle ones together. Each instance
-/// reserves address space, not memory.
+/// Maximum number of instances of one worker: suspended, running and idle instances together. Each instance reserves
+/// address space, not memory.
 const INSTANCES_PER_WORKER: usize = 128;
 
 /// Maximum number of instances of all workers. The pool reserves two memories for each instance, and a little over 4
-/// GiB of address space for each memory: together over 64 TiB of the 128 TiB (47 bits) that a process has.
+/// GiB of address space for each memory. All instances together have over 64 TiB of the 128 TiB (47 bits) that a
+/// process has.
 const MAX_INSTANCES: usize = 8_192;
 
 /// Additional instances for the trial start of handlers that are being loaded.
@@ -56,13 +57,14 @@ const GUEST_STACK_BYTES: usize = 1 << 20;
 /// Additional native stack size for the host functions that a guest calls, in bytes.
 const HOST_STACK_BYTES: usize = 1 << 20;
 
-/// Maximum number of bytes of an ended instance's memory that the engine clears and keeps for the next instance. The
-/// engine returns the rest of the memory to the system.
+/// Maximum size, in bytes, of the memory that the engine keeps when an instance ends. The engine clears this memory for
+/// the next instance, and returns the rest of the memory to the system.
 const KEEP_RESIDENT_BYTES: usize = 16 << 20;
-/// The limit instead of [`KEEP_RESIDENT_BYTES`] on a system that cannot list the memory pages that a guest has touched.
-/// On this system, the engine must clear all bytes up to the limit, so the limit is lower.
+/// The limit that replaces [`KEEP_RESIDENT_BYTES`] on a system that cannot list the memory pages that a guest has
+/// touched. On this system, the engine must clear all bytes up to the limit, so the limit is lower.
 const KEEP_RESIDENT_UNSCANNED_BYTES: usize = 256 << 10;
-/// Maximum number of bytes of each table of an ended instance that the engine clears and keeps for the next instance.
+/// Maximum size, in bytes, of the part of each table that the engine keeps when an instance ends. The engine clears
+/// this part for the next instance.
 const KEEP_TABLE_RESIDENT_BYTES: usize = 64 << 10;
 
 /// Builds an engine that only compiles into a cache. Other engines with the same configuration load the compiled code

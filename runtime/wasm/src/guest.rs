@@ -1,7 +1,7 @@
 //! The host's data for one WebAssembly instance, and the parts of WASI that a guest (the WebAssembly code of a handler)
-//! can use: the time of its event, random numbers that are the same at every attempt to execute the event, and two
-//! output streams that write to the log. This module must never give a guest a file, an environment variable, a program
-//! argument or a socket.
+//! can use. A guest can read the time of its event, and random numbers that are the same at every attempt to execute
+//! the event. A guest also has two output streams that write to the log. This module must never give a guest a file, an
+//! environment variable, a program argument or a socket.
 
 mod log;
 mod memory;

@@ -28,7 +28,7 @@ pub struct LogLine<'a> {
     pub origin: LogOrigin,
     /// The level.
     pub level: tracing::Level,
-    /// The line without its line end; control characters are escaped.
+    /// The line without its line break; control characters are escaped.
     pub text: &'a str,
 }
 

@@ -62,8 +62,8 @@ impl Drop for TurnResults {
     }
 }
 
-/// The worker threads. Dropping the pool ends the threads. The threads drop running turns within a tick and queued
-/// turns at once, and report no results for these turns.
+/// The worker threads. Dropping the pool ends the threads. The threads drop queued turns at once, and running turns
+/// within a tick. They report no results for these turns.
 pub struct WorkerPool {
     scheduler: Arc<TurnScheduler>,
     threads: Vec<JoinHandle<()>>,
@@ -154,8 +154,8 @@ impl TurnQueueHandle {
     /// turns that no worker has taken yet, and returns for each of them a result without outcomes.
     pub fn switch_version(&self, active: Option<Arc<ActiveVersion>>) -> Vec<TurnResult> {
         // If `active` replaces the version, this function must not hold the old version. Otherwise the workers that
-        // `signal_retired` wakes would keep its idle instances, because they drop only instances of handlers to which
-        // nothing refers.
+        // `signal_retired` wakes would keep the idle instances of the old version: a worker drops only instances of
+        // handlers to which nothing refers.
         let last_active = if active.is_none() { self.queue.active() } else { None };
         let unstarted = self.queue.switch_version(active);
         self.scheduler.signal_retired();

@@ -12,7 +12,7 @@ use crate::{
 use ordain_config::{ConfigError, InstanceMode, LoadedConfig};
 use ordain_util::text::escape_invisible;
 
-/// Duration of a load above which its end is logged.
+/// The end of a load is logged if the load took longer than this time.
 const SLOW_LOAD_THRESHOLD: Duration = Duration::from_secs(1);
 
 /// The reason why the handlers of a configuration cannot be loaded.

@@ -17,7 +17,8 @@ pub struct StreamContext {
 }
 
 impl StreamContext {
-    /// Creates the context of a stream whose handler may emit to `sinks` and writes to the program's log.
+    /// Creates the context of a stream. The handler of the stream may emit to `sinks`, and its log lines go to the
+    /// program's log.
     pub fn new<S: Into<Arc<str>>>(
         name: impl Into<Arc<str>>,
         sinks: impl IntoIterator<Item = S>,

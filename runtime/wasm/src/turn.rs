@@ -81,8 +81,8 @@ pub(super) async fn run(
     FinishedTurn { done, instance, bytes }
 }
 
-/// Executes one event on the instance in `slot`, or on a new one. Puts the instance back into `slot` only if another
-/// event may use the instance.
+/// Executes one event on the instance in `slot`, or on a new instance. Puts the instance back into `slot` only if
+/// another event may use the instance.
 async fn execute(
     setting: &TurnContext,
     slot: &mut Option<HandlerInstance>,

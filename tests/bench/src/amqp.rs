@@ -3,7 +3,8 @@
 //!
 //! A side is a process. In the first measurement, the queues are full at the start. The clock runs from the first
 //! delivery to the last, as the broker reports them, so the start-up time of the process does not count. The second
-//! measurement has a steady load of half of the measured rate, and the figure is the age of an event when it is done.
+//! measurement has a steady load of half of the measured rate. Its figure is the age of each event at the time when the
+//! side is done with the event.
 
 pub(crate) mod admin;
 pub(crate) mod case;
@@ -110,7 +111,8 @@ pub(crate) const SETTLE_DELAY: Duration = Duration::from_secs(1);
 /// Largest number of events a second that are published while latency is measured. The number is limited because the
 /// broker, which accepts and delivers the events, uses the same processors as the side.
 const STEADY_RATE_LIMIT: f64 = 8_000.0;
-/// Seconds at the start of a steady load that are not measured. The next constant is the number of measured seconds.
+/// Seconds at the start of a steady load that are not measured. [`MEASURED_S`] is the number of measured seconds after
+/// them.
 const WARMUP_S: f64 = 1.0;
 const MEASURED_S: f64 = 4.0;
 

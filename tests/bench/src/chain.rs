@@ -17,7 +17,7 @@ use crate::sides::{Sides, medians};
 
 /// Number of events of each stage (a stream with its sink).
 const EVENTS: u64 = 200_000;
-/// Number of keys of the first stage. The next constant is the number of keys of each later stage.
+/// Number of keys of the first stage. [`ORDERS`] is the number of keys of each later stage.
 const LEDGERS: u64 = 1_000;
 const ORDERS: u64 = 10_000;
 

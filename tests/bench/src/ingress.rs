@@ -31,7 +31,8 @@ use producer::{Outcome, Producer};
 
 /// Time limit for the host's start, and for all events to take effect.
 const HOST_TIMEOUT: Duration = Duration::from_mins(2);
-/// Interval between two requests to the host: first whether it has started, later how many events it has executed.
+/// Interval between two requests to the host. The benchmark first queries whether the host has started, and later how
+/// many events the host has executed.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Number of keys of all producers together.
 const KEYS: usize = 1_024;

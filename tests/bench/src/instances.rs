@@ -21,8 +21,8 @@ use crate::sides::{Sides, medians};
 use fleet::Fleet;
 use watch::Watch;
 
-/// Seconds at the start of an undisturbed load that are not measured. The next constant is the number of measured
-/// seconds.
+/// Seconds at the start of an undisturbed load that are not measured. [`MEASURED_S`] is the number of measured seconds
+/// after them.
 const WARMUP_S: f64 = 2.0;
 const MEASURED_S: f64 = 10.0;
 /// Seconds of load after the disturbance: longer than the lease plus the hand-over that follows its end.

@@ -47,8 +47,8 @@ fn process_state(child: &Child, cpu_seconds: &mut f64) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Returns the processor time in a line of `/proc/PID/stat`, including that of ended children: utime, stime, cutime and
-/// cstime are the fields 14 to 17, and the field after the name is the third.
+/// Returns the processor time in a line of `/proc/PID/stat`, including the time of ended children. The fields 14 to 17
+/// are utime, stime, cutime and cstime. The field after the name is field 3.
 fn cpu_of(stat: &str) -> Option<f64> {
     let fields = stat.rsplit_once(") ")?.1.split(' ');
     let ticks: Vec<f64> = fields.skip(11).take(4).filter_map(|field| field.parse().ok()).collect();

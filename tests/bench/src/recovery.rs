@@ -41,7 +41,7 @@ struct Plan {
     backoff: (u64, u64),
     /// Probability that the source has the event.
     success: f64,
-    /// Time until an answer with the event. The next field is the time until a failure.
+    /// Time until an answer with the event. `fail` is the time until a failure.
     ok: u64,
     fail: u64,
 }

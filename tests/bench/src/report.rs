@@ -30,8 +30,8 @@ pub(crate) struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) instructions_per_event: Option<f64>,
     pub(crate) cpu_s_per_million: Option<f64>,
-    /// The processor time of the consumer alone, if several processes do the work. The next two fields have the times
-    /// of RabbitMQ and Redis.
+    /// The processor time of the consumer alone, if several processes do the work. The fields `rabbitmq_…` and
+    /// `redis_…` have the times of RabbitMQ and Redis.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) consumer_cpu_s_per_million: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,7 +44,7 @@ pub(crate) struct Row {
     pub(crate) p999_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) longest_ms: Option<f64>,
-    /// The measured mean duration of a gap. The next field has the expected mean.
+    /// The measured mean duration of a gap. `expected_ms` is the expected mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mean_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -46,7 +46,7 @@ pub(crate) struct SwapArgs {
     pub(crate) common: Common,
     #[command(flatten)]
     sides: Sides,
-    /// Events a second: four fifths of the rate of the machine in docs/internals/performance.md
+    /// Events a second; the default is four fifths of the highest rate on the machine in docs/internals/performance.md
     #[arg(long, default_value_t = 4_000.0)]
     rate: f64,
     /// Number of swaps in a run

@@ -173,7 +173,7 @@ pub fn config(bytes: &[u8]) {
     }
 }
 
-/// Reads short texts: cursors, places, marks, leases, addresses, names and identities.
+/// Reads short texts: cursors, keys of tables, marks, leases, addresses, names and ids.
 pub fn text(bytes: &[u8]) {
     drop(Checkpoint::decode(bytes));
     drop(StreamNumbering::decode("mark", bytes));

@@ -22,7 +22,8 @@ __attribute__((constructor)) static void begin(void)
         file = open(path, O_RDONLY | O_CLOEXEC);
 }
 
-/* Returns the difference. If the test is replacing the content of the file, returns the last difference. */
+/* Returns the difference. If the test is replacing the content of the file at this moment, returns the difference that
+ * the last successful read found. */
 static int64_t offset(void)
 {
     static _Atomic int64_t last;

@@ -27,7 +27,7 @@ pub struct Cluster {
     proxies: Vec<Proxy>,
     /// No replicas, or one of each node.
     replicas: Vec<Redis>,
-    /// For each node: true if its replica is the master now.
+    /// For each node: true if the replica of the node is the master now.
     swapped: Vec<AtomicBool>,
 }
 

@@ -54,7 +54,7 @@ impl Rabbit {
         Self::shared_with(&RabbitOptions::new())
     }
 
-    /// Creates a virtual host on the broker with these options that the tests of this process share.
+    /// Creates a virtual host on a broker that has these options, and that the tests of this process share.
     pub fn shared_with(options: &RabbitOptions) -> Result<Self> {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let server = shared_server(options)?;

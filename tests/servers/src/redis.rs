@@ -39,8 +39,8 @@ pub struct Redis {
     process: Running,
     port: Port,
     tls: Option<(Port, Certificates)>,
-    /// The port for connections between the nodes of a Cluster. It stays reserved until the value is dropped, because
-    /// the server may restart.
+    /// The port for connections between the nodes of a Cluster. The port stays reserved until the `Redis` value is
+    /// dropped, because the server may restart.
     bus: Option<Port>,
     options: Options,
     folder: TempDir,

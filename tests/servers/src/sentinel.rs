@@ -292,8 +292,8 @@ pub struct CutOff {
 }
 
 impl CutOff {
-    /// Returns a connection to the master. It was opened before the split, because the master now refuses new
-    /// connections.
+    /// Returns a connection to the master. The connection was opened before the split, because the master now refuses
+    /// new connections.
     pub fn connection(&mut self) -> &mut Connection {
         &mut self.connection
     }

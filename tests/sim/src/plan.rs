@@ -48,10 +48,11 @@ pub(crate) struct ProducerPlan {
     pub(crate) corrupted: u32,
     /// The longest random time that is added to an event's time.
     pub(crate) jitter: u64,
-    /// Rate of delayed events. The next field has the longest delay.
+    /// Rate of delayed events. `lateness` is the longest delay.
     pub(crate) late: u32,
     pub(crate) lateness: u64,
-    /// Rate of keys whose last event has the end mark. The next field has the largest number of events after the end.
+    /// Rate of keys whose last event has the end mark. `after_end` is the largest number of events of a key after its
+    /// end.
     pub(crate) ended: u32,
     pub(crate) after_end: u64,
     /// Rate of events whose sequence is far above all others of their key.
@@ -63,8 +64,8 @@ pub(crate) struct ProducerPlan {
     pub(crate) big: u32,
     /// Rate of keys with an imported record. The events of such a key begin above the first sequence of a new key.
     pub(crate) imported: u32,
-    /// Rate of keys whose events go to another partition from some time on. The next field has the rate of single
-    /// events that go to a wrong partition.
+    /// Rate of keys that move: from some point in time on, their events go to another partition. `astray` is the rate
+    /// of single events that go to a wrong partition.
     pub(crate) moved: u32,
     pub(crate) astray: u32,
 }
@@ -78,7 +79,7 @@ pub(crate) struct HandlerPlan {
     /// Rate of events that fail for ever, or until a version other than the first executes them.
     pub(crate) fails_for_ever: u32,
     pub(crate) completes: u32,
-    /// Rate of slow turns. The next field has their longest duration.
+    /// Rate of slow turns. `slowness` is the longest duration of a slow turn.
     pub(crate) slow: u32,
     pub(crate) slowness: u64,
     /// Rate of events after which the worker ends the turn early.
@@ -121,8 +122,8 @@ pub(crate) struct ReplayPlan {
     pub(crate) latency: u64,
     /// Rate of answers that contain only a part of the events, and report that the request failed.
     pub(crate) again: u32,
-    /// Rate of answers that have no room for all found events. This rate also holds for the store, which is a replay
-    /// source, too.
+    /// Rate of answers that have no room for all found events. The same rate holds for the answers of the store,
+    /// because the store is a replay source too.
     pub(crate) cut: u32,
 }
 

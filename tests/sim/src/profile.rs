@@ -261,8 +261,8 @@ fn fifo_forgets(plan: &mut Plan, rng: &mut Rng) {
     fifo(plan, rng);
     plan.producer.repeated = 0;
     plan.producer.corrupted = 0;
-    // Two events with sequences far ahead may have the same id. Then the second event would look as if the producer had
-    // repeated the first event.
+    // Two events with sequences far ahead may have the same id. The second event would then look like a repeat of the
+    // first event by the producer.
     plan.producer.far = 0;
     plan.producer.keys = rng.between(1, 4);
     plan.producer.events = (50, 200);

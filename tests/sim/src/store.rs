@@ -233,7 +233,7 @@ impl Store {
         (entries, rest.next().map(|(at, _)| at.saturating_sub(time)))
     }
 
-    /// Returns the entries of an outbox that are not marked as done, oldest first.
+    /// Returns the entries that are still in an outbox, oldest first.
     pub(crate) fn outbox(&self, partition: u32, shard: u32) -> Vec<(u64, Vec<Post>)> {
         let entries = self.outbox.get(&(partition, shard));
         entries.into_iter().flatten().map(|(number, list)| (*number, list.clone())).collect()

@@ -68,7 +68,7 @@ enum Action {
     /// An owner receives a new rollout. The last value is true if the owner has the version of the rollout.
     ReceiveRollout(u64, Arc<Rollout>, bool),
     Corrupt,
-    /// The present state of the store is kept. The store will go back to this state after this time in ms.
+    /// The world saves the present state of the store. The store goes back to this state after the given time in ms.
     Remember(u64),
     GoBack,
 }
@@ -115,7 +115,7 @@ pub(crate) struct World {
     /// The newest owner of each partition.
     current: Vec<Option<u64>>,
     owners_born: u64,
-    /// The present rollout. The next field has the previous rollout.
+    /// The present rollout. `previous_rollout` is the rollout before it.
     rollout: Arc<Rollout>,
     previous_rollout: Arc<Rollout>,
     /// By key and content of an event, the number of its executions.
@@ -176,8 +176,8 @@ impl World {
         world
     }
 
-    /// Runs the agenda until the owners only wait, and checks the result. Then replaces all owners by new ones, runs
-    /// again, and checks the result again.
+    /// Runs the agenda until the owners only wait for time to pass, and checks the result. Then replaces all owners by
+    /// new owners, runs the agenda again, and checks the result again.
     pub(crate) fn run(&mut self) -> Result<(), Violation> {
         self.run_until_idle()?;
         self.check_end()?;
@@ -232,7 +232,7 @@ impl World {
         let left: Vec<&SourceItem> = left.iter().collect();
         for (id, owner) in &self.owners {
             // If there are more keys with unreadable spilled events than lanes, the owner loads these keys again and
-            // again. In that case, the owner need only have been quiescent once after the last progress.
+            // again. Such an owner need only have been quiescent once after the last progress.
             let was_quiescent =
                 self.plan.store.unreadable > 0 && owner.quiescent_at > self.progress;
             if left.is_empty() && !owner.sequencer.quiescent() && !was_quiescent {

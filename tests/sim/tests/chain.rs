@@ -9,8 +9,8 @@ use ordain_sim::run_chain;
 
 const SEEDS: u64 = 100_000;
 /// Seeds that once failed, for two reasons. First, the destination kept messages of lost commits, because the commits
-/// of one call did not ascend. Second, a message requested a lower number than an earlier message had. This happened
-/// after a message of another key had not got its requested number.
+/// of one call were not in ascending order. Second, a message requested a lower number than the number of an earlier
+/// message, after a message of another key had not got its requested number.
 const ONCE_FAILED: [u64; 2] = [138_227, 427_022];
 
 #[test]

@@ -19,8 +19,8 @@ fn hunt(name: &str, options: &Options) -> Result<(), String> {
         if seed >= SAMPLE && first.is_some() {
             break;
         }
-        // The violation must not happen without the fault. Otherwise it does not prove that the checker finds the
-        // fault.
+        // The violation must not happen without the fault. A violation that also happens without the fault does not
+        // prove that the checker finds the fault.
         if let Some(violation) = run(seed, options).violation
             && run(seed, &Options::default()).violation.is_none()
         {

@@ -8,7 +8,7 @@ use std::env;
 use ordain_model::{Fault, SharingFault};
 use ordain_sim::{Violation, run_protocol, run_sharing};
 
-/// Number of seeds for the runs of owners. The next constant is the number for the runs of instances.
+/// Number of seeds for the runs of owners. [`SHARING_SEEDS`] is the number of seeds for the runs of instances.
 const SEEDS: u64 = 30_000;
 const SHARING_SEEDS: u64 = 20_000;
 /// Number of seeds within which a run must detect each fault.

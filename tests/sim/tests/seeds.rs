@@ -51,13 +51,14 @@ const BROKEN_ONCE: [(Profile, u64); 19] = [
     (Profile::Large, 45_343),
     // The checker expected the handler version of a key record that had expired.
     (Profile::Expiring, 53_105),
-    // The checker counted a try that ended after its owner had left one version, but before it had the next one.
+    // The checker counted a try that ended after its owner had left one version, but before the owner had the next
+    // version.
     (Profile::Versions, 96_525),
     // After a gap had become wider, the gap history still listed the old, smaller range.
     (Profile::Tiny, 93_297),
     // A full key dropped an offered event, and the next offered event overtook it.
     (Profile::OfferedFifo, 17_146),
-    // The checker also counted the executions in a key's first life, although the record of that life had become
+    // The checker also counted executions of a key under an earlier key record, although this record had become
     // unreadable.
     (Profile::Offered, 19_558),
     // The gap history listed events as skipped, but the commit with the skip was never made, and the next owner

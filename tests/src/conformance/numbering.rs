@@ -110,8 +110,8 @@ pub async fn message_keeps_its_number_in_repeated_calls(fixture: &mut impl Fixtu
     assert_eq!(second.retained(store, &a, 0, 99).await.len(), 20);
 }
 
-/// Different messages can have the same outbox position: if they come from different origins, or if the store went back
-/// in time between them. The store does not mistake one of these messages for another.
+/// Two different messages can have the same outbox position: if they come from different origins, or if the store went
+/// back in time after the first message. The store does not mistake one of these messages for the other.
 pub async fn messages_at_the_same_outbox_position_are_distinguished(fixture: &mut impl Fixture) {
     use AssignItemReply::{Known, New};
     let store = fixture.store();
@@ -227,7 +227,7 @@ pub async fn message_is_identified_by_its_commit_and_id(fixture: &mut impl Fixtu
 }
 
 /// If the outbox has lost commits, later commits reuse their numbers. The store then forgets the messages of the lost
-/// commits. It still recognizes repeated messages of other commits, even among many messages.
+/// commits. The store still recognizes repeated messages of other commits, even among many messages.
 pub async fn messages_of_lost_commits_are_forgotten(fixture: &mut impl Fixture) {
     use AssignItemReply::{Known, New};
     let store = fixture.store();

@@ -58,7 +58,7 @@ pub(super) fn numbers(entries: &[OutboxEntry]) -> Vec<u64> {
 }
 
 /// The outbox returns commits in order, and the messages of a commit in the order of the batch. Each message has all
-/// values from which the publisher forms its id.
+/// values from which the outbox publisher forms the id of the message.
 pub async fn entries_are_returned_in_order(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;

@@ -231,7 +231,7 @@ pub async fn lost_calls_of_a_writer_are_reported(fixture: &mut impl Fixture) {
     let (calls, ends) = queue.calls(store, 7).await;
     assert_eq!((calls, ends.first, ends.last.number), (known(&[1]), 1, 1));
     // The entries of another writer get the numbers of the lost entries. A reader removes these entries and later
-    // entries, so that the store no longer has the history of these queue positions.
+    // entries, so that the store no longer has the history digests of these entries.
     assert!(queue.put_by(store, 8, 1, 0, &["2", "3", "4"]).await);
     assert!(queue.put_by(store, 8, 2, 1, &["5", "6"]).await);
     let (_, ends) = queue.calls(store, 8).await;
@@ -268,8 +268,8 @@ pub async fn only_positions_of_the_present_history_are_accepted(fixture: &mut im
         for step in 0..60 {
             let position = positions[random.random_range(0..positions.len())];
             let (first, all) = &mut now;
-            // The store accepts the positions of waiting entries and of the entry before them. It also accepts all
-            // lower positions, because it does not keep the history of removed entries.
+            // The store accepts the positions of waiting entries and of the entry before them. The store also accepts
+            // all lower positions, because it does not keep the history digests of removed entries.
             let is_accepted = position.number == 0
                 || position.number + 1 < *first
                 || all.get(position.number as usize).is_some_and(|entry| entry.0 == position);

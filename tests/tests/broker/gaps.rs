@@ -44,7 +44,7 @@ fn found(gaps: &[Value], source: &str) -> u64 {
     of_source.filter_map(|answer| answer["found"].as_u64()).sum()
 }
 
-/// Removes one line out of every `nth`, but never the last line of a key. Returns the remaining lines and the removed
+/// Removes one of every `nth` lines, but never the last line of a key. Returns the remaining lines and the removed
 /// lines.
 fn without(lines: &[String], nth: usize) -> (Vec<String>, Vec<String>) {
     let end = lines.len() * 9 / 10;
@@ -57,13 +57,13 @@ fn without(lines: &[String], nth: usize) -> (Vec<String>, Vec<String>) {
     )
 }
 
-/// Returns whether `without` removes the line at index `at`. The formula selects one line out of every `nth`, at
-/// changing places, so the lines belong to different keys.
+/// Returns whether `without` removes the line at index `at`. The formula selects one of every `nth` lines, each time at
+/// another position, so the lines belong to different keys.
 fn is_lost(at: usize, nth: usize) -> bool {
     at % nth == at / nth * 37 % nth
 }
 
-/// Returns the keys of lines.
+/// Returns the keys of the events in `lines`.
 fn keys(lines: &[String]) -> Result<BTreeSet<String>> {
     Ok(by_key(lines)?.into_keys().collect())
 }
@@ -277,8 +277,8 @@ fn events_missing_from_file_are_replayed() -> Result<()> {
     Ok(())
 }
 
-/// A server refuses the requests for the first missing events. The host must still send it the requests for later
-/// events, and finds these events.
+/// A server refuses the requests for the first missing events. The host must still request the later events from this
+/// server, and must find them.
 #[test]
 fn events_behind_refusals_are_found() -> Result<()> {
     let lines = in_turn(1, 60);

@@ -60,9 +60,10 @@ impl NumberingRig {
         Ok(out.split_off(known.len()))
     }
 
-    /// Plays two cases after a loss. In the first, other events get the numbers of the lost events, and their messages
-    /// must have new ids. In the second, the lost events are published again, and their messages must be the same as
-    /// before the loss. In the second case, `disturb` runs after the events are published and before the host starts.
+    /// Tests two cases after a loss. In the first case, other events get the numbers of the lost events, and the
+    /// messages of the other events must have new ids. In the second case, the test publishes the lost events again,
+    /// and their messages must be the same as before the loss. In the second case, `disturb` runs after the events are
+    /// published and before the host starts.
     fn check(&self, disturb: impl FnOnce() -> Result<()>) -> Result<()> {
         self.publish(KEPT)?;
         let kept = self.run(&[])?;

@@ -1,5 +1,5 @@
-//! Tests of `ordain publish`. The store assigns numbers to the events, and the broker confirms them. If the command
-//! runs again, it does not publish an event a second time.
+//! Tests of `ordain publish`. The store assigns numbers to the events, and the broker confirms the events. If the
+//! command runs again, it does not publish an event a second time.
 
 use anyhow::{Context, Result, bail, ensure};
 use ordain_publisher::{Error as PublishError, Event, Publisher, Receipt};
@@ -137,8 +137,8 @@ fn single_event_is_published_once() -> Result<()> {
     Ok(())
 }
 
-/// The command stops at an invalid line, after it has published all earlier lines. The next run continues at this line
-/// when it is corrected.
+/// The command stops at an invalid line, after it has published all earlier lines. After the line is corrected, the
+/// next run continues at this line.
 #[test]
 fn bad_line_stops_command_until_corrected() -> Result<()> {
     let (_redis, rig) = rig("")?;
@@ -283,7 +283,7 @@ fn library_publishes_like_command() -> Result<()> {
         ensure!(matches!(none, Some(PublishError::Configuration(_))), "{none:?}");
         anyhow::Ok(())
     })?;
-    // The events before the wrong event are published.
+    // The publisher has published the events before the wrong event.
     let lines: Vec<String> = [("a", 3), ("b", 3)]
         .into_iter()
         .flat_map(|(key, last)| (1..=last).map(move |n| (key, n)))

@@ -1,4 +1,4 @@
-//! Tests of `ordain check`, which reports errors for which a start would fail, and of `ordain plugins list`, which
+//! Tests of `ordain check`, which reports the errors that would make a start fail, and of `ordain plugins list`, which
 //! lists unusable handlers.
 
 use anyhow::{Result, ensure};

@@ -73,8 +73,8 @@ fn healthy_server_is_described_and_unchanged() -> Result<()> {
     Ok(())
 }
 
-/// The check reports each setting of the server that can lose events. The severity and the exit code depend on the
-/// setting.
+/// The check reports each setting of the server that can cause a loss of events. The severity and the exit code depend
+/// on the setting.
 #[test]
 fn risky_servers_are_reported() -> Result<()> {
     let redis = Redis::with(&Options::new().without_persistence())?;

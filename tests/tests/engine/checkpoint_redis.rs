@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use ordain_servers::{Redis, wait_until};
 use ordain_tests::host::Home;
 
-/// The number of events. After a crash, the file delivers only a small part of these events again.
+/// The number of events. After a crash, the host reads only a small part of these events from the file again.
 const EVENTS: usize = 60_000;
 
 /// A Redis server, and the home of a host with a `fifo` stream of one key. If the host reads an event again after the
@@ -75,7 +75,7 @@ impl Rig {
     }
 
     /// Runs the host once more and checks that every event has taken effect once. If an event took effect twice, the
-    /// next number of the key would be too high.
+    /// next sequence of the key would be too high.
     fn expect_all_effects_once(&self) -> Result<()> {
         let status = self.start("last", &["--once"])?.wait()?;
         ensure!(status.success(), "{}", self.home.read("err-last"));
@@ -184,8 +184,8 @@ fn owner_that_lost_one_shard_starts_again() -> Result<()> {
     rig.expect_all_effects_once()
 }
 
-/// The server is reset to a snapshot while the stream is idle, and the test ends the host at once. At its end, the host
-/// must detect the loss and repeat the lost commits from memory.
+/// The server is reset to a snapshot while the stream is idle, and the test ends the host at once. During its shutdown,
+/// the host must detect the loss and repeat the lost commits from memory.
 #[test]
 fn orderly_end_repeats_lost_commits() -> Result<()> {
     let rig = Rig::new()?;
@@ -222,8 +222,8 @@ fn shutdown_waits_for_an_unavailable_server() -> Result<()> {
     rig.expect_no_repeats(&["first"])
 }
 
-/// A Lua script that replaces a Redis key by a foreign value. `PUT_BACK` restores the key. Each script is atomic, so no
-/// reader finds the key missing.
+/// A Lua script that replaces the value of a Redis key with a foreign value. `PUT_BACK` restores the former value. Each
+/// script is atomic, so no reader finds the key missing.
 const OVERWRITE: &str =
     "if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('RENAME', KEYS[1], KEYS[2]) end
     redis.call('SET', KEYS[1], 'foreign')";

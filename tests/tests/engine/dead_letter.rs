@@ -37,8 +37,8 @@ fn event(key: usize, sequence: u64, data: &Value) -> String {
 }
 
 /// Returns the lines of the input. For each key: the handler rejects event 2 and traps at event 3; event 5 is missing;
-/// event 6 arrives twice with different contents; and event 8 completes the key. Then follow three more lines for each
-/// key: event 9 of the completed key, an event without a sequence, and an invalid line.
+/// event 6 arrives twice with different contents; and event 8 completes the key. After these events, each key has three
+/// more lines: event 9 of the completed key, an event without a sequence, and an invalid line.
 fn lines() -> Vec<String> {
     let mut lines = Vec::new();
     let mut add = |data: &dyn Fn(usize) -> String| lines.extend((0..KEYS).map(data));
@@ -128,7 +128,7 @@ fn each_dead_letter_is_forwarded_once() -> Result<()> {
     let report = home.run_once()?;
     assert_eq!(report["dead_total"], CAUSES.len() * KEYS);
     check(&home)?;
-    // The next run must forward nothing, because every event is known.
+    // The next run must forward nothing, because every event is already settled.
     home.run_once()?;
     check(&home)
 }
@@ -243,7 +243,7 @@ fn letters_lost_with_their_host_get_the_same_ids() -> Result<()> {
     ensure!(again.len() >= lost, "{} of {lost} letters are published again", again.len());
     let mut all = lossy.published()?;
     all.extend(again);
-    ensure!(stored(&lossy.home)? == before, "other letters than before");
+    ensure!(stored(&lossy.home)? == before, "the ids differ from the ids before the loss");
     check_letters(&lossy.home, &all)
 }
 

@@ -159,7 +159,7 @@ fn repeated_server_kills_lose_and_repeat_nothing() -> Result<()> {
     while kills < 20 {
         rig.redis.command(&["FLUSHALL"])?;
         let mut run = rig.start()?;
-        // Kills the server until the run has ended, and at most 20 times.
+        // Kills the server repeatedly until the run has ended, but at most 20 times.
         while run.try_wait()?.is_none() && kills < 20 {
             std::thread::sleep(random_kill_delay(&mut random, whole / 4));
             rig.redis.kill()?;

@@ -64,7 +64,7 @@ fn full_disk_ends_the_process_and_loses_nothing() -> Result<()> {
         "the error is reported more than once: {log}"
     );
     let written = home.read("out.ndjson").lines().count();
-    ensure!(written < lines.len(), "all was written before the disk was full");
+    ensure!(written < lines.len(), "all messages were written before the disk was full");
     println!("{written} of {} messages were written when the disk was full", lines.len());
 
     home.run_once()?;

@@ -222,9 +222,9 @@ async fn publisher_publishes_its_lost_events_again() -> Result<()> {
     Ok(())
 }
 
-/// For a `fifo` stream, the store assigns no sequences to events. The store loses an event of one publisher. An event of
-/// another publisher gets the number of the lost event in the queue, and the stream reads and removes this other event.
-/// The first publisher must still detect the loss, and publish its event again.
+/// For a `fifo` stream, the store assigns no sequences to events. The store loses an event of one publisher. An event
+/// of another publisher gets the number of the lost event in the queue, and the stream reads and removes this other
+/// event. The first publisher must still detect the loss, and publish its event again.
 #[tokio::test]
 async fn loss_in_fifo_stream_is_noticed_after_its_number_was_reused() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -256,8 +256,8 @@ async fn loss_in_fifo_stream_is_noticed_after_its_number_was_reused() -> Result<
 }
 
 /// `ordain publish` reads standard input and publishes more events than it keeps in memory, and the store loses all of
-/// them. The command publishes the events in memory again. The command's record of the loss must state how many other
-/// events are lost, in which shard, and since when.
+/// them. The command publishes again the events that it still has in memory. The command's record of the loss must
+/// state how many other events are lost, in which shard, and since when.
 #[test]
 fn record_of_events_beyond_memory_states_their_number() -> Result<()> {
     const LOST: u64 = 60;

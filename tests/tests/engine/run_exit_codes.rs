@@ -249,7 +249,8 @@ fn one_file_under_two_names_is_refused() -> Result<()> {
     std::fs::remove_file(home.path("out.ndjson"))?;
     assert_eq!(home.read("events.ndjson"), events);
 
-    // The link and its target are one file, but neither exists before the host creates the first sink.
+    // The link and its target are one file, but this file does not exist before the host creates the file of the first
+    // sink.
     std::os::unix::fs::symlink("other.ndjson", home.path("out.ndjson"))?;
     let words = ["sinks.tally.path: out.ndjson", "as sinks.other.path: each sink needs its own"];
     check(&home, ONCE, CONFIG, &words)

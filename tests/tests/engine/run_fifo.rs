@@ -27,7 +27,7 @@ const EVERY: usize = 7;
 /// The distance between a line and its repeat, in lines.
 const LATER: usize = 200;
 
-/// Returns lines with sequences. The test compares the output with them.
+/// Returns lines with sequences. The test compares the output with these lines.
 fn numbered() -> Vec<String> {
     in_turn(120, 60)
 }
@@ -63,8 +63,8 @@ fn repeats_are_recognized_by_id_across_runs() -> Result<()> {
     // Replaces the file by a copy with the same content. The checkpoint still applies to the copy.
     home.replace("events.ndjson", &text)?;
     assert_eq!(home.run_once()?["delivered"], 0);
-    // Replaces the file by another file with the same events. The checkpoint does not apply, but the ids of the events
-    // are known.
+    // Replaces the file by another file with the same events. The checkpoint does not apply, but the store still has
+    // the ids of the events.
     home.replace("events.ndjson", format!("\n{text}"))?;
     let report = home.run_once()?;
     assert_eq!(report["settled"], 0);

@@ -1,5 +1,5 @@
-//! A test of a file that grows in pieces while the process that reads it is killed repeatedly. A piece may end within a
-//! line. No line may be lost, repeated or joined to another line.
+//! A test of a file that grows in pieces. Meanwhile, the test repeatedly kills the process that reads the file. A piece
+//! may end within a line. No line may be lost, repeated or joined to another line.
 
 use std::io::Write as _;
 use std::time::Duration;

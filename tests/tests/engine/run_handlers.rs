@@ -25,8 +25,8 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// Returns the keys. Each key has the instruction to the handler in its first event, and the words that `ordain keys
-/// why` must print.
+/// Returns a row for each key. The row has the key, the instruction to the handler in the key's first event, and the
+/// words that `ordain keys why` must print.
 fn parking() -> Vec<(&'static str, Value, &'static [&'static str])> {
     vec![
         ("trap", json!({ "do": "trap" }), &["(trap)", "unreachable", "faulty::handle"]),

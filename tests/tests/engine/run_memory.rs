@@ -45,7 +45,8 @@ path = "out.ndjson"
 /// An event: its type, its sequence and its data.
 type Line = (&'static str, u64, String);
 
-/// Returns a home with a handler and events for it. For each row of `rounds`, each key gets one such event.
+/// Returns a home with a handler and events for this handler. For each row of `rounds`, the input has one event of each
+/// key.
 fn home_with(handler: &str, keys: u64, rounds: &[Line]) -> Result<Home> {
     let home = Home::new(&[handler], &CONFIG.replace("HANDLER", handler))?;
     let mut events = BufWriter::new(File::create(home.path("events.ndjson"))?);
@@ -61,7 +62,8 @@ fn home_with(handler: &str, keys: u64, rounds: &[Line]) -> Result<Home> {
     Ok(home)
 }
 
-/// Runs a handler over rounds of events. Checks that the peak memory is at most the budget and `besides`, in MiB.
+/// Runs a handler over rounds of events. Checks that the peak memory is at most the sum of the budget and `besides`, in
+/// MiB.
 fn within_budget(handler: &str, keys: u64, rounds: &[Line], besides: u64) -> Result<()> {
     let home = home_with(handler, keys, rounds)?;
     let run = ["--log", "warn", "run", "--once", "--json"];

@@ -72,8 +72,8 @@ fn killed_run_resumes_near_its_end() -> Result<()> {
     home.write("events.ndjson", text(&lines[..29_000]))?;
     let mut service = Service::start(&home, &["run"])?;
     service.until("all messages", || home.lines("out.ndjson") == 29_000)?;
-    // The kill comes soon, but the host writes a checkpoint after a limited number of acknowledged events, even if
-    // little time has passed.
+    // The test kills the host soon after its start. But the host has already written a checkpoint, because it writes
+    // one after a limited number of acknowledged events, even if little time has passed.
     service.kill()?;
     home.append("events.ndjson", text(&lines[29_000..]))?;
     let report = home.run_once()?;
@@ -113,7 +113,7 @@ source = { kind = "file", path = "events.ndjson" }
     Ok(())
 }
 
-/// The host writes checkpoints while it reads events. After a crash at any moment, the host reads at most this many
+/// The host writes checkpoints while it reads events. After a crash at any moment, the host reads at most `REPEATS`
 /// events again: the prefetch plus the number of events between two checkpoints.
 #[test]
 fn crash_repeats_few_events() -> Result<()> {

@@ -143,8 +143,8 @@ fn incomplete_last_line_is_left_for_the_next_run() -> Result<()> {
     ensure!(output.status.success() && log.contains("the next run reads it again"), "{log}");
     assert_eq!(home.lines("out.ndjson"), 1);
 
-    // At the end of the file, the host processes a complete line even without a line ending. A line ending that is
-    // appended later must not make it a second event.
+    // At the end of the file, the host processes a complete line even without a line ending. If a line ending is
+    // appended later, this line must not become a second event.
     home.append("events.ndjson", format!("{rest}\n{}", lines[2]))?;
     let report = home.run_once()?;
     assert_eq!((&report["settled"], &report["dead_total"]), (&2.into(), &0.into()));

@@ -69,7 +69,7 @@ fn interrupted_run_ends_in_order_and_resumes() -> Result<()> {
 }
 
 /// Starts a service with two keys. The handler hangs on the first event of one key, and executes the two events of the
-/// other key. Waits until these two have taken effect.
+/// other key. Waits until these two events have taken effect.
 fn start_with_stuck_key(home: &Home) -> Result<Service> {
     let lines = [
         line("stuck", 1, &json!({ "do": "loop" })),
@@ -142,8 +142,8 @@ fn signal_does_not_wait_for_a_broker() -> Result<()> {
     let home = Home::new(&["tally"], &format!("[broker]\nurl = \"amqp://127.0.0.1:1\"\n{config}"))?;
     let mut service = Service::start(&home, &["run"])?;
     service.until_says("broker unavailable")?;
-    // The signal must end the starting process cleanly. Without the signal, the start would fail when its wait for the
-    // broker runs out.
+    // The signal must end the starting process cleanly. Without the signal, the start would fail when its time limit
+    // for reaching the broker runs out.
     service.end()
 }
 

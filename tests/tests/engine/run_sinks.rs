@@ -108,7 +108,7 @@ fn kills_between_commit_and_publication_lose_and_repeat_nothing() -> Result<()> 
     let mut left_over = 0;
     for kill in 1..=KILLS {
         let mut service = Service::start(&home, &["run"])?;
-        // The kills are spread evenly over the output, so the last kill comes close to its end.
+        // The kills are spread evenly over the output, so the last kill comes close to the end of the output.
         let some = all * kill as usize / (KILLS as usize + 1);
         service.until("messages", || home.lines("both.ndjson") >= some)?;
         std::thread::sleep(Duration::from_micros(rng.random_range(0..2_000)));
@@ -116,8 +116,8 @@ fn kills_between_commit_and_publication_lose_and_repeat_nothing() -> Result<()> 
         left_over += u32::from(log.contains("committed and did not publish"));
         service.kill()?;
     }
-    println!("{left_over} of {KILLS} starts published what an earlier one had left");
-    ensure!(left_over > 0, "no kill met a committed message that was not published");
+    println!("{left_over} of {KILLS} starts published messages of an earlier process");
+    ensure!(left_over > 0, "no kill left a committed message unpublished");
     home.run_once()?;
     check(&home, "both")?;
     check(&home, "some")

@@ -13,8 +13,8 @@ use ordain_core::{
     TurnResult,
 };
 
-/// A sequencer, and the data that a store would return. When the test has put a key record there, later commits replace
-/// this record.
+/// A sequencer, and the data that a store would return. After [`Rig::remember`] has stored a key record, later commits
+/// replace this record.
 struct Rig {
     sequencer: Sequencer,
     delivery: u64,
@@ -147,7 +147,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Advances the time to `to` and handles each timeout on the way.
+    /// Advances the time to `to`, and handles each timeout up to this time.
     fn pass(&mut self, from: u64, to: u64) {
         let mut now = from;
         while let Some(at) = self.sequencer.poll_timeout().filter(|at| *at <= to) {
@@ -231,7 +231,7 @@ fn gaps_that_open_together_are_skipped_together() -> Result<()> {
         rig.deliver(0, sequence);
     }
     rig.pass(0, 20_000);
-    assert_eq!(rig.asked.len(), 3, "three rounds for all of them: {:?}", rig.asked);
+    assert_eq!(rig.asked.len(), 3, "three rounds for all gaps: {:?}", rig.asked);
     assert!(rig.asked.iter().all(|(_, missing)| missing.len() == 99));
     let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
     assert_eq!(writes.map(|write| write.letters.len()).sum::<usize>(), 99);
@@ -254,7 +254,7 @@ fn late_arrivals_cause_no_extra_replay_round() -> Result<()> {
     }
     assert_eq!(rig.asked.len(), 1, "{:?}", rig.asked);
     rig.pass(1_041, 3_100);
-    assert_eq!(rig.asked[1..], [(3_040, vec![41..=49])], "backoff later");
+    assert_eq!(rig.asked[1..], [(3_040, vec![41..=49])], "one backoff later");
     // Until all events of the gap have arrived, the gap history lists arrived and missing sequences in separate
     // entries.
     let listed = |rig: &Rig| -> Result<Vec<_>> {
@@ -359,7 +359,7 @@ fn nothing_is_skipped_while_the_source_is_unavailable() -> Result<()> {
     Ok(())
 }
 
-/// A replay round in which the replay source is too busy to search does not count towards `gap.attempts`.
+/// If the replay source is too busy to search, the replay round does not count towards `gap.attempts`.
 #[test]
 fn round_with_a_busy_source_does_not_count() -> Result<()> {
     let mut rig = Rig::new(SKIPPING)?;
@@ -374,7 +374,7 @@ fn round_with_a_busy_source_does_not_count() -> Result<()> {
     Ok(())
 }
 
-/// A replay round with a busy replay source does not count either if the missing event has the sequence 0.
+/// The same rule applies if the missing event has the sequence 0: a replay round with a busy source does not count.
 #[test]
 fn round_with_a_busy_source_does_not_count_for_event_zero() -> Result<()> {
     let mut rig = Rig::new(&format!("first = 0\n{SKIPPING}"))?;

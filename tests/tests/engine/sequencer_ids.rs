@@ -16,8 +16,8 @@ use ordain_core::{
 const MINUTE_MS: u64 = 60_000;
 /// The time of the store's clock at the sequencer's time 0, in milliseconds.
 const STORE_EPOCH: u64 = 1_700_000_000_000;
-/// The number of newest ids that never expire: the default prefetch of a file, and the maximum number of events since
-/// its last checkpoint.
+/// The number of newest ids that never expire: the default prefetch of a file plus the maximum number of events since
+/// the file's last checkpoint.
 const FLOOR: u64 = 4_000 + CHECKPOINT_INTERVAL_EVENTS as u64;
 
 /// A sequencer with one key, and the stored record of the key.
@@ -167,13 +167,13 @@ fn old_id_is_forgotten_unless_a_crash_can_repeat_its_event() -> Result<()> {
     assert_eq!(rig.deliver(now, time, 11..=FLOOR + 10), FLOOR);
 
     let (now, time) = at(59);
-    assert_eq!(rig.deliver(now, time, 1..=FLOOR + 10), 0, "all of them are young");
+    assert_eq!(rig.deliver(now, time, 1..=FLOOR + 10), 0, "no id has expired yet");
     let (now, time) = at(120);
     let repeats = 11..=FLOOR + 10;
-    assert_eq!(rig.deliver(now, time, repeats), 0, "a crash can bring the last ones again");
-    assert_eq!(rig.deliver(now, time, 1..=10), 10, "the others are new events");
-    assert_eq!(rig.deliver(now, time, 1..=10), 0, "whose ids are known from now on");
-    assert_eq!(rig.ids.len() as u64, FLOOR + 1, "the next write removes one more");
+    assert_eq!(rig.deliver(now, time, repeats), 0, "a crash can repeat these newest events");
+    assert_eq!(rig.deliver(now, time, 1..=10), 10, "the ids of events 1 to 10 have expired");
+    assert_eq!(rig.deliver(now, time, 1..=10), 0, "the store has these ids again");
+    assert_eq!(rig.ids.len() as u64, FLOOR + 1, "the next write removes one more id");
     Ok(())
 }
 
@@ -209,7 +209,7 @@ fn age_of_an_id_starts_with_its_commit() -> Result<()> {
     rig.answer(later, later_time);
     assert_eq!(rig.sequencer.stats().settled, 20);
 
-    assert_eq!(rig.deliver(later, later_time, 11..=20), 0, "all of them are young");
-    assert_eq!(rig.deliver(later, later_time, 1..=10), 10, "these are old");
+    assert_eq!(rig.deliver(later, later_time, 11..=20), 0, "no id has expired yet");
+    assert_eq!(rig.deliver(later, later_time, 1..=10), 10, "the ids of these events have expired");
     Ok(())
 }

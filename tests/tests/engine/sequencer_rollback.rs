@@ -337,5 +337,8 @@ fn repeated_spilled_event_is_counted_once() {
         assert_eq!((job.spilled.count, spilled.len()), (2, 2), "before event {}", job.next);
     }
     rig.deliver(35);
-    assert!(rig.sent.iter().all(|batch| batch.letters.is_empty()), "two events are no overflow");
+    assert!(
+        rig.sent.iter().all(|batch| batch.letters.is_empty()),
+        "two spilled events are below the limit"
+    );
 }

@@ -9,7 +9,7 @@ use ordain_tests::plugins::plugin;
 use ordain_tests::workers::{load, settings};
 use ordain_wasm::{HandlerEngine, HandlerFile, HandlerSettings};
 
-/// Returns the error when a file with the content `bytes` is loaded.
+/// Loads a file with the content `bytes`, which must fail. Returns the error.
 fn refusal(bytes: &[u8], settings: HandlerSettings) -> Result<String> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("bad@1.0.0.wasm");

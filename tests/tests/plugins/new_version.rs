@@ -1,4 +1,5 @@
-//! Tests of keys that were parked because their handler failed. Another version of the handler must retry them.
+//! Tests of keys that were parked because their handler failed. The host must retry them with another version of the
+//! handler.
 
 use std::fs;
 

@@ -30,8 +30,9 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// Instructions that make the handler fail and park the key. A new version can repair all these failures. A new version
-/// could not repair `gap`, which does not depend on the handler, or `reject`, because a rejection is final.
+/// Instructions that make the handler fail, so that the host parks the key. A new version can repair all these
+/// failures. The list does not contain `gap`, because a gap does not depend on the handler, or `reject`, because a
+/// rejection is final.
 const FAILING: [(&str, &str); 5] = [
     ("trap", r#"{ "do": "trap" }"#),
     ("panic", r#"{ "do": "panic" }"#),

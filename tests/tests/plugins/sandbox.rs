@@ -1,4 +1,5 @@
-//! Tests of the sandbox: the data of its environment that a handler can read, and its lines in the log.
+//! Tests of the sandbox: the data of the environment that a handler can read, and the lines that a handler writes to
+//! the log.
 
 use anyhow::Result;
 use ordain_core::{HandlerOutcome, Turn};

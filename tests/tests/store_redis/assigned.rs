@@ -140,7 +140,7 @@ impl SplitWriter {
     }
 
     /// Writes one event for each shard while a network split replaces the master. The old master gets the events of all
-    /// shards except the last. Then the Sentinel makes the replica master, `meanwhile` runs, and the split ends. Checks
+    /// shards except the last. Then the Sentinel promotes the replica, `meanwhile` runs, and the split ends. Checks
     /// that the new master then has the event of each shard, although it had none of them when it became master.
     async fn split_during_call(
         &self,
@@ -171,8 +171,8 @@ impl SplitWriter {
                 Ok(last == "1" && others.iter().all(|count| count == "2"))
             })
             .expect("a part of the request in the old master");
-            // A command starts the failover at once. If the Sentinel waited until it considers the master down, the
-            // request that the proxy holds back would time out.
+            // The test starts the failover with a command. If the test waited until the Sentinel considers the master
+            // down, the request that the proxy holds back would time out.
             let failover = ["SENTINEL", "FAILOVER", self.group.name()];
             self.group.sentinel().command(&failover).expect("a failover");
             self.group.until_replaced().expect("another master");
@@ -205,8 +205,8 @@ async fn call_with_numbers_during_a_split_loses_no_part() {
 }
 
 /// In the new master, events of another process get the queue numbers of the lost events. These other events leave the
-/// queue before the call checks for its own events, so the store no longer has the histories of these numbers. The call
-/// must not conclude that its own events had these numbers.
+/// queue before the call checks for its own events, so the store no longer has the histories of these queue positions.
+/// The call must not conclude that the removed events were its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_during_a_split_does_not_trust_removed_numbers() {
     let watched = SplitWriter::start().await;
@@ -234,9 +234,9 @@ async fn call_during_a_split_does_not_trust_removed_numbers() {
 
 /// A call has one event for each of two shards of a Cluster. The first shard accepts its event. The queue of the second
 /// shard is full, so the call waits. A replica that lacks the event replaces the first shard's node. No connection
-/// breaks. If both shards have the same node, the old master redirects the call for the second shard. Otherwise the test
-/// makes room in the queue of the second shard, whose node stays. When the call ends without an error, which a host
-/// would answer with 202, the Cluster must have both events, although no call for the first shard was redirected.
+/// breaks. If both shards have the same node, the old master redirects the call for the second shard. Otherwise the
+/// test makes room in the queue of the second shard, whose node stays. When the call ends without an error, which a
+/// host would answer with 202, the Cluster must have both events, although no call for the first shard was redirected.
 async fn take_over_during_call(numbering: Option<NumberingSettings>, is_same_node: bool) {
     let mut cluster = Cluster::start(3).expect("a Cluster");
     cluster.add_replicas().expect("replicas");
@@ -314,10 +314,10 @@ async fn call_with_numbers_during_a_takeover_in_a_cluster_loses_no_part() {
     take_over_during_call(Some(NumberingSettings::default()), true).await;
 }
 
-/// A call has one event for each of two shards. The slot of the first shard is moving to another node, which already has
-/// all data of the slot: the master redirects each call by the error `ASK`. The queue of the second shard is full, so
-/// the call waits. Meanwhile the other node restarts and loses the event of the first shard. When the call ends without
-/// an error, the other node must have the event again, although it was not the master of the slot.
+/// A call has one event for each of two shards. The slot of the first shard is moving to another node, which already
+/// has all data of the slot: the master redirects each call with the error `ASK`. The queue of the second shard is
+/// full, so the call waits. Meanwhile the other node restarts and loses the event of the first shard. When the call
+/// ends without an error, the other node must have the event again, although it was not the master of the slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_during_a_migration_loses_no_part() {
     let cluster = Cluster::start(3).expect("a Cluster");
@@ -377,9 +377,9 @@ async fn call_during_a_migration_loses_no_part() {
     assert_eq!(ids(&store, &partition(), full_shard).await, [3]);
 }
 
-/// A node of a Cluster writes the event of a call, and the connection breaks before the reply arrives. Then the slot moves
-/// to another node, and the call is repeated there. The other node numbers the events, so it must recognise the event by
-/// its id, and must not put it into the queue again.
+/// A node of a Cluster writes the event of a call, and the connection breaks before the reply arrives. Then the slot
+/// moves to another node, and the call is repeated there. The other node numbers the events, so it must recognise the
+/// event by its id, and must not put it into the queue again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn event_of_a_lost_reply_is_recognised_after_its_slot_has_moved() {
     let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");

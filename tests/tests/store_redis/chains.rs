@@ -79,7 +79,7 @@ async fn damaged_records_are_named() {
             }
             dedicated.put_field(&log, field.as_bytes(), &bytes);
             let before = dedicated.digest();
-            // The request repeats the first commit, so the store must also read blocks.
+            // The request repeats the first commit, so the store must also read the blocks of the origin's messages.
             let found = store.assign(assign(1, 0)).await;
             match found {
                 Ok(AssignReply::Groups(..) | AssignReply::Full) => {}

@@ -124,7 +124,7 @@ async fn damaged_outbox_entry_is_reported() {
         }
     }
     assert!(error_count > right.len(), "{error_count}");
-    // Published entries are removed although they are damaged.
+    // The store removes published entries even if they are damaged.
     store.outbox_done(&owner.partition, owner.claim, shard, 1, &[]).await.expect("done");
     assert_eq!(numbers(store, &owner, "a").await, [] as [u64; 0]);
 }
@@ -154,7 +154,7 @@ async fn damaged_letter_is_listed_as_corrupt() {
     for bytes in garbage(&right) {
         dedicated.put_field(&letters, &field, &bytes);
         let rows = store.letters("s", Some("a"), None, 10).await.expect("letters").rows;
-        // Without bytes, a letter counts as removed.
+        // A letter with an empty value counts as removed.
         if right.starts_with(&bytes) && !bytes.is_empty() {
             assert_eq!(rows.len(), 1, "{bytes:?}");
             assert_eq!((rows[0].letter.cause, &rows[0].letter.id), (Cause::Corrupt, &letter.id));

@@ -120,8 +120,8 @@ async fn evicting_server_is_refused() {
     assert!(RedisStore::open(dedicated.options.clone()).await.is_ok());
 }
 
-/// If an owner loads key records of another partition, the store moves them to the owner's partition, which needs a
-/// write.
+/// If an owner loads key records of another partition, the store moves them to the owner's partition. The move is a
+/// write, so the load must wait for free memory.
 #[tokio::test]
 async fn load_that_takes_over_waits_for_memory() {
     let dedicated = DedicatedStore::start().await;

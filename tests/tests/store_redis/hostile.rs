@@ -315,7 +315,7 @@ async fn wrong_instance_values_stop_no_heartbeat() {
 }
 
 /// A key may expire and be created again. Each time, it must get a higher incarnation, even if the clock was ahead
-/// before. Otherwise messages of different incarnations could have the same ids.
+/// earlier and has been set back. Otherwise messages of different incarnations could have the same ids.
 #[tokio::test]
 async fn incarnations_increase_after_clock_was_ahead() {
     let dedicated = DedicatedStore::start().await;
@@ -376,8 +376,8 @@ async fn damaged_records_hide_no_other_due_key() {
     assert_eq!(dedicated.command(&["ZCARD", &due]).int(), Some(50_001));
 }
 
-/// An entry of the due index that is not valid text cannot be a key. The store must report it, instead of reading it
-/// again and again.
+/// An entry of the due index that is not valid text cannot be a key. The store must report such an entry, instead of
+/// reading it again and again.
 #[tokio::test]
 async fn due_entry_that_is_not_text_is_named() {
     let dedicated = DedicatedStore::start().await;

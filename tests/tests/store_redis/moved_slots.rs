@@ -48,8 +48,8 @@ async fn commits_continue_while_slot_moves() {
     }
 }
 
-/// While a slot moves, each of two nodes has a part of one key's data. The store must not report this as damage, but
-/// wait.
+/// While a slot moves, each of two nodes has a part of one key's data. The store must wait, and must not report this
+/// state as damage.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_wait_for_slot_migration() {
     let cluster = Cluster::start(3).expect("a Cluster");
@@ -114,7 +114,8 @@ async fn waiting_commit_follows_its_slot() {
     assert_eq!(numbers(&store, &owner, "a").await, [1, 2]);
 }
 
-/// Moves the slots of a node without keys to the node `master`, and makes the node without keys its replica.
+/// Moves the slots of the node `spare`, which has no keys, to the node `master`. Then makes `spare` a replica of
+/// `master`.
 fn follow(cluster: &Cluster, spare: usize, master: usize) {
     let count = 16_384 / cluster.nodes().len();
     let [first, last] = [spare * count, (spare + 1) * count - 1].map(|slot| slot.to_string());

@@ -1,8 +1,8 @@
 //! Tests of incomplete commits: the server has executed only the first commands of a commit. This happens if a script
 //! ends half-way, or if the log of the server was truncated. With a truncated log, Redis executes these first commands
 //! after the second restart. The tests try each possible number of first commands. If the same owner sends the commit
-//! again, the result must be that of one commit. If the commit was not made and another owner commits, the result must
-//! be as if the first commit had never been sent.
+//! again, the result must be the same as after one complete commit. If the commit was not made and another owner
+//! commits, the result must be the same as if the incomplete commit had never been sent.
 
 use std::fs;
 use std::path::PathBuf;
@@ -267,8 +267,8 @@ async fn partial_commit_is_completed_or_replaced() {
 }
 
 /// The server is killed twice. The first kill comes while the server writes a commit to its log. Redis 7.0 leaves the
-/// beginning of the commit in the log. At the start after the second kill, it executes this beginning together with the
-/// commands after it.
+/// beginning of the commit in the log. At the start after the second kill, Redis executes this beginning together with
+/// the commands that follow in the log.
 #[tokio::test]
 async fn log_cut_within_commit_is_recovered() {
     let rig = Rig::start().await;
@@ -299,8 +299,9 @@ async fn log_cut_within_commit_is_recovered() {
     }
 }
 
-/// A commit may be too large for the one command that makes it. Then only its new dead letters may be written before
-/// this command, because no reader sees them until the commit is made.
+/// A commit may be too large for one command. The store may then write the commit's new dead letters before the command
+/// that makes the commit, because no reader sees these letters until the commit is made. The store must write no other
+/// data before this command.
 #[tokio::test]
 async fn commit_too_large_for_one_call_is_atomic() {
     let dedicated = DedicatedStore::start().await;

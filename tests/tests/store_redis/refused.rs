@@ -1,5 +1,5 @@
-//! Tests of stores that cannot be opened, for which the error must come at once and state a reason. Also tests of
-//! servers for which a start waits.
+//! Tests of stores that cannot be opened: the error must come at once, and must state a reason. Also tests of servers
+//! for which a start waits.
 
 use std::time::{Duration, Instant};
 
@@ -105,7 +105,7 @@ async fn store_without_description_is_refused() {
     assert!(words.contains(&name) && words.contains("shards"), "{words}");
 }
 
-/// If the server loses all data under an open store, this store must not start with an empty store.
+/// If the server loses all data, a process that already has the store open must not create data on the empty server.
 #[tokio::test]
 async fn claim_in_emptied_store_is_refused() {
     let dedicated = DedicatedStore::start().await;
@@ -122,8 +122,8 @@ async fn claim_in_emptied_store_is_refused() {
     Owner::claim(&reopened, "s", 0).await;
 }
 
-/// The store must refuse a URL that does not match the server: the name of a Sentinel's master for a single server, or
-/// a database number that the server does not have.
+/// The store must refuse a URL that does not match the server: a URL that names a Sentinel's master although the server
+/// is a single server, or a URL with a database number that the server does not have.
 #[tokio::test]
 async fn url_that_does_not_match_server_is_refused() {
     let dedicated = DedicatedStore::start().await;

@@ -86,7 +86,7 @@ async fn write_everything(store: &RedisStore, owner: &mut Owner) {
     owner.write(store, step("a", 3)).await;
 }
 
-/// Makes a key expire. The next commit removes its data.
+/// Makes a key expire. The next commit removes the data of this key.
 async fn let_a_job_end(store: &RedisStore, owner: &mut Owner) {
     let mut ended = step("b", 1);
     ended.expire_in = Some(0);

@@ -30,7 +30,7 @@ fn sleep(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
-/// Starts or ends a failure of a node.
+/// A function that starts or ends a failure of a node.
 type Fault = fn(&Cluster, usize);
 
 /// Makes a node fail for `lasts` milliseconds. Checks that only the shards of this node wait, and that all other shards

@@ -21,8 +21,7 @@ use super::dedicated::{outbox, step, until_applied};
 const KEYS: usize = 3;
 /// The distance from the sequence of the settled event to the sequence of a spilled event.
 const AHEAD: u64 = 4;
-/// The delay between two commits of a shard, so that the test sometimes causes a failure while no commit is in
-/// progress.
+/// The delay between two commits of a shard. Because of this delay, some failures occur while no commit is in progress.
 const COMMIT_DELAY: Duration = Duration::from_micros(500);
 
 /// The running workers of all shards.
@@ -118,7 +117,7 @@ impl Worker {
         self
     }
 
-    /// Commits one event each of at least one key.
+    /// Commits one event for each of one or more random keys.
     async fn commit(&mut self, store: &dyn Store) {
         let which = self.random.random_range(1..1_u32 << KEYS);
         let mut writes = Vec::new();

@@ -20,7 +20,7 @@ struct Server {
     version: fn() -> Result<Option<String>>,
     /// The oldest supported version.
     least: Version,
-    /// Name of its package in Debian and Ubuntu. The next field is the name in Homebrew.
+    /// Name of the program's package in Debian and Ubuntu. `brew` is the name in Homebrew.
     apt: &'static str,
     brew: &'static str,
     /// The service that the package would start on its default port.

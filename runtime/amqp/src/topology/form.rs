@@ -1,5 +1,5 @@
-//! Reads the arguments of an existing queue. AMQP does not show them, but a broker that refuses a declaration names an
-//! argument that differs, and its value.
+//! Reads the arguments of an existing queue. AMQP has no request that reads these arguments. But when a broker refuses
+//! a declaration, the refusal names one argument that differs, and the queue's value of this argument.
 
 use std::collections::BTreeMap;
 
@@ -156,8 +156,8 @@ enum CurrentValue {
     Value(AMQPValue),
 }
 
-/// Parses the text of a refusal, such as `PRECONDITION_FAILED - inequivalent arg 'x-expires' for queue 'q' in vhost '/':
-/// received none but current is the value '1000' of type 'signedint'`.
+/// Parses the text of a refusal, such as `PRECONDITION_FAILED - inequivalent arg 'x-expires' for queue 'q' in vhost
+/// '/': received none but current is the value '1000' of type 'signedint'`.
 fn parse_difference(text: &str) -> Option<Difference<'_>> {
     let (_, rest) = text.split_once("inequivalent arg '")?;
     let (argument, rest) = rest.split_once('\'')?;

@@ -212,8 +212,8 @@ impl Topology {
         }
     }
 
-    /// Declares an exchange that exists, with the type that the stream needs. The broker changes nothing: it compares the
-    /// types.
+    /// Declares an exchange that exists, with the type that the stream needs. The broker changes nothing: it compares
+    /// the types.
     async fn declare_known_exchange(
         &self,
         broker: &BrokerEndpoint,

@@ -123,8 +123,8 @@ fn queues(source: &AmqpSourceConfig) -> impl Iterator<Item = String> {
 }
 
 /// Returns the first queue that two sources have in common. If Ordain declares the queues of both sources, the
-/// comparison includes their queues `{queue}.dropped`. Otherwise one stream may read the other stream's
-/// `{queue}.dropped` on purpose.
+/// comparison includes their queues `{queue}.dropped`. Otherwise the comparison omits them, because one stream may read
+/// the other stream's `{queue}.dropped` on purpose.
 fn shared_queue(source: &AmqpSourceConfig, other: &AmqpSourceConfig) -> Option<String> {
     let both_declare = source.declare && other.declare;
     let dropped = |source: &AmqpSourceConfig| {

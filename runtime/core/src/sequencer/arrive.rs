@@ -29,8 +29,8 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Accepts an offered event: one that the source will also deliver later. If the lane cannot accept the event now,
-    /// drops the event, because the source will deliver it in any case.
+    /// Accepts an offered event: an event that the source will also deliver later. If the lane cannot accept the event
+    /// now, drops the event, because the source will deliver it in any case.
     pub(super) fn arrived_early(&mut self, event: Arc<Event>) {
         if self.invalid_event_letter(&event).is_some() {
             return;
@@ -282,7 +282,7 @@ impl Sequencer {
         }
     }
 
-    /// Inserts an event whose sequence is not held.
+    /// Inserts an event. The lane must not hold an event with the same sequence yet.
     pub(super) fn insert(&mut self, index: u32, held: HeldEvent) {
         self.memory += held.event.memory();
         let lane = &mut self.lanes[index];

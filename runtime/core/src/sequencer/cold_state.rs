@@ -1,5 +1,5 @@
 //! The cold state of a lane: fields that most lanes do not need. If `gap.tail` is set, which is not the default, every
-//! lane needs these fields. The fields are stored apart from the lane, so that the lane stays small: with a hundred
+//! lane needs these fields. The fields are stored apart from the lane, so that the lane stays small. With a hundred
 //! thousand lanes, the time per event depends mainly on the amount of memory that the sequencer reads and writes for
 //! the event.
 
@@ -10,8 +10,8 @@ use super::lane::{SpillCheck, StoredRevision};
 use crate::event::DeliveryNumber;
 use crate::key_record::SpillExtent;
 
-/// The cold state of a lane, which is allocated only if the lane needs it. Reading an absent state returns empty
-/// values.
+/// The cold state of a lane, which is allocated only if the lane needs it. Reading a state that is not allocated
+/// returns empty values.
 #[derive(Debug, Default)]
 pub(super) struct ColdState(Option<Box<ColdFields>>);
 
@@ -35,9 +35,9 @@ pub(super) struct ColdFields {
     pub(super) unreadable: Option<String>,
     /// The serial of the request to a replay source, while that request is in progress.
     pub(super) replay: Option<u64>,
-    /// The event that failed once in a way that does not pass with time, such as a trap (a fault of the WebAssembly
-    /// code): the event's sequence and content digest. The sequencer tries the event once more, on a fresh instance of
-    /// the handler.
+    /// The sequence and the content digest of an event that failed once in a way that does not pass with time. An
+    /// example is a trap, a fault of the WebAssembly code. The sequencer tries the event once more, on a fresh instance
+    /// of the handler.
     pub(super) trapped: Option<(u64, u64)>,
     pub(super) retry_at: Option<u64>,
     /// The rollout number that the key needs ([`crate::KeyRecord::missing_rollout`]), if this process does not know

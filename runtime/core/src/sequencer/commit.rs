@@ -186,7 +186,7 @@ impl Sequencer {
         self.effects.push_back(Effect::Commit(batch));
     }
 
-    /// Sends each batch again that got no reply and whose delay is over.
+    /// Sends a batch again if its reply did not arrive and the delay is over.
     pub(super) fn resend(&mut self) {
         for shard in &mut self.shards {
             if shard.resend_at.take_if(|at| *at <= self.now).is_some() {

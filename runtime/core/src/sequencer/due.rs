@@ -87,7 +87,8 @@ impl Sequencer {
             self.due.at = self.now;
             return;
         }
-        // With `more`, the store skipped invalid entries and has not searched the whole index.
+        // If `more` is true here, the store returned no entry although the index has further entries: the store skipped
+        // invalid entries, and has not searched the whole index.
         self.due.clean &= !more;
         self.due.after = None;
         self.due.in_pass = false;

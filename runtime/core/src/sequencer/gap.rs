@@ -19,8 +19,8 @@ pub(super) struct LaneGap {
     may_find_more: bool,
     /// `true` if a source could not be queried in this round. The round then does not count towards `gap.attempts`.
     source_unreachable: bool,
-    /// `true` if no later event has arrived. The sequencer then requests the next event only because the key is silent
-    /// and `gap.tail` is set.
+    /// `true` if no later event has arrived. The sequencer then requests the next event only because the key has
+    /// received no event for `gap.tail`.
     pub(super) tail: bool,
     /// The time when the sequencer learned that the event is missing.
     pub(super) since: u64,
@@ -231,8 +231,8 @@ impl Sequencer {
         }
     }
 
-    /// Returns whether every lane stays unchanged until an event arrives: no lane has a scheduled load, or a gap that
-    /// waits with a time limit.
+    /// Returns whether every lane stays unchanged until an event arrives: no lane has a scheduled load or a gap with a
+    /// time limit.
     pub(super) fn all_wait_forever(&self) -> bool {
         self.changing_lanes == 0
     }

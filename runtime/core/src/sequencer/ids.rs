@@ -1,4 +1,4 @@
-//! The remembered ids of a key's events in a `fifo` stream. An event with a known id is a repeat.
+//! The remembered ids of a key's events in a `fifo` stream. An event whose id is remembered is a repeat.
 //!
 //! The sequencer remembers an id at least while two conditions hold: the id is among the last `id_window` ids of its
 //! key, and its event was settled at most `id_ttl` ago. The sequencer remembers the last `id_floor` ids regardless of
@@ -40,7 +40,7 @@ impl IdWindow {
         ids
     }
 
-    /// Returns the sequence and the short content digest of the event with this id; `None` if the id is not known.
+    /// Returns the sequence and the short content digest of the event with this id; `None` if the id is not remembered.
     pub(super) fn get(&self, id: u64) -> Option<(u64, u32)> {
         self.by_id.get(&id).copied()
     }
@@ -93,7 +93,7 @@ impl Sequencer {
         self.now.wrapping_add(self.shards[shard as usize].store_clock_offset)
     }
 
-    /// Returns the first sequence of a lane whose id is still known.
+    /// Returns the first sequence whose id the lane still has to remember.
     pub(super) fn known_ids_from(&self, lane: &Lane) -> u64 {
         let Some(ids) = &lane.ids else { return 0 };
         let young =
@@ -104,7 +104,8 @@ impl Sequencer {
         young.min(ids.newest_from(self.settings.id_floor)).min(lane.record.next)
     }
 
-    /// Removes the ids of a lane that are too old or too many. The next write removes them from the store.
+    /// Removes the oldest ids of a lane if they are too old, or if the lane has too many ids. The next write removes
+    /// these ids from the store.
     pub(super) fn trim_ids(&mut self, index: u32) {
         let known_from = self.known_ids_from(&self.lanes[index]);
         let id_window = self.settings.id_window;

@@ -333,7 +333,7 @@ impl Lane {
     }
 
     /// Returns whether the lane has events to spill, and `spill_limit` leaves room for them. The event at which a key
-    /// stopped is spilled even without room, because the other events wait for that event.
+    /// stopped is spilled even if there is no room, because the other events wait for this event.
     pub(super) fn can_spill(&self, settings: &SequencerSettings) -> bool {
         let head = || {
             let head = self.held.head();

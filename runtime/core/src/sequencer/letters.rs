@@ -17,8 +17,8 @@ pub(super) struct OrphanLetter {
     pub(super) delivery: DeliveryNumber,
 }
 
-/// Returns the tag of a letter with an event. The tag is the same for each delivery of the event, so that the letter of
-/// a repeated delivery replaces the existing letter.
+/// Returns the tag of a letter that contains an event. The tag is the same for each delivery of the event, so that the
+/// letter of a repeated delivery replaces the existing letter.
 pub(super) fn tag(event: &Event, cause: Cause) -> u64 {
     let mixed = event.content() ^ event.id_digest().rotate_left(32);
     mixed.wrapping_add(cause as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1

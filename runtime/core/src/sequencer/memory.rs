@@ -2,11 +2,12 @@
 //! memory, and which actions wait.
 //!
 //! At three quarters of the budget, the sequencer stops accepting events, blocked lanes spill (move their events into
-//! the store), and idle lanes leave memory. The last quarter is for the work on events already accepted. The memory
-//! that a turn, a load or a read of spilled events needs is known only at its end. When memory has reached the full
-//! budget, therefore, no turn, load or read starts while a commit or a publication is in progress. When no commit and
-//! no publication is in progress any more, turns start one at a time, and loads and reads start when no lane is ready
-//! to run. A turn that started beyond the budget delays other turns, loads and reads for at most 50 ms.
+//! the store), and idle lanes leave memory. The last quarter is for the work on events already accepted. At the end of
+//! a turn, a load or a read of spilled events, the sequencer learns how much memory this action needed. When the memory
+//! has reached the full budget, no turn, load or read therefore starts while a commit or a publication is in progress.
+//! When neither a commit nor a publication is in progress any more, turns start one at a time, and loads and reads
+//! start when no lane is ready to run. A turn that started beyond the budget delays other turns, loads and reads for at
+//! most 50 ms.
 
 use super::Sequencer;
 use super::lanes::LaneList;
@@ -89,8 +90,8 @@ impl Sequencer {
         }
     }
 
-    /// Removes the handler state of a lane from memory, but only if three conditions hold: the lane waits for its next
-    /// turn or for a read of spilled events, no further turn fits into memory, and the state is larger than
+    /// Removes the handler state of a lane from memory if three conditions hold. First, the lane waits for its next
+    /// turn or for a read of spilled events. Second, no further turn fits into memory. Third, the state is larger than
     /// `memory_budget` divided by the prefetch. The lane is then loaded again. The sequencer calls this function only
     /// for a lane that has just committed, so that a lane makes progress before each removal.
     pub(super) fn evict_state(&mut self, index: u32) {

@@ -136,9 +136,8 @@ impl Sequencer {
         lane.cold.get_or_init().retry_at = None;
         if lane.held.to_run() == 0 && lane.cold.stored_only.count == 0 {
             // The event is neither in memory nor in the store, so the event must arrive again. Usually the source
-            // delivers the event again. But if the event was the lost last event of the key, and replay found the
-            // event, then the next request for `gap.tail` finds the event again. Until the event arrives, nothing of
-            // the key is due.
+            // delivers the event again. But if the event was the lost last event of the key, only replay found it, and
+            // the next request for `gap.tail` finds it again. Until the event arrives, nothing of the key is due.
             lane.cold.get_or_init().tail_at = tail;
             lane.must_write = true;
         }

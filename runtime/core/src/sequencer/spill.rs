@@ -126,8 +126,8 @@ impl Sequencer {
             }
             Ok(position) if lane.held.same(position, &event) => {
                 // If the copy is being written, only the reply to the write may mark the event as stored and its
-                // deliveries as finished. Until that reply, the store may lose the copy, and no commit would write the
-                // copy of a marked event again.
+                // deliveries as finished. Before that reply, the store may still lose the copy. If the event were
+                // already marked as stored, no commit would write its copy again.
                 let held = lane.held.get(position);
                 if held.is_some_and(|held| held.copy != SpillCopy::Writing) {
                     self.finish_stored(index, position);
@@ -208,7 +208,7 @@ impl Sequencer {
     }
 
     /// Turns the events beyond `spill_limit` into dead letters, including events that were held before their key
-    /// stopped. Does so only if `overflow` is `dead-letter`, which is not the default.
+    /// stopped. Does nothing if `overflow` is `pause`, the default.
     pub(super) fn overflow_held(&mut self, index: u32) {
         let lane = &self.lanes[index];
         // A lane that holds only checks has no event to spill, but its key may still have room in the spill area.

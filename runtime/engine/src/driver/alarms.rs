@@ -77,9 +77,9 @@ fn log_parked_key(stream: &str, write: &KeyWrite, failure: &FailureInfo) {
     );
 }
 
-/// Returns the gap (the missing events of the key) if this write is the first write that records two facts: all replay
-/// rounds failed, and the key still waits. If an earlier write has recorded these facts, the gap contains the time of
-/// that write, and this function returns `None`.
+/// Returns the gap (the missing events of the key) if all replay rounds have failed and the key still waits, and if no
+/// earlier write has recorded these two facts. After such a write, the gap contains the time of the write, and this
+/// function returns `None`.
 fn newly_waiting(record: &KeyRecord) -> Option<&GapEntry> {
     record.gaps.iter().next_back().filter(|gap| gap.end == GapEnd::Waiting && gap.until == 0)
 }

@@ -8,7 +8,7 @@ pub enum DriverError {
     /// Another process owns the partition now.
     #[error("another process owns the partition now")]
     Fenced,
-    /// The store is not in the state in which this process left it.
+    /// The store went back in time and lost commits that this process cannot repeat.
     #[error(
         "the store went back in time in shard {shard}: {detail}. Was the store restored from a backup, \
          or did a copy of this process write to it? Start again to continue from the present state of \
@@ -17,7 +17,7 @@ pub enum DriverError {
     StoreRolledBack {
         /// The shard that lacks commits.
         shard: u32,
-        /// The last commit that this process expected, and the state that it found in the store.
+        /// The last commit that this process expected in the shard, and the state in which the process found the shard.
         detail: String,
     },
     /// The store failed.

@@ -12,12 +12,13 @@ use ordain_util::histogram::{BATCH_EVENTS, COMMIT_SECONDS, Histogram, PUBLISH_TO
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::SourceHealth;
 
-/// Maximum age of a producer's time for which [`CommitHistograms::publish_to_commit`] includes the delay. An older time
-/// is wrong, or belongs to an old event that is read again. In the sum of all delays, one delay of more than this limit
-/// could outweigh a million others.
+/// Maximum age of an event whose delay [`CommitHistograms::publish_to_commit`] includes. The age counts from the time
+/// that the producer set in the event. A time beyond this age is wrong, or belongs to an old event that is read again.
+/// One such delay could outweigh a million other delays in the sum of all delays.
 const EVENT_AGE_LIMIT: Duration = Duration::from_hours(30 * 24);
-/// Maximum time by which a producer's clock may be ahead of the clock of this process. A producer's time in the future
-/// counts as now, up to this limit. Beyond the limit, [`CommitHistograms::publish_to_commit`] leaves the event out.
+/// Maximum time by which a producer's clock may be ahead of the clock of this process. Up to this limit, a producer's
+/// time in the future counts as the present time. Beyond the limit, [`CommitHistograms::publish_to_commit`] leaves the
+/// event out.
 const CLOCK_SKEW_LIMIT: Duration = Duration::from_mins(1);
 
 /// Time between two warnings about keys that have moved to this partition from another partition.
@@ -46,8 +47,8 @@ pub struct PartitionMetrics {
     /// The number of keys that this partition took over from another partition when its driver loaded their records.
     pub moved_keys: Arc<AtomicU64>,
     moved_throttle: Mutex<LogThrottle>,
-    /// The state of the current driver's source. The source of an earlier driver may end late, so each driver has a
-    /// state of its own.
+    /// The state of the current driver's source. The source of an earlier driver may end after the next driver has
+    /// started, so each driver has a state of its own.
     health: Mutex<Arc<SourceHealth>>,
     source_ended: AtomicBool,
     is_idle: AtomicBool,
@@ -157,8 +158,8 @@ impl PartitionMetrics {
         self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records an applied commit: its duration, and, for each event that it settled, the time that the producer set in
-    /// the event, in ms since the Unix epoch.
+    /// Records an applied commit. `took` is the duration of the commit. For each event that the commit settled,
+    /// `settled` has the time that the producer set in the event, in ms since the Unix epoch.
     pub(super) fn record_commit(&self, took: Duration, settled: &[Option<u64>]) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut histograms = self.lock_histograms();

@@ -4,8 +4,7 @@
 //!
 //! The sequencer decides what happens to each found key, and does not report its decision to the search. The search
 //! therefore repeats until it finds no key any more. At its end, the search records the current rollout (the record
-//! that names the current handler version), so that a driver that starts later under this rollout does not search
-//! again.
+//! that names the current handler version). A driver that starts later under the same rollout does not search again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -41,7 +41,8 @@ const LOGGED_SHARD_LIMIT: usize = 16;
 /// A request to the store or to a replay source whose answer has not arrived yet.
 pub(super) type StoreFuture = Pin<Box<dyn Future<Output = StoreReply> + Send>>;
 
-/// The result of writing a checkpoint: whether the store wrote the checkpoint.
+/// The result of a request to write a checkpoint: `true` if the store wrote the checkpoint, `false` if the store
+/// refused it.
 pub(super) type CheckpointResult = Result<bool, StoreError>;
 
 /// An answer of the store or of a replay source.

@@ -37,7 +37,8 @@ pub(crate) struct Heartbeat {
     task: JoinHandle<()>,
 }
 
-/// Access to the membership for a part of this process: publishes information, and receives the membership table.
+/// A handle with which another part of this process publishes the handler versions that it offers, and reads the
+/// membership table.
 #[derive(Clone)]
 pub(crate) struct Membership {
     id: InstanceId,
@@ -204,8 +205,8 @@ impl Heartbeat {
         self.trigger.notify_one();
     }
 
-    /// Returns a new ownership. When this instance receives a membership table in which another instance has the lease,
-    /// this instance ends the ownership before it uses the table in any other way.
+    /// Returns a new ownership. A later membership table may show that another instance has the lease. This instance
+    /// then ends the ownership before it uses the table in any other way.
     pub(crate) fn new_ownership(&self) -> Arc<Ownership> {
         let ownership = Arc::new(Ownership::new(self.lease_until.clone()));
         lock(&self.ownerships).push(Arc::downgrade(&ownership));
@@ -240,8 +241,8 @@ impl HeartbeatTask {
                 tokio::select! {
                     () = sleep(HEARTBEAT_INTERVAL) => {}
                     () = self.trigger.notified() => {
-                        // A store that went back in time may give a new table the same version number as the table that
-                        // this task already has, and would then not send the new table. With version 0, the reply
+                        // A store that went back in time may give a new table the version number of the table that this
+                        // task already has. The store would then not send the new table. With version 0, the reply
                         // contains the table in any case.
                         self.membership_version = 0;
                     }

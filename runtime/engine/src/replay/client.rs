@@ -165,7 +165,7 @@ impl ReplayClient {
             }
             if failures >= FAILURE_LIMIT && sequence < last_missing(missing) {
                 if !self.has_answered_since(started_at) {
-                    // The request below must not wait for the permits held here.
+                    // The request below must not wait for the permits that this answer holds.
                     drop((permits, answers));
                     // Perhaps the server fails only for the first sequences. A request for the last missing sequence
                     // shows whether the server answers at all.

@@ -164,8 +164,9 @@ pub(super) fn has_queue(loaded: &LoadedConfig, stream: &str) -> bool {
     configured.is_some_and(|stream| matches!(stream.source, SourceConfig::Amqp(_)))
 }
 
-/// Updates the former bindings in a stream's record. If the stream has no source in the broker any more, all its
-/// bindings become former bindings. A binding that a configured stream needs is no former binding.
+/// Updates the former bindings in a stream's record. A former binding is a binding that only earlier configurations
+/// needed. If the stream has no source in the broker any more, all its bindings become former bindings. A binding that
+/// a configured stream needs is no former binding.
 pub(super) fn update_record(loaded: &LoadedConfig, stream: &str, record: &mut TopologyRecord) {
     if !has_queue(loaded, stream) {
         record.replace_bindings(BTreeSet::new());

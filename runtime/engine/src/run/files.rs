@@ -274,8 +274,8 @@ impl FileSinkPath<'_> {
             HashSet::new()
         };
         let (sink, lost) = opened.finish(&unpublished).map_err(unwritable)?;
-        // Record the present length now. If a later start finds lines beyond this length, it then knows that a process
-        // of Ordain wrote these lines and died.
+        // Record the present length now. If a later start finds lines beyond this length, that start knows that a
+        // process of Ordain wrote these lines and died.
         store.put_marks(&[sink.mark()]).await?;
         Ok((sink, lost))
     }

@@ -112,9 +112,9 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Claims, drives and releases partitions. Returns when this instance owns no partition any more and either a
-    /// shutdown was requested or, with `once`, the drivers of all partitions have reached their end. The result is the
-    /// number of messages that remain unpublished.
+    /// Claims, drives and releases partitions. Returns when the run is over and this instance owns no partition any
+    /// more. The run is over when a shutdown was requested or, with `once`, when the drivers of all partitions have
+    /// reached their end. The result is the number of messages that remain unpublished.
     pub(super) async fn run(
         mut self,
         mut shutdown: watch::Receiver<bool>,
@@ -270,8 +270,8 @@ impl<'a> PartitionManager<'a> {
                 _ => self.request_lease(partition),
             }
         }
-        // Release leases that the store has recorded for this instance and that this instance does not know: the store
-        // went back in time or received a request twice.
+        // Release leases that the store has recorded for this instance and that this instance does not know. Such a
+        // lease exists if the store went back in time, or if the store received a request twice.
         for (partition, lease) in &table.leases {
             let is_known = self.owned.contains_key(partition)
                 || self.retry_at.contains_key(partition)

@@ -61,8 +61,8 @@ fn partition_share(
     }
 }
 
-/// Rejects a store with unpublished messages of a stream if neither this configuration nor another running instance has
-/// the stream, because no process would publish these messages.
+/// Rejects a store with unpublished messages of a stream that no process runs: neither this configuration nor another
+/// running instance has the stream. No process would publish these messages.
 pub(super) async fn check_backlog(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -78,8 +78,8 @@ pub(super) async fn check_backlog(
         {
             tracing::warn!(
                 stream = &*stream,
-                "stream no longer receives events from a queue, but its former bindings still deliver messages to its \
-                 queues; remove the bindings with `ordain streams unbind {stream}`"
+                "stream no longer receives events from a queue, but bindings of an earlier configuration still deliver \
+                 messages to its queues; remove these bindings with `ordain streams unbind {stream}`"
             );
         }
         if is_configured {
@@ -119,8 +119,7 @@ pub(super) async fn check_backlog(
 }
 
 /// Returns the size limit, in bytes, of the messages of earlier owners that may wait for exchanges. The limit has room
-/// for the messages of one dead process: a process with the same settings as this process leaves at most this many
-/// bytes of unpublished messages when it dies.
+/// for the messages that one dead process left unpublished, if its settings were the settings of this process.
 pub(super) fn backlog_bytes_limit(config: &Config) -> usize {
     2 * config.runtime.memory_budget.bytes()
 }

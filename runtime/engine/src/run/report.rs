@@ -20,8 +20,8 @@ const STREAM_LIMIT: usize = 10;
 pub struct RunReport {
     /// The counts of the run.
     pub stats: Stats,
-    /// The totals of held events and blocked keys in the store at the end of the run, including events from earlier
-    /// runs; `None` if this run did not count them.
+    /// The totals of held events and blocked keys in the store at the end of the run. The totals include the events of
+    /// earlier runs. `None` if this run did not count the totals.
     pub held: Option<HeldTotals>,
 }
 

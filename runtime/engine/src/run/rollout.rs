@@ -59,7 +59,7 @@ pub(super) struct RolloutController<'a> {
     decision_throttle: LogThrottle,
 }
 
-/// The known state of a stream's rollout.
+/// The state of a stream's rollout, as this instance knows it.
 #[derive(Default)]
 struct RolloutState {
     memory: RolloutMemory,

@@ -160,7 +160,7 @@ impl PartitionFactory<'_> {
         metrics: &Arc<PartitionMetrics>,
         ownership: &Arc<Ownership>,
     ) -> SourceHandle {
-        let broker = self.broker.as_ref().expect("a source of a broker is checked to have one");
+        let broker = self.broker.as_ref().expect("the check of the settings requires a broker");
         ordain_amqp::start(ConsumerOptions {
             broker: Arc::clone(broker),
             topology: Topology::of(config),

@@ -129,8 +129,8 @@ impl FileSink {
         Ok(FileSinkRecovery { sink, file_length })
     }
 
-    /// Reads the data after the published length. Returns the end of the last complete line of this data and, for each
-    /// stream, the number of lines that are messages of the stream and not in the outbox.
+    /// Reads the data after the published length. Returns the end of the last complete line of this data. Also returns,
+    /// for each stream, the number of lines that are messages of the stream and are missing from the outbox.
     fn lines_beyond(
         &self,
         unpublished: &HashSet<String>,

@@ -40,10 +40,10 @@ pub(super) struct PendingRuns {
 }
 
 impl PublishRun {
-    /// Returns whether no message of the run waits for a confirm. For a run with file marks, also requires that the
-    /// ownership is not lost. After the loss, the publisher marks no message of the run as published: the messages stay
-    /// in the outbox (committed messages that are not published yet), and the next owner writes them again. No mark may
-    /// therefore state that a file already contains these messages.
+    /// Returns whether no message of the run waits for a confirm. For a run with file marks, also requires that this
+    /// process has not lost the ownership. After the loss, the publisher does not mark the messages of the run as
+    /// published. The messages stay in the outbox (committed messages that are not published yet), and the next owner
+    /// writes them again. No mark may therefore state that a file already contains these messages.
     fn is_done(&self) -> bool {
         self.unconfirmed == 0 && (self.marks.is_empty() || !self.handle.ownership.is_lost())
     }

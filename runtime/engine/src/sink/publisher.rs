@@ -4,9 +4,9 @@
 //! The publisher is one task, because several partitions may write to one file, and the store must record the lengths
 //! of the file in the order of its contents. Exchanges have tasks of their own. If an exchange accepts nothing, only
 //! the shards (slices of the store) with messages for this exchange wait. A partition pauses as a whole only when its
-//! outbox (committed messages that are not published yet) is full. If a waiting run (messages of one shard that are
-//! published together) also has lines for a file, later runs with lines for this file wait too, because the publisher
-//! records the marks of a file in order.
+//! outbox (committed messages that are not published yet) is full. The publisher records the marks of a file in order.
+//! If a waiting run (messages of one shard that are published together) also has lines for a file, later runs with
+//! lines for this file therefore wait too.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
@@ -135,8 +135,8 @@ pub(crate) struct OutboxPublisher {
     store: Arc<dyn Store>,
     sinks: Sinks,
     runs: PendingRuns,
-    /// Left-over messages of earlier processes, sent to the sinks and not marked as published yet, in partitions whose
-    /// driver has not started.
+    /// Left-over messages of earlier processes. The publisher has sent these messages to the sinks, the store has not
+    /// marked them as published yet, and the drivers of their partitions have not started.
     sent_backlogs: Vec<SentBacklog>,
     /// Left-over messages that wait for room: at most one entry for each partition.
     waiting_backlogs: VecDeque<OutboxBacklog>,
@@ -348,7 +348,7 @@ impl OutboxPublisher {
     }
 
     /// Marks runs with file lines one after the other, because each mark covers more of a file than the previous mark.
-    /// For the other runs, marks only the last run of each shard, and marks all shards concurrently, because each mark
+    /// Among the other runs, marks only the last run of each shard. Marks all shards concurrently, because each mark
     /// may need a round trip to a server.
     async fn mark_runs(&self, finished: &[PublishRun]) {
         let mut last_runs = BTreeMap::new();
@@ -386,8 +386,8 @@ impl CommittedBatch {
         let writes = writes.filter(move |(position, _)| refused.next_if_eq(position).is_none());
         let messages = writes.flat_map(|(_, write)| {
             // The incarnation distinguishes a key that starts again after its end from the earlier key. The store sets
-            // the incarnation to the time of the key's first commit. The batch of this commit does not contain the time
-            // yet.
+            // the incarnation to the time of the key's first commit. The batch of that first commit does not contain
+            // the time yet.
             let incarnation = match write.record.incarnation {
                 0 => applied.time,
                 incarnation => incarnation,

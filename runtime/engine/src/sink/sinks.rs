@@ -50,8 +50,8 @@ pub(crate) struct Sinks {
     exchanges: BTreeMap<String, ExchangeSink>,
     /// The collectors of messages that pass through the store: one collector for each destination.
     sequenced: Vec<SequencedSink>,
-    /// For each sink whose messages pass through the store, by name: the index of its collector in `sequenced`, and the
-    /// index of its exchange in that collector.
+    /// The route of each sink whose messages pass through the store, by the name of the sink. A route has the index of
+    /// the sink's collector in `sequenced`, and the index of the sink's exchange in that collector.
     routes: BTreeMap<String, (usize, usize)>,
     /// The number of contents of the current run that the tasks of exchanges and streams must confirm.
     unconfirmed_count: usize,
@@ -221,8 +221,8 @@ impl Sinks {
         Ok((std::mem::take(&mut self.unconfirmed_count), marks))
     }
 
-    /// Makes the written lines durable. Does not retry a failed sync: the system may have dropped the data that it
-    /// could not write, and a second sync would then succeed without this data.
+    /// Makes the written lines durable. Does not retry a failed sync, because the system may have dropped the data that
+    /// it could not write. A second sync would then succeed without this data.
     pub(super) fn sync(&mut self) -> Result<(), PublisherError> {
         for (name, BufferedLineSink { sink, .. }) in &mut self.lines {
             if sink.needs_sync() {

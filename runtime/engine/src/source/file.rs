@@ -89,7 +89,7 @@ fn deliver_lines(
     loop {
         let batch = read_batch(&mut lines, options)?;
         // The data that was read earlier must still be unchanged. If the data has changed, the file was truncated or
-        // rewritten, and the new data may consist of parts of other lines, or follow lines that were never read.
+        // rewritten. The new data may then consist of parts of other lines, or follow lines that were never read.
         if let Some((file, _)) = &options.file {
             check_unchanged(file, lines.head(), &tail, options)?;
         }
@@ -171,8 +171,8 @@ fn take_last_line(
                 file = options.name,
                 line = position.line,
                 bytes = length,
-                "last line ignored: it has no line end and is not an event, so it may be incomplete; the next \
-                 run reads it again; add a line end if it is complete"
+                "last line ignored: it has no line end and is not an event, so it may be incomplete. If the line is \
+                 complete, add a line end. The next run reads the line again"
             );
             return;
         }
@@ -243,9 +243,9 @@ fn too_long(whole: u64, limit: usize) -> DecodeError {
     }
 }
 
-/// Returns the dead letter of a line that is not an event. The tag of the letter depends on the position in the file: a
-/// line that is read again after a crash produces the same letter, and two lines with the same text produce two
-/// letters.
+/// Returns the dead letter of a line that is not an event. The tag of the letter depends on the position in the file
+/// and on the text of the line. A line that is read again after a crash produces the same letter. Two lines with the
+/// same text produce two letters.
 fn letter(
     error: DecodeError,
     options: &FileOptions,

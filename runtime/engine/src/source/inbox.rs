@@ -99,7 +99,8 @@ struct IngressRelay {
     queue: QueueOptions,
     producer: ExchangeProducer,
     offer: mpsc::Sender<Arc<Event>>,
-    /// Maximum number of offers until the broker has confirmed all events that were read.
+    /// Maximum number of events that the inbox may offer before the broker has confirmed all events that the inbox has
+    /// read.
     offer_limit: usize,
     /// The number of offers that are left of `offer_limit`.
     offers_left: usize,

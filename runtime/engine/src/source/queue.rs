@@ -117,8 +117,8 @@ struct QueueReader {
     acknowledged: watch::Receiver<AckProgress>,
     /// The cursor of each shard.
     cursors: Vec<QueueCursor>,
-    /// The number of the store's disconnects at the last check; 0 before the first check, so that the first check also
-    /// finds the disconnects before the reader started.
+    /// The value of [`Store::disconnects`] at the last check; 0 before the first check. The first check therefore also
+    /// finds the disconnects before the start of the reader.
     disconnects: u64,
     /// The number of rollbacks that the driver had found at the last check.
     rollbacks: u64,
@@ -194,8 +194,8 @@ impl QueueReader {
                 continue;
             }
             if is_known {
-                // After the store went back in time, the reader is skipping entries that it has already delivered. New
-                // entries may follow.
+                // After the store went back in time, the reader skips the entries that it has already delivered. New
+                // entries may follow these entries.
                 self.acknowledge();
                 tokio::task::yield_now().await;
                 continue;

@@ -21,15 +21,15 @@ use ordain_store::{QueueRecords, Store};
 #[derive(Debug, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum StreamAction {
-    /// Acknowledges the loss of the stream's queues, so that the stream consumes the queues that now have their names.
+    /// Acknowledges the loss of the stream's queues, so that the stream consumes the new queues with the same names.
     Resume {},
     /// Removes the bindings of earlier configurations.
     Unbind {},
 }
 
 /// Handles `POST /v1/streams/{stream}/actions`. The media type must be JSON, so that no web page of another origin can
-/// start an action: a browser sends JSON for such a page only after a preflight request, which this listener does not
-/// allow.
+/// start an action. A browser sends JSON for such a page only after a preflight request, and this listener does not
+/// allow preflight requests.
 pub(super) async fn act_on_stream(
     State(app): State<Arc<AdminState>>,
     path: Result<Path<String>, PathRejection>,

@@ -133,8 +133,9 @@ impl MetricsSnapshot {
         snapshot
     }
 
-    /// Returns the number of parked keys of a stream (keys that stopped at a failed or missing event): the higher of
-    /// the number of parked keys in the store at the last count and the number of parked keys in memory now.
+    /// Returns the number of parked keys of a stream (keys that stopped at a failed or missing event). The number is
+    /// the higher of two counts: the last count of the parked keys in the store, and the present count of the parked
+    /// keys in memory.
     fn parked_keys(&self, stream: &Arc<str>, stats: &Stats) -> u64 {
         let counted = self.parked.get(stream).copied().unwrap_or_default();
         counted.max(stats.lanes_in(LaneState::Parked) as u64)

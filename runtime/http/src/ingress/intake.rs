@@ -308,10 +308,12 @@ impl Intake {
     }
 
     /// Notifies the readers of the queues in this process. The readers also get the queue positions of the new entries,
-    /// so that they detect a loss of these entries. If the request is rejected, and the store does not number the
-    /// events, the readers need no positions: the producer sends the request again, and the store writes all its events
-    /// again. A store that numbers the events would recognise the events of the second request, and would not write
-    /// them again, so the readers must detect a loss of the entries that already exist.
+    /// so that they detect a loss of these entries.
+    ///
+    /// The readers need no positions if the request is rejected and the store does not number the events: the producer
+    /// sends the request again, and the store writes all its events again. A store that numbers the events recognises
+    /// the events of the second request, and does not write them again. The readers must then detect a loss of the
+    /// entries of the first request.
     fn notify_readers(&self, items: &[AssignItem], put: &[QueuedEntries], is_accepted: bool) {
         let of =
             |number| self.notifiers.of(&Partition { stream: Arc::clone(&self.stream), number });

@@ -47,10 +47,10 @@ impl<'de> Deserialize<'de> for JsonData {
 }
 
 impl JsonData {
-    /// Converts bytes to JSON without white space if they are JSON that every reader accepts. Converts other bytes to a
-    /// text if they are UTF-8, and otherwise to base64. The form `{"text": …}` contains JSON that some readers do not
-    /// accept, because the JSON is nested deeply, has numbers beyond the range of a 64-bit float, or escapes half of a
-    /// surrogate pair. The form `{"base64": …}` contains bytes that are not UTF-8.
+    /// Converts bytes to JSON without white space if the bytes are JSON that every reader accepts. Converts other bytes
+    /// to a text if they are UTF-8, and otherwise to base64. The form `{"text": …}` contains JSON that some readers do
+    /// not accept: JSON with deep nesting, with numbers beyond the range of a 64-bit float, or with an escaped half of
+    /// a surrogate pair. The form `{"base64": …}` contains bytes that are not UTF-8.
     pub fn of(bytes: &[u8]) -> Self {
         let Ok(text) = std::str::from_utf8(bytes) else {
             return Self(DataForm::Binary { base64: STANDARD.encode(bytes) });

@@ -202,14 +202,15 @@ fn streams(
 #[derive(Debug, Serialize)]
 pub struct ScaleReport {
     stream: String,
-    /// The number of events that wait for delivery in the broker or in the store, as far as known.
+    /// The number of events that wait for delivery in the broker or in the store. A partition whose owner has not
+    /// reported this number counts as empty.
     lag: u64,
     ready_keys: u64,
     blocked_keys: u64,
     /// Number of instances that run the stream.
     instances: u64,
     /// Number of wanted instances. While the lag (the number of waiting events) of a partition is unknown, this number
-    /// is at least the number of running instances, or of partitions if there are fewer partitions than instances.
+    /// has a lower bound: the number of running instances or the number of partitions, whichever is lower.
     pub wanted_instances: u64,
 }
 

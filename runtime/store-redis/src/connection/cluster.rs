@@ -29,7 +29,8 @@ const TRIES_LIMIT: u32 = 6;
 /// The delay after the first refused try of a call. Each further delay is twice as long as the previous one.
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 /// The timeout for a node's answer about the masters of the slots, including the connection to the node. The timeout is
-/// a little longer than `CONNECT_TIMEOUT`, so that other calls learn of a failed connection.
+/// a little longer than `CONNECT_TIMEOUT`, so that a failed attempt to connect ends by itself, and all calls that share
+/// the attempt get its error.
 const OWNERS_TIMEOUT: Duration = Duration::from_millis(3_200);
 /// The minimum time between two refreshes because of failed calls.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
@@ -171,7 +172,7 @@ impl Cluster {
                     continue;
                 }
             };
-            // A connection that replaces a broken one was opened after the broken one was counted.
+            // If this connection replaces a broken one, `self.disconnects()` already counts the broken one.
             if disconnects_limit < u64::MAX && self.disconnects() > disconnects_limit {
                 return Ok(None);
             }
@@ -270,20 +271,20 @@ impl Cluster {
         let node = Arc::clone(node.or_insert_with(|| ClusterNode::new(&self.address, address)));
         let known = state.slots[slot].next.replace(Arc::clone(&node));
         if known.is_none_or(|known| !Arc::ptr_eq(&known, &node)) {
-            // The node may have lost data of the slot before this process knew that the node had data of it.
+            // The node may have lost data of the slot before this process knew that the node has such data.
             state.slots[slot].disconnects += 1;
             state.disconnects += 1;
         }
         node
     }
 
-    /// Returns the master of a slot, and the number of refreshes before.
+    /// Returns the master of a slot, and the present number of refreshes.
     fn master(&self, slot: usize) -> (Option<Arc<ClusterNode>>, u64) {
         let state = self.state();
         (state.slots[slot].master.clone(), state.refreshes)
     }
 
-    /// Returns all masters, each with one of its slots, and the number of refreshes before.
+    /// Returns all masters, each with one of its slots, and the present number of refreshes.
     fn masters(&self) -> (Vec<(usize, Arc<ClusterNode>)>, u64) {
         let state = self.state();
         let mut masters: Vec<(usize, Arc<ClusterNode>)> = Vec::new();
@@ -297,9 +298,9 @@ impl Cluster {
         (masters, state.refreshes)
     }
 
-    /// Asks for the masters of the slots after a call for `slot` failed, unless this has happened since the count of
-    /// refreshes was `refreshes`. `failed` is the node that did not answer, or that refused or redirected the call.
-    /// `named` is the node to which it redirected the call.
+    /// Asks for the masters of the slots after a call for `slot` failed. Returns at once if another call has refreshed
+    /// them since the number of refreshes was `refreshes`. `failed` is the node that did not answer, or that refused or
+    /// redirected the call. `named` is the node to which `failed` redirected the call.
     async fn refresh(
         &self,
         refreshes: u64,
@@ -323,10 +324,10 @@ impl Cluster {
         }
     }
 
-    /// Asks the nodes for the masters of the slots: first `named`, then all other known nodes except `failed`. If none of
-    /// them names a master for each slot, asks the configured hosts, because the nodes may have new addresses, or their
-    /// names may not resolve. Returns the first answer that names a master for each slot, and for `slot` a master other
-    /// than `failed`. If there is no such answer, returns the answer that comes closest.
+    /// Asks the nodes for the masters of the slots: first `named`, then all other known nodes except `failed`. If none
+    /// of them names a master for each slot, asks the configured hosts, because the nodes may have new addresses, or
+    /// their names may not resolve. Returns the first answer that names a master for each slot, and for `slot` a master
+    /// other than `failed`. If there is no such answer, returns the answer that comes closest.
     async fn find_owners(
         &self,
         slot: usize,

@@ -57,7 +57,7 @@ pub(super) async fn newest_masters(
     }
 }
 
-/// Returns one Sentinel's answer: the epoch of the election, and the address.
+/// Returns one Sentinel's answer: the epoch of the election, and the address of the master.
 async fn query_sentinel(
     address: &RedisAddress,
     host: &str,

@@ -73,7 +73,7 @@ impl SingleServer {
     }
 
     /// Returns the connection, and the number of connections that broke before it. Concurrent calls share the result of
-    /// one attempt to connect, also if the attempt fails. If each call made its own attempt to reach a silent host, the
+    /// one attempt to connect, even if the attempt fails. If each call made its own attempt to reach a silent host, the
     /// last of many calls would wait for a long time.
     pub(super) async fn connection(&self) -> RedisResult<(MultiplexedConnection, u64)> {
         let failures = {

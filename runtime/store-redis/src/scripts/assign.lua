@@ -45,9 +45,9 @@ local function next_argument()
   return ARGV[argument]
 end
 
--- The description of a message begins with two flags: whether the message has its own number, and whether the
--- message is the last of its key. After the flags follow the partition, the content digest, the digest of the id, the
--- first bytes of the event, and the message's own number, at these offsets:
+-- The description of a message begins with two flags: whether the message has its own number, and whether the message
+-- is the last of its key. The flags are followed by the partition, the content digest, the digest of the id, the first
+-- bytes of the event, and the message's own number. These parts have the following offsets:
 local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN = 3, 7, 15, 23, 25
 -- A time in ms that is longer than any retention time.
 local EXPIRY_DELAY_LIMIT_MS = 2 ^ 42
@@ -60,8 +60,8 @@ end
 -- The record of the writer, with the number of this call added. The script writes this number together with the entries
 -- of the call, so a store that loses the entries loses the number too.
 local writer_expires, writer_ranges
--- True if the record already has the number of this call: the sender has not received the reply, and has repeated the
--- call.
+-- True if the record already has the number of this call. The sender then did not receive the reply, and has repeated
+-- the call.
 local is_repeated = false
 
 -- Returns the encoded record of the writer.
@@ -224,7 +224,8 @@ local function each_block(origin, from, to, visit)
 end
 
 -- Read the record of each origin, which contains the last outbox position whose messages are assigned. Refuse a group
--- if its epoch is older, or if the store lacks messages that it has already confirmed to the owner.
+-- if its epoch is older than the epoch in the record, or if the store lacks messages that it has already confirmed to
+-- the owner.
 do
   local function read_record(found, field)
     if not found then
@@ -459,8 +460,9 @@ do
     return found and is_unexpired(field, found) and found or nil
   end
 
-  -- Writes a producer's message, unless the store already has it. If the message has its own number, the store has it
-  -- when it retains a message with this number. Otherwise the store has it when it remembers the id.
+  -- Writes a producer's message, unless the store already has the message. The store has a message with its own number
+  -- if it retains a message with this number. The store has a message without a number if it remembers the id of the
+  -- message.
   local function put_by_id(key, description, rest)
     if not numbered then
       return char(0) .. put_message(key, description, rest, is_own(description))

@@ -67,8 +67,7 @@ end
 -- refused. `expired`: the old record, if it has expired. `extras`: the data of the write besides its record. `beside`:
 -- the new state, if it is large.
 local refused, expired, extras, beside = {}, {}, {}, {}
--- Parts of the reply: refused writes with their reasons, and spilled events that were stored
--- already.
+-- Parts of the reply: refused writes with their reasons, and spilled events that the store already had.
 local refusals, present = {}, {}
 -- The encoded letters that the commit puts into its outbox entry.
 local pieces = {}
@@ -261,7 +260,7 @@ end
 
 -- Removes the spilled events of a key before a sequence; without a sequence, removes all spilled events of the key.
 local function drop_spilled(key, before)
-  -- The number of blocks that one round of the loop removes.
+  -- The number of blocks that one pass of the loop removes.
   local blocks = 64
   local by_key = spilled_by(key)
   local behind = before and by_key .. spill_block(before)

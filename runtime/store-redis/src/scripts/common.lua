@@ -5,9 +5,9 @@
 -- Before Ordain sends a script, it replaces each of these expressions by the constant's number, so that a constant
 -- needs no local and no lookup.
 --
--- Scripts keep a sequence that may be large as eight bytes, because Lua's numbers are exact only up to 2^53. No script
--- compares texts with `<`, because Lua compares texts by the server's locale. Commit numbers, and sequences in a `fifo`
--- stream, start at 1 and never reach 2^53, so Lua's numbers are exact for them.
+-- A sequence can be larger than 2^53, up to which Lua's numbers are exact. Scripts therefore keep such a sequence in
+-- the form of eight bytes. No script compares texts with `<`, because Lua compares texts by the server's locale. Commit
+-- numbers, and sequences in a `fifo` stream, start at 1 and never reach 2^53, so Lua's numbers are exact for them.
 --
 -- Every script has the locals of this text, even those that it does not use. `cargo xtask lua` checks that each script
 -- stays below Lua's limits of 200 locals and 60 upvalues.
@@ -134,9 +134,10 @@ local function read_fence(data, partition)
   return fence, last, number
 end
 
--- Returns the queue of a partition as a table: the numbers of its first and last entry (`first`, `last`), the history
--- up to the last entry (`history`), the history before the first entry (`before`), the field with these four values
--- (`field`), and the prefix of the fields of its entries (`prefix`). A history has eight bytes.
+-- Returns the queue of a partition as a table. `first` and `last` are the numbers of the first and last entry.
+-- `history` is the history up to the last entry, and `before` is the history before the first entry. A history has
+-- eight bytes. `field` is the field of the hash with these four values, and `prefix` is the prefix of the fields of the
+-- entries.
 local function read_queue(log, partition)
   local queue = {first = 1, last = 0, history = NO_NUMBER, before = NO_NUMBER, field = 'q' .. partition,
     prefix = 'n' .. partition .. ':'}

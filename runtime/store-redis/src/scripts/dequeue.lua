@@ -1,7 +1,7 @@
 -- Removes the entries of a partition's queue up to a queue position. Returns 0 if all these entries are removed, or if
 -- the fence has another claim. Returns 1 if the caller must repeat the call, because one call removes a limited number
--- of entries. If the store went back in time, removes nothing, and returns 2 if the queue position is not in the
--- history of the queue, or 3 if the shard lacks the commit that the owner names.
+-- of entries. Removes nothing if the store went back in time: returns 2 if the queue position is not in the history of
+-- the queue, and 3 if the shard lacks the commit that the owner names.
 local data, log, partition, claim, commit = KEYS[1], KEYS[2], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local through, history = tonumber(ARGV[5]), ARGV[6]
 local fence, last_commit = read_fence(data, partition)

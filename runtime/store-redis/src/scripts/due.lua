@@ -43,7 +43,7 @@ local function is_due(key, at, record)
   local due_at = unpack8('<I8', record, layout.DUE_AT)
   if due_at ~= at then
     -- Correct the time of the entry after the read. This read still returns the entry under its old time. This is safe,
-    -- because an owner may process a key too early.
+    -- because it does no harm if an owner processes a key too early.
     moved_entries[#moved_entries + 1] = text(due_at)
     moved_entries[#moved_entries + 1] = key
   end

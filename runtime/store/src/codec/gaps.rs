@@ -4,8 +4,8 @@ use ordain_core::{GapEnd, GapEntry, GapHistory, SOURCES_LIMIT, SourceAnswers};
 
 use super::wire::{RecordDecodeError, RecordReader, put_bytes, put_option, put_varint};
 
-/// The answer of a replay source, checked and borrowed from the record: the name of the source; the numbers of
-/// requests, found events and failures; and the last error.
+/// A checked view of the answer of a replay source, which borrows from the record. The parts are: the name of the
+/// source; the numbers of requests, found events and failures; and the last error.
 type AnswerView<'a> = (&'a str, [u32; 3], Option<&'a str>);
 
 /// Appends the gaps. If the time of a gap is 0, the field at [`NEW_TIME_AT`](super::NEW_TIME_AT) in the record contains

@@ -4,9 +4,9 @@
 //! in. These fields have fixed offsets, so a Redis script needs no full decoder. The decoder must read every field that
 //! the encoder writes.
 //!
-//! Parsing checks the whole record even if the caller needs only the front. Otherwise a commit could change a record
-//! that the next load cannot read. Redis scripts are an exception: they check only the format and the length, because
-//! an owner loads a key before it commits the key, and the load has checked the whole record.
+//! Parsing checks the whole record even if the caller needs only the first fields. Otherwise a commit could change a
+//! record that the next load cannot read. Redis scripts are an exception: they check only the format and the length. An
+//! owner loads a key before it commits to the key, and the load has checked the whole record.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ const STATUSES: [KeyStatus; 5] = [
     KeyStatus::Completed,
 ];
 
-/// A key record, checked and borrowed from its bytes.
+/// A checked view of a key record, which borrows from the bytes of the record.
 #[derive(Debug, Clone)]
 pub struct KeyRecordView<'a> {
     /// [`KeyRecord::status`].
@@ -236,7 +236,7 @@ pub fn take_over(record: &mut [u8], view: &KeyRecordView<'_>, partition: u32) {
 }
 
 /// Returns whether the first and last spilled sequence are possible. Does not check the count against the range between
-/// them, because the count may be too high for a moment: a repeat of a spilled event counts as another event until the
+/// them, because the count may be too high for a moment. A repeat of a spilled event counts as another event until the
 /// store has compared the two events.
 fn is_possible(spilled: SpillExtent) -> bool {
     let SpillExtent { count, first, last } = spilled;

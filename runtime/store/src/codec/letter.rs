@@ -14,8 +14,8 @@ const LETTER_FORMAT: u8 = 1;
 
 /// The offset of the time when the letter was stored, eight bytes.
 pub const LETTER_TIME_AT: usize = 1;
-/// The offset of the key: its length with variable width, then its bytes. After the key follow the sequence (variable
-/// width), the tag (eight bytes) and the cause.
+/// The offset of the key: its length with variable width, then its bytes. The sequence (variable width), the tag (eight
+/// bytes) and the cause follow the key.
 pub const LETTER_KEY_AT: usize = 9;
 
 const CONTENT_NOTHING: u8 = 0;

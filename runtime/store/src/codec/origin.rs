@@ -1,6 +1,6 @@
 //! The record of an origin at a destination. An origin is the outbox of a partition in one shard: committed messages
-//! that are to be published. The record contains the last outbox position whose messages the store has numbered, and
-//! the numbers of those messages that may still be in the outbox.
+//! that are to be published. The record contains the last outbox position whose messages the store has numbered. It
+//! also contains the numbers of the messages that may still be in the outbox.
 //!
 //! The new messages of each call form a separate block. A call with only new messages therefore reads and writes only
 //! the record and one block, even if the outbox is large. The commit numbers usually ascend from block to block. A call

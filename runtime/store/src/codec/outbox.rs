@@ -1,6 +1,6 @@
-//! The encoding of the messages and dead letters of one batch (the content of one commit) as one value: the chunk of
-//! each applied write, then the chunk of the letters. A store can therefore leave out the chunk of a refused write
-//! without decoding the other chunks.
+//! The encoding of the messages and dead letters of one batch (the content of one commit) as one value. The value
+//! contains the chunk of each applied write, and then the chunk of the letters. A store can therefore leave out the
+//! chunk of a refused write without decoding the other chunks.
 
 use bytes::Bytes;
 use ordain_core::{DeadLetter, EmittedMessage, Key, Message};

@@ -156,7 +156,7 @@ impl<'a> RecordReader<'a> {
         Ok(head)
     }
 
-    /// Reads a length, then as many bytes.
+    /// Reads a length, then this number of bytes.
     pub fn bytes(&mut self, part: &'static str) -> Result<&'a [u8], RecordDecodeError> {
         let length = self.varint(part)?;
         let length = usize::try_from(length).map_err(|_| self.damaged(part))?;

@@ -10,8 +10,8 @@ use ordain_store::{KEY_SIZE_LIMIT, OutboxMessage};
 
 /// Size of the fixed parts of an envelope (names, punctuation, numbers), in bytes.
 const ENVELOPE_OVERHEAD_BYTES: usize = 1 << 10;
-/// Largest factor by which escaping enlarges a byte outside the data. One escape in JSON takes at most 6 bytes; a
-/// second escape, which some headers need, at most doubles this size.
+/// Largest factor by which escaping enlarges the parts of a message other than its data. One escape in JSON takes at
+/// most 6 bytes; a second escape, which some headers need, at most doubles this size.
 const MAX_ESCAPE_FACTOR: usize = 12;
 
 /// Returns an error if a message is invalid. Does not check the size of the whole message.

@@ -23,8 +23,8 @@ pub(crate) fn now_us() -> u64 {
     now.map_or(0, |now| now.as_micros() as u64)
 }
 
-/// The age of each event when it was done. A list of all ages gives exact percentiles, and needs little memory for a
-/// load of some seconds.
+/// The age of each event at the time when the side was done with the event. A list of all ages gives exact percentiles,
+/// and needs little memory for a load of some seconds.
 #[derive(Debug, Default)]
 pub(crate) struct Ages(Vec<u32>);
 

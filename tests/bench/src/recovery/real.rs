@@ -21,8 +21,8 @@ use crate::Common;
 use crate::amqp::admin;
 use crate::amqp::side::Running;
 
-/// Number of gaps that begin together. The next constant is the delay until the next gaps begin. The number is so low
-/// that no gap waits because the server is busy.
+/// Number of gaps that begin together. The number is so low that no gap waits because the server is busy.
+/// [`GAP_GROUP_INTERVAL`] is the delay until the next gaps begin.
 const GAP_GROUP_SIZE: usize = 20;
 const GAP_GROUP_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval between two requests for the number of ended gaps.

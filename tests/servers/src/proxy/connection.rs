@@ -120,7 +120,7 @@ impl ProxiedConnection {
                 RequestAction::HoldRequest => return (at, Next::Waits),
                 RequestAction::Pass | RequestAction::LoseReply => {}
             }
-            // The entry is added before the request is written, so that it exists when the reply arrives.
+            // Add the entry before the request is written, so that the entry exists when the reply arrives.
             self.waiting().push_back(action == RequestAction::LoseReply);
             at += length;
         }

@@ -1,5 +1,5 @@
-//! Finds the ends of requests and replies of the Redis protocol (versions 2 and 3). This module parses only as much of
-//! the protocol as it needs for that purpose, and never changes a byte.
+//! Finds the ends of requests and replies of the Redis protocol (versions 2 and 3). This module parses no other part of
+//! the protocol, and never changes a byte.
 
 /// The frame at the start of some bytes.
 #[derive(Debug, PartialEq, Eq)]

@@ -59,7 +59,8 @@ impl Checker {
             || settled && self.is_forgotten(&key, model, sequence, event, store)
     }
 
-    /// Returns whether the store has forgotten how the sequence was settled, and was allowed to forget it.
+    /// Returns whether the store no longer shows how the sequence was settled, and may have removed this information by
+    /// the rules.
     fn is_forgotten(
         &self,
         key: &Key,

@@ -127,8 +127,8 @@ impl Checker {
             {
                 self.broke("I5", format!("{label} ({event:?}) is neither settled nor held"));
             }
-            // A key may have ended while its spilled events could not be read. Then an event may have a letter, and
-            // also still be spilled.
+            // A key may have ended while its spilled events could not be read. An event of such a key may have a
+            // letter, and also still be spilled.
             let unread = self.is_unreadable(event.key());
             if results.len() > 1 && !unread && !self.may_have(&results) {
                 self.broke("I5", format!("{label} ({event:?}) has several results: {results:?}"));
@@ -136,9 +136,9 @@ impl Checker {
         }
     }
 
-    /// Returns whether the sequence of the event was settled in an earlier life of its key, whose record expired. In
-    /// that life, the event may have counted as a repeat of the settled event, because the store could no longer
-    /// distinguish the two events.
+    /// Returns whether the sequence of the event was settled before the record of the key expired. Before the expiry,
+    /// the event may have counted as a repeat of the settled event, because the store could no longer distinguish the
+    /// two events.
     fn was_forgotten_in_former_life(&self, event: &Event) -> bool {
         let model = self.keys.get(event.key());
         let number = event.sequence();

@@ -39,7 +39,8 @@ pub(crate) struct KeyModel {
     pub(super) state: Option<Bytes>,
     pub(super) completed: bool,
     pub(super) settled: BTreeMap<u64, Settlement>,
-    /// The sequences that were settled in earlier lives of the key. A life of a key ends when the key record expires.
+    /// For each earlier life of the key, the settled sequences. A life of a key begins with the first commit of its
+    /// record, and ends when the record expires.
     pub(super) former_lives: Vec<BTreeMap<u64, Settlement>>,
     /// By sequence, the id that was accepted under this sequence in the present life of the key.
     pub(super) accepted: BTreeMap<u64, AcceptedId>,

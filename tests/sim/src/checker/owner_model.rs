@@ -36,8 +36,8 @@ pub(super) struct OwnerModel {
     rounds: BTreeMap<(Key, u64), u32>,
     /// True if the owner has received the request to start no more turns.
     draining: bool,
-    /// The number of the rollout that the owner executes; `None` if the owner lacks its version. The next field has the
-    /// version.
+    /// The number of the rollout that the owner executes; `None` if the owner lacks the rollout's handler version. The
+    /// field `version` has this version.
     rollout_number: Option<u64>,
     version: Option<VersionName>,
     /// By key, the number of the rollout that the key record contained when the owner loaded it.

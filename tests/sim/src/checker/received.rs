@@ -48,7 +48,8 @@ impl Checker {
         }
     }
 
-    /// Records the position of an event in the source's queue. Only streams whose events Ordain numbers need it.
+    /// Records the position of an event in the source's queue. The checker needs the position only for streams whose
+    /// events Ordain numbers.
     pub(crate) fn record_position(&mut self, event: &Event, position: usize) {
         self.positions.entry((Key::from(event.key()), event.id_digest())).or_insert(position);
     }

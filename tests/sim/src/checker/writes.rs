@@ -206,7 +206,7 @@ impl Checker {
         self.model(key).completed = completed;
     }
 
-    /// Checks that the incarnation, which is a part of message ids, stays the same within one life of the key.
+    /// Checks that the incarnation, which is a part of message ids, stays the same until the key record expires.
     fn incarnation(&mut self, write: &KeyWrite, time: u64) {
         let model = self.model(&write.key);
         let written = if write.record.incarnation == 0 { time } else { write.record.incarnation };

@@ -6,11 +6,12 @@ use ordain_core::{DeadLetter, Effect, Input, Key, LetterContent, LetterId};
 use super::{Action, Owner, World};
 use crate::producer::SourceItem;
 
-/// Highest number of effects that a correct sequencer may request in one round. The simulated worlds are small.
+/// Highest number of effects that a correct sequencer may request in one round of its driver. The simulated worlds are
+/// small.
 const EFFECT_LIMIT: usize = 20_000;
 
-/// Highest number of consecutive rounds in which a timeout passes and the owner requests nothing. Each of the few keys
-/// may cause some such rounds.
+/// Highest number of consecutive driver rounds in which a timeout passes and the owner requests nothing. Each of the
+/// few keys may cause some such rounds.
 const IDLE_ROUND_LIMIT: u32 = 2_000;
 
 impl World {

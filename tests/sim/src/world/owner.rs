@@ -28,7 +28,7 @@ pub(super) struct Owner {
     pub(super) dies_after: Option<u64>,
     /// Virtual time at which the owner's drain ends, even if events still run; `None` without a drain.
     pub(super) drains_until: Option<u64>,
-    /// Number of consecutive rounds in which the owner's timeout had passed, and the owner requested nothing.
+    /// Number of consecutive driver rounds in which the owner's timeout had passed, and the owner requested nothing.
     pub(super) idle_rounds: u32,
     /// The last virtual time at which the owner was quiescent.
     pub(super) quiescent_at: u64,

@@ -1,4 +1,4 @@
-//! The actions of the store, the remote replay source and the publisher.
+//! The actions of the store, the remote replay source and the outbox publisher.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

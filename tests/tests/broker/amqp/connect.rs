@@ -177,8 +177,8 @@ fn wrong_login_is_unavailable_without_the_password() -> Result<()> {
     Ok(())
 }
 
-/// A user who has only the documented rights can run the check, even if the broker refuses to compare objects that the
-/// user may not declare.
+/// A user who has only the documented rights can run the check. The broker may refuse to compare an object with the
+/// configuration, because the user may not declare this object. The check must succeed nevertheless.
 #[test]
 fn user_with_narrow_rights_can_check() -> Result<()> {
     let rig = Rig::new()?;

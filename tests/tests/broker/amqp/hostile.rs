@@ -27,8 +27,8 @@ fn invalid_utf8_and_deep_headers_become_dead_letters() -> Result<()> {
     raw.publish("cases", b"id", &table(&id), b"{\"n\":4}")?;
     let deep = nested(20_000);
     let deep = [numbered, &[(b"deep", &deep)]].concat();
-    // The reader does not decode the levels below the 32nd array, but keeps them as bytes. These bytes make the event
-    // too large.
+    // The host does not decode arrays below the 32nd level of nesting, but keeps them as bytes. These bytes make the
+    // event too large.
     raw.publish("cases", b"deep", &table(&deep), b"{\"n\":5}")?;
 
     rig.publish(rest)?;

@@ -86,8 +86,8 @@ fn dead_letters_are_published_with_reason() -> Result<()> {
     Ok(())
 }
 
-/// Two streams write their dead letters to one file. When the process ends, the first stream still waits for an
-/// exchange, so the host has not marked the first stream's line in the file as published. The host must then not mark
+/// Two streams write their dead letters to one file. When the process ends, the first stream still has an unroutable
+/// message, so the host has not marked the first stream's line in the file as published. The host must then not mark
 /// any later line of the file either, not even a line of the second stream.
 #[test]
 fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
@@ -113,7 +113,8 @@ fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     rig.client.publish("others", &[event("b", 1, reject)?])?;
     service.until("a letter of the second", || letters() == 2)?;
     // The shutdown must come before the host retries the message of the first stream, which happens about 12 seconds
-    // after the first attempt. The looping event keeps the second stream busy, so that it ends after the first stream.
+    // after the first attempt. The looping event keeps the second stream busy, so that the second stream ends after the
+    // first stream.
     std::thread::sleep(Duration::from_secs(4));
     rig.client.publish("others", &[event("c", 1, json!({ "do": "loop" }))?])?;
     std::thread::sleep(Duration::from_millis(300));

@@ -92,7 +92,7 @@ fn until_ready(service: &mut Service, address: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of threads that the client library has in the host.
+/// Returns the number of threads that the client library runs in the host.
 fn library_threads(service: &Service) -> Result<usize> {
     let mut count = 0;
     for task in std::fs::read_dir(format!("/proc/{}/task", service.id()))? {
@@ -165,7 +165,8 @@ fn source_with_a_silent_link_subscribes_again() -> Result<()> {
     rig.publish(first)?;
     let mut out = Vec::new();
     rig.take(&mut out, first.len())?;
-    // After its first events, the source subscribes again with another prefetch. The test waits until this is done.
+    // After its first events, the source subscribes again with another prefetch. The test waits until this change is
+    // complete.
     rig.until_empty()?;
 
     ensure!(proxy.silence("ordain cases 0") == 1, "the source has one connection");

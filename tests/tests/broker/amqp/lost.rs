@@ -30,7 +30,7 @@ fn disturbance_loses_nothing(mut rig: Rig, disturb: impl Fn(&mut Rig) -> Result<
     service.end()
 }
 
-/// Returns the queues and the end of the logs, for the error of a test.
+/// Returns the queues and the end of the logs, for the error text of a failed test.
 fn describe(rig: &Rig, service: &Service) -> String {
     format!("{:?}\n{}\n{}", rig.rabbit.queues(), service.stderr(), rig.rabbit.log_tail())
 }
@@ -146,8 +146,8 @@ fn lost_marker_renews_the_subscription() -> Result<()> {
     service.end()
 }
 
-/// Another consumer holds the queue, so the broker delivers no messages of the queue to the host. The host must report
-/// this. When the other consumer releases the queue, the host must process all events.
+/// Another program is the single active consumer of the queue, so the broker delivers no messages to the host. The host
+/// must report this. When the other program ends its subscription, the host must process all events.
 #[test]
 fn queue_held_by_another_consumer_is_reported() -> Result<()> {
     let rig = Rig::new()?;
@@ -183,8 +183,8 @@ fn another_consumer_of_the_queue_is_reported() -> Result<()> {
     service.end()
 }
 
-/// The host prefetches no more large events than fit into memory, and as many small events as configured.
-/// All of the large events together would occupy 240 MB in the host.
+/// If events are large, the host prefetches only the number that fits into memory. If events are small, the host
+/// prefetches the configured number. All of the large events together would occupy 240 MB in the host.
 #[test]
 fn large_events_stay_within_memory() -> Result<()> {
     let small = "[runtime]\nmemory_budget = \"16MiB\"\nevent_size = \"1MiB\"\n";
@@ -212,8 +212,8 @@ fn large_events_stay_within_memory() -> Result<()> {
     Ok(())
 }
 
-/// Event sizes and the prefetch change often. The broker delivers returned events again in order, so the
-/// host never detects a gap.
+/// Event sizes and the prefetch change often. If the host returns events to the broker, the broker delivers them again
+/// in order, so the host never detects a gap.
 #[test]
 fn changing_sizes_keep_order() -> Result<()> {
     let small = "[runtime]\nmemory_budget = \"16MiB\"\nevent_size = \"1MiB\"\n";

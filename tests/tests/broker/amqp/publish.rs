@@ -137,8 +137,9 @@ fn emits(key: &str, sequences: std::ops::RangeInclusive<u64>) -> Result<Vec<Outg
     sequences.map(|sequence| event(key, sequence, &json!({ "do": "emit" }))).collect()
 }
 
-/// Publishes events of a key, from the sequence `from`, until `is_over` returns true. Receives their messages from
-/// `queue`, which gets no other messages. Each message must arrive without delay, and exactly once.
+/// Publishes events of a key, from the sequence `from`, until `is_over` returns true. Receives from `queue` the
+/// messages that the handler emits for these events. The queue gets no other messages. Each message must arrive without
+/// delay, and exactly once.
 fn come_once(
     rig: &Rig,
     (key, queue): (&str, &str),
@@ -266,8 +267,8 @@ fn refused_message_delays_only_its_key() -> Result<()> {
     }
     rig.client.publish("cases", &events)?;
     service.until_says("message refused by the broker")?;
-    // All messages of the other keys arrive, and the messages of `a` before the refused message. Some of them may
-    // arrive twice.
+    // All messages of the other keys arrive, and so do the messages of `a` that precede the refused message. Some
+    // messages may arrive twice.
     let mut all = others(&rig, 60)?;
     rig.until_empty()?;
     rig.client.publish("cases", &[emit("a", 21, 10)?, emit("b", 21, 10)?])?;

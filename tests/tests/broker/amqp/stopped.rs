@@ -203,7 +203,8 @@ fn other_partitions_of_a_fifo_stream_continue() -> Result<()> {
     service.end()
 }
 
-/// A process that has no right to declare the marker runs, and logs that it cannot detect a replaced queue.
+/// A process without the right to declare the marker runs nevertheless. The process logs that it cannot detect a
+/// replaced queue.
 #[test]
 fn fifo_stream_without_right_to_a_marker_runs() -> Result<()> {
     let rig = rig()?;
@@ -220,7 +221,8 @@ fn fifo_stream_without_right_to_a_marker_runs() -> Result<()> {
     service.end()
 }
 
-/// A `sequenced` stream without the right to declare the marker runs too, and declares a deleted queue again.
+/// A `sequenced` stream also runs if the process has no right to declare the marker. The process declares a deleted
+/// queue again.
 #[test]
 fn sequenced_stream_without_right_to_a_marker_runs() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "")?;
@@ -272,8 +274,8 @@ fn connection_limit_stops_no_stream() -> Result<()> {
     Ok(())
 }
 
-/// With `declare = false`, a stream whose queue is missing starts if the stream has run before. The stream waits for
-/// the queue.
+/// The configuration has `declare = false`, and the queue of a stream is missing at a start. Because the stream has run
+/// before, the process must start nevertheless, and the stream must wait for the queue.
 #[test]
 fn known_stream_waits_for_its_queue_at_start() -> Result<()> {
     for ordering in ["", FIFO] {

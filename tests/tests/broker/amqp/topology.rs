@@ -130,7 +130,7 @@ fn priorities_in_a_fifo_stream_are_reported() -> Result<()> {
 }
 
 /// A queue of type stream would deliver only messages that are published after the start of the host, so the host must
-/// refuse it.
+/// refuse such a queue.
 #[test]
 fn queue_of_type_stream_is_refused() -> Result<()> {
     for ordering in ["", "ordering = \"fifo\""] {
@@ -240,8 +240,8 @@ fn replaced_exchange_is_reported() -> Result<()> {
     service.end()
 }
 
-/// Bindings that only an earlier configuration named still route messages to the queue. The host reports these
-/// bindings, and a command removes them.
+/// The bindings of an earlier configuration still route messages to the queue, although the present configuration does
+/// not contain them. The host reports these bindings, and a command removes them.
 #[test]
 fn bindings_of_earlier_configurations_are_named_and_removed() -> Result<()> {
     let bind =
@@ -281,7 +281,7 @@ fn bindings_of_earlier_configurations_are_named_and_removed() -> Result<()> {
         other.replace("queue = \"cases\"", "queue = \"other\"").replace("\"cases\"", "\"others\"");
     rig.home.write("ordain.toml", other)?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
-    service.until_says("its former bindings still deliver messages to its queues")?;
+    service.until_says("still deliver messages to its queues")?;
     service.end()?;
     let removed = rig.home.rows(&["streams", "unbind", "cases", "--json"])?;
     ensure!(removed.len() == 2, "{removed:?}");

@@ -26,7 +26,7 @@ fn lines(from: u64, to: u64) -> String {
 #[test]
 fn record_of_messages_beyond_memory_states_their_commits() -> Result<()> {
     let redis = Redis::start(&[])?;
-    // The memory budget is large enough to repeat all lost commits, so only messages are lost.
+    // The memory budget is large enough for the process to repeat all lost commits, so only messages are lost.
     let config = format!(
         "[runtime]\nmemory_budget = \"4GiB\"\n\
          [store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 1\n\
@@ -70,7 +70,7 @@ fn record_of_messages_beyond_memory_states_their_commits() -> Result<()> {
     ensure!(record["source"] == "/ordain/cases" && record["subject"] == "partition/0", "{record}");
     let mut data = record["data"].clone();
     let messages = data["messages"].take().as_u64().context("a number")?;
-    ensure!(messages > 0 && messages < LOST, "memory had {messages} of {LOST} messages");
+    ensure!(messages > 0 && messages < LOST, "the record states {messages} of {LOST} messages");
     let since: Timestamp = data["since"].take().as_str().context("a time")?.parse()?;
     let since = since.as_millisecond();
     ensure!((began..=copied).contains(&since), "{began} to {copied}: {since}");

@@ -1,5 +1,5 @@
 //! Tests of three streams (stages) in one process with the embedded store. The messages of each stage are the events of
-//! the next.
+//! the next stage.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

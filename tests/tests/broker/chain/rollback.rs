@@ -18,8 +18,8 @@ use super::support::check_stages;
 
 const SHARDS: u32 = 2;
 
-/// Creates a home with three streams (stages); the messages of each are the events of the next. The second stage is
-/// slow, so messages wait for it in the store.
+/// Creates a home with three streams (stages). The messages of each stage are the events of the next stage. The second
+/// stage is slow, so messages wait for it in the store.
 fn home(redis: &Redis) -> Result<Home> {
     let config = format!(
         r#"

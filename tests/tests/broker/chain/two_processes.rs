@@ -1,5 +1,5 @@
 //! Tests of three streams in two processes with RabbitMQ and Redis. The messages of each stream are the events of the
-//! next. The tests kill both processes several times.
+//! next stream. The tests kill both processes several times.
 
 use std::time::Duration;
 

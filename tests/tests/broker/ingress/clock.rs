@@ -53,8 +53,8 @@ fn events_take_effect_while_the_clock_of_redis_jumps() -> Result<()> {
         Ok(sent)
     };
     for hours in OFFSETS {
-        // When the clock jumps, the second host has not learned yet that the reader has read the second host's events.
-        // After the jump, the two other hosts call the store first.
+        // When the clock jumps, the reader of the queue has read the events of the second host, but the second host
+        // does not know this yet. After the jump, the two other hosts call the store before the second host does.
         post_part(1)?;
         clock.set(hours * HOUR)?;
         post_part(2)?;

@@ -38,7 +38,7 @@ fn events_in_all_forms_take_effect_once() -> Result<()> {
     let (first, rest) = lines.split_at(100);
     let (second, rest) = rest.split_at(100);
     let (third, fourth) = rest.split_at(10);
-    // The requests are out of order as well.
+    // The test posts the second hundred events before the first hundred.
     let answer = post(address, LINES, &text(second))?;
     ensure!(answer.status == 202, "{answer:?}");
     let answer = post(address, BATCH, &format!("[{}]", first.join(",")))?;
@@ -152,7 +152,7 @@ fn wrong_request_is_named_and_rejected_whole() -> Result<()> {
     Ok(())
 }
 
-/// The test kills the host several times, and sends each request until the host accepts it.
+/// The test kills the host several times, and repeats each request until the host accepts it.
 #[test]
 fn accepted_events_survive_crash() -> Result<()> {
     let home = Home::new(&["tally"], &config("", SOURCE))?;
@@ -220,8 +220,7 @@ fn full_queue_rejects_producers() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// The bodies of all requests in progress have a limit for their total size, which also counts bodies of unknown
-/// length.
+/// The total size of the bodies of all requests in progress has a limit. Bodies of unknown length count too.
 #[test]
 fn bodies_are_bounded() -> Result<()> {
     let bounds = "[ingress]\nrequest_size = \"1MiB\"\nin_flight = \"1MiB\"";
@@ -236,7 +235,8 @@ fn bodies_are_bounded() -> Result<()> {
         )
     };
     let lines = in_turn(1, 1);
-    // A body that is only announced occupies no memory; the received part of a body does.
+    // A body that the host has not received yet occupies no memory, even if a header announces it. Received bytes
+    // occupy memory.
     let fill = |mut slow: TcpStream| -> Result<TcpStream> {
         slow.write_all(" ".repeat((1 << 20) - 10).as_bytes())?;
         Ok(slow)
@@ -249,7 +249,7 @@ fn bodies_are_bounded() -> Result<()> {
     let mut slow = promise()?;
     ensure!(post(address, LINES, &text(&lines))?.status == 202);
     wait_until("a full memory limit", || {
-        // The ingress rejects the body that would exceed the limit: the filled body or the posted one.
+        // The ingress rejects the body that would exceed the limit: either the filled body or the posted body.
         let _filled = fill(std::mem::replace(&mut slow, promise()?))?;
         for _ in 0..20 {
             let answer = post(address, LINES, &text(&lines))?;
@@ -270,8 +270,8 @@ fn bodies_are_bounded() -> Result<()> {
     service.end()
 }
 
-/// Two processes share one Redis. Each accepts events of all keys, regardless of the owner. One of the
-/// processes dies.
+/// Two processes share one Redis. Each process accepts events of all keys, even if the other process owns the key's
+/// partition. One of the processes dies.
 #[test]
 fn processes_share_streams_of_redis() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -319,8 +319,8 @@ fn work(address: SocketAddr, services: &[Service]) -> Result<()> {
     })
 }
 
-/// One of two hosts owns the partition when Redis loses everything. The other host must not begin anew with the empty
-/// store, but a host that starts later must.
+/// One of two hosts owns the partition when Redis loses everything. The other host must not create a new store in the
+/// empty Redis: both hosts must end. A host that starts later must create a new store.
 #[test]
 fn emptied_redis_is_not_taken_over() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -370,8 +370,8 @@ fn lost_shard_is_named_at_the_start() -> Result<()> {
     service.end()
 }
 
-/// How long a host may accept events after its store has lost everything, or after its folder is gone: the documented
-/// second, and a second for a busy machine.
+/// How long a host may accept events after its store has lost everything, or after the store's folder is gone. The
+/// documented limit is one second; the test allows another second for a busy machine.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(2);
 
 /// Sends events, one after the other, until the host has ended. Returns the keys of the accepted events. The host must
@@ -416,7 +416,7 @@ fn until_effects(keys: &BTreeSet<String>, mut out: impl FnMut() -> String) -> Re
     })
 }
 
-/// A producer sends events while the Redis loses everything. Within a second, the host stops accepting events. The host
+/// A producer sends events while Redis loses all its data. Within a second, the host stops accepting events. The host
 /// then ends. The events that it accepted after the loss are in the emptied Redis, and take effect after the next
 /// start.
 #[test]
@@ -505,7 +505,7 @@ fn events_after_redis_rollback_take_effect() -> Result<()> {
     ensure!(post(address, LINES, &text(second))?.status == 202);
     until(&service, first.len() + second.len())?;
     redis.go_back(&before)?;
-    // Posts fewer events than were lost, so that each of them gets a number with which the host has already read
+    // Posts fewer events than were lost, so that each posted event gets a number under which the host has already read
     // another event.
     wait_until("an accepted request", || Ok(post(address, LINES, &text(third))?.status == 202))?;
     wait_until("all effects", || {
@@ -520,7 +520,8 @@ fn events_after_redis_rollback_take_effect() -> Result<()> {
 }
 
 /// The test restores an older copy of the store folder. The sink's file keeps its lines, which consumers may have read.
-/// New messages have new ids, and the log, its record and a metric report the number of messages that the copy lacks.
+/// New messages have new ids. The log, the incident record in the log, and a metric report the number of messages that
+/// the copy lacks.
 #[test]
 fn restored_store_copy_is_reported_and_file_kept() -> Result<()> {
     let source = format!("ordering = \"fifo\"\n{SOURCE}");

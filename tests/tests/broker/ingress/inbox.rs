@@ -12,8 +12,8 @@ use ordain_tests::tally;
 
 use super::support::{ONE, SECTIONS, inbox_events, ingress, into_file, post, post_all};
 
-/// Makes the broker unavailable by `stop`, and available again by `come_back`. The stream has one partition, so the
-/// host can process the events of all keys while the broker is unavailable.
+/// Calls `stop`, which makes the broker unavailable, and later `come_back`, which makes the broker available again. The
+/// stream has one partition, so the host can process the events of all keys while the broker is unavailable.
 fn broker_goes(
     stop: impl Fn(&Rabbit) -> Result<()>,
     come_back: impl Fn(&Rabbit) -> Result<()>,
@@ -25,8 +25,8 @@ fn broker_goes(
     let address = ingress(&mut service)?;
     rig.until_declared()?;
     let mut lines = in_turn(40, 20);
-    // This event has the maximum number of extension attributes. The message that the inbox publishes for it must have
-    // them all.
+    // This event has the maximum number of extension attributes. The inbox publishes a message for this event. The
+    // message must have all these attributes.
     for at in 0..128 {
         lines[10].insert_str(1, &format!("\"x{at}\":\"1\","));
     }

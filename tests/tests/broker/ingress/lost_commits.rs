@@ -88,8 +88,8 @@ fn record_of_lost_claim_states_all_commits_of_the_host() -> Result<()> {
 /// the shard, the number of lost commits, and a time before the first of them.
 #[test]
 fn record_of_commits_beyond_memory_states_all_lost_commits() -> Result<()> {
-    // The host keeps recent commits in memory, so that it can repeat them, in an eighth of its memory budget. Here this
-    // is 2 MiB, and each event takes more than 300 bytes of it.
+    // The host keeps recent commits in memory, so that it can repeat them. They occupy at most an eighth of the memory
+    // budget, which is 2 MiB here. Each event occupies more than 300 bytes.
     const LOST: usize = 20_000;
     let redis = Redis::start(&[])?;
     let home = Home::new(&["tally"], &config(&redis, "memory_budget = \"16MiB\""))?;

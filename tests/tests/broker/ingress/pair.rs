@@ -116,7 +116,7 @@ fn in_order(all: &str) -> Result<String> {
 fn each_process_accepts_events(stream: &str) -> Result<()> {
     let pair = Pair::start("", stream)?;
     let known = in_turn(40, 20);
-    // The new keys have some hundred events in each shard.
+    // Each shard gets several hundred events of new keys.
     let new: Vec<String> =
         in_turn(1_000, 10).into_iter().filter(|line| !known.contains(line)).collect();
     let (first, rest) = known.split_at(100);

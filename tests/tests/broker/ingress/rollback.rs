@@ -178,8 +178,8 @@ fn waiting(master: &mut Connection) -> Result<Vec<u64>> {
 }
 
 /// A request has one event for each of four shards. A network split separates the master from the Sentinel. The host
-/// writes three of the events to this master. Before the host can write the fourth event, the Sentinel makes the
-/// replica master, which lacks the first three. The host must write these three events again before it answers 202.
+/// writes three of the events to this master. Before the host can write the fourth event, the Sentinel promotes the
+/// replica, which lacks the three events. The host must write the three events again before it answers 202.
 #[test]
 fn accepted_request_survives_the_end_of_a_split() -> Result<()> {
     let group = Sentinel::behind_proxies(&Options::new())?;
@@ -219,8 +219,8 @@ fn accepted_request_survives_the_end_of_a_split() -> Result<()> {
             let is_held = proxy.counts().requests_held == 1;
             Ok(is_held && waiting(cut_off.connection())? == [1, 1, 1, 0])
         })?;
-        // A command starts the failover at once. If the Sentinel waited until it considers the master down, the host
-        // would meanwhile answer the request with an error, after ten seconds.
+        // The test starts the failover with a command. If the test waited until the Sentinel considers the master down,
+        // the host would answer the request with an error after ten seconds.
         group.sentinel().command(&["SENTINEL", "FAILOVER", group.name()])?;
         group.until_replaced()?;
         group.heal_split()?;
@@ -277,8 +277,9 @@ fn lost_events_for_another_process_are_counted() -> Result<()> {
     until_effects(&reader, 'c').with_context(|| reader.stderr())?;
     let counted = wait_until("the count of the lost events", || Ok(lost_events(admin)? >= SOME));
     counted.with_context(|| accepting.stderr())?;
-    // The accepting host must not count the events that took effect later either. So the test makes it check all of
-    // them: the reader executes more events, and the server then loses some others, which the accepting host detects.
+    // If an event took effect, the accepting host must not count it as lost later either. The test makes the accepting
+    // host check all its events: the reader executes more events, and the server then loses another set of events. When
+    // the accepting host detects this loss, it checks all events.
     post_all(address, &events("d")[..SOME])?;
     until_effects(&reader, 'd').with_context(|| reader.stderr())?;
     let early = redis.snapshot()?;

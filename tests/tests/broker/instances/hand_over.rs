@@ -165,8 +165,9 @@ fn instances_and_wanted_count_are_reported() -> Result<()> {
     Ok(())
 }
 
-/// Two instances with one store may run different streams, even while messages of a stream that only one of them runs
-/// wait to be published. But all instances of a stream must configure the same number of partitions.
+/// Two instances with one store may run different streams. They may do this even while the store holds unpublished
+/// messages of a stream that only one of them runs. But all instances of a stream must configure the same number of
+/// partitions.
 #[test]
 fn instances_may_run_different_streams() -> Result<()> {
     let fleet = Fleet::new("", "")?;

@@ -13,8 +13,8 @@ use super::support::{Fleet, Host, while_published};
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
 const TAKEN_OVER: &str = "another process owns the partition now";
 
-/// Isolates one of two hosts by `isolate`, for longer than its lease. The other host takes over all partitions. After
-/// `release`, the first host gets its share again.
+/// Isolates one of two hosts with `isolate`, for longer than the lease of this host. The other host takes over all
+/// partitions. After `release`, the first host gets its share again.
 fn check_takeover(
     isolate: impl Fn(&Host) -> Result<()>,
     release: impl Fn(&Host) -> Result<()>,
@@ -91,7 +91,7 @@ fn expect_recovery(fleet: &Fleet, hosts: &[&Host]) -> Result<()> {
     fleet.rig.until_empty()
 }
 
-/// In the store, the leases of one host change to another host, and neither host knows of the change.
+/// The test assigns the leases of one host to another host in the store. Neither host knows of the change.
 #[test]
 fn lease_of_unaware_instance_is_resolved() -> Result<()> {
     let fleet = Fleet::new("", "")?;
@@ -149,7 +149,7 @@ fn lost_leases_are_acquired_again() -> Result<()> {
 }
 
 /// The host does not reach the store, but its AMQP channels stay open. So no other consumer gets messages from the
-/// host's queues until the host itself releases them.
+/// host's queues until the host itself releases these queues.
 #[test]
 fn owner_with_silent_store_is_replaced() -> Result<()> {
     check_takeover(
@@ -246,8 +246,8 @@ fn isolated_retry_of_stale_owner_publishes_nothing() -> Result<()> {
     };
     fleet.rig.until_empty()?;
 
-    // The host retries 30 seconds after the refusal. The servers stop replying to it just before the retry, so its
-    // lease is still valid when the retry begins.
+    // The host retries 30 seconds after the refusal. The servers stop replying to the host just before the retry, so
+    // the host's lease is still valid when the retry begins.
     until(29.2);
     stale.to_rabbit.set(Mode::HalfOpen)?;
     stale.to_redis.set(Mode::HalfOpen)?;

@@ -265,8 +265,8 @@ fn killed_host_leaves_no_compiler() -> Result<()> {
         Ok(found)
     };
     wait_until("a compiler process", || Ok(!compilers()?.is_empty()))?;
-    // At its start, the compiler process arranges that the system ends it when the host ends. This pause is long enough
-    // for that.
+    // At its start, the compiler process registers with the operating system to be ended when the host ends. This pause
+    // is long enough for the registration.
     std::thread::sleep(Duration::from_millis(300));
     let left = compilers()?;
     ensure!(!left.is_empty(), "the compilation ended too early");

@@ -82,8 +82,8 @@ fn instance_without_new_version_waits() -> Result<()> {
         "{why}"
     );
     pair.rig.publish(&lines[200..400])?;
-    // The second host owns about half of the keys, and their events wait for the version. The metric must count exactly
-    // these keys.
+    // The second host owns about half of the keys. The events of these keys wait for the version. The metric must count
+    // exactly these keys.
     let mut waiting = 0;
     wait_until("a constant number of waiting keys", || {
         let before = std::mem::replace(&mut waiting, metric_sum(second, "version")? as usize);
@@ -192,8 +192,8 @@ fn once_run_ends_without_active_version() -> Result<()> {
     other.end()
 }
 
-/// An instance lacks the active version, and many events wait in it. The instance must still end cleanly and hand over
-/// all partitions.
+/// An instance lacks the active version, and many events wait in this instance. The instance must still end cleanly and
+/// hand over all partitions.
 #[test]
 fn waiting_instance_can_end_under_load() -> Result<()> {
     let mut pair = Pair::start()?;

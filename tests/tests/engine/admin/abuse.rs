@@ -84,7 +84,7 @@ fn idle_connections_are_closed_for_new_ones() -> Result<()> {
     let address = ready(&mut service)?;
     let mut held = Vec::new();
     let mut rounds = 0;
-    // If the host kept idle connections until their timeout, this would take minutes.
+    // If the host kept idle connections until their timeout, this wait would take minutes.
     service.until("responses despite many idle callers", || {
         held.extend((0..64).filter_map(|_| TcpStream::connect(address).ok()));
         rounds +=

@@ -57,7 +57,7 @@ fn samples(text: &str) -> Result<BTreeMap<String, f64>> {
             help = head.split_once(' ').context("a help text")?.0;
         } else if let Some(head) = line.strip_prefix("# TYPE ") {
             let (name, kind) = head.split_once(' ').context("a kind")?;
-            ensure!(name == help, "{line}: behind the help of {help}");
+            ensure!(name == help, "{line}: the HELP line before it is for {help}");
             ensure!(kinds.insert(name, kind).is_none(), "{line}: twice");
         } else {
             let (sample, value) = line.rsplit_once(' ').with_context(|| line.to_owned())?;
@@ -78,8 +78,8 @@ fn samples(text: &str) -> Result<BTreeMap<String, f64>> {
     Ok(samples)
 }
 
-/// Returns the buckets of a histogram without labels. Checks that their values never decrease, and that the last one is
-/// the count of the histogram.
+/// Returns the buckets of a histogram without labels. Checks that their values never decrease, and that the last value
+/// is the count of the histogram.
 fn buckets(samples: &BTreeMap<String, f64>, name: &str) -> Result<Vec<(f64, f64)>> {
     let prefix = format!("ordain_{name}_bucket{{le=\"");
     let of = samples.iter().filter_map(|(sample, count)| {
@@ -99,7 +99,8 @@ fn run_is_counted() -> Result<()> {
     let home = home()?;
     let (mut service, address) = at_rest(&home)?;
     let mut now = BTreeMap::new();
-    // The metrics of a partition may be a moment late, because its driver updates them after each round.
+    // The metrics of a partition may be a moment late, because the driver of the partition updates them once in each
+    // pass of its loop.
     service.until("the metrics of all events", || {
         let text = get(address, "/metrics").map(|response| response.body).unwrap_or_default();
         now = samples(&text).unwrap_or_default();
@@ -124,7 +125,7 @@ fn run_is_counted() -> Result<()> {
         (r#"blocked_keys{cause="gap",stream="cases",partition="0"}"#, 0.0),
         (r#"ready_keys{stream="cases",partition="0"}"#, 0.0),
         (r#"parked_keys{stream="cases"}"#, 2.0),
-        // The two rejected events are settled as well.
+        // Besides the good events, the commits settle the event of the key `ODD` and the rejected event.
         ("commit_batch_events_sum", good + 2.0),
         // These events have no time, so the histogram does not count them.
         ("publish_to_commit_seconds_count", 0.0),
@@ -133,7 +134,7 @@ fn run_is_counted() -> Result<()> {
     }
     ensure!(
         !now.keys().any(|name| name.starts_with("ordain_partition_lag_events")),
-        "a file's lag"
+        "a file must have no metric of its lag"
     );
     for name in
         ["commit_seconds", "commit_batch_events", "publish_to_commit_seconds", "recovery_seconds"]
@@ -143,7 +144,7 @@ fn run_is_counted() -> Result<()> {
     let took = now.iter().find(|(name, _)| name.starts_with("ordain_handler_seconds_count{"));
     let (name, events) = took.context("the handler's time")?;
     ensure!(name.contains(r#"handler="faulty",version="faulty+"#), "{name}");
-    // The handler is executed again for an event on which it traps.
+    // When the handler traps, the host executes it again for the same event.
     assert_eq!(*events as u64, good as u64 + 4);
     Ok(())
 }

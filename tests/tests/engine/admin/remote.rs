@@ -158,8 +158,8 @@ fn other_server_is_recognized() -> Result<()> {
     Ok(())
 }
 
-/// The number of connections that the server of [`other`] accepts. After that, the port is closed, so a command that
-/// sends more requests fails.
+/// The number of connections that the server of [`other`] accepts. After these connections, the server closes its port,
+/// so a command that sends more requests fails.
 const CONNECTIONS: usize = 200;
 
 /// Starts a server that does not belong to Ordain. `answer` writes the answer to each request. Returns the URL of the

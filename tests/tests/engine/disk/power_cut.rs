@@ -53,9 +53,9 @@ fn acknowledged_events_survive_power_cuts() -> Result<()> {
     Ok(())
 }
 
-/// The storage engine writes large values into separate files, and then a version of the table that lists these files.
-/// The names of the files must be on the disk before the version. Otherwise, the store would not open after a power
-/// cut.
+/// The storage engine writes large values into separate files. Then it writes a new version of the table, which lists
+/// these files. The names of the files must reach the disk before the new version does. Otherwise, the store would not
+/// open after a power cut.
 #[test]
 fn files_of_large_values_survive_power_cuts() -> Result<()> {
     let mut rig = Rig::start()?;

@@ -17,7 +17,7 @@ use ordain_tests::host::Home;
 /// The path of the library's source.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/engine/disk/synced.c");
 
-/// A folder of a home, and a record of which of its data the simulated disk holds.
+/// A folder of a home, with a record of the data in this folder that the simulated disk holds.
 pub(super) struct SyncedDisk {
     folder: PathBuf,
     side: PathBuf,
@@ -109,8 +109,8 @@ impl SyncedDisk {
         if file.exists() {
             fs::hard_link(file, to)?;
         }
-        // Truncates the file. Creates it if the host never wrote to it, because the library then has no second name for
-        // it.
+        // Truncates the file, or creates it. If the host never wrote to the file, the library has no second name for
+        // it, and the file does not exist yet.
         File::create(to)?;
         if durable.exists() {
             fs::copy(durable, to)?;

@@ -177,7 +177,7 @@ async fn damaged_journal_is_detected() {
     assert!(refused > 20, "{refused}");
 }
 
-/// The store must also detect damage in events of a producer, which it accepts without a commit.
+/// The store accepts events of a producer without a commit. The store must also detect damage in these events.
 #[tokio::test]
 async fn damaged_acceptance_is_detected() {
     let rig = Rig::open();
@@ -216,8 +216,8 @@ async fn damaged_acceptance_is_detected() {
 async fn damaged_sealed_journal_is_detected() {
     let (_rig, copy) = crashed(300).await;
     let (path, bytes, end) = journal(copy.path());
-    // Splits the journal into three journals. Each ends after the last bytes of a batch, and then has preallocated
-    // space.
+    // Splits the journal into three journals. Each of them ends with the last bytes of a batch, followed by
+    // preallocated space.
     let ends: Vec<usize> = (4..=end).filter(|at| bytes[..*at].ends_with(b"FJL\x03")).collect();
     let cuts = [0, ends[ends.len() / 3], ends[2 * ends.len() / 3], end];
     fs::remove_file(path).expect("removed");
@@ -240,7 +240,7 @@ async fn damaged_sealed_journal_is_detected() {
         let middle = sealed.len() / 2;
         match damage {
             "hole" => sealed[middle..middle + 1_000].fill(0),
-            // Also cuts off the end of the last batch, which is before the preallocated space.
+            // Cuts off the preallocated space, and also the end of the last batch before it.
             "short" => sealed.truncate(sealed.len() - 505),
             _ => {}
         }
@@ -346,7 +346,7 @@ fn files(folder: &Path, within: &str) -> Vec<PathBuf> {
 }
 
 /// After a failed sync, the operating system may return data from memory that the disk never received. So if a journal
-/// was not closed cleanly, the store must rewrite it before the store relies on its content.
+/// was not closed cleanly, the store must rewrite this journal before it uses the journal's content.
 #[tokio::test]
 async fn unclosed_journal_is_rewritten() {
     let (_rig, copy) = crashed(300).await;

@@ -1,4 +1,5 @@
-//! Tests of a full disk. The store must report it, and stay unusable until it is opened again.
+//! Tests of a full disk. The store must report the full disk, and must stay unusable until a process opens the store
+//! again.
 
 use std::path::Path;
 use std::process::Command;

@@ -24,7 +24,7 @@ const COMMITS: u64 = 18;
 const VALUE_BYTES: usize = 1 << 20;
 /// The name of a stream that has an event in its queue.
 const QUEUE: &str = "queue";
-/// How often the test checks whether the engine has written its files.
+/// The maximum number of times that the test checks whether the engine has written its files.
 const CHECK_LIMIT: usize = 600;
 
 /// Removes one file or folder of a store. The store must either refuse to open and name its folder, or have all its

@@ -77,7 +77,7 @@ async fn other_schema_or_shape_is_refused() {
     rig.reopen().await;
 }
 
-/// If a crash interrupts the creation of a store at any moment, the next start must complete its folder.
+/// If a crash interrupts the creation of a store at any moment, the next start must complete the folder of the store.
 #[tokio::test]
 async fn unfinished_folder_is_completed() {
     let mut rig = Rig::open();

@@ -110,8 +110,8 @@ impl Sequencer {
         self.accept_deferred(index);
     }
 
-    /// Starts a new stretch of ids (a run of ids with one timestamp) if the newest stretch is already too old for the
-    /// ids of the commit, because the commit lasted long.
+    /// Starts a new stretch of ids (a run of ids with one timestamp) if the newest stretch is too old for the ids of
+    /// the commit. This happens when the commit took a long time.
     fn update_id_times(&mut self, index: u32, write: &KeyWrite, time: u64) {
         if self.settings.ordering == OrderingMode::Fifo
             && let WriteCondition::Next(first) = write.condition

@@ -2,19 +2,20 @@
 //!
 //! A store goes back in time if a failure removes its newest writes. If the store still has the claim, which identifies
 //! the owner, only the latest commits of this owner are lost. The sequencer sends the same batches again, in order and
-//! under their numbers. In each batch, the sequencer omits the writes that the store refused when it first applied the
-//! batch. The sequencer also reuses the times that the store set at that time, so that no message gets another id. If
-//! the store now refuses a write that it had applied before, the store does not have the state for which the batches
-//! were formed. The owner then gives up the partition.
+//! under their numbers. When the store first applied a batch, it may have refused some writes, and it set the times of
+//! the other writes. The sequencer now omits the refused writes. It also reuses the times that the store set, so that
+//! no message gets another id. If the store now refuses a write that it had applied before, the store does not have the
+//! state for which the batches were formed. The owner then gives up the partition.
 //!
 //! The reply to a commit shows the loss. After a broken connection to the store, the sequencer also queries the store
 //! for the newest commit, and the reply to the query shows the loss. Data that the sequencer read before the recovery
-//! may be older than the recovered commits. No later reply would show that the data is old, because a recovered commit
-//! that only spilled events does not change `next`. The sequencer therefore undoes everything that may depend on such
-//! data. The sequencer replaces the batch in flight by a void batch, whose writes have a condition that never holds.
-//! After the recovery, the sequencer loads the lanes of the shard again. The letters of the original batch go into the
-//! next batch. The original batch and the void batch have the same number. If an earlier request with the original
-//! batch still arrives at the store, the reply shows which of the two batches the store applied.
+//! may be older than the recovered commits. No later reply would reveal that the data is old: the store checks `next`,
+//! and a recovered commit that only spilled events does not change `next`. The sequencer therefore undoes everything
+//! that may depend on such data. The sequencer replaces the batch in flight by a void batch, whose writes have a
+//! condition that never holds. After the recovery, the sequencer loads the lanes of the shard again. The letters of the
+//! original batch go into the next batch. The original batch and the void batch have the same number. If an earlier
+//! request with the original batch still arrives at the store, the reply shows which of the two batches the store
+//! applied.
 //!
 //! One case remains. A request with the original batch may have been sent after the store went back, and may arrive
 //! between the last recovered commit and the void batch. The store then applies the original batch. The sequencer

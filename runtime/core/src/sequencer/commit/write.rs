@@ -190,7 +190,8 @@ fn select_spill(
     let next = lane.record.next;
     let done = lane.done;
     let all = lane.held.write_copies(next, |held| {
-        // The event at which the key stopped is spilled even without room, because the other events wait for it.
+        // The event at which the key stopped is spilled even if there is no room, because the other events wait for
+        // this event.
         let head = held.sequence == done;
         if !head && (spill.len() >= events || spilled >= bytes.max(1)) {
             return false;
@@ -249,8 +250,8 @@ pub(super) fn spill_extent(lane: &Lane, checks: &[SpillCheck]) -> SpillExtent {
 }
 
 /// Returns the key record that the write contains. If `more` is `true`, later writes follow with results of events
-/// before `done`, so this record omits the fields that describe the event at `done` (attempts, rounds, status,
-/// failure).
+/// before `done`. The record of this write then omits the fields that describe the event at `done` (attempts, rounds,
+/// status, failure).
 fn record_to_write(lane: &Lane, more: bool) -> KeyRecord {
     let mut record = lane.record.clone();
     if more {

@@ -48,7 +48,7 @@ impl Sequencer {
         let held = lane.held.head().map(|held| held.sequence);
         let next = [held, rest].into_iter().flatten().min().unwrap_or(first + 1);
         // `gap.on_exhausted` applies only to the sequences that all rounds requested; later sequences get their own
-        // rounds. If another owner made the rounds, this owner knows only that the rounds requested the first sequence.
+        // rounds. If another owner ran the rounds, this owner knows only that the rounds requested the first sequence.
         let requested_end = if self.settings.gap.attempts > 0 {
             let requested_range = lane.cold.requested.iter().find(|range| range.contains(&first));
             requested_range.map_or(first, |range| *range.end())

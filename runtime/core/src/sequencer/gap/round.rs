@@ -37,8 +37,8 @@ impl Sequencer {
         if quiet && !lane.writing {
             self.loads.push_back(index);
         } else {
-            // The lane need not load the record, because its next commit will show whether another owner has had the
-            // key.
+            // The lane need not load the record. The reply to the lane's next commit will show whether another owner
+            // has had the key.
             self.query_source(index, 0);
         }
     }

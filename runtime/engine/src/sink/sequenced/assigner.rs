@@ -39,13 +39,13 @@ const FULL_QUEUE_RETRY_DELAY: Duration = Duration::from_millis(50);
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Time between two checks whether the store has gone back in time.
 const ROLLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Approximate size limit, in bytes, of the messages of earlier calls that stay in memory for one destination: the
-/// messages of some seconds of a fast stream.
+/// Approximate size limit, in bytes, of the messages of earlier calls that stay in memory for one destination. A fast
+/// stream emits this many bytes in a few seconds.
 const HISTORY_BYTES: usize = 16 << 20;
 /// Time limit for this process to detect that it has lost a partition. The time starts when the store first reports
 /// another owner. This timeout also limits one wait for a driver to confirm that the store has all commits.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time between two warnings. The first warning about a full queue also follows only after this time.
+/// Time between two warnings. A queue must also be full for this time before the first warning about the queue.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The state of a destination's task.
@@ -129,8 +129,8 @@ impl SequenceAssigner {
         self.created_at.elapsed().as_millis() as u64
     }
 
-    /// Checks whether the store may have gone back in time since it received the messages that are still in memory
-    /// here. If so, finds the messages that the store has lost, and passes them to the store again.
+    /// Checks whether the store may have gone back in time since it received the messages that this task still has in
+    /// memory. If so, finds the messages that the store has lost, and passes them to the store again.
     async fn restore_lost_messages(&mut self) -> Result<(), PublisherError> {
         self.histories.retain(|_, history| !history.handle.ownership.is_lost());
         let disconnects = self.store.disconnects();
@@ -346,9 +346,9 @@ impl SequenceAssigner {
                 Ok(false)
             }
             AssignGroupReply::RolledBack(last) => {
-                // The store may also have lost the commits of these messages. If no driver repeats a commit, the
-                // sequence assigner must not repeat the messages of this commit, because the next owner creates these
-                // messages again, in other commits.
+                // The store may also have lost the commits of these messages. If no driver repeats a commit, the next
+                // owner creates its messages again, in other commits. The sequence assigner must then not repeat the
+                // messages.
                 match timeout(self.fence_timeout, cursor.handle.has_all_commits()).await {
                     Ok(true) => {}
                     Err(_) if cursor.handle.is_driven() => {

@@ -185,9 +185,9 @@ impl OutboxCursor {
                 stream = &*self.handle.partition.stream,
                 shard = self.destination_shard,
                 messages = progress.changed,
-                "the store had lost messages, and Ordain wrote them again. Some got new numbers, because other \
-                 messages now have the old ones, or to keep the order within the key. Check whether a receiver has two \
-                 recent messages with the same number"
+                "the store had lost messages, and Ordain wrote them again. Some messages got new numbers, because \
+                 other messages now have their old numbers, or because the order within the key requires new numbers. \
+                 Check whether a receiver has two recent messages with the same number"
             );
         }
     }
@@ -205,8 +205,8 @@ impl OutboxCursor {
         Some(messages)
     }
 
-    /// Logs that the store lost messages which memory does not have. `last` is the last outbox position that the store
-    /// has.
+    /// Logs that the store lost messages that are no longer in the memory of this process. `last` is the last outbox
+    /// position that the store has.
     pub(super) fn report_lost(&self, to: &str, last: Option<OutboxPosition>) {
         let Partition { stream, number } = &self.handle.partition;
         let range = self.lost_range(last);

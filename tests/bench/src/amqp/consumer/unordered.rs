@@ -124,7 +124,7 @@ struct Line {
     source: SourceHandle,
     turns: TurnQueueHandle,
     results: mpsc::Receiver<TurnResults>,
-    /// Number of deliveries that may still be accepted.
+    /// Number of further deliveries that the line accepts: the prefetch minus the deliveries under way.
     room: usize,
     window: Window,
     progress: Arc<Progress>,

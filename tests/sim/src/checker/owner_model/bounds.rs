@@ -54,8 +54,8 @@ impl Checker {
         }
     }
 
-    /// Checks that the owner has written its failed attempts if it could do so. It can do so if no load of the key and
-    /// no commit of the key's shard is under way.
+    /// Checks that the owner has written the failed attempts of each key into the key record. The owner cannot write
+    /// them while a load of the key or a commit of the key's shard is under way.
     fn attempts_written(&mut self, owner: u64, store: &Store) {
         let settings = self.plan.settings.clone();
         let corrupt = self.corrupt.clone();

@@ -90,7 +90,7 @@ impl Checker {
                 .is_none_or(|version| *version != done.rollout.build.version)
         {
             // While this turn ran, the owner switched to another version, or left its version and now waits for another
-            // one. The count of attempts begins again.
+            // version. The count of attempts begins again.
             owner_model.failures.remove(&key);
             owner_model.fresh.remove(&key);
             return;

@@ -16,7 +16,7 @@ use crate::completion::Completion;
 use crate::sink::PublishWatermark;
 use crate::sink::content::SinkContent;
 
-/// How long the assigner of a test waits for a partition without a driver.
+/// The time for which the assigner of a test waits for a partition without a driver.
 const TEST_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A server, and an assigner of messages of one partition. A test can roll the server back to the moment after message
