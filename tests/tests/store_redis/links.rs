@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use ordain_servers::{Cluster, Mode, Options, Redis as Server, Sentinel};
 use ordain_store::{Mark, MarkStore, RedisOptions, Store};
 use ordain_store_redis::RedisStore;
-use ordain_tests::conformance::{Owner, first_write};
+use ordain_tests::conformance::{Owner, first_write, next_write};
 use tokio::time::{sleep, timeout};
 
-use super::support::options;
+use super::support::{keys_of_shards, options};
 
 async fn put(store: &RedisStore, value: &str) -> bool {
     let mark = Mark { name: "m".to_owned(), value: value.to_owned().into() };
@@ -53,6 +53,29 @@ async fn idle_connections_to_a_cluster_survive_the_timeout_of_the_nodes() {
         let mut names = (0..).map(|number| format!("key-{number}"));
         let key = names.find(|key| owner.shard(key) == shard).expect("a key of the shard");
         owner.write(&store, first_write(&key)).await;
+    }
+    assert_eq!(store.disconnects(), 0);
+}
+
+/// In a Cluster, the connections of commits that wait for replicas may be idle for a long time too. There are more
+/// shards than such connections, so some of these connections belong to two shards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_of_waiting_commits_survive_the_timeout_of_the_nodes() {
+    let mut cluster = Cluster::with(3, &Options::new().line("timeout 4")).expect("a Cluster");
+    cluster.add_replicas().expect("replicas");
+    let options = RedisOptions { replicas: 1, shards: 12, ..options(&cluster.urls()[0]) };
+    let store = RedisStore::open(options).await.expect("the store");
+    let mut owner = Owner::claim(&store, "s", 0).await;
+    let keys = keys_of_shards(store.shards());
+    // The second commit of each shard uses the connection that the first commit has opened.
+    for key in &keys {
+        owner.write(&store, first_write(key)).await;
+    }
+    let mut unused = cluster.nodes()[0].connect().expect("a connection");
+    sleep(Duration::from_secs(10)).await;
+    assert!(unused.attempt(&["PING"]).is_err(), "the node closes idle connections");
+    for key in &keys {
+        owner.write(&store, next_write(key, 2)).await;
     }
     assert_eq!(store.disconnects(), 0);
 }
