@@ -54,6 +54,9 @@ pub enum QueueFault {
     ExpectsNothing,
     /// A call over two shards succeeds without a check of its parts, although a shard went back during the call.
     AnswersWithoutCheck,
+    /// A call over two shards succeeds without a last read from both shards, so it may not notice that a shard went
+    /// back after it had accepted its part.
+    AnswersWithoutLastRead,
     /// A call over two shards looks for its entry by queue position, instead of in the record of its writer. If a
     /// removed entry had the same number, the call mistakes that entry for its own.
     ComparesPositions,
@@ -76,7 +79,7 @@ pub enum QueueFault {
 
 impl QueueFault {
     /// All faults.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::ReadsByNumber,
         Self::RemovesByNumber,
         Self::RemovesWithoutCommit,
@@ -84,6 +87,7 @@ impl QueueFault {
         Self::HistoriesAreEqual,
         Self::ExpectsNothing,
         Self::AnswersWithoutCheck,
+        Self::AnswersWithoutLastRead,
         Self::ComparesPositions,
         Self::RemovesBeforePublishing,
         Self::PublishesNewestFirst,
@@ -117,8 +121,11 @@ pub enum QueueStep {
     PutPart,
     /// A call over two shards writes its part to the other shard, unless the call has already done so.
     PutOtherPart,
-    /// A call over two shards succeeds. If a shard went back during the call, the call instead finds its lost parts,
-    /// and will write them again.
+    /// The process notices that a shard went back during a call over two shards. If this step does not come first, the
+    /// process notices the rollback by its last read, in the step `Answer`.
+    NoticeRollback,
+    /// The process sends a last read to both shards, and a call over two shards succeeds. If a shard went back during
+    /// the call, the call instead finds its lost parts, and will write them again.
     Answer,
     /// The writers of the reader's process report their entries to the reader.
     ReportRuns,
@@ -180,7 +187,12 @@ impl Model for QueueScope {
             ]);
         }
         if world.has_shared_call() || world.shared_calls() < u64::from(self.shared_calls) {
-            steps.extend([QueueStep::PutPart, QueueStep::PutOtherPart, QueueStep::Answer]);
+            steps.extend([
+                QueueStep::PutPart,
+                QueueStep::PutOtherPart,
+                QueueStep::NoticeRollback,
+                QueueStep::Answer,
+            ]);
         }
         steps.extend([
             QueueStep::ReportRuns,

@@ -48,6 +48,7 @@ const FAULTS: &[Break] = &[
     (QueueFault::HistoriesAreEqual, goes_back, QueueViolation::RemovedTooEarly),
     (QueueFault::ExpectsNothing, goes_back, QueueViolation::WrongLossCount),
     (QueueFault::AnswersWithoutCheck, two_shards, QueueViolation::AnsweredCallLost),
+    (QueueFault::AnswersWithoutLastRead, two_shards, QueueViolation::AnsweredCallLost),
     (QueueFault::ComparesPositions, two_shards, QueueViolation::AnsweredCallLost),
     (QueueFault::RecordsSeparately, two_shards, QueueViolation::AnsweredCallLost),
     (QueueFault::RemovesByNumber, inbox, QueueViolation::RemovedTooEarly),

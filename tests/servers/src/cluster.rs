@@ -70,7 +70,7 @@ impl Cluster {
         for (index, node) in nodes.iter().enumerate() {
             for other in &nodes[index + 1..] {
                 let bus = other.bus_port().context("a node has a bus")?.to_string();
-                let port = other.port().to_string();
+                let port = other.peer_port().to_string();
                 node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?;
             }
         }
@@ -159,8 +159,17 @@ impl Cluster {
 }
 
 fn nodes(masters: usize, options: &Options) -> Result<Vec<Redis>> {
-    let options = options.clone().cluster();
-    (0..masters).map(|_| Redis::with(&options)).collect()
+    let mut options = options.clone().cluster();
+    let mut nodes = Vec::new();
+    for _ in 0..masters {
+        let node = Redis::with(&options)?;
+        // Each node must trust the others, so all nodes have the certificates of the first one.
+        if let Some((_, certificates)) = node.tls() {
+            options = options.tls_like(certificates);
+        }
+        nodes.push(node);
+    }
+    Ok(nodes)
 }
 
 /// Returns the slots of the master with this index, if `masters` masters share all slots.

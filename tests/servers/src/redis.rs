@@ -79,10 +79,14 @@ impl Redis {
         fs::create_dir(folder.path().join("data"))?;
         let port = Port::take()?;
         let bus = (options.kind() == Kind::Node).then(Port::take).transpose()?;
-        let tls = if options.has_tls() {
-            Some((Port::take()?, Certificates::make(&folder.path().join("tls"))?))
-        } else {
-            None
+        let certificates = match options.certificates() {
+            Some(certificates) => Some(certificates.clone()),
+            None if options.has_tls() => Some(Certificates::make(&folder.path().join("tls"))?),
+            None => None,
+        };
+        let tls = match certificates {
+            Some(certificates) => Some((Port::take()?, certificates)),
+            None => None,
         };
         let ports = Ports {
             plain: port.number(),
@@ -102,6 +106,11 @@ impl Redis {
     /// Returns the port for TLS and the certificates, if TLS was requested.
     pub fn tls(&self) -> Option<(u16, &Certificates)> {
         self.tls.as_ref().map(|(port, certificates)| (port.number(), certificates))
+    }
+
+    /// Returns the port to which other servers connect as clients: the port for TLS, if TLS was requested.
+    pub(crate) fn peer_port(&self) -> u16 {
+        self.tls.as_ref().map_or_else(|| self.port(), |(port, _)| port.number())
     }
 
     /// Returns the port between the nodes, if the server is a node of a Cluster.

@@ -1,4 +1,5 @@
-//! Certificates for one server, made when it starts, so that the repository contains no key.
+//! Certificates for one server, or for all nodes of a Cluster, made when the server or the first node starts, so that
+//! the repository contains no key.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crate::process::find;
 
 /// The configuration of `openssl`. The configuration is complete, so that the settings of the machine have no effect.
+/// The certificate of the server is also valid for a client, because each node of a Cluster is a client of the others.
 const CONFIG: &str = "\
 [req]
 distinguished_name = name
@@ -22,7 +24,7 @@ subjectKeyIdentifier = hash
 [server]
 basicConstraints = critical, CA:FALSE
 keyUsage = critical, digitalSignature
-extendedKeyUsage = serverAuth
+extendedKeyUsage = serverAuth, clientAuth
 subjectAltName = DNS:localhost, IP:127.0.0.1
 ";
 /// How long the certificates are valid, in days.

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ordain_servers::{Cluster, Mode, Options, Redis as Server, Sentinel};
+use ordain_servers::{Cluster, Mode, Options, Redis as Server, SECOND_ADDRESS, Sentinel};
 use ordain_store::{Mark, MarkStore, RedisOptions, Store};
 use ordain_store_redis::RedisStore;
-use ordain_tests::conformance::{Owner, first_write};
+use ordain_tests::conformance::{Owner, first_write, next_write};
 use tokio::time::{sleep, timeout};
 
-use super::support::options;
+use super::dedicated::until_applied;
+use super::support::{keys_of_shards, options};
 
 async fn put(store: &RedisStore, value: &str) -> bool {
     let mark = Mark { name: "m".to_owned(), value: value.to_owned().into() };
@@ -53,6 +54,29 @@ async fn idle_connections_to_a_cluster_survive_the_timeout_of_the_nodes() {
         let mut names = (0..).map(|number| format!("key-{number}"));
         let key = names.find(|key| owner.shard(key) == shard).expect("a key of the shard");
         owner.write(&store, first_write(&key)).await;
+    }
+    assert_eq!(store.disconnects(), 0);
+}
+
+/// In a Cluster, the connections of commits that wait for replicas may be idle for a long time too. There are more
+/// shards than such connections, so some of these connections belong to two shards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_of_waiting_commits_survive_the_timeout_of_the_nodes() {
+    let mut cluster = Cluster::with(3, &Options::new().line("timeout 4")).expect("a Cluster");
+    cluster.add_replicas().expect("replicas");
+    let options = RedisOptions { replicas: 1, shards: 12, ..options(&cluster.urls()[0]) };
+    let store = RedisStore::open(options).await.expect("the store");
+    let mut owner = Owner::claim(&store, "s", 0).await;
+    let keys = keys_of_shards(store.shards());
+    // The second commit of each shard uses the connection that the first commit has opened.
+    for key in &keys {
+        owner.write(&store, first_write(key)).await;
+    }
+    let mut unused = cluster.nodes()[0].connect().expect("a connection");
+    sleep(Duration::from_secs(10)).await;
+    assert!(unused.attempt(&["PING"]).is_err(), "the node closes idle connections");
+    for key in &keys {
+        owner.write(&store, next_write(key, 2)).await;
     }
     assert_eq!(store.disconnects(), 0);
 }
@@ -126,6 +150,54 @@ async fn masters_are_found_through_the_configured_address() {
     timeout(Duration::from_mins(1), comes_back).await.expect("the store reconnects");
     println!("the store reconnected after {:?}", started.elapsed());
     assert_eq!(store.mark("m").await.expect("a mark"), Some("after".into()));
+}
+
+/// Opens a store at the second address of a Cluster whose nodes do not report their hosts, and commits in each shard.
+/// The store must connect to each node at the second address.
+async fn commit_at_second_address(cluster: &Cluster) -> (RedisStore, Owner) {
+    let url = format!("redis://{SECOND_ADDRESS}:{}", cluster.nodes()[0].port());
+    let store = RedisStore::open(options(&url)).await.expect("the store");
+    let mut owner = Owner::claim(&store, "s", 0).await;
+    for key in keys_of_shards(store.shards()) {
+        owner.write(&store, first_write(&key)).await;
+    }
+    for node in cluster.nodes() {
+        let slots = node.command(&["CLUSTER", "SLOTS"]).expect("the slots");
+        let [_, _, master, ..] = slots.parts()[0].parts() else { panic!("{slots:?}") };
+        assert!(master.parts()[0].text().is_none_or(str::is_empty), "{slots:?}");
+        let list = node.command(&["CLIENT", "LIST"]).expect("the clients");
+        let clients = list.text().expect("a list");
+        assert!(clients.contains(&format!("laddr={SECOND_ADDRESS}:")), "{clients}");
+    }
+    (store, owner)
+}
+
+/// The nodes do not know the address at which clients reach them, as behind a load balancer. The store must connect to
+/// the host of its URL. The old master of a slot that moves does not report the host of the new master either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_report_no_host_are_reached_at_the_host_of_the_url() {
+    let setting = "cluster-preferred-endpoint-type unknown-endpoint";
+    let cluster = Cluster::with(3, &Options::new().line(setting)).expect("a Cluster");
+    let (store, mut owner) = commit_at_second_address(&cluster).await;
+    let slot = cluster.slot("{0}").expect("a slot");
+    let from = cluster.owner(slot).expect("an owner");
+    cluster.migrate(slot, (from + 1) % 3).expect("a migration").finish().expect("an end");
+    for key in keys_of_shards(store.shards()) {
+        let batch = owner.batch(vec![next_write(&key, 2)]);
+        until_applied(&store, &owner, &batch).await;
+    }
+    assert!(store.shard_disconnects(0) > 0, "the first shard has a new master");
+    // If the store had changed the host of a node, the other shards would have new masters too.
+    for shard in 1..store.shards() {
+        assert_eq!(store.shard_disconnects(shard), 0, "shard {shard}");
+    }
+}
+
+/// A node that has never met another node does not know its own address, and reports an empty host.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lone_node_that_reports_no_host_is_reached_at_the_host_of_the_url() {
+    let cluster = Cluster::start(1).expect("a Cluster");
+    commit_at_second_address(&cluster).await;
 }
 
 /// The Sentinel does not reach the master and has replaced it. The store must switch to the new master, even if it

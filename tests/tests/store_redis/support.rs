@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
+use ordain_core::shard_of;
 use ordain_servers::Cluster;
 use ordain_store::Store;
 use ordain_store::{RedisAddress, RedisOptions};
@@ -72,6 +73,15 @@ pub(super) fn options(url: &str) -> RedisOptions {
         retry_timeout: None,
         clock_offset_ms: Arc::default(),
     }
+}
+
+/// Returns one key of each shard, in the order of the shards.
+pub(super) fn keys_of_shards(shards: u32) -> Vec<String> {
+    let key_of = |shard: u32| {
+        let mut names = (0..).map(|number| format!("key-{number}"));
+        names.find(|key| shard_of(key, shards) == shard).expect("a key of the shard")
+    };
+    (0..shards).map(key_of).collect()
 }
 
 impl Fixture for Rig {

@@ -1,16 +1,21 @@
 //! Tests of TLS. The store must refuse a server whose certificate the system does not trust.
 
-use std::process::Command;
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use ordain_store::StoreError;
+use ordain_servers::{Cluster, Takeover};
+use ordain_store::{Store as _, StoreError};
 use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::Owner;
 
-use super::dedicated::{Server, next_of, step};
-use super::support::options;
+use super::dedicated::{Server, next_of, step, until_applied};
+use super::support::{keys_of_shards, options};
 
 /// The environment variable that marks the child process. The variable's value is the URL of the server.
 const URL: &str = "ORDAIN_TEST_TLS_URL";
+/// The environment variable that marks the child process of the test with a Cluster. The variable's value is the URL of
+/// a node.
+const CLUSTER_URL: &str = "ORDAIN_TEST_TLS_CLUSTER_URL";
 /// The environment variable that names a file of certificates. The child trusts them instead of the certificates of the
 /// system.
 const TRUSTED: &str = "SSL_CERT_FILE";
@@ -31,13 +36,19 @@ async fn child_process() {
     }
 }
 
+/// Returns the command that runs one test of this module in a child process. By default, the child trusts the
+/// certificates of the system.
+fn child(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this test"));
+    command.args(["--exact", &format!("store_redis::tls::{test}"), "--nocapture"]);
+    command.env_remove(TRUSTED).env_remove("SSL_CERT_DIR");
+    command
+}
+
 /// Runs the child process. Returns the line that the child printed.
 fn answer(url: &str, variables: &[(&str, &str)]) -> String {
-    let output = Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "store_redis::tls::child_process", "--nocapture"])
+    let output = child("child_process")
         .env(URL, url)
-        .env_remove(TRUSTED)
-        .env_remove("SSL_CERT_DIR")
         .envs(variables.iter().copied())
         .output()
         .expect("a child");
@@ -61,4 +72,80 @@ fn only_trusted_server_is_used() {
     let refused = answer(&server.url(), &[]);
     assert!(refused.starts_with("refused ") && refused.contains("certificate"), "{refused}");
     assert!(refused.contains(TRUSTED), "{refused}");
+}
+
+/// Commits one event in each shard of a Cluster for each line of the standard input, and then prints the number of the
+/// line. Does nothing in the parent process, where the variable [`CLUSTER_URL`] is not set.
+#[tokio::test]
+async fn cluster_child_process() {
+    let Ok(url) = std::env::var(CLUSTER_URL) else { return };
+    let store = RedisStore::open(options(&url)).await.expect("the store");
+    let mut owner = Owner::claim(&store, "s", 0).await;
+    for (number, line) in (1..).zip(std::io::stdin().lines()) {
+        line.expect("a line");
+        for key in keys_of_shards(store.shards()) {
+            let batch = owner.batch(vec![step(&key, number)]);
+            until_applied(&store, &owner, &batch).await;
+        }
+        println!("answer {number}");
+    }
+}
+
+/// The running child process of the test with a Cluster.
+struct ClusterChild {
+    process: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl ClusterChild {
+    /// Starts the child, which trusts the authority of a node's certificate.
+    fn start(node: &Server) -> Self {
+        let (_, certificates) = node.tls().expect("a node with TLS");
+        let mut process = child("cluster_child_process")
+            .env(CLUSTER_URL, node.url())
+            .env(TRUSTED, certificates.authority())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a child");
+        let input = process.stdin.take().expect("the input");
+        let output = BufReader::new(process.stdout.take().expect("the output")).lines();
+        Self { process, input, output }
+    }
+
+    /// Waits until the child has committed event `number` of each shard.
+    fn commit(&mut self, number: u64) {
+        writeln!(self.input).expect("a running child");
+        let answer = format!("answer {number}");
+        let is_answer =
+            |line: std::io::Result<String>| line.is_ok_and(|line| line.ends_with(&answer));
+        assert!(self.output.any(is_answer), "the child has ended");
+    }
+
+    /// Ends the child, which must not have failed.
+    fn finish(mut self) {
+        drop(self.input);
+        assert!(self.process.wait().expect("the end of the child").success());
+    }
+}
+
+/// The nodes of a Cluster report their ports for TLS to a client that uses TLS. The store must follow a slot that moves
+/// to another node, and a takeover by a replica.
+#[test]
+fn cluster_is_used_over_tls() {
+    let mut cluster = Cluster::with(3, &ordain_servers::Options::new().tls()).expect("a Cluster");
+    cluster.add_replicas().expect("replicas");
+    let mut child = ClusterChild::start(&cluster.nodes()[0]);
+    child.commit(1);
+    let slots = ["{0}", "{1}"].map(|tag| cluster.slot(tag).expect("a slot"));
+    let [from, other] = slots.map(|slot| cluster.owner(slot).expect("an owner"));
+    assert_ne!(from, other, "the first two shards have different nodes");
+    let migration = cluster.migrate(slots[0], 3 - from - other).expect("a migration");
+    migration.finish().expect("an end");
+    child.commit(2);
+    cluster.let_replica_lag(other).expect("a replica in step");
+    cluster.take_over(other, Takeover::Takeover).expect("another master");
+    child.commit(3);
+    child.finish();
 }

@@ -117,6 +117,7 @@ impl QueueWorld {
             QueueStep::CompareRecord => self.compare_record(),
             QueueStep::PutPart => self.put_part(),
             QueueStep::PutOtherPart => self.put_other_part(),
+            QueueStep::NoticeRollback => self.notice_rollback(),
             QueueStep::Answer => self.answer(),
             QueueStep::ReportRuns => self.report_runs(),
             QueueStep::Read(limit) => self.read(limit),
@@ -310,13 +311,13 @@ impl QueueWorld {
     }
 
     /// Forgets the remembered states after the state that a shard went back to. If a call over two shards is in
-    /// progress, it notices that its connection broke, so it must check its parts.
+    /// progress, it does not notice the rollback yet.
     fn record_rollback(&mut self, to: usize) {
         let State { past, shared, rollbacks, .. } = &mut self.state;
         past.truncate(to + 1);
         *rollbacks += 1;
         if let Some(call) = shared {
-            call.is_in_doubt = true;
+            call.record_rollback();
         }
     }
 

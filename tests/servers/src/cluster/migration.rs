@@ -53,7 +53,7 @@ impl<'a> Migration<'a> {
         let keys = self.from().command(&["CLUSTER", "GETKEYSINSLOT", &self.slot, &count])?;
         let keys: Vec<&str> = keys.parts().iter().filter_map(Reply::text).collect();
         if !keys.is_empty() {
-            let port = self.to().port().to_string();
+            let port = self.to().peer_port().to_string();
             let mut command = vec!["MIGRATE", "127.0.0.1", &port, "", "0", TIMEOUT_MS];
             command.extend(self.to().password().iter().flat_map(|password| ["AUTH", password]));
             command.push("KEYS");

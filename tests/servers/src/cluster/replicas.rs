@@ -22,11 +22,16 @@ pub enum Takeover {
 impl Cluster {
     /// Gives each node a replica, and waits until all replicas are in step (have all writes of their masters).
     pub fn add_replicas(&mut self) -> Result<()> {
-        let options = Options::new().cluster();
+        let options = match self.nodes.first().and_then(Redis::tls) {
+            Some((_, certificates)) => Options::new().tls_like(certificates),
+            None => Options::new(),
+        };
+        let options = options.cluster();
         for node in &self.nodes {
             let replica = Redis::with(&options)?;
             let bus = node.bus_port().context("a node has a bus")?.to_string();
-            replica.command(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string(), &bus])?;
+            let port = node.peer_port().to_string();
+            replica.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?;
             self.replicas.push(replica);
             self.swapped.push(AtomicBool::new(false));
         }

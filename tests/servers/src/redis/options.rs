@@ -38,6 +38,7 @@ pub struct Options {
     password: Option<String>,
     kind: Kind,
     tls: bool,
+    certificates: Option<Certificates>,
     volatile: bool,
     follower: bool,
     env: Vec<(String, String)>,
@@ -79,11 +80,19 @@ impl Options {
         self.line(&format!("user {name} on >{password} {rules}"))
     }
 
-    /// Adds a port with TLS; the plain port stays, for the commands of tests.
+    /// Adds a port with TLS; the plain port stays, for the commands of tests. The nodes of a Cluster also use TLS among
+    /// themselves.
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.tls = true;
         self
+    }
+
+    /// Adds a port with TLS, as [`tls`](Self::tls) does, with the certificates of another server.
+    #[must_use]
+    pub(crate) fn tls_like(mut self, certificates: &Certificates) -> Self {
+        self.certificates = Some(certificates.clone());
+        self.tls()
     }
 
     /// Keeps all data in memory only.
@@ -124,6 +133,11 @@ impl Options {
 
     pub(crate) fn has_tls(&self) -> bool {
         self.tls
+    }
+
+    /// Returns the certificates of another server that this server uses too.
+    pub(crate) fn certificates(&self) -> Option<&Certificates> {
+        self.certificates.as_ref()
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -169,6 +183,10 @@ impl Options {
             lines.push(format!("tls-key-file {}", file(&certificates.key())));
             lines.push(format!("tls-ca-cert-file {}", file(&certificates.authority())));
             lines.push("tls-auth-clients no".to_owned());
+            if self.kind == Kind::Node {
+                lines.push("tls-cluster yes".to_owned());
+                lines.push("tls-replication yes".to_owned());
+            }
         }
         lines.extend_from_slice(&self.lines);
         lines.join("\n") + "\n"

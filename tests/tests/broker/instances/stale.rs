@@ -3,15 +3,20 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use ordain_servers::{Mode, Rabbit};
+use ordain_servers::{Mode, Rabbit, wait_until};
 use ordain_tests::log::{by_key, disturb, in_turn, line};
 use ordain_tests::tally;
 use serde_json::json;
 
-use super::support::{Fleet, Host, while_published};
+use super::support::{Fleet, Host, PARTITIONS, while_published};
 
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
 const TAKEN_OVER: &str = "another process owns the partition now";
+/// The interval between two heartbeats of a host.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
+/// The number of heartbeats within which a lost lease must be acquired again. The time is shorter than a lease, so the
+/// test does not pass because a lease expires.
+const HEARTBEAT_LIMIT: u32 = 20;
 
 /// Isolates one of two hosts with `isolate`, for longer than the lease of this host. The other host takes over all
 /// partitions. After `release`, the first host gets its share again.
@@ -144,6 +149,43 @@ fn lost_leases_are_acquired_again() -> Result<()> {
         let generation = (7 + round).to_string();
         fleet.redis.command(&["HSET", "ordain:{0}:about", "generation", &generation])?;
         std::thread::sleep(Duration::from_millis(300));
+    }
+    expect_recovery(&fleet, &[&first, &second])
+}
+
+/// Returns the lease of each partition, as the store keeps it; an empty text for a partition without a lease.
+fn leases(fleet: &Fleet) -> Result<Vec<String>> {
+    let lease = |partition: usize| -> Result<String> {
+        let field = format!("{partition}:cases");
+        let found = fleet.redis.command(&["HGET", "ordain:{0}:leases", &field])?;
+        Ok(found.text().unwrap_or_default().to_owned())
+    };
+    (0..PARTITIONS).map(lease).collect()
+}
+
+/// The store loses the lease of one partition after the other. Within some heartbeats, the owner must hand the
+/// partition over, and an instance must acquire the lease again. The other partitions keep their leases.
+#[test]
+fn each_lost_lease_is_acquired_again_within_some_heartbeats() -> Result<()> {
+    let fleet = Fleet::new("", "")?;
+    let first = fleet.start()?;
+    let second = fleet.start()?;
+    fleet.rig.until_declared()?;
+    fleet.until_shared(&[&first, &second])?;
+    let epoch = |lease: &str| lease.split(' ').next().and_then(|epoch| epoch.parse::<u64>().ok());
+    for partition in 0..PARTITIONS {
+        let before = leases(&fleet)?;
+        fleet.redis.command(&["HDEL", "ordain:{0}:leases", &format!("{partition}:cases")])?;
+        fleet.redis.command(&["HSET", "ordain:{0}:about", "generation", "7"])?;
+        let lost_at = Instant::now();
+        wait_until("another lease", || Ok(!leases(&fleet)?[partition].is_empty()))?;
+        let elapsed = lost_at.elapsed();
+        ensure!(elapsed < HEARTBEAT_LIMIT * HEARTBEAT_INTERVAL, "{partition}: {elapsed:?}");
+        let mut after = leases(&fleet)?;
+        let [old, new] = [&before, &after].map(|rows| epoch(&rows[partition]));
+        ensure!(new > old && old.is_some(), "{before:?} and {after:?}");
+        after[partition].clone_from(&before[partition]);
+        ensure!(after == before, "{before:?} and {after:?}");
     }
     expect_recovery(&fleet, &[&first, &second])
 }

@@ -18,8 +18,34 @@ pub(super) struct SharedCall {
     pub(super) ids: Vec<u64>,
     /// True if the call wrote its part to the other shard, and has not found that the store lost this part.
     has_other: bool,
-    /// True if a shard went back during the call, and the call has not checked its parts since.
-    pub(super) is_in_doubt: bool,
+    /// The rollbacks of the shards since the call began, or since it last checked its parts.
+    rollback: CallRollback,
+}
+
+/// A rollback of a shard during a call, and the knowledge of the process about it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+enum CallRollback {
+    /// No shard went back.
+    #[default]
+    None,
+    /// A shard went back, but the process has sent nothing to the shard since, and the connection has not broken yet.
+    Unnoticed,
+    /// The process has noticed that a shard went back, so the call must check its parts.
+    Noticed,
+}
+
+impl SharedCall {
+    /// Records that a shard went back.
+    pub(super) fn record_rollback(&mut self) {
+        if self.rollback == CallRollback::None {
+            self.rollback = CallRollback::Unnoticed;
+        }
+    }
+
+    /// Returns the entry that the call put into the queue, if the call has written both parts.
+    fn complete_run(&self) -> Option<QueueRun> {
+        self.run.filter(|_| self.has_other)
+    }
 }
 
 impl QueueWorld {
@@ -53,14 +79,28 @@ impl QueueWorld {
         store.other_parts.insert(*shared_calls);
     }
 
-    /// Completes the call over two shards if both parts are written. If a shard went back since the last check, checks
-    /// the parts instead.
+    /// Notices that a shard went back during the call over two shards. Does nothing before both parts are written,
+    /// because the call does not use an earlier notice until then.
+    pub(super) fn notice_rollback(&mut self) {
+        if let Some(call) = &mut self.state.shared
+            && call.complete_run().is_some()
+            && call.rollback == CallRollback::Unnoticed
+        {
+            call.rollback = CallRollback::Noticed;
+        }
+    }
+
+    /// Completes the call over two shards if both parts are written. The process first sends a read to both shards, and
+    /// so notices each rollback. If a shard went back since the last check, checks the parts instead.
     pub(super) fn answer(&mut self) {
+        if !self.is(QueueFault::AnswersWithoutLastRead) {
+            self.notice_rollback();
+        }
         let Some(call) = &self.state.shared else { return };
-        if call.is_in_doubt && !self.is(QueueFault::AnswersWithoutCheck) {
+        let Some(run) = call.complete_run() else { return };
+        if call.rollback == CallRollback::Noticed && !self.is(QueueFault::AnswersWithoutCheck) {
             return self.check_parts();
         }
-        let Some(run) = call.run.filter(|_| call.has_other) else { return };
         let Some(call) = self.state.shared.take() else { return };
         let number = self.state.shared_calls;
         let State { store, ever_delivered, own, unreported, .. } = &mut self.state;
@@ -74,13 +114,14 @@ impl QueueWorld {
     }
 
     /// Finds the parts of the call that the store has lost. The check for the entry reads the record of the writer. The
-    /// store loses the record together with the entry, but keeps the record when a reader removes the entry.
+    /// store loses the record together with the entry, but keeps the record when a reader removes the entry. The check
+    /// reads from both shards, so it also covers a rollback that the process has not noticed.
     fn check_parts(&mut self) {
         let compares_positions = self.is(QueueFault::ComparesPositions);
         let number = self.state.shared_calls;
         let State { store, shared, .. } = &mut self.state;
         let Some(call) = shared else { return };
-        call.is_in_doubt = false;
+        call.rollback = CallRollback::None;
         let record = store.record(Writer::Own);
         call.run = call.run.filter(|run| {
             if compares_positions { store.has(run.end()) } else { record.contains(&run.call) }
