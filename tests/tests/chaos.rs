@@ -26,6 +26,7 @@ mod chaos {
     mod fleet;
     mod folder;
     mod host;
+    mod losses;
     mod lossy;
     mod names;
     mod plan;

@@ -341,6 +341,6 @@ impl Round {
         // The store never goes back while a process runs.
         self.host.check_lost(0)?;
         ensure!(http::get(http::admin(&mut self.host.service)?, "/readyz")?.status == 200);
-        Ok(Counts::of(&self.sent, taken))
+        Ok(Counts::of(&self.sent, &taken))
     }
 }

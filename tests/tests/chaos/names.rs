@@ -132,7 +132,7 @@ fn outages(
     let demands = Demands { wants_all: true, is_exact: true, ..Demands::default() };
     until_taken(hosts, &sent, demands)?;
     sleep(SETTLE_TIME);
-    let counts = Counts::of(&sent, taken(hosts, &sent, demands)?);
+    let counts = Counts::of(&sent, &taken(hosts, &sent, demands)?);
     hosts.iter_mut().try_for_each(|host| host.check_lost(0))?;
     Ok(format!("{counts}; the hosts reconnected after {took:.1?}"))
 }

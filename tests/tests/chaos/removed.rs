@@ -327,11 +327,12 @@ impl Round {
         let taken = loop {
             self.watch(SETTLE_TIME)?;
             let count = taken(&self.hosts, &self.sent, self.demands())?;
-            if before.replace(count) == Some(count) {
+            if before.as_ref() == Some(&count) {
                 break count;
             }
+            before = Some(count);
         };
-        let counts = Counts::of(&self.sent, taken);
+        let counts = Counts::of(&self.sent, &taken);
         if self.settings.is_fifo && self.settings.hosts == 1 && !self.done.was_restarted {
             self.hosts[0].check_lost(counts.lost)?;
         }

@@ -45,7 +45,7 @@ pub(crate) fn play(servers: Servers, random: &mut ChaCha8Rng) -> Result<String> 
     let Round { hosts: RoundHosts { fleet, .. }, waiting, .. } = &mut round;
     let counts = counted.with_context(|| explain(&(setup, losses), &fleet.hosts))?;
     fleet.hosts.iter_mut().try_for_each(|host| host.service.end())?;
-    let ends = if fleet.has_ended { "" } else { "no " };
+    let ends = if fleet.has_ended() { "" } else { "no " };
     let waiting = waiting.unwrap_or_default();
     Ok(format!(
         "{counts}; {setup:?}; {losses} losses, {waiting} events waited at the first; {ends}host ended"
@@ -96,7 +96,7 @@ impl Round {
         producing: &RunningProducer<'_>,
         random: &mut ChaCha8Rng,
     ) -> Result<()> {
-        let _gate = self.hosts.before_loss(producer, producing.sent)?;
+        let _gate = self.hosts.before_loss(producer, producing)?;
         producer.phase.fetch_add(1, Ordering::SeqCst);
         self.servers.begin(random)
     }
