@@ -80,11 +80,9 @@ struct Round {
 pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     // After the removal of a log, the store would assign the numbers of messages and of a file's lines a second time.
     // The routes that need these numbers are therefore absent.
-    let route = match random.random_range(0..4) {
-        0 => Route::Http,
-        1 => Route::Inbox,
-        2 => CHAIN,
-        _ => Route::Exchange,
+    let route = match Route::draw_without_file(random) {
+        Route::Chain { .. } => CHAIN,
+        other => other,
     };
     let settings = Settings {
         route,
@@ -98,7 +96,7 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
         hosts: if random.random_bool(0.3) { 2 } else { 1 },
     };
     let server = Redis::start(&[])?;
-    let rig = if route.uses_broker() { Some(Arc::new(Rig::new()?)) } else { None };
+    let rig = route.start_broker()?;
     let kind = Kind {
         route,
         is_fifo: settings.is_fifo,

@@ -100,7 +100,7 @@ impl RoundHosts {
         lease: Option<&'static str>,
     ) -> Result<(Self, Producer)> {
         let Setup { route, is_fifo, backlog, .. } = setup;
-        let rig = if route.uses_broker() { Some(Arc::new(Rig::new()?)) } else { None };
+        let rig = route.start_broker()?;
         let kind = Kind {
             route,
             is_fifo,

@@ -1,7 +1,10 @@
 //! The routes on which events reach the handler whose effects a round checks.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use ordain_tests::log::{self, Line};
+use ordain_tests::rig::Rig;
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
@@ -39,6 +42,21 @@ impl Route {
             4 => Self::FileToExchange,
             _ => Self::Exchange,
         }
+    }
+
+    /// Draws a route at random on which no `ordain publish` publishes the events.
+    pub(crate) fn draw_without_file(random: &mut ChaCha8Rng) -> Self {
+        match random.random_range(0..4) {
+            0 => Self::Http,
+            1 => Self::Inbox,
+            2 => Self::Chain { is_numbered: random.random() },
+            _ => Self::Exchange,
+        }
+    }
+
+    /// Starts the broker of the route. Returns `None` if the events do not pass through a broker.
+    pub(crate) fn start_broker(self) -> Result<Option<Arc<Rig>>> {
+        if self.uses_broker() { Ok(Some(Arc::new(Rig::new()?))) } else { Ok(None) }
     }
 
     /// Returns whether the events pass through the broker.
