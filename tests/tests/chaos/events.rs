@@ -48,6 +48,15 @@ pub(crate) struct AcceptedEvent {
 /// The accepted events of each key, in order.
 pub(crate) type SentEvents = BTreeMap<String, Vec<AcceptedEvent>>;
 
+/// Returns the events that were accepted while the servers might lose them.
+pub(crate) fn unsafe_events(sent: &SentEvents) -> SentEvents {
+    let of_key = |(key, events): (&String, &Vec<AcceptedEvent>)| {
+        let events = events.iter().filter(|event| !event.is_safe).copied();
+        (key.clone(), events.collect())
+    };
+    sent.iter().map(of_key).collect()
+}
+
 /// A producer that sends events of some keys until its round is over.
 #[derive(Default)]
 pub(crate) struct Producer {

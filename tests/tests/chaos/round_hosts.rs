@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::effects::{Counts, Demands, SETTLE_TIME, Taken, effects_of, taken};
 use super::event_target::EventTarget;
-use super::events::{AcceptedEvent, Producer, RunningProducer, SentEvents};
+use super::events::{Producer, RunningProducer, SentEvents, unsafe_events};
 use super::fleet::Fleet;
 use super::losses::{ExactReports, KeyFate, KeyFates, ReportedLosses};
 use super::receiver::{Backlog, Kind, redis};
@@ -80,15 +80,6 @@ pub(crate) struct RoundHosts {
 /// Waits for a random time between 100 and `most` milliseconds.
 pub(crate) fn pause(random: &mut ChaCha8Rng, most: u64) {
     sleep(Duration::from_millis(random.random_range(100..most)));
-}
-
-/// Returns the events that were accepted while the servers might lose them.
-fn unsafe_events(sent: &SentEvents) -> SentEvents {
-    let of_key = |(key, events): (&String, &Vec<AcceptedEvent>)| {
-        let events = events.iter().filter(|event| !event.is_safe).copied();
-        (key.clone(), events.collect())
-    };
-    sent.iter().map(of_key).collect()
 }
 
 impl RoundHosts {

@@ -69,6 +69,11 @@ impl Route {
         matches!(self, Self::File | Self::FileToExchange)
     }
 
+    /// Returns the stream that executes the events with the handler `tally`.
+    pub(crate) fn last_stream(self) -> &'static str {
+        if matches!(self, Self::Chain { .. }) { "second" } else { "cases" }
+    }
+
     /// Returns a prefetch that makes many events wait. With a lower prefetch, the waiting events would take effect too
     /// late for the round.
     pub(crate) fn low_prefetch(self) -> u32 {
