@@ -1,8 +1,8 @@
 //! The losses of events that the hosts of a round report, and a check of the reported numbers.
 //!
 //! The hosts report the losses of each shard in records in their logs (`docs/guide/redis.md`). A log survives the end
-//! of its host, so this module reads the records of all processes of all hosts. The test knows the shard of each key.
-//! It compares the reported numbers with its own numbers for each shard.
+//! of its host, so this module reads the records of all processes of all hosts. The test computes the shard of each key
+//! with the function that the host uses, and compares the reported numbers with its own numbers for each shard.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,8 +2,8 @@
 //! connections to the servers. Afterwards, the name resolves to another address.
 //!
 //! A library that the host preloads replaces the name resolution of libc for this name. The servers listen at both
-//! addresses. Events arrive over HTTP, through the inbox, through a chain, or from RabbitMQ, whose name resolves all the
-//! time. The store loses nothing, so each accepted event must take effect once and in order.
+//! addresses. Events arrive over HTTP, through the inbox, through a chain, or from RabbitMQ, whose name resolves all
+//! the time. The store loses nothing, so each accepted event must take effect once and in order.
 
 use std::sync::Arc;
 use std::thread::sleep;
@@ -29,8 +29,8 @@ const NAME: &str = "store.test";
 const OUTAGE_TIME: Duration = Duration::from_secs(10);
 /// How long a host may take to accept events over HTTP again. Each request of the host opens a new connection if the
 /// previous one is broken. Only an attempt to connect that began during the outage can delay a request. Such an attempt
-/// ends after at most 3.2 seconds (`OWNERS_TIMEOUT` in `runtime/store-redis/src/connection/cluster.rs`). The rest of the
-/// limit allows for a busy machine.
+/// ends after at most 3.2 seconds (`OWNERS_TIMEOUT` in `runtime/store-redis/src/connection/cluster.rs`). The rest of
+/// the limit allows for a busy machine.
 const RETURN_LIMIT: Duration = Duration::from_secs(10);
 /// How long a host may take to become ready again. After the host has reconnected, it takes its partitions again.
 const READY_LIMIT: Duration = Duration::from_secs(30);
