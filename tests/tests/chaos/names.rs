@@ -27,10 +27,11 @@ use super::routes::Route;
 const NAME: &str = "store.test";
 /// The time during which the name does not resolve.
 const OUTAGE_TIME: Duration = Duration::from_secs(10);
-/// How long a host may take to accept events over HTTP again. Each request of the host opens a new connection if the
-/// previous one is broken. Only an attempt to connect that began during the outage can delay a request. Such an attempt
-/// ends after at most 3.2 seconds (`OWNERS_TIMEOUT` in `runtime/store-redis/src/connection/cluster.rs`). The rest of
-/// the limit allows for a busy machine.
+/// How long a host may take to accept events over HTTP again. The host repeats a request that failed after at most one
+/// second (`RETRY_BACKOFF` in `runtime/store-redis/src/call.rs`), and each request opens a new connection if the
+/// previous one is broken. Only an attempt to connect that began during the outage can delay the request further. Such
+/// an attempt ends after at most 3.2 seconds (`OWNERS_TIMEOUT` in `runtime/store-redis/src/connection/cluster.rs`). The
+/// rest of the limit allows for a busy machine.
 const RETURN_LIMIT: Duration = Duration::from_secs(10);
 /// How long a host may take to become ready again. After the host has reconnected, it takes its partitions again.
 const READY_LIMIT: Duration = Duration::from_secs(30);
