@@ -7,11 +7,13 @@
 //! In other rounds, Redis loses the writes of its last seconds while one to four hosts run (`rollbacks.rs`). In some of
 //! these rounds, the test also kills hosts. Each round draws at random how its events reach the hosts: over HTTP,
 //! through the inbox, through a chain of two streams, from a file by `ordain publish`, or from RabbitMQ (`routes.rs`).
+//! The test compares the losses that the hosts report with the events of each shard (`losses.rs`).
 //!
 //! Four files hold further rounds. In `split.rs`, a network split separates a master from the Sentinel; the events
-//! arrive on all routes of `routes.rs`. In `removed.rs`, single keys of Redis are removed; the events arrive on most of
-//! these routes. In `folder.rs`, the folder of an embedded store is moved away and restored; the events arrive over
-//! HTTP. In `names.rs`, the host name of the servers does not resolve; the events arrive over HTTP.
+//! arrive on all routes of `routes.rs`, and the reported losses are compared as in `rollbacks.rs`. In `removed.rs`,
+//! single keys of Redis are removed. In `folder.rs`, the folder of an embedded store is moved away and restored. In
+//! `names.rs`, the host name of the servers does not resolve. In the rounds of the last three files, the events arrive
+//! on all routes except those of `ordain publish`.
 //!
 //! Three environment variables control the test. `ORDAIN_CHAOS_SEED` sets the seed, and `ORDAIN_CHAOS_ROUND` sets the
 //! first round. The test plays rounds until `ORDAIN_CHAOS_SECONDS` seconds have passed, and at least one round. The
@@ -26,6 +28,7 @@ mod chaos {
     mod fleet;
     mod folder;
     mod host;
+    mod losses;
     mod lossy;
     mod names;
     mod plan;

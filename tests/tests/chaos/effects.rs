@@ -20,10 +20,12 @@ pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(4);
 /// The hashes in the messages, for each key and each count. Each message contains a count: the number of events that
 /// the key's state had counted. If the store lost writes, several messages of a key may have the same count.
 pub(crate) type Effects = BTreeMap<String, BTreeMap<u64, Vec<u64>>>;
+/// The number of events that took effect, for each key.
+pub(crate) type Taken = BTreeMap<String, usize>;
 
 /// Reads the messages in the outputs of the hosts. Returns an error if two messages have the same id and different
 /// content.
-pub(crate) fn effects<'a>(outputs: impl IntoIterator<Item = &'a str>) -> Result<Effects> {
+fn effects<'a>(outputs: impl IntoIterator<Item = &'a str>) -> Result<Effects> {
     let mut effects = Effects::new();
     let mut ids = BTreeMap::new();
     for out in outputs {
@@ -60,9 +62,9 @@ pub(crate) struct Demands {
 }
 
 /// Checks that each event took effect at most once and in the order of its key, and that no event lacks an effect that
-/// it must have. Returns how many events took effect.
-pub(crate) fn count_taken(sent: &SentEvents, effects: &Effects, demands: Demands) -> Result<usize> {
-    let mut all = 0;
+/// it must have. Returns how many events of each key took effect.
+fn count_taken(sent: &SentEvents, effects: &Effects, demands: Demands) -> Result<Taken> {
+    let mut all = Taken::new();
     for (key, events) in sent {
         let of_key = effects.get(key);
         let taken = count_effects(key, events, of_key, demands)?;
@@ -71,7 +73,7 @@ pub(crate) fn count_taken(sent: &SentEvents, effects: &Effects, demands: Demands
             !demands.is_exact || messages == taken,
             "key {key}: {taken} events took effect, but the output has {messages} messages"
         );
-        all += taken;
+        all.insert(key.clone(), taken);
     }
     Ok(all)
 }
@@ -155,10 +157,15 @@ pub(crate) struct Counts {
     pub(crate) lost: usize,
 }
 
-/// Returns how many events took effect, or an error if an event lacks an effect that it must have.
-pub(crate) fn taken(hosts: &[Receiver], sent: &SentEvents, demands: Demands) -> Result<usize> {
+/// Reads the messages in the outputs of the hosts since their first starts.
+pub(crate) fn effects_of(hosts: &[Receiver]) -> Result<Effects> {
     let outputs: Vec<String> = hosts.iter().map(Receiver::output).collect();
-    count_taken(sent, &effects(outputs.iter().map(String::as_str))?, demands)
+    effects(outputs.iter().map(String::as_str))
+}
+
+/// Returns how many events of each key took effect, or an error if an event lacks an effect that it must have.
+pub(crate) fn taken(hosts: &[Receiver], sent: &SentEvents, demands: Demands) -> Result<Taken> {
+    count_taken(sent, &effects_of(hosts)?, demands)
 }
 
 /// Waits until every event that must take effect has taken effect.
@@ -172,9 +179,10 @@ pub(crate) fn until_taken(hosts: &[Receiver], sent: &SentEvents, demands: Demand
 }
 
 impl Counts {
-    /// Returns the counts of a round in which `taken` events took effect.
-    pub(crate) fn of(sent: &SentEvents, taken: usize) -> Self {
+    /// Returns the counts of a round in which the events in `taken` took effect.
+    pub(crate) fn of(sent: &SentEvents, taken: &Taken) -> Self {
         let all = sent.values().flatten();
+        let taken: usize = taken.values().sum();
         let accepted = all.clone().count();
         Self { accepted, safe: all.filter(|event| event.is_safe).count(), lost: accepted - taken }
     }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Result, bail, ensure};
 use ordain_tests::host::Home;
@@ -26,8 +27,8 @@ const CUT_OFF: &str = "NOAUTH";
 
 /// A target to which a producer sends events.
 pub(crate) enum EventTarget {
-    /// Hosts that accept events over HTTP.
-    Hosts(Vec<SocketAddr>),
+    /// Hosts that accept events over HTTP in turn, and the number of requests so far.
+    Hosts(Vec<SocketAddr>, AtomicUsize),
     /// The exchange `cases`.
     Exchange(Arc<Rig>),
     /// A file in a home in which `ordain publish` runs.
@@ -36,7 +37,7 @@ pub(crate) enum EventTarget {
 
 impl Default for EventTarget {
     fn default() -> Self {
-        Self::Hosts(Vec::new())
+        Self::Hosts(Vec::new(), AtomicUsize::new(0))
     }
 }
 
@@ -51,7 +52,10 @@ impl EventTarget {
                 Ok(Self::File(home))
             }
             Some(rig) if kind.route == Route::Exchange => Ok(Self::Exchange(Arc::clone(rig))),
-            _ => Ok(Self::Hosts(hosts.iter().map(|host| host.address).collect())),
+            _ => {
+                let addresses = hosts.iter().map(|host| host.address).collect();
+                Ok(Self::Hosts(addresses, AtomicUsize::new(0)))
+            }
         }
     }
 
@@ -59,9 +63,10 @@ impl EventTarget {
     /// these events, and 1 in the next.
     pub(crate) fn try_send(&self, lines: &[String], attempt: usize) -> Result<bool> {
         match self {
-            Self::Hosts(addresses) => {
+            Self::Hosts(addresses, requests) => {
                 ensure!(!addresses.is_empty(), "the producer has no host");
-                match post(addresses[attempt % addresses.len()], &text(lines)) {
+                let turn = requests.fetch_add(1, Ordering::SeqCst) % addresses.len();
+                match post(addresses[turn], &text(lines)) {
                     Ok(Answer { status: 202, .. }) => Ok(true),
                     Ok(Answer { status: 429 | 500..=599, .. }) | Err(_) => Ok(false),
                     Ok(other) => bail!("{other:?}"),

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{ScopedJoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use jiff::Timestamp;
+use ordain_servers::wait_until;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -30,15 +32,30 @@ const SEND_TIMEOUT: Duration = Duration::from_mins(1);
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// An accepted event.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct AcceptedEvent {
     pub(crate) number: u64,
     /// True if the producer sent the event while the servers could not lose writes.
     pub(crate) is_safe: bool,
+    /// True if the servers could lose writes during any attempt to send the event.
+    pub(crate) is_at_risk: bool,
+    /// The time when the producer first tried to send the event, in ms since 1970.
+    pub(crate) sent_at: i64,
+    /// The time when the event was accepted, in ms since 1970.
+    pub(crate) accepted_at: i64,
 }
 
 /// The accepted events of each key, in order.
 pub(crate) type SentEvents = BTreeMap<String, Vec<AcceptedEvent>>;
+
+/// Returns the events that were accepted while the servers might lose them.
+pub(crate) fn unsafe_events(sent: &SentEvents) -> SentEvents {
+    let of_key = |(key, events): (&String, &Vec<AcceptedEvent>)| {
+        let events = events.iter().filter(|event| !event.is_safe).copied();
+        (key.clone(), events.collect())
+    };
+    sent.iter().map(of_key).collect()
+}
 
 /// A producer that sends events of some keys until its round is over.
 #[derive(Default)]
@@ -63,11 +80,26 @@ pub(crate) struct Producer {
 pub(crate) struct RunningProducer<'a> {
     producer: &'a Producer,
     /// The events that the producer has sent until now. The producer holds the lock while it sends events.
-    pub(crate) sent: &'a Mutex<SentEvents>,
+    sent: &'a Mutex<SentEvents>,
     thread: ScopedJoinHandle<'a, Result<()>>,
 }
 
-impl RunningProducer<'_> {
+impl<'a> RunningProducer<'a> {
+    /// Waits until the producer is between two batches, and calls `watch` during the wait. The producer sends the next
+    /// batch when the returned guard is dropped.
+    pub(crate) fn stop(
+        &self,
+        mut watch: impl FnMut() -> Result<()>,
+    ) -> Result<MutexGuard<'a, SentEvents>> {
+        let mut guard = None;
+        wait_until("the end of a batch", || {
+            watch()?;
+            guard = self.sent.try_lock().ok();
+            Ok(guard.is_some())
+        })?;
+        guard.context("the producer holds the lock")
+    }
+
     /// Requests the end of the producer. The producer first completes its current request.
     pub(crate) fn end(&self) {
         self.producer.is_over.store(true, Ordering::SeqCst);
@@ -148,7 +180,7 @@ impl Producer {
             let number = events.len() as u64 + 1;
             // An event may be added to `sent` before the producer sends it, because `send` repeats the request until
             // the events are accepted.
-            events.push(AcceptedEvent { number, is_safe: false });
+            events.push(AcceptedEvent { number, ..AcceptedEvent::default() });
             batch.push((key, number));
         }
         let late = if self.has_gaps && random.random_bool(0.2) {
@@ -164,25 +196,28 @@ impl Producer {
         if batch.is_empty() {
             return Ok(());
         }
-        let is_safe = self.send_until_accepted(&batch)?;
+        let accepted = self.send_until_accepted(&batch)?;
         for (key, number) in batch {
             let event = sent.get_mut(&key).and_then(|events| events.get_mut(number as usize - 1));
-            event.context("the event was not added")?.is_safe = is_safe;
+            *event.context("the event was not added")? = AcceptedEvent { number, ..accepted };
         }
         Ok(())
     }
 
-    /// Sends events until they are accepted. Returns true if the servers could lose no writes during the accepted
-    /// attempt.
-    fn send_until_accepted(&self, batch: &[(String, u64)]) -> Result<bool> {
+    /// Sends events until they are accepted. Returns the properties that all of them have; `number` is 0.
+    fn send_until_accepted(&self, batch: &[(String, u64)]) -> Result<AcceptedEvent> {
         let lines = batch.iter().map(|(key, number)| self.route.event(key, *number));
         let lines: Vec<String> = lines.collect::<Result<_>>()?;
         let started = Instant::now();
+        let mut event = AcceptedEvent { sent_at: now(), ..AcceptedEvent::default() };
         let mut attempt = 0;
         loop {
             let before = self.phase.load(Ordering::SeqCst);
             let is_accepted = self.target.try_send(&lines, attempt)?;
             let after = self.phase.load(Ordering::SeqCst);
+            event.accepted_at = now();
+            event.is_safe = is_calm(before) && before == after;
+            event.is_at_risk |= !event.is_safe;
             if self.route.is_file() {
                 self.until_calm(before);
             }
@@ -191,7 +226,7 @@ impl Producer {
                     self.accepted_at.lock().unwrap_or_else(PoisonError::into_inner);
                 *accepted_at = Some(Instant::now());
                 self.accepted.fetch_add(batch.len(), Ordering::SeqCst);
-                return Ok(is_calm(before) && before == after);
+                return Ok(event);
             }
             ensure!(started.elapsed() < SEND_TIMEOUT, "the events are not accepted");
             attempt += 1;
@@ -210,6 +245,11 @@ impl Producer {
             sleep(RETRY_DELAY);
         }
     }
+}
+
+/// Returns the present time, in ms since 1970.
+pub(crate) fn now() -> i64 {
+    Timestamp::now().as_millisecond()
 }
 
 fn is_calm(phase: u32) -> bool {

@@ -6,23 +6,29 @@ use ordain_servers::wait_until;
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
+use super::events::now;
 use super::receiver::{Kind, Receiver, WENT_BACK};
 
 /// Hosts that use the same store.
 pub(crate) struct Fleet {
     pub(crate) hosts: Vec<Receiver>,
-    /// True if a host has ended during the round. The sum of the hosts' counters is then incomplete, because a counter
-    /// starts at 0 in each process.
-    pub(crate) has_ended: bool,
+    /// The time when the test last killed a host, or noticed that a host had ended, in ms since 1970. No process
+    /// remembers the events that such a host had accepted, or the commits that it had made.
+    pub(crate) ended_at: Option<i64>,
 }
 
 impl Fleet {
     /// Starts hosts, and waits until they are ready.
     pub(crate) fn start(kind: &Kind, count: usize) -> Result<Self> {
         let hosts = (0..count).map(|_| Receiver::start(kind)).collect::<Result<_>>()?;
-        let mut fleet = Self { hosts, has_ended: false };
+        let mut fleet = Self { hosts, ended_at: None };
         fleet.until_ready()?;
         Ok(fleet)
+    }
+
+    /// Returns whether a host has ended during the round.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended_at.is_some()
     }
 
     /// Draws one or more hosts at random, and returns their indices in `hosts`.
@@ -34,8 +40,11 @@ impl Fleet {
 
     /// Kills the hosts with the given indices.
     pub(crate) fn kill(&mut self, victims: &[usize]) -> Result<()> {
-        self.has_ended |= !victims.is_empty();
-        victims.iter().try_for_each(|number| self.hosts[*number].service.kill())
+        victims.iter().try_for_each(|number| self.hosts[*number].service.kill())?;
+        if !victims.is_empty() {
+            self.ended_at = Some(now());
+        }
+        Ok(())
     }
 
     /// Restarts the killed hosts with the given indices.
@@ -53,7 +62,7 @@ impl Fleet {
             }
             let log = host.service.stderr();
             ensure!(are_several && log.contains(WENT_BACK), "a host ended: {log}");
-            self.has_ended = true;
+            self.ended_at = Some(now());
             host.begin_again()?;
         }
         Ok(())
@@ -67,14 +76,9 @@ impl Fleet {
         })
     }
 
-    /// Returns how many events the hosts have counted as lost since their starts.
-    pub(crate) fn counted(&mut self) -> Result<u64> {
-        self.hosts.iter_mut().map(Receiver::lost).sum()
-    }
-
-    /// Returns how many events the hosts have counted as lost since their starts. Returns an error if the records in
-    /// the log of a host state another number than its counter.
-    pub(crate) fn counted_and_logged(&mut self) -> Result<u64> {
-        self.hosts.iter_mut().map(Receiver::lost_and_logged).sum()
+    /// Checks that the counter of lost events of each host equals the sum of the records that the host has logged since
+    /// its last start.
+    pub(crate) fn check_counters(&mut self) -> Result<()> {
+        self.hosts.iter_mut().try_for_each(|host| host.lost_and_logged().map(drop))
     }
 }

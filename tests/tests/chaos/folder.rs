@@ -1,4 +1,5 @@
-//! A round that disturbs the folder of an embedded store, while events arrive over HTTP.
+//! A round that disturbs the folder of an embedded store, while events arrive over HTTP, through the inbox, through a
+//! chain, or from RabbitMQ.
 //!
 //! Each disturbance is one of four: an earlier copy replaces the folder; the folder is moved away while the host runs;
 //! the folder is absent at a start; or the folder lacks a file at a start. The test makes the copy while the host is
@@ -6,11 +7,16 @@
 //! moments may be lost, because the copy returns the store to an earlier time. All other events take effect once and in
 //! order. The host never removes a line from the file of its sink. At each start, the host must log how many lines of
 //! this file have a message that the store lacks.
+//!
+//! RabbitMQ does not deliver an acknowledged event again. If the events pass through RabbitMQ, all of them must
+//! therefore have taken effect before the test makes the copy. The folder is then never absent at a start, because the
+//! host would execute and acknowledge the waiting events in the new store, which the test discards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -18,15 +24,15 @@ use anyhow::{Context as _, Result, ensure};
 use ordain_servers::wait_until;
 use ordain_tests::host::copy_folder;
 use ordain_tests::http;
-use ordain_tests::log::line;
+use ordain_tests::rig::Rig;
 use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;
 use rand_chacha::ChaCha8Rng;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::effects::{Counts, Demands, taken, until_taken};
 use super::event_target::{EventTarget, post};
-use super::events::{Producer, SentEvents, while_producing};
+use super::events::{Producer, RunningProducer, SentEvents, unsafe_events, while_producing};
 use super::receiver::{Backlog, Kind, Receiver, explain};
 use super::routes::Route;
 
@@ -52,6 +58,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// The settings of a round.
 #[derive(Debug)]
 struct Settings {
+    route: Route,
     is_fifo: bool,
     backlog: Backlog,
 }
@@ -71,7 +78,25 @@ enum Step {
 
 const STEPS: [Step; 4] = [Step::Restored, Step::Moved, Step::Absent, Step::Incomplete];
 
+impl Settings {
+    fn draw(random: &mut ChaCha8Rng) -> Self {
+        // Only one process can open an embedded store, so the routes of `ordain publish` are absent.
+        let mut route = Route::draw_without_file(random);
+        // Restarts may change the order in which RabbitMQ delivers events; a `sequenced` stream restores this order.
+        let is_fifo = !route.uses_broker() && random.random_bool(0.6);
+        if let Route::Chain { is_numbered } = &mut route {
+            // If a host ends, the events of a `fifo` stream may get new numbers, and then their messages may get new
+            // numbers as well (docs/guide/chains.md).
+            *is_numbered &= !is_fifo;
+        }
+        Self { route, is_fifo, backlog: Backlog::draw(random) }
+    }
+}
+
 struct Round {
+    kind: Kind,
+    /// The broker, if the events pass through one.
+    rig: Option<Arc<Rig>>,
     host: Receiver,
     settings: Settings,
     sent: SentEvents,
@@ -82,16 +107,23 @@ struct Round {
 
 /// Plays a round.
 pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
-    let settings = Settings { is_fifo: random.random_bool(0.6), backlog: Backlog::draw(random) };
-    let host = Receiver::start(&Kind {
+    let settings = Settings::draw(random);
+    let rig = settings.route.start_broker()?;
+    let kind = Kind {
+        route: settings.route,
         is_fifo: settings.is_fifo,
         backlog: settings.backlog,
         store: format!("kind = \"embedded\"\npath = \"{STORE}\""),
+        broker: rig.as_ref().map(|rig| rig.rabbit.url()),
         file: Some(OUT),
         ..Kind::default()
-    })?;
-    let mut round =
-        Round { host, settings, sent: SentEvents::new(), went_back: false, done: Vec::new() };
+    };
+    let host = Receiver::start(&kind)?;
+    if let Some(rig) = &rig {
+        rig.until_declared()?;
+    }
+    let sent = SentEvents::new();
+    let mut round = Round { kind, rig, host, settings, sent, went_back: false, done: Vec::new() };
     let played = (0..random.random_range(1..5)).try_for_each(|_| round.disturb(random));
     let counted = played.and_then(|()| round.check());
     let Round { host, settings, done, .. } = &mut round;
@@ -107,12 +139,15 @@ impl Round {
         let times = [time(1_500), time(1_000), time(1_000)];
         let is_killed = random.random_bool(0.5);
         let seed = random.random();
-        let step = *STEPS.choose(random).context("a step")?;
+        let step = match *STEPS.choose(random).context("a step")? {
+            Step::Absent if self.settings.route.uses_broker() => Step::Restored,
+            step => step,
+        };
         let table = random.random_range(0..1_000);
-        self.produce(seed, |round, producer| {
+        self.produce(seed, |round, producer, producing| {
             sleep(times[0]);
             match step {
-                Step::Restored => round.restore(&producer.phase, times[1], is_killed),
+                Step::Restored => round.restore(producer, producing, times[1], is_killed),
                 Step::Moved => round.move_away(producer),
                 Step::Absent => round.start_without(is_killed),
                 Step::Incomplete => round.start_incomplete(is_killed, table),
@@ -128,22 +163,29 @@ impl Round {
         Ok(())
     }
 
-    /// Sends events over HTTP while `meanwhile` runs.
+    /// Sends events while `meanwhile` runs.
     fn produce(
         &mut self,
         seed: u64,
-        meanwhile: impl FnOnce(&mut Self, &Producer) -> Result<()>,
+        meanwhile: impl FnOnce(&mut Self, &Producer, &RunningProducer<'_>) -> Result<()>,
     ) -> Result<()> {
         let producer = Producer {
-            target: EventTarget::Hosts(vec![self.host.address]),
+            target: self.target()?,
+            route: self.settings.route,
             backlog: self.settings.backlog,
             has_gaps: !self.settings.is_fifo,
             ..Producer::default()
         };
         let mut sent = std::mem::take(&mut self.sent);
-        let done = while_producing(&producer, &mut sent, seed, |_| meanwhile(self, &producer));
+        let done = while_producing(&producer, &mut sent, seed, |producing| {
+            meanwhile(self, &producer, producing)
+        });
         self.sent = sent;
         done
+    }
+
+    fn target(&self) -> Result<EventTarget> {
+        EventTarget::new(&self.kind, self.rig.as_ref(), std::slice::from_ref(&self.host))
     }
 
     fn end(&mut self, is_killed: bool) -> Result<()> {
@@ -155,10 +197,36 @@ impl Round {
             .with_context(|| format!("cannot rename {from} to {to}"))
     }
 
+    /// If the events pass through the broker, stops the producer and waits until all events have taken effect. The
+    /// producer waits as long as the returned guard exists.
+    fn before_copy<'a>(
+        &self,
+        producer: &Producer,
+        producing: &RunningProducer<'a>,
+    ) -> Result<Option<MutexGuard<'a, SentEvents>>> {
+        let route = self.settings.route;
+        if !route.uses_broker() {
+            return Ok(None);
+        }
+        let gate = producing.stop(|| Ok(()))?;
+        // An earlier copy may have lacked some of these events.
+        producer.target.send_again(route, &unsafe_events(&gate))?;
+        let demands = Demands { wants_all: true, route, ..Demands::default() };
+        until_taken(std::slice::from_ref(&self.host), &gate, demands)?;
+        Ok(Some(gate))
+    }
+
     /// Copies the folder while the host is paused, lets the host continue for the time `later`, ends the host, and
     /// replaces the folder by the copy.
-    fn restore(&mut self, phase: &AtomicU32, later: Duration, is_killed: bool) -> Result<()> {
-        phase.fetch_add(1, Ordering::SeqCst);
+    fn restore(
+        &mut self,
+        producer: &Producer,
+        producing: &RunningProducer<'_>,
+        later: Duration,
+        is_killed: bool,
+    ) -> Result<()> {
+        let gate = self.before_copy(producer, producing)?;
+        producer.phase.fetch_add(1, Ordering::SeqCst);
         let [store, copy] = [STORE, "copy"].map(|name| self.host.home.path(name));
         self.host.service.pause()?;
         // Makes two copies. The first becomes the folder of the store, and no process opens it before the host. The
@@ -168,12 +236,13 @@ impl Round {
         let lines = self.host.home.lines(OUT);
         self.host.service.resume()?;
         copied?;
+        drop(gate);
         sleep(later);
         self.end(is_killed)?;
         fs::remove_dir_all(&store)?;
         self.rename("copy", STORE)?;
         self.went_back = true;
-        phase.fetch_add(1, Ordering::SeqCst);
+        producer.phase.fetch_add(1, Ordering::SeqCst);
         let lost = self.lines_without_effect(lines)?;
         self.done.push(format!("{lost} lines lost"));
         self.keep_lines(Receiver::start_again)?;
@@ -194,8 +263,10 @@ impl Round {
         }
         self.done.push(format!("noticed after {:.1?}", started.elapsed()));
         let accepted = producer.accepted_at().map(|at| at.saturating_duration_since(started));
+        // On this route, the broker accepts the events, and not the host.
+        let is_by_broker = self.settings.route == Route::Exchange;
         ensure!(
-            accepted.is_none_or(|accepted| accepted < ACCEPT_LIMIT),
+            is_by_broker || accepted.is_none_or(|accepted| accepted < ACCEPT_LIMIT),
             "the host accepted an event {accepted:?} after it lost its folder"
         );
         let log = self.host.service.stderr();
@@ -231,7 +302,7 @@ impl Round {
         let address = rest.split_whitespace().next().context("an address")?.parse()?;
         let lines = self.host.home.lines(OUT);
         let number = self.done.len() as u64 + 1;
-        let event = line(&format!("new-{number}"), 1, &json!({ "n": 1 }));
+        let event = self.settings.route.event(&format!("new-{number}"), 1)?;
         ensure!(post(address, &(event + "\n"))?.status == 202);
         wait_until("an effect in the new store", || Ok(self.host.home.lines(OUT) > lines))?;
         self.host.service.end()?;
@@ -278,7 +349,8 @@ impl Round {
         let listed =
             config.replace(&format!("path = \"{STORE}\""), &format!("path = \"{LISTED}\""));
         home.write("listed.toml", &listed)?;
-        let list = "keys list cases --json --limit 1000000 --config listed.toml";
+        let stream = self.settings.route.last_stream();
+        let list = format!("keys list {stream} --json --limit 1000000 --config listed.toml");
         let rows = home.rows(&list.split(' ').collect::<Vec<_>>())?;
         fs::remove_dir_all(home.path(LISTED))?;
         let next: BTreeMap<&str, u64> = rows
@@ -329,18 +401,18 @@ impl Round {
 
     fn check(&mut self) -> Result<Counts> {
         let host = std::slice::from_ref(&self.host);
-        let is_fifo = self.settings.is_fifo;
+        let Settings { route, is_fifo, .. } = self.settings;
         if !is_fifo && self.went_back {
-            EventTarget::Hosts(vec![self.host.address]).send_again(Route::Http, &self.sent)?;
+            self.target()?.send_again(route, &self.sent)?;
         }
         let wants_all = !is_fifo;
-        let demands = Demands { wants_all, is_exact: !self.went_back, ..Demands::default() };
+        let demands = Demands { wants_all, is_exact: !self.went_back, route, ..Demands::default() };
         until_taken(host, &self.sent, demands)?;
         sleep(Duration::from_secs(1));
         let taken = taken(host, &self.sent, demands)?;
         // The store never goes back while a process runs.
         self.host.check_lost(0)?;
         ensure!(http::get(http::admin(&mut self.host.service)?, "/readyz")?.status == 200);
-        Ok(Counts::of(&self.sent, taken))
+        Ok(Counts::of(&self.sent, &taken))
     }
 }

@@ -18,6 +18,9 @@ use super::routes::Route;
 /// store went back in time.
 pub(crate) const WENT_BACK: &str = "the store went back in time";
 
+/// The number of shards of the store.
+pub(crate) const SHARDS: u32 = 4;
+
 /// A host, and the address at which it accepts events.
 pub(crate) struct Receiver {
     pub(crate) home: Home,
@@ -29,8 +32,8 @@ pub(crate) struct Receiver {
     file: Option<&'static str>,
     /// The host's standard output from its first start until its last restart.
     earlier: String,
-    /// The host's log from its first start until its last restart.
-    earlier_log: String,
+    /// The logs of the host's earlier processes, in order.
+    earlier_logs: Vec<String>,
     _port: Port,
 }
 
@@ -97,8 +100,8 @@ impl Receiver {
         let address = SocketAddr::from(([127, 0, 0, 1], port.number()));
         let file = kind.file;
         let earlier = String::new();
-        let earlier_log = String::new();
-        Ok(Self { home, service, address, by, file, earlier, earlier_log, _port: port })
+        let earlier_logs = Vec::new();
+        Ok(Self { home, service, address, by, file, earlier, earlier_logs, _port: port })
     }
 
     /// Starts the host again after its end, and waits until it is ready.
@@ -110,7 +113,7 @@ impl Receiver {
     /// Starts the host again after its end.
     pub(crate) fn begin_again(&mut self) -> Result<()> {
         self.earlier = self.output();
-        self.earlier_log = self.log() + "---- restarted ----\n";
+        self.earlier_logs.push(self.service.stderr());
         self.service = Service::start_by(&self.home, &self.by, &["run"])?;
         Ok(())
     }
@@ -125,9 +128,16 @@ impl Receiver {
         }
     }
 
+    /// Returns the log of each process of the host since the first start, in order.
+    pub(crate) fn logs(&self) -> Vec<String> {
+        let mut logs = self.earlier_logs.clone();
+        logs.push(self.service.stderr());
+        logs
+    }
+
     /// Returns the log since the first start.
     pub(crate) fn log(&self) -> String {
-        format!("{}{}", self.earlier_log, self.service.stderr())
+        self.logs().join("\n---- restarted ----\n")
     }
 
     /// Returns whether the host is running and ready.
@@ -181,7 +191,7 @@ impl Kind {
 
 /// Returns the settings in the section `[store]` for a store in Redis.
 pub(crate) fn redis(url: &str) -> String {
-    format!("kind = \"redis\"\nurl = \"{url}\"\nshards = 4")
+    format!("kind = \"redis\"\nurl = \"{url}\"\nshards = {SHARDS}")
 }
 
 /// Formats the settings of a round and the logs of its hosts.

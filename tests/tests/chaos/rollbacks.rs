@@ -1,12 +1,25 @@
 //! A round in which the servers repeatedly lose the writes of their last seconds, while events arrive on one of several
 //! routes.
 //!
-//! Each event that was accepted while the servers could not lose writes must take effect once, and in the order of its
-//! key. An event that was accepted while the servers could lose writes may have no effect. With a `fifo` stream, the
-//! hosts count the events without effect as lost. If one host runs through the whole round, its count must be exact. If
-//! several hosts run through the whole round, the sum of their counts may be too high. With a `sequenced` stream, the
-//! test sends all events again at the end of the round, as their producer would, and then all of them must have taken
-//! effect.
+//! Each event that was accepted while the servers could not lose writes (a safe event) must take effect once, and in
+//! the order of its key. An event that was accepted while the servers could lose writes may have no effect. The hosts
+//! report the events over HTTP that are lost, in records in their logs, and count them. With a `sequenced` stream, the
+//! later events of the key then wait in the store. The test sends all events again at the end of the round, as their
+//! producer would, and then all of them must have taken effect.
+//!
+//! The test compares the reports of all processes of all hosts with the events of each shard (`losses.rs`):
+//!
+//! - An event that has no effect and does not wait must be reported, unless the test killed a host, or noticed the end
+//!   of a host, after the event was sent: no process need remember this event.
+//! - The hosts must not report more events than the servers could lose. The time in each report must be the time of
+//!   such an event.
+//! - If there is one host, it must not report an event that has an effect or waits. If this host never ends, its
+//!   reports are therefore exact. With several hosts, a host may report an event that another host had read before the
+//!   loss. If no partition can move to another host, this does not apply to the partitions that the reporting host
+//!   reads.
+//! - With a `sequenced` stream, each safe event must have an effect or wait before the test sends the events again.
+//!   This rule applies even if hosts end.
+//! - The counter of each host must equal the sum of its records.
 
 use std::sync::atomic::Ordering;
 
@@ -45,7 +58,7 @@ pub(crate) fn play(servers: Servers, random: &mut ChaCha8Rng) -> Result<String> 
     let Round { hosts: RoundHosts { fleet, .. }, waiting, .. } = &mut round;
     let counts = counted.with_context(|| explain(&(setup, losses), &fleet.hosts))?;
     fleet.hosts.iter_mut().try_for_each(|host| host.service.end())?;
-    let ends = if fleet.has_ended { "" } else { "no " };
+    let ends = if fleet.has_ended() { "" } else { "no " };
     let waiting = waiting.unwrap_or_default();
     Ok(format!(
         "{counts}; {setup:?}; {losses} losses, {waiting} events waited at the first; {ends}host ended"
@@ -96,7 +109,7 @@ impl Round {
         producing: &RunningProducer<'_>,
         random: &mut ChaCha8Rng,
     ) -> Result<()> {
-        let _gate = self.hosts.before_loss(producer, producing.sent)?;
+        let _gate = self.hosts.before_loss(producer, producing)?;
         producer.phase.fetch_add(1, Ordering::SeqCst);
         self.servers.begin(random)
     }

@@ -2,7 +2,7 @@
 //! them, and the requirements on the events.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, MutexGuard};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -12,12 +12,14 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::wait_until;
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
 
-use super::effects::{Counts, Demands, SETTLE_TIME, effects, taken};
+use super::effects::{Counts, Demands, SETTLE_TIME, Taken, effects_of, taken};
 use super::event_target::EventTarget;
-use super::events::{AcceptedEvent, Producer, SentEvents};
+use super::events::{Producer, RunningProducer, SentEvents, unsafe_events};
 use super::fleet::Fleet;
-use super::receiver::{Backlog, Kind, Receiver, redis};
+use super::losses::{ExactReports, KeyFate, KeyFates, ReportedLosses};
+use super::receiver::{Backlog, Kind, redis};
 use super::routes::Route;
 
 /// Settings of a `sequenced` stream with a short gap timeout. When the timeout is over, the store soon holds the later
@@ -68,6 +70,9 @@ impl Setup {
 pub(crate) struct RoundHosts {
     pub(crate) setup: Setup,
     pub(crate) fleet: Fleet,
+    /// True if the lease is longer than a host can be without its store. If no host ends, each partition then keeps its
+    /// owner.
+    has_fixed_owners: bool,
     /// The broker, if the events pass through one.
     _rig: Option<Arc<Rig>>,
 }
@@ -75,15 +80,6 @@ pub(crate) struct RoundHosts {
 /// Waits for a random time between 100 and `most` milliseconds.
 pub(crate) fn pause(random: &mut ChaCha8Rng, most: u64) {
     sleep(Duration::from_millis(random.random_range(100..most)));
-}
-
-/// Returns the events that were accepted while the servers might lose them.
-fn unsafe_events(sent: &SentEvents) -> SentEvents {
-    let of_key = |(key, events): (&String, &Vec<AcceptedEvent>)| {
-        let events = events.iter().filter(|event| !event.is_safe).copied();
-        (key.clone(), events.collect())
-    };
-    sent.iter().map(of_key).collect()
 }
 
 impl RoundHosts {
@@ -95,7 +91,7 @@ impl RoundHosts {
         lease: Option<&'static str>,
     ) -> Result<(Self, Producer)> {
         let Setup { route, is_fifo, backlog, .. } = setup;
-        let rig = if route.uses_broker() { Some(Arc::new(Rig::new()?)) } else { None };
+        let rig = route.start_broker()?;
         let kind = Kind {
             route,
             is_fifo,
@@ -112,7 +108,8 @@ impl RoundHosts {
         }
         let target = EventTarget::new(&kind, rig.as_ref(), &fleet.hosts)?;
         let producer = Producer { target, route, backlog, ..Producer::default() };
-        Ok((Self { setup, fleet, _rig: rig }, producer))
+        let has_fixed_owners = lease.is_some();
+        Ok((Self { setup, fleet, has_fixed_owners, _rig: rig }, producer))
     }
 
     /// Prepares a period whose writes the servers may lose. If this method returns a guard, the producer waits as long
@@ -120,7 +117,7 @@ impl RoundHosts {
     pub(crate) fn before_loss<'a>(
         &mut self,
         producer: &Producer,
-        sent: &'a Mutex<SentEvents>,
+        producing: &RunningProducer<'a>,
     ) -> Result<Option<MutexGuard<'a, SentEvents>>> {
         // A host that is not ready yet could write its claim in this period. The host would end if the store lost the
         // claim.
@@ -129,7 +126,7 @@ impl RoundHosts {
         if !route.uses_broker() && !route.is_file() {
             return Ok(None);
         }
-        let gate = self.stop_producer(sent)?;
+        let gate = producing.stop(|| self.fleet.restart_ended())?;
         if route.uses_broker() && self.setup.may_end() {
             // The broker does not deliver an acknowledged event again. If the store loses the effects of acknowledged
             // events and the host ends, the events are lost. The test expects an effect of every event from before the
@@ -139,25 +136,9 @@ impl RoundHosts {
         Ok(Some(gate))
     }
 
-    /// Waits until the producer is between two batches. The producer sends the next batch when the returned guard is
-    /// dropped.
-    fn stop_producer<'a>(
-        &mut self,
-        sent: &'a Mutex<SentEvents>,
-    ) -> Result<MutexGuard<'a, SentEvents>> {
-        let mut guard = None;
-        wait_until("the end of a batch", || {
-            self.fleet.restart_ended()?;
-            guard = sent.try_lock().ok();
-            Ok(guard.is_some())
-        })?;
-        guard.context("the producer holds the lock")
-    }
-
     /// Returns how many accepted events have had no effect yet.
     pub(crate) fn waiting(&self, producer: &Producer) -> Result<usize> {
-        let outputs: Vec<String> = self.fleet.hosts.iter().map(Receiver::output).collect();
-        let effects = effects(outputs.iter().map(String::as_str))?;
+        let effects = effects_of(&self.fleet.hosts)?;
         let done: usize = effects.values().flat_map(BTreeMap::values).map(Vec::len).sum();
         Ok(producer.accepted().saturating_sub(done))
     }
@@ -186,71 +167,114 @@ impl RoundHosts {
     /// Waits until every accepted event has taken effect or is lost. Returns the counts.
     pub(crate) fn check(&mut self, target: &EventTarget, sent: &SentEvents) -> Result<Counts> {
         let Setup { route, is_fifo, .. } = self.setup;
-        if !is_fifo && !route.is_file() && !self.setup.may_end() {
+        if !is_fifo && !route.is_file() {
             self.until_explained(sent)?;
             sleep(SETTLE_TIME);
             self.until_explained(sent)?;
         }
         self.settle(target, sent, sent)?;
-        let counts = Counts::of(sent, self.until_quiet(sent)?);
+        let taken = self.until_quiet(sent)?;
         if is_fifo {
-            self.check_lost(counts.lost)?;
+            self.check_balances(sent, &fates_of(&taken))?;
         }
-        Ok(counts)
+        self.fleet.check_counters()?;
+        Ok(Counts::of(sent, &taken))
     }
 
     /// Waits until no more events take effect, because an event that still waits must not count as lost. Returns how
-    /// many events took effect.
-    fn until_quiet(&mut self, sent: &SentEvents) -> Result<usize> {
+    /// many events of each key took effect.
+    fn until_quiet(&mut self, sent: &SentEvents) -> Result<Taken> {
         let mut before = None;
         loop {
             let count = taken(&self.fleet.hosts, sent, self.setup.demands())?;
-            if before.replace(count) == Some(count) {
+            if before.as_ref() == Some(&count) {
                 return Ok(count);
             }
+            before = Some(count);
             sleep(SETTLE_TIME);
             self.fleet.restart_ended()?;
         }
     }
 
-    /// Waits until each accepted event of a `sequenced` stream has taken effect, is counted as lost, or is held in the
-    /// store because an earlier event of its key is missing.
+    /// Waits until each accepted event of a `sequenced` stream has taken effect, waits in the store because an earlier
+    /// event of its key is missing, or is reported as lost. Events that were sent before a host ended need no report.
     fn until_explained(&mut self, sent: &SentEvents) -> Result<()> {
-        let accepted = sent.values().map(Vec::len).sum::<usize>() as u64;
-        let mut balance = String::new();
+        let mut last = None;
         let explained = wait_for_command("events with an effect, lost or held", || {
-            let outputs: Vec<String> = self.fleet.hosts.iter().map(Receiver::output).collect();
-            let effects = effects(outputs.iter().map(String::as_str))?;
-            // No host ends in this round, so the store has every effect whose message was published. The highest count
-            // in the messages of a key is therefore the number of the key's effects.
-            let counts = effects.values().filter_map(|of_key| of_key.keys().next_back());
-            let taken: u64 = counts.sum();
-            let lost = self.fleet.counted()?;
-            let listed = ["keys", "list", "cases", "--json", "--limit", "1000000"];
-            let rows = self.fleet.hosts[0].home.rows(&listed)?;
-            let held: u64 = rows.iter().filter_map(|row| row["held"]["count"].as_u64()).sum();
-            balance = format!("{accepted} accepted, {taken} with effect, {lost} lost, {held} held");
-            let all = taken + lost + held;
-            // With the inbox, a host may count an event as lost because the store lost its entry in the inbox, and then
-            // fetch the same event by replay. The sum then counts this event twice.
-            Ok(all == accepted || self.setup.route == Route::Inbox && all > accepted)
+            self.fleet.restart_ended()?;
+            let fates = self.stored_fates()?;
+            last = Some(self.check_stored(sent, &fates));
+            Ok(matches!(last, Some(Ok(()))))
         });
-        explained.context(balance)
+        explained.with_context(|| format!("{last:?}"))
     }
 
-    /// Compares `lost`, the number of lost events, with the counters of the hosts and with the records in their logs.
-    fn check_lost(&mut self, lost: usize) -> Result<()> {
-        let counted = self.fleet.counted_and_logged()?;
-        // The counters of a host that has ended are gone, and so is its memory of the events that it accepted. So the
-        // sum of the counters may be too low. With several hosts, the sum may be too high: a host also counts a lost
-        // event that another host had read before the loss.
-        let is_right = match (self.fleet.has_ended, self.fleet.hosts.len()) {
-            (false, 1) => counted == lost as u64,
-            (false, _) => counted >= lost as u64,
-            (true, 1) => counted <= lost as u64,
-            (true, _) => true,
+    /// Reads the fates of the events of a `sequenced` stream from the store.
+    fn stored_fates(&self) -> Result<KeyFates> {
+        let listed = ["keys", "list", "cases", "--json", "--limit", "1000000"];
+        let rows = self.fleet.hosts[0].home.rows(&listed)?;
+        let fate = |row: &Value| -> Result<(String, KeyFate)> {
+            let key = row["key"].as_str().context("a key")?.to_owned();
+            let next = row["next"].as_u64().context("a sequence")?;
+            let held = row["held"]["count"].as_u64().context("a number of events")?;
+            Ok((key, KeyFate { taken: next.saturating_sub(1), held }))
         };
-        ensure!(is_right, "{lost} events are lost, but the hosts counted {counted}");
-        Ok(())
+        rows.iter().map(fate).collect()
     }
+
+    /// Checks the fates of the events of a `sequenced` stream.
+    fn check_stored(&self, sent: &SentEvents, fates: &KeyFates) -> Result<()> {
+        // If no host ends, the store has every effect whose message was published. The highest count in the messages of
+        // a key is therefore the number of the key's effects.
+        let effects =
+            if self.setup.may_end() { None } else { Some(effects_of(&self.fleet.hosts)?) };
+        for (key, events) in sent {
+            let KeyFate { taken, held } = fates.get(key).copied().unwrap_or_default();
+            let safe = events.iter().filter(|event| event.is_safe).count() as u64;
+            ensure!(
+                taken + held >= safe,
+                "key {key}: {safe} events are safe, but {taken} took effect and {held} wait"
+            );
+            let Some(effects) = &effects else { continue };
+            let newest = effects.get(key).and_then(|of_key| of_key.keys().next_back());
+            let published = newest.copied().unwrap_or_default();
+            ensure!(
+                published == taken,
+                "key {key}: {taken} events took effect, but {published} are in the output"
+            );
+        }
+        self.check_balances(sent, fates)
+    }
+
+    /// Compares the losses that the hosts reported with the fates of the events in each shard.
+    fn check_balances(&self, sent: &SentEvents, fates: &KeyFates) -> Result<()> {
+        let losses = ReportedLosses::of(&self.fleet.hosts)?;
+        losses.check_times(sent)?;
+        let balances = losses.balances(sent, fates, self.fleet.ended_at)?;
+        balances.iter().try_for_each(|balance| balance.check(self.exact_reports()))
+    }
+
+    /// Returns which reports must not count an event with an effect. With several hosts, a host also reports a lost
+    /// event that another host had read before the loss. This other host may execute the event.
+    fn exact_reports(&self) -> ExactReports {
+        let Setup { route, is_fifo, .. } = self.setup;
+        if route == Route::Inbox && !is_fifo {
+            // A host may report an event as lost because the store lost its entry in the inbox, and then fetch the same
+            // event by replay.
+            ExactReports::None
+        } else if self.fleet.hosts.len() == 1 {
+            ExactReports::All
+        } else if self.has_fixed_owners {
+            ExactReports::OfReaders
+        } else {
+            ExactReports::None
+        }
+    }
+}
+
+/// Returns the fates of the events of a `fifo` stream. Such a stream does not wait for a lost event.
+fn fates_of(taken: &Taken) -> KeyFates {
+    let fate =
+        |(key, taken): (&String, &usize)| (key.clone(), KeyFate { taken: *taken as u64, held: 0 });
+    taken.iter().map(fate).collect()
 }

@@ -1,7 +1,10 @@
 //! The routes on which events reach the handler whose effects a round checks.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use ordain_tests::log::{self, Line};
+use ordain_tests::rig::Rig;
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
@@ -41,6 +44,21 @@ impl Route {
         }
     }
 
+    /// Draws a route at random on which no `ordain publish` publishes the events.
+    pub(crate) fn draw_without_file(random: &mut ChaCha8Rng) -> Self {
+        match random.random_range(0..4) {
+            0 => Self::Http,
+            1 => Self::Inbox,
+            2 => Self::Chain { is_numbered: random.random() },
+            _ => Self::Exchange,
+        }
+    }
+
+    /// Starts the broker of the route. Returns `None` if the events do not pass through a broker.
+    pub(crate) fn start_broker(self) -> Result<Option<Arc<Rig>>> {
+        if self.uses_broker() { Ok(Some(Arc::new(Rig::new()?))) } else { Ok(None) }
+    }
+
     /// Returns whether the events pass through the broker.
     pub(crate) fn uses_broker(self) -> bool {
         matches!(self, Self::Inbox | Self::FileToExchange | Self::Exchange)
@@ -49,6 +67,11 @@ impl Route {
     /// Returns whether `ordain publish` publishes the events.
     pub(crate) fn is_file(self) -> bool {
         matches!(self, Self::File | Self::FileToExchange)
+    }
+
+    /// Returns the stream that executes the events with the handler `tally`.
+    pub(crate) fn last_stream(self) -> &'static str {
+        if matches!(self, Self::Chain { .. }) { "second" } else { "cases" }
     }
 
     /// Returns a prefetch that makes many events wait. With a lower prefetch, the waiting events would take effect too

@@ -110,7 +110,7 @@ impl Round {
     /// Waits until every accepted event has taken effect or is lost, and checks the results. Returns the counts.
     fn check(&mut self, target: &EventTarget, sent: &SentEvents) -> Result<Counts> {
         let counts = self.hosts.check(target, sent)?;
-        let has_ended = self.hosts.fleet.has_ended;
+        let has_ended = self.hosts.fleet.has_ended();
         ensure!(!has_ended || self.settings.setup.is_killed, "a host ended by itself");
         Ok(counts)
     }
@@ -125,7 +125,7 @@ impl Round {
         let Settings { setup, needs_replica, .. } = self.settings;
         let is_silent = random.random();
         pause(random, 1_500);
-        let gate = self.hosts.before_loss(producer, producing.sent)?;
+        let gate = self.hosts.before_loss(producer, producing)?;
         producer.phase.fetch_add(1, Ordering::SeqCst);
         drop(gate);
         if setup.route.is_file() {

@@ -1,0 +1,209 @@
+//! The losses of events that the hosts of a round report, and a check of the reported numbers.
+//!
+//! The hosts report the losses of each shard in records in their logs (`docs/guide/redis.md`). A log survives the end
+//! of its host, so this module reads the records of all processes of all hosts. The test computes the shard of each key
+//! with the function that the host uses, and compares the reported numbers with its own numbers for each shard.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, Result, ensure};
+use jiff::Timestamp;
+use ordain_core::shard_of;
+use ordain_tests::incident::records;
+use serde_json::Value;
+
+use super::events::{AcceptedEvent, SentEvents};
+use super::receiver::{Receiver, SHARDS};
+
+/// A part of the log line about events that another process may have read before the store lost them.
+const POSSIBLE_LOSS: &str = "events that this process accepted may be lost";
+/// The stream that accepts the events.
+const STREAM: &str = "/ordain/cases";
+/// The type of a record about lost events.
+const LOST: &str = "ordain.events.lost";
+/// The type of a record about the events that waited during a loss.
+const SAFE: &str = "ordain.events.safe";
+
+/// The events of a key that the store still has in some form.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct KeyFate {
+    /// The number of events that took effect.
+    pub(crate) taken: u64,
+    /// The number of events that wait in the store for an earlier event of the key.
+    pub(crate) held: u64,
+}
+
+/// The fates of the events, for each key.
+pub(crate) type KeyFates = BTreeMap<String, KeyFate>;
+
+/// The reports of losses that must not count an event with an effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExactReports {
+    /// All reports.
+    All,
+    /// The reports of processes that read the partition themselves.
+    OfReaders,
+    /// No report.
+    None,
+}
+
+/// A reported loss of events.
+#[derive(Debug)]
+struct ReportedLoss {
+    shard: u32,
+    events: u64,
+    /// The time when the host accepted the first of the events, in ms since 1970.
+    since: i64,
+    /// True if the process that reports the loss read the partition itself.
+    is_of_reader: bool,
+}
+
+/// The losses that the hosts of a round have reported since their first starts.
+#[derive(Debug)]
+pub(crate) struct ReportedLosses(Vec<ReportedLoss>);
+
+/// The number of events of one shard, by their fates.
+#[derive(Debug, Default)]
+pub(crate) struct ShardBalance {
+    accepted: u64,
+    taken: u64,
+    held: u64,
+    /// The number of events that the hosts reported as lost.
+    reported: u64,
+    /// The part of `reported` that was reported by processes that read the partition themselves.
+    reported_by_readers: u64,
+    /// The number of accepted events that the servers could lose.
+    at_risk: u64,
+    /// The part of `at_risk` that was sent before the last end of a host. No process need remember these events.
+    excused: u64,
+}
+
+impl ReportedLoss {
+    /// Returns the loss that a record reports; `None` if the record is about something else.
+    fn of(record: &Value, is_of_reader: bool) -> Result<Option<Self>> {
+        if record["type"] != LOST {
+            return Ok(None);
+        }
+        ensure!(record["source"] == STREAM, "the record is about another stream: {record}");
+        let data = &record["data"];
+        let since: Timestamp = data["since"].as_str().context("a time")?.parse()?;
+        Ok(Some(Self {
+            shard: u32::try_from(data["shard"].as_u64().context("a shard")?)?,
+            events: data["events"].as_u64().context("a number of events")?,
+            since: since.as_millisecond(),
+            is_of_reader,
+        }))
+    }
+}
+
+impl ReportedLosses {
+    /// Reads the records in the logs of all processes of these hosts. Checks that each record has an id of its own.
+    pub(crate) fn of(hosts: &[Receiver]) -> Result<Self> {
+        let mut losses = Vec::new();
+        let mut ids = BTreeSet::new();
+        for log in hosts.iter().flat_map(Receiver::logs) {
+            let mut unstated = BTreeMap::new();
+            for line in log.split_inclusive('\n') {
+                for record in records(line)? {
+                    let id = record["id"].as_str().context("an id")?.to_owned();
+                    ensure!(ids.insert(id), "another record has the id of {record}");
+                    check_recount(&mut unstated, &record)?;
+                    losses.extend(ReportedLoss::of(&record, !line.contains(POSSIBLE_LOSS))?);
+                }
+            }
+        }
+        Ok(Self(losses))
+    }
+
+    /// Checks the time in each report: a host must have accepted an event of the shard at this time, and the servers
+    /// must have been able to lose the event.
+    pub(crate) fn check_times(&self, sent: &SentEvents) -> Result<()> {
+        for loss in &self.0 {
+            let is_first = |event: &AcceptedEvent| {
+                let times = event.sent_at..=event.accepted_at;
+                event.is_at_risk && times.contains(&loss.since)
+            };
+            let of_shard = sent.iter().filter(|(key, _)| shard_of(key, SHARDS) == loss.shard);
+            ensure!(
+                of_shard.flat_map(|(_, events)| events).any(is_first),
+                "no event that the servers could lose was sent at the time in {loss:?}"
+            );
+        }
+        Ok(())
+    }
+
+    /// Returns the balance of each shard. `ended_at` is the time of the last end of a host.
+    pub(crate) fn balances(
+        &self,
+        sent: &SentEvents,
+        fates: &KeyFates,
+        ended_at: Option<i64>,
+    ) -> Result<Vec<ShardBalance>> {
+        let mut balances: Vec<ShardBalance> =
+            (0..SHARDS).map(|_| ShardBalance::default()).collect();
+        for (key, events) in sent {
+            let balance = &mut balances[shard_of(key, SHARDS) as usize];
+            balance.add(events, fates.get(key).copied().unwrap_or_default(), ended_at);
+        }
+        for ReportedLoss { shard, events, is_of_reader, .. } in &self.0 {
+            let balance = balances.get_mut(*shard as usize).context("an unknown shard")?;
+            balance.reported += events;
+            balance.reported_by_readers += if *is_of_reader { *events } else { 0 };
+        }
+        Ok(balances)
+    }
+}
+
+impl ShardBalance {
+    /// Adds the events of a key.
+    fn add(&mut self, events: &[AcceptedEvent], fate: KeyFate, ended_at: Option<i64>) {
+        self.accepted += events.len() as u64;
+        self.taken += fate.taken;
+        self.held += fate.held;
+        for event in events.iter().filter(|event| event.is_at_risk) {
+            self.at_risk += 1;
+            self.excused += u64::from(ended_at.is_some_and(|ended_at| event.sent_at <= ended_at));
+        }
+    }
+
+    /// Checks three rules. Each event has an effect, waits, is reported as lost, or was sent before a host ended. The
+    /// hosts report only events that the servers could lose. The reports in `exact` count only events that neither have
+    /// an effect nor wait.
+    pub(crate) fn check(&self, exact: ExactReports) -> Result<()> {
+        let Self { accepted, taken, held, reported, at_risk, excused, .. } = *self;
+        ensure!(
+            taken + held + reported + excused >= accepted,
+            "the hosts reported too few lost events: {self:?}"
+        );
+        ensure!(reported <= at_risk, "the hosts reported events that cannot be lost: {self:?}");
+        let exact_reports = match exact {
+            ExactReports::All => reported,
+            ExactReports::OfReaders => self.reported_by_readers,
+            ExactReports::None => 0,
+        };
+        ensure!(
+            taken + held + exact_reports <= accepted,
+            "the hosts reported too many lost events, or an event took effect twice: {self:?}"
+        );
+        Ok(())
+    }
+}
+
+/// Checks a record about waiting events: it must not state more lost events than the earlier records about the same
+/// queue. `unstated` contains these numbers of lost events. A record that states how many events are safe begins a new
+/// count.
+fn check_recount(unstated: &mut BTreeMap<String, u64>, record: &Value) -> Result<()> {
+    let data = &record["data"];
+    let queue = format!("{} {} {}", record["source"], record["subject"], data["shard"]);
+    let unstated = unstated.entry(queue).or_default();
+    if record["type"] == LOST && data["safe"].is_null() {
+        *unstated += data["events"].as_u64().context("a number of events")?;
+    } else if record["type"] == LOST {
+        *unstated = 0;
+    } else if record["type"] == SAFE {
+        let lost = data["lost"].as_u64().context("a number of lost events")?;
+        let reported = std::mem::take(unstated);
+        ensure!(lost <= reported, "earlier records state {reported} lost events, unlike {record}");
+    }
+    Ok(())
+}
