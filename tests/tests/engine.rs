@@ -39,4 +39,5 @@ mod engine {
     mod sequencer;
     mod sequencer_ids;
     mod sequencer_rollback;
+    mod server_settings;
 }

@@ -356,14 +356,19 @@ fn lost_events_of(
 async fn watch_store_servers(store: &Arc<dyn Store>) {
     let mut disconnects = store.disconnects();
     let mut checked_at = Instant::now();
+    let mut is_due = false;
     loop {
         tokio::time::sleep(shortened(SERVER_WATCH_INTERVAL)).await;
         let before = std::mem::replace(&mut disconnects, store.disconnects());
-        if disconnects == before && checked_at.elapsed() < shortened(SERVER_CHECK_INTERVAL) {
+        is_due |= disconnects != before || checked_at.elapsed() >= shortened(SERVER_CHECK_INTERVAL);
+        if !is_due {
             continue;
         }
+        // The check fails while no server answers, for example until a replica becomes master. It is then still due.
+        let Ok(finding) = store.check_servers().await else { continue };
+        is_due = false;
         checked_at = Instant::now();
-        if let Ok(Some(words)) = store.check_servers().await {
+        if let Some(words) = finding {
             tracing::error!("store may lose data: {words}");
         }
     }

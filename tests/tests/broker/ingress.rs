@@ -7,4 +7,5 @@ mod incidents;
 mod lost_commits;
 mod pair;
 mod rollback;
+mod stopped;
 mod support;

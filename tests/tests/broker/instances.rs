@@ -1,5 +1,6 @@
 //! Tests of several processes that share the streams of one store.
 
 mod hand_over;
+mod split;
 mod stale;
 mod support;

@@ -9,7 +9,7 @@ use ordain_tests::tally;
 use serde_json::Value;
 
 /// Creates a home whose store is the Redis server at `url`.
-fn home(url: &str) -> Result<Home> {
+pub(super) fn home(url: &str) -> Result<Home> {
     // A sink that writes to a file needs the embedded store, so the sink writes to standard output here.
     let stream = tally::CONFIG.replace("path = \"out.ndjson\"", "path = \"-\"");
     let home =

@@ -1,0 +1,64 @@
+//! Tests of a running host that checks the settings of its Redis servers again, after its start.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use ordain_servers::{Redis, Sentinel, wait_until};
+use ordain_tests::http;
+use ordain_tests::service::Service;
+
+use super::check_connect::home;
+
+/// How long the group has no master. The host checks every five seconds whether a connection to the store broke, so at
+/// least one check finds no master.
+const OUTAGE: Duration = Duration::from_secs(8);
+/// The first words of the error about a setting that can make the store lose data.
+const AT_RISK: &str = "store may lose data: ";
+
+/// Waits until the replica has all writes of the master, for example the claims of a host.
+fn until_replicated(group: &Sentinel) -> Result<()> {
+    let mut master = group.master().connect()?;
+    // `WAIT` waits only for writes of its own connection. So this connection makes a write after all earlier writes.
+    master.command(&["SET", "last", "1"])?;
+    let replicas = master.command(&["WAIT", "1", "5000"])?;
+    ensure!(replicas.int() == Some(1), "the replica lacks writes: {replicas:?}");
+    Ok(())
+}
+
+/// While the host runs, the eviction policy of the replica changes, and the replica becomes master. The host must
+/// report the policy. The servers do not answer for longer than the interval between two checks, so the first check
+/// after the broken connection fails, and the host must check again.
+#[test]
+fn eviction_policy_of_new_master_is_reported() -> Result<()> {
+    let group = Sentinel::start()?;
+    let home = home(&group.url())?;
+    let mut service = Service::start(&home, &["run"])?;
+    http::ready(&mut service)?;
+    until_replicated(&group)?;
+    group.replica().command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"])?;
+    group.down_after(OUTAGE)?;
+    group.master().kill()?;
+    wait_until("a Sentinel that names the replica as master", || {
+        Ok(group.named()? == group.replica().port())
+    })?;
+    group.until_replaced()?;
+    service.until_says(&format!("{AT_RISK}the server has maxmemory-policy allkeys-lru"))?;
+    service.end()
+}
+
+/// A running server begins to sync its log less often. No connection breaks, so only the regular check of the settings
+/// can find the change. The host has a short interval between two such checks.
+#[test]
+fn weaker_durability_of_running_server_is_reported() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = home(&redis.url())?;
+    // With this divisor, the host checks the settings every six seconds instead of every five minutes.
+    let mut service = Service::start(&home, &["--wait-divisor=50", "run"])?;
+    http::ready(&mut service)?;
+    redis.command(&["CONFIG", "SET", "appendfsync", "no"])?;
+    let words = "Redis: the server leaves syncing to its operating system (appendfsync no)";
+    service.until_says(&format!("{AT_RISK}{words}"))?;
+    let log = service.stderr();
+    ensure!(!log.contains("did not complete a request"), "a connection broke: {log}");
+    service.end()
+}
