@@ -271,7 +271,8 @@ fn loaded() -> Result<Vec<Row>> {
         let more = in_turn(40, 26 + number as u64);
         home.append("events.ndjson", text(&more[more.len() - 40..]))?;
         let expected = more.len();
-        service.until("the effects of the other events", || home.lines("out.ndjson") == expected)?;
+        service
+            .until("the effects of the other events", || home.lines("out.ndjson") == expected)?;
     }
     service.end()?;
     Ok(rows)

@@ -230,9 +230,9 @@ impl PublishedCalls {
             tracing::error!(
                 %to,
                 events = changed,
-                "the store had lost events, and this publisher wrote them again. Some events got new numbers, because \
-                 other events now have their old numbers, or because older events are lost. Check whether a receiver \
-                 has two events with the same number"
+                "the store had lost events, and this publisher wrote them again. Some of these events have other numbers \
+                 than before: another event has the old number now, or this publisher could not write earlier events \
+                 of the key again. Check whether a receiver has two events with the same number"
             );
         }
     }

@@ -23,7 +23,7 @@ use crate::sink::{
 use ordain_amqp::TopologyRecord;
 use ordain_config::numbering;
 use ordain_config::{
-    Config, LoadedConfig, PartitionParams, ResourceName, SinkConfig, StreamConfig,
+    Config, LoadedConfig, NumberingPolicy, PartitionParams, ResourceName, SinkConfig, StreamConfig,
 };
 use ordain_store::{ClaimedPartition, InstanceId, Partition, Store, StoreError};
 use ordain_store::{InstanceInfo, Ownership};
