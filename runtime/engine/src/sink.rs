@@ -4,6 +4,7 @@
 mod content;
 mod error;
 mod file;
+mod kept_lines;
 mod pending_runs;
 mod publisher;
 mod sequenced;

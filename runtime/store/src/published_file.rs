@@ -1,10 +1,15 @@
 //! The mark of a file sink: a named record in the store with the length of the published part of the file, and a
 //! fingerprint of the file.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 
-/// The number of the mark's form. A mark in the first form contains only the length, and no form number.
+/// The number of the form of a mark without kept lines. A mark in the first form contains only the length, and no form
+/// number.
 const FORMAT: u8 = 2;
+/// The number of the form of a mark with the range of kept lines.
+const KEPT_FORMAT: u8 = 3;
 
 /// The published part of a file, as recorded in the store.
 #[derive(Debug, PartialEq, Eq)]
@@ -13,6 +18,9 @@ pub struct PublishedFile {
     pub length: u64,
     /// The fingerprint of the file; `None` in the first form.
     pub fingerprint: Option<FileFingerprint>,
+    /// The part of the file that has lines of unpublished messages. The sink must not write these messages again.
+    /// `None` if there are no such lines.
+    pub kept: Option<Range<u64>>,
 }
 
 /// The fingerprint of a file.
@@ -26,22 +34,32 @@ pub struct FileFingerprint {
 
 impl PublishedFile {
     /// Returns the value of a mark.
-    pub fn encode(length: u64, FileFingerprint { inode, tail }: FileFingerprint) -> Bytes {
-        let numbers = [length, inode, tail].map(u64::to_le_bytes);
-        [&[FORMAT], &*numbers.concat()].concat().into()
+    pub fn encode(
+        length: u64,
+        FileFingerprint { inode, tail }: FileFingerprint,
+        kept: Option<Range<u64>>,
+    ) -> Bytes {
+        let format = if kept.is_some() { KEPT_FORMAT } else { FORMAT };
+        let kept = kept.into_iter().flat_map(|range| [range.start, range.end]);
+        let numbers = [length, inode, tail].into_iter().chain(kept);
+        std::iter::once(format).chain(numbers.flat_map(u64::to_le_bytes)).collect()
     }
 
     /// Reads the value of a mark. Returns `None` if the value has no known form.
     pub fn decode(value: &[u8]) -> Option<Self> {
         let number = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_le_bytes);
         if let Some(length) = number(value) {
-            return Some(Self { length, fingerprint: None });
+            return Some(Self { length, fingerprint: None, kept: None });
         }
-        let (&FORMAT, rest) = value.split_first()? else { return None };
-        let (length, rest) = rest.split_at_checked(8)?;
-        let (inode, tail) = rest.split_at_checked(8)?;
-        let fingerprint = FileFingerprint { inode: number(inode)?, tail: number(tail)? };
-        Some(Self { length: number(length)?, fingerprint: Some(fingerprint) })
+        let (&format, rest) = value.split_first()?;
+        let numbers: Vec<u64> = rest.chunks(8).map(number).collect::<Option<_>>()?;
+        let &[length, inode, tail, ref kept @ ..] = numbers.as_slice() else { return None };
+        let kept = match (format, kept) {
+            (FORMAT, []) => None,
+            (KEPT_FORMAT, &[start, end]) => Some(start..end),
+            _ => return None,
+        };
+        Some(Self { length, fingerprint: Some(FileFingerprint { inode, tail }), kept })
     }
 }
 
@@ -51,15 +69,25 @@ mod tests {
 
     #[test]
     fn mark_is_read_as_written() {
-        let first = PublishedFile { length: 7, fingerprint: None };
+        let first = PublishedFile { length: 7, fingerprint: None, kept: None };
         assert_eq!(PublishedFile::decode(&7_u64.to_le_bytes()), Some(first));
         let fingerprint = FileFingerprint { inode: 8, tail: 9 };
-        let whole = PublishedFile::encode(7, fingerprint);
-        let second = PublishedFile { length: 7, fingerprint: Some(fingerprint) };
-        assert_eq!(PublishedFile::decode(&whole), Some(second));
-        let mut other = whole.to_vec();
-        other[0] = FORMAT + 1;
-        for wrong in [&whole[..24], b"", &[0; 26], &other] {
+        let fingerprinted = PublishedFile::encode(7, fingerprint, None);
+        let second = PublishedFile { length: 7, fingerprint: Some(fingerprint), kept: None };
+        assert_eq!(PublishedFile::decode(&fingerprinted), Some(second));
+        let with_kept = PublishedFile::encode(7, fingerprint, Some(3..5));
+        let third = PublishedFile { length: 7, fingerprint: Some(fingerprint), kept: Some(3..5) };
+        assert_eq!(PublishedFile::decode(&with_kept), Some(third));
+        let with_format = |mark: &[u8], format: u8| [&[format], &mark[1..]].concat();
+        for wrong in [
+            &fingerprinted[..24],
+            &with_kept[..40],
+            b"",
+            &[0; 26],
+            &with_format(&fingerprinted, KEPT_FORMAT),
+            &with_format(&with_kept, FORMAT),
+            &with_format(&with_kept, KEPT_FORMAT + 1),
+        ] {
             assert_eq!(PublishedFile::decode(wrong), None, "{wrong:?}");
         }
     }

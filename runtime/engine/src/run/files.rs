@@ -268,7 +268,7 @@ impl FileSinkPath<'_> {
         let unwritable = |error: std::io::Error| self.unwritable(&error).into_run_error(once);
         let mark = store.mark(&FileSink::mark_name(self.path)).await?;
         let opened = FileSink::open(self.path, mark.as_deref()).map_err(unwritable)?;
-        let unpublished = if opened.has_unrecorded_lines() {
+        let unpublished = if opened.needs_outbox() {
             unpublished_ids(&self.loaded.config, store).await?
         } else {
             HashSet::new()

@@ -4,7 +4,7 @@ use ordain_core::{DeadLetter, Event};
 
 use super::{PartitionHandle, PublisherError};
 use ordain_amqp::ExchangeSink;
-use ordain_cloudevents::{letter_event, message_event};
+use ordain_cloudevents::{letter_attributes, letter_event, message_event, message_id};
 use ordain_store::OutboxMessage;
 
 /// A message or dead letter to publish.
@@ -27,6 +27,14 @@ impl SinkContent {
                 let key = letter.id.key.to_string();
                 PublisherError::NoLetterSink { stream, key, sequence: letter.id.sequence }
             }),
+        }
+    }
+
+    /// Returns the id, which is the same each time the content is published.
+    pub(super) fn id(&self, stream: &str) -> String {
+        match self {
+            Self::Message(message) => message_id(stream, message),
+            Self::Letter(letter) => letter_attributes(stream, letter).id,
         }
     }
 

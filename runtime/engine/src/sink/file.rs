@@ -5,26 +5,22 @@
 //! has lines after the recorded length. The next start removes these lines and publishes their messages again from the
 //! outbox. If the outbox lacks the message of a line after the recorded length, the store is at an earlier time than
 //! the file. Ordain then keeps all complete lines, because consumers may have read them, and the store could never
-//! publish their messages again. If another file has taken the place of the sink file, Ordain never truncates this
-//! other file.
+//! publish their messages again. If the outbox has the messages of some of these lines, the sink skips the messages. If
+//! another file has taken the place of the sink file, Ordain never truncates this other file.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use super::content::SinkContent;
+use super::kept_lines::{ComparedLines, KeptLines};
 use ordain_store::Mark;
 use ordain_store::published_file::{FileFingerprint, PublishedFile};
 use ordain_util::canonical_path::canonical_path;
 use ordain_util::tail_fingerprint::TailFingerprint;
-use serde::Deserialize;
-
-/// Maximum size of a line that Ordain may have written, in bytes: an event of the largest size, in base64.
-const LINE_BYTES: u64 = 128 << 20;
-/// The beginning of the attribute `source` of all messages and dead letters of Ordain.
-const OWN_SOURCE: &str = "/ordain/";
 
 /// An open file sink.
 #[derive(Debug)]
@@ -36,6 +32,8 @@ pub(crate) struct FileSink {
     /// The fingerprint and the end of the written data. The next message is written after this end.
     tail: TailFingerprint,
     is_synced: bool,
+    /// The lines of unpublished messages that the sink must not write again.
+    kept: KeptLines,
 }
 
 /// An opened file sink that may contain more lines than the store has recorded.
@@ -43,50 +41,32 @@ pub(crate) struct FileSink {
 pub(crate) struct FileSinkRecovery {
     sink: FileSink,
     file_length: u64,
-}
-
-/// The attributes that identify a line.
-#[derive(Deserialize)]
-struct LineIdentity<'a> {
-    #[serde(borrow)]
-    id: Cow<'a, str>,
-    #[serde(borrow)]
-    source: Cow<'a, str>,
+    /// The part of the file in which an earlier start kept the lines of unpublished messages. `None` if the sink has
+    /// skipped all these messages.
+    kept_range: Option<Range<u64>>,
 }
 
 impl FileSinkRecovery {
-    /// Returns whether the file is longer than the length that the store has recorded.
-    pub(crate) fn has_unrecorded_lines(&self) -> bool {
-        self.file_length > self.sink.tail.end()
+    /// Returns whether [`finish`](Self::finish) needs the ids of the messages in the outbox.
+    pub(crate) fn needs_outbox(&self) -> bool {
+        self.file_length > self.sink.tail.end() || self.kept_range.is_some()
     }
 
     /// Truncates the file to the length in the store, if every message beyond that length is in the outbox. If the
-    /// outbox lacks one of these messages, keeps all complete lines. `unpublished` has the ids of the messages in the
+    /// outbox lacks one of these messages, keeps all complete lines. `outbox` has the ids of the messages in the
     /// outbox. A truncation to the length in the store also removes lines of other programs. Returns the sink and, for
     /// each stream, the number of messages in the file that the store lacks.
     pub(crate) fn finish(
         self,
-        unpublished: &HashSet<String>,
+        outbox: &HashSet<String>,
     ) -> io::Result<(FileSink, BTreeMap<String, u64>)> {
-        let Self { mut sink, file_length } = self;
-        let length = sink.tail.end();
-        if file_length == length {
-            return Ok((sink, BTreeMap::new()));
+        let Self { mut sink, file_length, kept_range } = self;
+        if let Some(range) = kept_range {
+            let compared = ComparedLines::read(&sink.file, range.clone(), outbox)?;
+            sink.kept.add(range, compared.unpublished);
         }
-        let (complete_length, lost) = sink.lines_beyond(unpublished)?;
-        if lost.is_empty() {
-            sink.file.set_len(length)?;
-            tracing::info!(
-                path = %sink.path.display(), bytes = file_length - length,
-                "removed the last lines of the sink file, because the store had not recorded them as published; \
-                 Ordain writes their messages again"
-            );
-            return Ok((sink, lost));
-        }
-        sink.file.set_len(complete_length)?;
-        // Make these lines durable before the store's mark includes them.
-        sink.file.sync_all()?;
-        sink.tail = TailFingerprint::read(&sink.file, complete_length)?;
+        let lost = sink.recover(file_length, outbox)?;
+        sink.kept.report(&sink.path);
         Ok((sink, lost))
     }
 }
@@ -106,6 +86,7 @@ impl FileSink {
                 io::Error::new(io::ErrorKind::InvalidData, message)
             })?),
         };
+        let mut kept_range = None;
         let length = match published {
             None => file_length,
             Some(PublishedFile { length, .. }) if file_length < length => {
@@ -120,50 +101,54 @@ impl FileSink {
                 );
                 file_length
             }
-            Some(PublishedFile { length, .. }) => length,
+            Some(PublishedFile { length, kept, .. }) => {
+                // The range exceeds the length if another process has truncated the file during a run.
+                kept_range = kept.filter(|range| range.end <= length);
+                length
+            }
         };
         let tail = TailFingerprint::read(&file, length)?;
         let mark = Self::mark_name(path);
-        let sink =
-            Self { path: path.to_owned(), mark_name: mark, file, inode, tail, is_synced: true };
-        Ok(FileSinkRecovery { sink, file_length })
+        let sink = Self {
+            path: path.to_owned(),
+            mark_name: mark,
+            file,
+            inode,
+            tail,
+            is_synced: true,
+            kept: KeptLines::default(),
+        };
+        Ok(FileSinkRecovery { sink, file_length, kept_range })
     }
 
-    /// Reads the data after the published length. Returns the end of the last complete line of this data. Also returns,
-    /// for each stream, the number of lines that are messages of the stream and are missing from the outbox.
-    fn lines_beyond(
-        &self,
-        unpublished: &HashSet<String>,
-    ) -> io::Result<(u64, BTreeMap<String, u64>)> {
-        let mut reader = BufReader::new(&self.file);
-        let mut at = reader.seek(SeekFrom::Start(self.tail.end()))?;
-        let mut complete_length = at;
-        let mut lost = BTreeMap::new();
-        let mut line = Vec::new();
-        let mut is_continuation = false;
-        loop {
-            line.clear();
-            let read = reader.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line)?;
-            if read == 0 {
-                return Ok((complete_length, lost));
-            }
-            at += read as u64;
-            let is_whole = line.ends_with(b"\n");
-            if is_whole {
-                complete_length = at;
-            }
-            if is_whole && !is_continuation {
-                let own = serde_json::from_slice::<LineIdentity<'_>>(&line).ok();
-                if let Some(LineIdentity { id, source }) = own
-                    && let Some(stream) = source.strip_prefix(OWN_SOURCE)
-                    && !unpublished.contains(&*id)
-                {
-                    *lost.entry(stream.to_owned()).or_default() += 1;
-                }
-            }
-            // The rest of a line above the size limit is not a line of its own.
-            is_continuation = !is_whole;
+    /// Removes the data after the published length, or keeps its complete lines. Returns, for each stream, the number
+    /// of messages in the kept lines that the store lacks.
+    fn recover(
+        &mut self,
+        file_length: u64,
+        outbox: &HashSet<String>,
+    ) -> io::Result<BTreeMap<String, u64>> {
+        let length = self.tail.end();
+        if file_length == length {
+            return Ok(BTreeMap::new());
         }
+        let ComparedLines { complete_length, lost, unpublished } =
+            ComparedLines::read(&self.file, length..file_length, outbox)?;
+        if lost.is_empty() {
+            self.file.set_len(length)?;
+            tracing::info!(
+                path = %self.path.display(), bytes = file_length - length,
+                "removed the last lines of the sink file, because the store had not recorded them as published; \
+                 Ordain writes their messages again"
+            );
+            return Ok(lost);
+        }
+        self.file.set_len(complete_length)?;
+        // Make these lines durable before the store's mark includes them.
+        self.file.sync_all()?;
+        self.tail = TailFingerprint::read(&self.file, complete_length)?;
+        self.kept.add(length..complete_length, unpublished);
+        Ok(lost)
     }
 
     /// Returns the name of a file's mark in the store. The name is the same for every spelling of the path.
@@ -174,6 +159,17 @@ impl FileSink {
     /// Returns the path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns whether the file already has an unpublished message, so that the sink must skip the message. `number` is
+    /// the number that the store has given to the message.
+    pub(super) fn take_kept(
+        &mut self,
+        stream: &str,
+        content: &SinkContent,
+        number: Option<u64>,
+    ) -> bool {
+        self.kept.take(&self.path, stream, content, number)
     }
 
     pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -209,10 +205,10 @@ impl FileSink {
         Ok(())
     }
 
-    /// Returns the mark (the length and fingerprint of the written data) for the store.
+    /// Returns the mark for the store: the length and fingerprint of the written data, and the range of the kept lines.
     pub(crate) fn mark(&self) -> Mark {
         let fingerprint = FileFingerprint { inode: self.inode, tail: self.tail.digest() };
-        let value = PublishedFile::encode(self.tail.end(), fingerprint);
+        let value = PublishedFile::encode(self.tail.end(), fingerprint, self.kept.range());
         Mark { name: self.mark_name.clone(), value }
     }
 }
@@ -310,7 +306,7 @@ mod tests {
         let after = |outbox: &[&str]| {
             fs::write(&path, &all).expect("written");
             let opened = FileSink::open(&path, Some(&known.value)).expect("opened");
-            assert!(opened.has_unrecorded_lines());
+            assert!(opened.needs_outbox());
             let outbox = outbox.iter().map(|id| (*id).to_owned()).collect();
             let (mut sink, lost) = opened.finish(&outbox).expect("finished");
             sink.append(b"new\n").expect("appended");

@@ -30,6 +30,8 @@ struct BufferedLineSink {
     sink: LineSink,
     /// Encoded lines that are not written yet.
     buffer: Vec<u8>,
+    /// True if the sink has skipped a message of the current run, because the file already has the message.
+    has_skipped: bool,
     /// The numbering of the sink's messages; `None` if the messages have no numbers.
     numbering: Option<LineNumbering>,
 }
@@ -62,7 +64,7 @@ impl Sinks {
     pub(crate) fn add_lines(&mut self, name: &str, sink: LineSink) {
         self.lines.insert(
             name.to_owned(),
-            BufferedLineSink { sink, buffer: Vec::new(), numbering: None },
+            BufferedLineSink { sink, buffer: Vec::new(), has_skipped: false, numbering: None },
         );
     }
 
@@ -208,8 +210,11 @@ impl Sinks {
         self.sequenced.iter_mut().for_each(|sink| sink.send(run, handle, shard));
         let mut marks = Vec::new();
         for (name, lines) in &mut self.lines {
-            let BufferedLineSink { sink, buffer, .. } = lines;
-            if buffer.is_empty() {
+            let BufferedLineSink { sink, buffer, has_skipped, .. } = lines;
+            // A run with a skipped message needs a mark too. The marks of a file then reach the store in order, so no
+            // mark without the kept lines becomes durable before the skipped message has left the outbox.
+            let needs_mark = std::mem::take(has_skipped) || !buffer.is_empty();
+            if !needs_mark {
                 continue;
             }
             retry_write(name, sink, |sink| sink.append(buffer)).await?;
@@ -238,7 +243,8 @@ impl Sinks {
 }
 
 impl BufferedLineSink {
-    /// Encodes the next content, with its number if it has one. Skips a content that another owner publishes.
+    /// Encodes the next content, with its number if it has one. Skips a content that another owner publishes, and a
+    /// content that the file already has.
     fn put(&mut self, stream: &str, content: &SinkContent) {
         let mut number = None;
         if let Some(numbered) = &mut self.numbering {
@@ -247,6 +253,12 @@ impl BufferedLineSink {
             if number.is_none() {
                 return;
             }
+        }
+        if let LineSink::File(file) = &mut self.sink
+            && file.take_kept(stream, content, number)
+        {
+            self.has_skipped = true;
+            return;
         }
         content.encode(stream, number, &mut self.buffer);
     }

@@ -14,13 +14,11 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-use super::support::{DISK, OUT, Rig, STORE, home};
+use super::support::{DISK, LISTENING, OUT, Rig, STORE, home};
 
 /// How long a host without its folder may continue to accept events. The host's log promises at most one second. The
 /// other second allows for a busy machine.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(2);
-/// A part of the log line that a host writes after it has opened its store.
-const LISTENING: &str = "ingress listening on http://";
 /// The number of copies that the test makes while the host is paused.
 const COPIES: u64 = 5;
 /// The upper limit of the random delay before a copy.

@@ -1,8 +1,26 @@
-//! Tests of a sink's file on a failing disk. No line that the store counts as published may be lost.
+//! Tests of a sink's file on a failing disk, and of a store that is older than the file. No line that the store counts
+//! as published may be lost, and no message may be in the file twice.
 
-use anyhow::{Context as _, Result, ensure};
+use std::fs;
+use std::net::SocketAddr;
 
-use super::support::{OUT, Rig};
+use anyhow::{Context as _, Result, bail, ensure};
+use ordain_servers::Port;
+use ordain_tests::host::{Home, copy_folder};
+use ordain_tests::http;
+use ordain_tests::incident::records;
+use ordain_tests::log::{by_key, line, text};
+use ordain_tests::service::Service;
+use ordain_tests::tally;
+use serde_json::{Value, json};
+
+use super::support::{DISK, LISTENING, OUT, Rig, STORE, home};
+use super::synced::SyncedDisk;
+
+/// The name of the copy of the store's folder.
+const COPY: &str = "copy";
+/// The log line of a start that finds unpublished messages in the kept lines of the sink's file.
+const SKIPPED: &str = "Ordain does not write these messages again";
 
 /// A power failure removes a new file if its folder was not synced. So the host must sync the folder before the store
 /// counts lines of the file as published.
@@ -49,6 +67,121 @@ fn failed_sync_of_file_loses_no_line() -> Result<()> {
         });
         let checked = accepted.and_then(|accepted| rig.check(&accepted));
         checked.with_context(|| format!("{more:?}: {}", rig.service.stderr()))?;
+    }
+    Ok(())
+}
+
+/// A host with few events, whose store the test returns to an earlier time.
+struct RestoredHost {
+    home: Home,
+    disk: SyncedDisk,
+    port: Port,
+    /// The events that the test has sent.
+    sent: Vec<String>,
+}
+
+impl RestoredHost {
+    /// Creates a home for the host. `is_sequenced` is the setting `sequenced` of the sink.
+    fn new(is_sequenced: bool) -> Result<Self> {
+        let port = Port::take()?;
+        let home = home(&port)?;
+        if is_sequenced {
+            let config = home.read("ordain.toml");
+            let kind = "kind = \"file\"\n";
+            home.write("ordain.toml", config.replace(kind, &format!("{kind}sequenced = true\n")))?;
+        }
+        let disk = SyncedDisk::create(&home, DISK, &["store", "out"])?;
+        Ok(Self { home, disk, port, sent: Vec::new() })
+    }
+
+    /// Returns the address at which the host accepts events.
+    fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port.number()))
+    }
+
+    /// Returns the body of a request with an event. Records the event as sent.
+    fn event(&mut self, key: &str, sequence: u64) -> String {
+        let event = line(key, sequence, &json!({ "n": sequence }));
+        let body = text(std::slice::from_ref(&event));
+        self.sent.push(event);
+        body
+    }
+
+    /// Runs the host until the messages of an event and of all earlier events are in the file. Returns the log.
+    fn publish(&mut self, key: &str, sequence: u64) -> Result<String> {
+        let body = self.event(key, sequence);
+        let mut service = Service::start(&self.home, &["run"])?;
+        service.until_says(LISTENING)?;
+        let answer = http::post(self.address(), http::LINES, &body)?;
+        ensure!(answer.status == 202, "{answer:?}");
+        service.until("all effects", || self.home.lines(OUT) >= self.sent.len())?;
+        service.end()?;
+        Ok(service.stderr())
+    }
+
+    /// Runs the host until it has committed the message of an event. The sync of the message's line fails, so the
+    /// message stays in the outbox, and the host ends.
+    fn commit(&mut self, key: &str, sequence: u64) -> Result<()> {
+        let body = self.event(key, sequence);
+        self.disk.fail_next_sync("out.ndjson")?;
+        let mut service = Service::start_with(&self.home, &["run"], &self.disk.env())?;
+        service.until_says(LISTENING)?;
+        // The host may end before it answers.
+        let _ = http::post(self.address(), http::LINES, &body);
+        let status = service.wait()?;
+        ensure!(self.disk.has_failed(), "no sync failed: {}", service.stderr());
+        ensure!(status.code() == Some(1), "the host ended with {status}: {}", service.stderr());
+        Ok(())
+    }
+}
+
+/// A copy of the store's folder has an unpublished message. The host publishes this message and a later message, and
+/// then the copy replaces the folder. The file must keep both lines, and must not get the first message again.
+#[test]
+fn unpublished_message_of_restored_copy_is_not_repeated() -> Result<()> {
+    for is_sequenced in [false, true] {
+        restore_copy(is_sequenced).with_context(|| format!("sequenced = {is_sequenced}"))?;
+    }
+    Ok(())
+}
+
+/// Plays the test. `is_sequenced` is the setting `sequenced` of the sink.
+fn restore_copy(is_sequenced: bool) -> Result<()> {
+    let mut host = RestoredHost::new(is_sequenced)?;
+    host.publish("k0", 1)?;
+    host.commit("k0", 2)?;
+    let [store, copy] = [STORE, COPY].map(|name| host.home.path(name));
+    copy_folder(&store, &copy)?;
+    let log = host.publish("k1", 1)?;
+    ensure!(!log.contains(SKIPPED) && records(&log)?.is_empty(), "{log}");
+    let before = host.home.read(OUT);
+    fs::remove_dir_all(&store)?;
+    fs::rename(&copy, &store)?;
+
+    let log = host.publish("k0", 3)?;
+    ensure!(host.home.read(OUT).starts_with(&before), "the file lacks earlier lines");
+    check_lines(&host, is_sequenced).with_context(|| log.clone())?;
+    let all = records(&log)?;
+    let [record] = &all[..] else { bail!("the log must contain exactly one record: {log}") };
+    ensure!(record["type"] == "ordain.messages.lost" && record["data"]["messages"] == 1, "{log}");
+    ensure!(log.contains("THE STORE WENT BACK IN TIME") && log.contains(SKIPPED), "{log}");
+
+    // The store has recorded the kept lines, so the next start does not report them again.
+    let log = host.publish("k0", 4)?;
+    ensure!(!log.contains(SKIPPED) && records(&log)?.is_empty(), "{log}");
+    check_lines(&host, is_sequenced)
+}
+
+/// Checks that the file has one message for each event. If the sink is sequenced, also checks the numbers of the
+/// messages: each event emits one message of its key, so a message has the number of its event.
+fn check_lines(host: &RestoredHost, is_sequenced: bool) -> Result<()> {
+    let out = host.home.read(OUT);
+    tally::check(&by_key(&host.sent)?, &out).with_context(|| out.clone())?;
+    for line in out.lines() {
+        let message: Value = serde_json::from_str(line)?;
+        let event = message["data"]["sequence"].to_string();
+        let number = if is_sequenced { json!(event) } else { Value::Null };
+        ensure!(message["sequence"] == number, "a wrong number: {line}");
     }
     Ok(())
 }

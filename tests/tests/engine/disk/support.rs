@@ -28,6 +28,8 @@ pub(super) const DISK: &str = "disk";
 pub(super) const STORE: &str = "disk/store";
 /// The file of the sink.
 pub(super) const OUT: &str = "disk/out/out.ndjson";
+/// A part of the log line that a host writes after it has opened its store.
+pub(super) const LISTENING: &str = "ingress listening on http://";
 const KEYS: usize = 20;
 /// The number of events per request.
 const BATCH: usize = 10;
