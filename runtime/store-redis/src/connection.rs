@@ -7,6 +7,7 @@
 
 mod cluster;
 mod connect;
+mod master;
 mod sentinel;
 mod single;
 
@@ -19,6 +20,7 @@ pub(super) use self::connect::{info_field, replica_info};
 
 use self::cluster::{Cluster, LINKS_LIMIT};
 use self::connect::config_error;
+use self::master::SentinelMaster;
 use self::single::{ServerTarget, SingleServer};
 use super::script::tag_of;
 use ordain_store::RedisAddress;
@@ -29,7 +31,7 @@ pub(super) struct RedisConnection {
 }
 
 enum RedisDeployment {
-    Single(Arc<SingleServer>),
+    Single(Box<SingleServer>),
     Cluster {
         cluster: Arc<Cluster>,
         /// The number of the link that this connection uses to each node.
@@ -98,16 +100,16 @@ impl RedisConnection {
                 RedisDeployment::Cluster { cluster, link: 0 }
             }
             "sentinel" => {
-                let master = sentinel::master_name(&mut first, address).await?;
-                let single =
-                    Arc::new(SingleServer::new(address.clone(), ServerTarget::Master(master)));
-                tokio::spawn(single::follow_master(Arc::downgrade(&single)));
-                RedisDeployment::Single(single)
+                let name = sentinel::master_name(&mut first, address).await?;
+                let master = Arc::new(SentinelMaster::new(address.clone(), name));
+                tokio::spawn(master::follow_master(Arc::downgrade(&master)));
+                let single = SingleServer::new(address.clone(), ServerTarget::Master(master));
+                RedisDeployment::Single(Box::new(single))
             }
             _ => {
                 check_single(address)?;
                 let single = SingleServer::new(address.clone(), ServerTarget::Url);
-                RedisDeployment::Single(Arc::new(single))
+                RedisDeployment::Single(Box::new(single))
             }
         };
         if let RedisDeployment::Single(single) = &to {
@@ -118,13 +120,13 @@ impl RedisConnection {
 
     /// Connects once more to the same servers, because a call that waits delays all later calls on its connection.
     /// `number` distinguishes such connections: 1 to 8.
-    pub(super) async fn connect_again(
-        &self,
-        address: &RedisAddress,
-        number: usize,
-    ) -> RedisResult<Self> {
+    pub(super) async fn connect_again(&self, number: usize) -> RedisResult<Self> {
         match &self.deployment {
-            RedisDeployment::Single(_) => Self::connect(address).await,
+            RedisDeployment::Single(single) => {
+                let link = Box::new(single.another_link());
+                link.connection().await?;
+                Ok(Self { deployment: RedisDeployment::Single(link) })
+            }
             // All links share the masters of the slots and the counts.
             RedisDeployment::Cluster { cluster, .. } => {
                 let link = number % LINKS_LIMIT;
@@ -134,8 +136,9 @@ impl RedisConnection {
         }
     }
 
-    /// Returns how often a connection broke, plus, in a Cluster, how often slots got new masters. After each such
-    /// event, the servers may have other data than before. In a Cluster, the count covers all links.
+    /// Returns how often a connection broke, plus how often Sentinels replaced the master or, in a Cluster, how often
+    /// slots got new masters. After each such event, the servers may have other data than before. In a Cluster, the
+    /// count covers all links.
     pub(super) fn disconnects(&self) -> u64 {
         match &self.deployment {
             RedisDeployment::Single(single) => single.disconnects(),

@@ -213,7 +213,7 @@ impl RedisStore {
         let mut waiting_links = Vec::new();
         let wanted = if options.replicas == 0 { 0 } else { WAIT_CONNECTIONS.min(options.shards) };
         for number in 1..=wanted {
-            let again = link.connect_again(&options.address, number as usize).await;
+            let again = link.connect_again(number as usize).await;
             waiting_links.push(again.map_err(start_error)?);
         }
         let store = Self::with_connections(link, waiting_links, durability, options);

@@ -222,6 +222,20 @@ impl Sentinel {
         Ok(CutOff { connection, clients })
     }
 
+    /// Starts a new replica of the old master, after the Sentinel has replaced a master that is cut off. The Sentinel
+    /// does not know this replica, so the replica stays with the old master.
+    pub fn start_replica_of_cut_off(&self) -> Result<Redis> {
+        let login = format!("masterauth {CUT_OFF_PASSWORD}");
+        Redis::with(&Options::new().replica_of(self.replica()).line(&login))
+    }
+
+    /// Starts a new replica of the master.
+    pub fn start_replica(&self) -> Result<Redis> {
+        let port = self.port(self.number());
+        let follow = format!("replicaof 127.0.0.1 {port}");
+        Redis::with(&Options::new().replica_of(self.master()).line(&follow))
+    }
+
     /// Ends a split after the Sentinel has replaced the master: the old master, which still runs, becomes a replica,
     /// discards the writes that the new master lacks, and closes the connections of its clients. Without this method,
     /// the Sentinel would also make the old master a replica, but only eight seconds after it reaches the old master

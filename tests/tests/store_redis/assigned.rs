@@ -24,13 +24,16 @@ use super::support::options;
 const EVENTS: usize = 100 * ASSIGN_LIMIT;
 
 /// Returns the partition of all events.
-fn partition() -> Partition {
+pub(super) fn partition() -> Partition {
     Partition { stream: "s".into(), number: 0 }
 }
 
 /// Returns an assigner that writes events into the queues of a stream. If `numbering` is present, the store numbers the
 /// events by these rules.
-fn assigner(store: &Arc<RedisStore>, numbering: Option<NumberingSettings>) -> EventAssigner {
+pub(super) fn assigner(
+    store: &Arc<RedisStore>,
+    numbering: Option<NumberingSettings>,
+) -> EventAssigner {
     EventAssigner {
         writer: Arc::new(QueueWriter::new(store.shards())),
         store: Arc::clone(store) as Arc<dyn Store>,
@@ -45,7 +48,7 @@ fn assigner(store: &Arc<RedisStore>, numbering: Option<NumberingSettings>) -> Ev
 
 /// Returns the ids of all waiting events of a shard, in order. An event may be in the store twice, but its id is
 /// returned once.
-async fn ids(store: &RedisStore, partition: &Partition, shard: u32) -> Vec<u32> {
+pub(super) async fn ids(store: &RedisStore, partition: &Partition, shard: u32) -> Vec<u32> {
     let mut known = HashSet::new();
     let mut ids = Vec::new();
     let mut after = QueuePosition::default();

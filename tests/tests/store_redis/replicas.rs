@@ -4,17 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ordain_core::{CommitReply, Event, EventParts, QueuePosition, shard_of};
-use ordain_servers::{Reply, wait_until};
+use ordain_publish::EventAssigner;
+use ordain_servers::{Mode, Options, Proxy, Reply, Sentinel, wait_until};
 use ordain_store::{
     AssignGroup, AssignItem, AssignReply, AssignRequest, Destination, DestinationRules,
     MessageLog as _, OutboxChunk, OutboxPosition, RedisOptions, Store, StoreError,
 };
 use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::Owner;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
+use super::assigned::{assigner, ids, partition};
 use super::dedicated::{DedicatedStore, Server, next_of, numbers, step, until_applied};
+use super::support::options;
 use super::work::Work;
+
+/// A time within which each link queries the Sentinels at least once.
+const SENTINEL_QUERY_TIME: Duration = Duration::from_secs(6);
 
 /// Opens a store whose commits wait for `replicas` replicas.
 async fn waiting(dedicated: &DedicatedStore, replicas: u32) -> RedisStore {
@@ -170,4 +176,68 @@ async fn master_without_replica_refuses_writes_until_it_is_back() {
         .collect();
     assert_eq!(ids, ["first", "second"]);
     replica.until_in_step().expect("a replica in step");
+}
+
+/// Writes one event of each key in one call. All these events have the given id.
+async fn write(assigner: &EventAssigner, keys: &[&str], id: &str) {
+    let item = |key: &&str| {
+        let parts = EventParts { key, id, ..EventParts::default() };
+        assigner.item(&Arc::new(Event::new(&parts)))
+    };
+    let items: Vec<AssignItem> = keys.iter().map(item).collect();
+    let result = assigner.assign(&items).await;
+    assert!(result.error.is_none(), "event {id}: {:?}", result.error);
+}
+
+/// During a split, the old master keeps a replica, so that the old and the new master both confirm writes. The link of
+/// one shard loses its connection and connects to the new master. The connection of the other shard's link works, and
+/// the regular queries of the Sentinel get no answer. A later call has one event for each of these shards. When the
+/// call ends without an error, which a host would answer with 202, the new master must have both events. If each link
+/// found the master by itself, only the old master would have one of the events, and the number of disconnects would
+/// not change during the call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn links_use_the_same_master_during_a_split() {
+    let group = Sentinel::behind_proxies(&Options::new()).expect("a group");
+    let sentinel = Proxy::start(group.sentinel().port()).expect("a proxy");
+    let url = group.sentinel().url_at(sentinel.port());
+    let with_replica = RedisOptions { replicas: 1, ..options(&url) };
+    let prefix = with_replica.prefix.clone();
+    let store = Arc::new(RedisStore::open(with_replica).await.expect("the store"));
+    let key = |shard: u32| {
+        // Neither key may be a part of the other key, because the proxy loses the request that contains a given key.
+        let mut names = (0..).map(|number| format!("key-{number}."));
+        names.find(|key| shard_of(key, store.shards()) == shard).expect("a key of the shard")
+    };
+    let [first, second] = [key(0), key(1)];
+    let assigner = assigner(&store, None);
+    write(&assigner, &[&first, &second], "1").await;
+
+    sentinel.set(Mode::HalfOpen).expect("a silent Sentinel");
+    let all_queries_hang_at = Instant::now() + SENTINEL_QUERY_TIME;
+    let _split = tokio::task::block_in_place(|| {
+        let cut_off = group.cut_off().expect("a split");
+        // A command starts the failover at once, so that it ends while the queries of the store hang.
+        let failover = ["SENTINEL", "FAILOVER", group.name()];
+        group.sentinel().command(&failover).expect("a failover");
+        group.until_replaced().expect("another master");
+        let old_replica = group.start_replica_of_cut_off().expect("a replica of the old master");
+        let new_replica = group.start_replica().expect("a replica of the new master");
+        (cut_off, old_replica, new_replica)
+    });
+    sleep_until(all_queries_hang_at).await;
+    // The queries that hang now never get an answer. Later queries get an answer.
+    sentinel.silence("");
+    sentinel.set(Mode::Pass).expect("a Sentinel that replies");
+
+    let old_master = &group.proxies()[0];
+    old_master.lose_requests(1, &second);
+    write(&assigner, &[&second], "2").await;
+    assert_eq!(old_master.counts().requests_lost, 1, "the link has lost no request");
+    write(&assigner, &[&first, &second], "3").await;
+    let on_new_master = RedisOptions { prefix, ..options(&group.url()) };
+    let new_master = RedisStore::open(on_new_master).await.expect("the store again");
+    for shard in [0, 1] {
+        let ids = ids(&new_master, &partition(), shard).await;
+        assert_eq!(ids.last(), Some(&3), "the event of shard {shard} is lost: {ids:?}");
+    }
 }

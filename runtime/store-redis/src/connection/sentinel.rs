@@ -15,14 +15,32 @@ use ordain_store::RedisAddress;
 /// Sentinels may not answer at all: a Sentinel often runs on the machine of the failed master.
 const OTHER_SENTINELS_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Queries all Sentinels for the master with this name, and returns the address from the newest election. One Sentinel
+/// The answer of the Sentinels that know of the newest election.
+pub(super) struct SentinelAnswer {
+    /// The epoch of the election; 0 if there was none, or if the Sentinels do not report the epoch.
+    pub(super) epoch: u64,
+    /// The address of the master.
+    pub(super) master: NodeAddress,
+    /// Further addresses of the master, if the Sentinels spell the address differently, for example as a name and as an
+    /// IP address.
+    pub(super) other_addresses: Vec<NodeAddress>,
+    /// True if all Sentinels of the URL have answered.
+    pub(super) is_complete: bool,
+}
+
+impl SentinelAnswer {
+    /// Returns whether the Sentinels name this master.
+    pub(super) fn names(&self, master: &NodeAddress) -> bool {
+        self.master == *master || self.other_addresses.contains(master)
+    }
+}
+
+/// Queries all Sentinels for the master with this name, and returns the answer with the newest election. One Sentinel
 /// is not enough: a Sentinel that is cut off from the others does not learn of an election, and names the old master.
-/// The result has several addresses if the Sentinels spell the address differently, for example as a name and as an IP
-/// address.
-pub(super) async fn newest_masters(
+pub(super) async fn query_sentinels(
     address: &RedisAddress,
     name: &str,
-) -> RedisResult<Vec<NodeAddress>> {
+) -> RedisResult<SentinelAnswer> {
     let requests =
         address.hosts.iter().map(|(host, port)| query_sentinel(address, host, *port, name));
     let mut requests: FuturesUnordered<_> = requests.collect();
@@ -50,10 +68,15 @@ pub(super) async fn newest_masters(
             None => break,
         }
     }
-    match failed {
-        _ if !masters.is_empty() => Ok(masters),
-        Some(error) => Err(error),
-        None => Err(config_error("the URL names no host".to_owned())),
+    let is_complete = failed.is_none() && requests.is_empty();
+    let mut addresses = masters.into_iter();
+    match (addresses.next(), failed) {
+        (Some(master), _) => {
+            let other_addresses = addresses.collect();
+            Ok(SentinelAnswer { epoch: newest, master, other_addresses, is_complete })
+        }
+        (None, Some(error)) => Err(error),
+        (None, None) => Err(config_error("the URL names no host".to_owned())),
     }
 }
 
