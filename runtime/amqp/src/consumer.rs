@@ -129,9 +129,9 @@ async fn run(
                     tracing::error!(
                         stream,
                         queue,
-                        "the broker has ended the subscription; Ordain subscribes again. Ordain cannot detect whether \
-                         another program has removed the queue and declared it again. If so, the events of the old \
-                         queue are lost: publish again the events that have not taken effect"
+                        "subscription ended by the broker: Ordain subscribes again, but cannot detect whether another \
+                         program has removed the queue and declared it again. If a program has done this, the events \
+                         of the old queue are lost: publish again the events that have not taken effect"
                     );
                 }
                 QueueCheckError::Broker(BrokerError::Unavailable(

@@ -88,9 +88,9 @@ pub(super) fn warn_without_marker(stream: &str, queue: &str, reason: &str) {
     tracing::warn!(
         stream,
         queue,
-        "queue without a marker: the broker refused the exchange {queue}.marker, which shows Ordain whether the queue was \
-         replaced: {reason}. If another program removes this queue and declares it again, Ordain cannot detect the \
-         loss of its events. Allow the user of `broker.url` to configure and read that exchange"
+        "queue without a marker: the broker refused the exchange {queue}.marker ({reason}). Without this exchange, \
+         Ordain cannot detect that another program removes the queue and declares it again, and that the events of the \
+         old queue are lost. Allow the user of `broker.url` to configure and read the exchange"
     );
 }
 

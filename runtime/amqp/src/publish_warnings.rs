@@ -64,7 +64,7 @@ impl PublishWarnings {
             ),
             _ => format!(
                 "the broker refuses messages of the exchange {exchange:?} with the routing key {key:?} for \
-                 now, because a queue may be full or without a leader"
+                 now: check whether a bound queue is full or has no leader"
             ),
         };
         tracing::error!(

@@ -34,9 +34,9 @@ pub(super) fn decode_or_letter(
     let (body, rest) = split_at_limit(&delivery.data, decoder.event_size);
     let raw = || Bytes::from(message_json(delivery, body));
     if let Some(tag) = returned_tag(delivery, &decoder.letter_source) {
-        let error = "a dead letter of this stream has returned to it and is not processed again: remove the binding \
-                     that leads from the exchange of `dead_letter` to the queue of this stream, or send the event \
-                     itself again";
+        let error = "a dead letter of this stream has returned to the stream, which does not process it again. If a \
+                     binding leads from the exchange of `dead_letter` to the queue of this stream, remove the binding. \
+                     To process the event again, send the event itself";
         let id = LetterId { key: "".into(), sequence: 0, tag };
         return Err(letter(id, Cause::Returned, error.to_owned(), raw()));
     }

@@ -50,7 +50,10 @@ impl StreamNumbering {
             .ok()
             .filter(|numbering: &Self| numbering.format == FORMAT_VERSION)
             .ok_or_else(|| {
-                StoreError::Corrupt(format!("mark {name:?} must have format {FORMAT_VERSION}"))
+                StoreError::Corrupt(format!(
+                    "the mark {name:?} (a record of the stream's settings) must be JSON with format {FORMAT_VERSION}: \
+                     another program or another version of Ordain has written it"
+                ))
             })
     }
 

@@ -326,7 +326,7 @@ impl<'a> PreparedRun<'a> {
         } else {
             tracing::warn!(
                 messages = (unpublished > 0).then_some(unpublished),
-                "committed messages left unpublished; they are kept, and the next start publishes them"
+                "committed messages left unpublished: the store keeps them, and the next start publishes them"
             );
         }
         // Stop the publisher although the broker may not have confirmed all messages. The next start publishes the

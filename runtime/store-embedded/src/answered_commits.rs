@@ -45,7 +45,8 @@ impl AnsweredCommits {
         {
             let path = self.path.display();
             tracing::warn!(
-                "cannot write {path}: {error}; the next start may not detect lost commits"
+                "cannot write {path}: {error}. The store accepts commits as before, but if the disk loses some of \
+                 them, the next start may not detect the loss: check the disk"
             );
         }
     }

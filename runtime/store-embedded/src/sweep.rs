@@ -65,7 +65,8 @@ impl ExpirySweep {
         match result {
             Err(error) if is_damage(&error) => {
                 tracing::error!(
-                    "the store no longer removes expired key records, dead letters and messages: {error}"
+                    "the store no longer removes expired key records, dead letters and messages, because its database \
+                     is damaged: {error}. Restore the store's folder from a backup"
                 );
                 self.stopped = true;
                 Ok(())

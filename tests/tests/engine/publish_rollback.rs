@@ -143,7 +143,7 @@ fn running_publisher_publishes_events_lost_by_a_shard() -> Result<()> {
     ensure!(service.is_running()?, "the run ended before the loss");
     service.wait().with_context(|| service.stderr())?;
     let log = service.stderr();
-    ensure!(log.contains("publishing again from its oldest checkpoint"), "{log}");
+    ensure!(log.contains("publishing the file again from the oldest position"), "{log}");
     let done: Value = serde_json::from_str(&service.stdout()).with_context(|| log.clone())?;
     let count = |name: &str| done[name].as_u64().unwrap_or(0);
     ensure!(count("published") >= KEYS as u64 * EVENTS, "{done}");

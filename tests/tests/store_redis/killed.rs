@@ -42,6 +42,6 @@ async fn server_without_persistence_is_detected() {
     let batch = owner.batch(vec![step("a", 2)]);
     let reply = until_answered(&dedicated.store, &owner, &batch).await;
     let CommitReply::RolledBack { found, last } = reply else { panic!("{reply:?}") };
-    assert_eq!((&*found, last), ("the shard has no claim", None));
+    assert_eq!((&*found, last), ("the shard has lost the claim of this owner", None));
     assert_eq!(dedicated.command(&["EXISTS", &dedicated.name(0, "store")]).int(), Some(0));
 }

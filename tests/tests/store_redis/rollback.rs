@@ -79,7 +79,7 @@ async fn lost_claim_is_detected() {
     // The server goes back to a time before the first claim.
     dedicated.server.go_back(&empty).expect("an earlier time");
     let reply = expect_rolled_back(&dedicated, &mut first, 2).await;
-    assert_eq!(reply, ("the shard has no claim".to_owned(), None));
+    assert_eq!(reply, ("the shard has lost the claim of this owner".to_owned(), None));
 
     // The server goes back to a time at which it had the claim of an earlier owner.
     dedicated.server.go_back(&claimed).expect("another time");
@@ -89,7 +89,8 @@ async fn lost_claim_is_detected() {
     second.write(&reopened, step("a", 2)).await;
     dedicated.server.go_back(&claimed).expect("an earlier time");
     let reply = expect_rolled_back(&dedicated, &mut second, 3).await;
-    assert_eq!(reply, ("the claim has epoch 1, but the commit has epoch 2".to_owned(), None));
+    let earlier = "the shard has the claim of an earlier owner (epoch 1, not 2)";
+    assert_eq!(reply, (earlier.to_owned(), None));
 
     // After the server has gone back, another owner gets the same epoch as the second owner.
     let reopened = RedisStore::open(dedicated.options.clone()).await.expect("the store");
@@ -97,7 +98,7 @@ async fn lost_claim_is_detected() {
     assert_eq!(third.claim.epoch, second.claim.epoch);
     assert_ne!(third.claim.random, second.claim.random);
     let reply = expect_rolled_back(&dedicated, &mut second, 3).await;
-    assert_eq!(reply, ("another claim has epoch 2".to_owned(), None));
+    assert_eq!(reply, ("the shard has the claim of another owner in epoch 2".to_owned(), None));
     let found = dedicated.store.key("s", "a").await.expect("a read").expect("a key record");
     assert_eq!(found.0.record.map(|job| job.next), Ok(2));
 }

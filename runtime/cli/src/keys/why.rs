@@ -22,8 +22,9 @@ pub(super) async fn explain(
     let key = escape_invisible(name);
     if let Some(error) = &row.error {
         return Ok(format!(
-            "key {key}: the record of the key cannot be read: {error}\nThe events of the key are dead-lettered with the \
-             cause `corrupt`.\n"
+            "key {key}: the record of the key cannot be read: {error}\nThe events of the key become dead letters with \
+             the cause `corrupt`.\nremedy: repair or restore the record, and start Ordain again; then send the events \
+             of these dead letters again\n"
         ));
     }
     let mut words = format!("key {key}: {}\n", status_text(row));

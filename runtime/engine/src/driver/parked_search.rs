@@ -123,8 +123,8 @@ impl ParkedSearchTask {
                     stream,
                     version,
                     keys = found,
-                    "another handler version parked some keys, and they are still parked; the next start retries them: \
-                     see `ordain keys list {stream} --status parked`"
+                    "keys still parked: another handler version parked them, and this version has not retried them \
+                     yet. The next start retries them: see `ordain keys list {stream} --status parked`"
                 );
             }
         }

@@ -86,8 +86,9 @@ impl OpenFiles {
             if others > 0 {
                 tracing::warn!(
                     sink = &*name, path = %sink.path().display(), lines = others,
-                    "the sink file ends with messages that the store does not have and whose streams are not \
-                     configured. These messages stay in the file, and new messages are written after them"
+                    "the store lacks messages at the end of the sink file, and their streams are not configured. Was \
+                     an older copy of the store's folder restored, or did another program write these lines? The \
+                     lines stay in the file, and new messages are written after them"
                 );
             }
             // This check also finds a file that an earlier pass of this loop has created under another name.

@@ -199,8 +199,9 @@ impl PartitionFactory<'_> {
                         Err(_) if throttle.allow() => tracing::warn!(
                             stream = &*partition.stream,
                             partition = partition.number,
-                            "messages that earlier processes left unpublished take more than twice the \
-                             `memory_budget`; the partition starts only after enough of them are published"
+                            "partition not started yet: messages that earlier processes left unpublished take \
+                             more than twice the `memory_budget`. Ordain publishes these messages first. If this \
+                             line repeats, check that the sinks accept messages"
                         ),
                         Err(_) => {}
                     }

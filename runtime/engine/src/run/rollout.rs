@@ -324,8 +324,9 @@ impl<'a> RolloutController<'a> {
                 tracing::error!(
                     stream = &**stream,
                     generation = memory.newest_number(),
-                    "the number of the rollout has reached its limit, so the handler version cannot change any more. \
-                     Ordain alone never reaches this limit: another program has written to the store"
+                    "handler version of the stream cannot change any more: the number of its rollout has reached the \
+                     limit. Ordain alone never reaches this limit: another program has written to the store. Restore \
+                     the store from a backup"
                 );
             }
             let is_replaced = new.is_some();
@@ -335,7 +336,10 @@ impl<'a> RolloutController<'a> {
                     Ok(_) => self.membership.trigger(),
                     Err(error) => {
                         if self.decision_throttle.allow() {
-                            tracing::warn!(%error, "rollout of a handler version not written; retrying");
+                            tracing::warn!(
+                                %error,
+                                "choice of a handler version (rollout) not written to the store; retrying"
+                            );
                         }
                         retry_at = Some(Instant::now() + STORE_RETRY_DELAY);
                     }
@@ -413,8 +417,8 @@ impl<'a> RolloutController<'a> {
                 match catalog.load_result(&file.path) {
                     Some(Ok(found)) if found.version == rollout.build.version => {
                         return format!(
-                            "{path} and the file that the rollout names have the same version but different content \
-                             (SHA-256 {:.12}… and {:.12}…): copy the other file from another instance, or give \
+                            "{path} has the version that all instances must execute, but other content than their \
+                             file (SHA-256 {:.12}…, not {:.12}…): copy their file from another instance, or give \
                              {path} a higher version",
                             found.digest, rollout.build.digest
                         );

@@ -54,9 +54,9 @@ pub enum PublisherError {
     },
     /// The store has numbers from an owner with a higher epoch, but no such owner exists.
     #[error(
-        "stream {stream}: shard {shard} of the store has numbers for {to} from an owner with a higher epoch than \
-         this process, but this process owns the partition. A part of the store was removed or restored: restore \
-         the rest as well, or give the stream another name"
+        "stream {stream}: shard {shard} of the store has numbers for {to} from a later owner of the partition than \
+         this process, but no later owner exists. A part of the store was removed or restored: restore the rest as \
+         well, or give the stream another name"
     )]
     Fenced {
         /// The stream that sends messages to the destination.

@@ -255,7 +255,7 @@ fn warn(throttle: &mut LogThrottle, partition: &Partition, reason: &str) {
     if throttle.allow() {
         tracing::warn!(
             stream = &*partition.stream,
-            "Ordain has not published events that arrived over HTTP: {reason}; they wait in the store"
+            "events over HTTP not published to the broker: {reason}; Ordain keeps them in the store and tries again"
         );
     }
 }

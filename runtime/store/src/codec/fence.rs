@@ -54,7 +54,8 @@ pub enum FenceVerdict {
 impl FenceVerdict {
     /// Returns the reply to a commit if the shard has no claim.
     pub fn unclaimed() -> CommitReply {
-        CommitReply::RolledBack { found: "the shard has no claim".to_owned(), last: None }
+        let found = "the shard has lost the claim of this owner".to_owned();
+        CommitReply::RolledBack { found, last: None }
     }
 }
 
@@ -70,11 +71,13 @@ impl FenceRecord {
         }
         if theirs < ours {
             return rolled_back(format!(
-                "the claim has epoch {theirs}, but the commit has epoch {ours}"
+                "the shard has the claim of an earlier owner (epoch {theirs}, not {ours})"
             ));
         }
         if self.claim.random != claim.random {
-            return rolled_back(format!("another claim has epoch {ours}"));
+            return rolled_back(format!(
+                "the shard has the claim of another owner in epoch {ours}"
+            ));
         }
         if number == self.number && number > 0 {
             return FenceVerdict::Answer(CommitReply::Applied(self.applied.clone()));

@@ -191,7 +191,7 @@ impl MetricsEncoder<'_, '_> {
         self.gauges("partition_lag_events", help, |shared, _| {
             shared.lag.get().map(|events| (Vec::new(), events as usize)).into_iter().collect()
         })?;
-        let help = "Messages that the broker has dropped from the queues of a stream, in the queue `{queue}.dropped`";
+        let help = "Messages in the queue `{queue}.dropped`: the broker has dropped them from the queues of the stream";
         self.gauges("dropped_messages", help, |shared, _| {
             shared.dropped.get().map(|dropped| (Vec::new(), dropped as usize)).into_iter().collect()
         })?;
