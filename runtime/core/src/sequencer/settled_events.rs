@@ -15,32 +15,23 @@
 use std::collections::BTreeMap;
 
 use crate::event::Key;
-use crate::key_record::{AppliedCommit, Batch, ContentDigests, KeyStatus, WriteCondition};
+use crate::key_record::{AppliedCommit, Batch, ContentDigests, WriteCondition};
 
-/// The maximum number of digests in memory. Above the limit, the sequencer forgets all digests of one key after the
-/// other. The digests at the limit take about 10 MB.
-const DIGESTS_LIMIT: usize = 500_000;
+/// The maximum memory of the digests of one partition, in bytes, by the two estimates below. Above the limit, the
+/// sequencer forgets whole keys, in the order of their names.
+const BYTES_LIMIT: usize = 10 << 20;
+/// The estimated memory of one digest with its sequence, in bytes.
+const DIGEST_BYTES: usize = 20;
+/// The estimated memory of a key without its digests, in bytes.
+const KEY_BYTES: usize = 250;
 
-/// A key of recovered commits, and the sequence that the key has reached.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RecoveredKey {
-    /// The key.
-    pub key: Key,
-    /// The next sequence to settle. All lower sequences are settled.
-    pub next: u64,
-    /// `true` if the key has ended.
-    pub has_ended: bool,
-}
-
-/// The digests of settled events, and the keys of recovered commits.
+/// The digests of settled events.
 #[derive(Debug, Default)]
 pub(super) struct SettledEvents {
     /// The digests of the events of each key, by sequence.
     digests: BTreeMap<Key, BTreeMap<u64, u32>>,
-    /// The number of digests.
-    count: usize,
-    /// The keys of recovered commits that the driver has not taken yet: `next`, and whether the key has ended.
-    recovered_keys: BTreeMap<Key, (u64, bool)>,
+    /// The estimated memory of the digests, in bytes.
+    bytes: usize,
 }
 
 impl SettledEvents {
@@ -54,10 +45,8 @@ impl SettledEvents {
     ) {
         for write in batch.applied_writes(applied) {
             // The key has no record: it is new, or it begins again after its end.
-            if write.condition == WriteCondition::Absent
-                && let Some(forgotten) = self.digests.remove(&write.key)
-            {
-                self.count -= forgotten.len();
+            if write.condition == WriteCondition::Absent {
+                self.forget(&write.key);
             }
         }
         for (key, sequence, digest) in early_digests {
@@ -68,24 +57,26 @@ impl SettledEvents {
         }
     }
 
-    /// Records the keys of a recovered commit.
-    pub(super) fn record_recovered_keys(&mut self, batch: &Batch, applied: &AppliedCommit) {
-        for write in batch.applied_writes(applied) {
-            let has_ended = write.record.status == KeyStatus::Completed;
-            self.recovered_keys.insert(write.key.clone(), (write.record.next, has_ended));
-        }
-    }
-
     fn record(&mut self, key: &Key, digests: impl IntoIterator<Item = (u64, u32)>) {
+        if !self.digests.contains_key(key) {
+            self.bytes += KEY_BYTES + key.len();
+        }
         let of_key = self.digests.entry(key.clone()).or_default();
         let before = of_key.len();
         let last = of_key.last_key_value().map(|(sequence, _)| *sequence);
         of_key.extend(digests.into_iter().filter(|(sequence, _)| Some(*sequence) > last));
-        self.count += of_key.len() - before;
-        while self.count > DIGESTS_LIMIT
-            && let Some((_, forgotten)) = self.digests.pop_first()
+        self.bytes += DIGEST_BYTES * (of_key.len() - before);
+        while self.bytes > BYTES_LIMIT
+            && let Some((key, _)) = self.digests.first_key_value()
         {
-            self.count -= forgotten.len();
+            let key = key.clone();
+            self.forget(&key);
+        }
+    }
+
+    fn forget(&mut self, key: &Key) {
+        if let Some(forgotten) = self.digests.remove(key) {
+            self.bytes -= KEY_BYTES + key.len() + DIGEST_BYTES * forgotten.len();
         }
     }
 
@@ -94,11 +85,5 @@ impl SettledEvents {
     pub(super) fn differs(&self, key: &Key, sequence: u64, content: u64) -> Option<bool> {
         let settled = self.digests.get(key)?.get(&sequence)?;
         Some(*settled != ContentDigests::short(content))
-    }
-
-    /// Removes and returns the keys that were recovered since the last call.
-    pub(super) fn take_recovered_keys(&mut self) -> Vec<RecoveredKey> {
-        let keys = std::mem::take(&mut self.recovered_keys).into_iter();
-        keys.map(|(key, (next, has_ended))| RecoveredKey { key, next, has_ended }).collect()
     }
 }
