@@ -220,9 +220,9 @@ impl Driver {
     }
 
     /// Passes reports about the unpublished messages of an earlier owner (`left_over`) to the sequencer, before any
-    /// other input. If `is_fed_locally` is true, the writers add events to the source in order, so a missing event
-    /// never arrives after a later event. The driver therefore reports the end of the source at once, and the sequencer
-    /// does not wait for missing events.
+    /// other input. If `is_fed_locally` is true, the events of each key are added to the source in order, so a missing
+    /// event never arrives after a later event. The driver therefore reports the end of the source at once, and the
+    /// sequencer does not wait for missing events.
     fn begin(&mut self, left_over: Vec<Input>, is_fed_locally: bool) {
         self.handle.driven.store(true, Ordering::SeqCst);
         for input in left_over {
