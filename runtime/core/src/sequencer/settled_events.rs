@@ -1,12 +1,12 @@
-//! Remembers the digests of settled events for longer than the key record, so that the sequencer does not mistake
-//! another event with the sequence of a settled event for a repeat of the settled event.
+//! Keeps the digests of settled events for longer than the key record does. If an event has the sequence of a settled
+//! event, the digest shows whether the event is a repeat of the settled event or another event.
 //!
-//! Such an event arrives if the store numbers the events of a stream and goes back in time: the store loses the numbers
-//! together with the commits. The sequencer recovers the commits, but no process recovers the number of an event whose
-//! publisher has ended. A later publisher may then get this number for another event. The key record has the digests of
-//! the last settled events only. But the commits of all lost events are still in the [`CommitHistory`], so the digests
-//! of these events are known. The sequencer collects the digests from the history when it needs them: at a recovery, and
-//! when the key record does not have the digest of an event that arrives again.
+//! Another event arrives under the same sequence if the store numbers the events of a stream and goes back in time: the
+//! store loses the numbers together with the commits. The sequencer recovers the commits, but no process recovers the
+//! number of an event whose publisher has ended. A later publisher may then get this number for another event. The key
+//! record has the digests of only the last settled events. But the [`CommitHistory`] still has the commits of all lost
+//! events, and so the digests of these events. The sequencer collects the digests from the history when it needs them:
+//! at a recovery, and when an event arrives again whose digest is not in the key record.
 //!
 //! After a recovery, the driver raises the counters of the keys in the store, so that later events get higher numbers.
 //!
@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use crate::event::Key;
 use crate::key_record::{AppliedCommit, Batch, ContentDigests, KeyStatus, WriteCondition};
 
-/// The maximum number of digests in memory. Above the limit, the sequencer forgets all digests of one key after the
-/// other. The digests at the limit take about 10 MB.
+/// The maximum number of digests in memory. Above the limit, the sequencer removes all digests of a key, then those of
+/// the next key, until the number is within the limit. This number of digests takes about 10 MB.
 const DIGESTS_LIMIT: usize = 500_000;
 
 /// A key of recovered commits, and the sequence that the key has reached.
@@ -39,7 +39,7 @@ pub(super) struct SettledEvents {
     digests: BTreeMap<Key, BTreeMap<u64, u32>>,
     /// The number of digests.
     count: usize,
-    /// The keys of recovered commits that the driver has not taken yet: `next`, and whether the key has ended.
+    /// The keys of recovered commits that the driver has not taken yet, each with `next` and whether the key has ended.
     recovered_keys: BTreeMap<Key, (u64, bool)>,
 }
 
@@ -53,7 +53,7 @@ impl SettledEvents {
         early_digests: &[(Key, u64, u32)],
     ) {
         for write in batch.applied_writes(applied) {
-            // The key has no record: it is new, or it begins again after its end.
+            // The key had no record before this write: it is new, or it begins again after its end.
             if write.condition == WriteCondition::Absent
                 && let Some(forgotten) = self.digests.remove(&write.key)
             {
