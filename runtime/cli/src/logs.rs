@@ -67,9 +67,9 @@ fn is_terminal() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
-/// Standard error as the output of the log. The writer drops lines that it cannot write, and the caller continues.
+/// Standard error as the output of the log. Drops a line that it cannot write, and reports no error.
 struct LogWriter {
-    /// True if lines are JSON. The writer then escapes the invisible characters that the JSON format, unlike the text
+    /// True if lines are JSON. The output then escapes the invisible characters that the JSON format, unlike the text
     /// format, leaves unescaped.
     json: bool,
 }

@@ -1,4 +1,4 @@
-//! Finds the known name that the writer of an unknown name may have meant.
+//! Finds the known name that a user may have meant by an unknown name.
 
 /// Length limit of compared names. The time for a comparison grows with the product of both lengths.
 const NAME_LIMIT_BYTES: usize = 64;

@@ -506,15 +506,14 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Returns the writes that the store has applied.
+    /// Returns the writes that the store has applied, with their positions.
     pub(crate) fn applied_writes<'a>(
         &'a self,
         applied: &'a AppliedCommit,
-    ) -> impl Iterator<Item = &'a KeyWrite> {
+    ) -> impl Iterator<Item = (usize, &'a KeyWrite)> {
         let refused =
             |at: usize| applied.refused.binary_search_by_key(&at, |refused| refused.0).is_ok();
-        let writes = self.writes.iter().enumerate().filter(move |(at, _)| !refused(*at));
-        writes.map(|(_, write)| write)
+        self.writes.iter().enumerate().filter(move |(at, _)| !refused(*at))
     }
 
     /// Returns the dead letters that the commit has put into the outbox, in the order of the outbox.
@@ -525,7 +524,7 @@ impl Batch {
         let known = |at: usize| applied.existing_letters.binary_search(&at).is_ok();
         let free = self.letters.iter().enumerate().filter(move |(at, _)| !known(*at));
         self.applied_writes(applied)
-            .flat_map(|write| &write.letters)
+            .flat_map(|(_, write)| &write.letters)
             .chain(free.map(|(_, letter)| letter))
             .filter(|_| self.forward)
     }

@@ -55,7 +55,7 @@ pub use packed::{HeaderIter, UnpackError};
 pub use producer_history::ProducerHistory;
 pub use publish_history::{NumberedChunk, OutboxPosition, PublishHistory, PublishProgress};
 pub use queue::{QueueCursor, QueueLoss, QueuePosition, QueueRecount, QueueRun};
-pub use sequencer::{RecoveredKey, Sequencer};
+pub use sequencer::Sequencer;
 pub use settings::{
     BackoffBounds, ExhaustedPolicy, GapSettings, OrderingMode, OverflowPolicy, RetrySettings,
     SOURCES_LIMIT, SequencerSettings,

@@ -7,13 +7,12 @@
 //! [`Sequencer::poll_timeout`] returns. At that time, call [`Sequencer::handle_timeout`].
 //!
 //! Each part of the sequencer is in its own file. A lane is the in-memory queue of one active key. `arrive` decides
-//! what happens to an arriving event, and `repeat` decides about an event that arrives again;
-//! `settled_events` has the digests that it compares. `dispatch` forms turns
-//! and accepts their results. `retry` handles failures, and `gap` handles missing events. `spill` moves events between
-//! memory and store. `commit` forms batches and handles the replies. `load` loads and evicts lanes, and `restart`
-//! restarts them. `due` reads the due index of the store, and loads the keys that must be processed again. All parts
-//! call `reschedule` after they have changed a lane. A lane (`lane`, with `held` and `chunk`) must never access another
-//! lane.
+//! what happens to an arriving event, and `repeat` decides about an event that arrives again, and compares it with the
+//! digests in `settled_events`. `dispatch` forms turns and accepts their results. `retry` handles failures, and `gap`
+//! handles missing events. `spill` moves events between memory and store. `commit` forms batches and handles the
+//! replies. `load` loads and evicts lanes, and `restart` restarts them. `due` reads the due index of the store, and
+//! loads the keys that must be processed again. All parts call `reschedule` after they have changed a lane. A lane
+//! (`lane`, with `held` and `chunk`) must never access another lane.
 
 /// Returns whether a deliberate fault is active; always `false` without the feature `faults`.
 macro_rules! fault {
@@ -60,7 +59,6 @@ use self::due::DueScan;
 use self::jitter::Jitter;
 use self::lanes::{LaneList, LaneTable};
 use self::outstanding::OutstandingRequests;
-pub use self::settled_events::RecoveredKey;
 use self::settled_events::SettledEvents;
 use self::timers::LaneTimers;
 use crate::effect::Effect;
@@ -97,6 +95,7 @@ pub struct Sequencer {
     /// The bytes of kept commits, which `memory` includes. The sequencer keeps its latest commits in case the store
     /// loses them.
     history_bytes: usize,
+    /// The digests of settled events that the key records no longer have.
     settled_events: SettledEvents,
     /// The largest recent size of a turn's outcome, in bytes. This size decreases gradually while the outcomes are
     /// smaller.

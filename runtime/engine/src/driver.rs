@@ -27,7 +27,7 @@ use crate::source::{self, Inbox};
 use delivery_tracker::DeliveryTracker;
 use ordain_cloudevents::{DecodedDelivery, DeliveryBatch, FilePosition, SourceHandle};
 use ordain_store::OwnershipPhase;
-use ordain_store::{Claim, Destination, Partition, Store};
+use ordain_store::{Claim, CounterFloor, Destination, Partition, Store};
 use ordain_util::log_throttle::LogThrottle;
 use ordain_wasm::{ActiveVersion, TurnQueueHandle};
 use parked_search::ParkedSearch;
@@ -74,10 +74,8 @@ pub struct Driver {
     store_requests: FuturesUnordered<StoreFuture>,
     /// The replay sources for missing events.
     replay: Arc<replay::ReplaySources>,
-    /// The destinations whose messages the source delivers.
-    read_destinations: Vec<Destination>,
-    /// The setting `complete_ttl`, in ms.
-    complete_ttl: u64,
+    /// See [`DriverConfig::source_numbering`].
+    source_numbering: Arc<[(Destination, u64)]>,
     /// Deliveries that arrived from the source and that the sequencer has not accepted yet.
     waiting_deliveries: VecDeque<(DecodedDelivery, FilePosition)>,
     source_ended: bool,
@@ -106,8 +104,18 @@ struct RollbackTracker {
     logged: u64,
     /// For each shard (slice of the store), the first and the last lost commit that the driver has not logged yet.
     lost_commits: BTreeMap<u32, (u64, u64)>,
+    /// For each shard that lost commits, the lowest numbers that new messages may get because of events in memory.
+    held_floors: BTreeMap<u32, Vec<CounterFloor>>,
     /// Requests for a check of the store. The driver answers them when it knows that the store has all commits.
     waiting_checks: Vec<oneshot::Sender<()>>,
+}
+
+impl RollbackTracker {
+    /// Returns whether the store has lost this commit, so that the sequencer repeats it.
+    fn is_lost(&self, shard: u32, number: u64) -> bool {
+        let lost = self.lost_commits.get(&shard);
+        lost.is_some_and(|(first, last)| (*first..=*last).contains(&number))
+    }
 }
 
 impl Driver {
@@ -116,8 +124,7 @@ impl Driver {
     pub async fn run(config: DriverConfig) -> Result<Stats, DriverError> {
         let DriverConfig { mut completions, mut source, mut inbox, .. } = config;
         let DriverConfig { mut version, mut may_end, once, .. } = config;
-        let SequencerSettings { prefetch, batch_bytes: load_bytes, complete_ttl, .. } =
-            config.settings;
+        let SequencerSettings { prefetch, batch_bytes: load_bytes, .. } = config.settings;
         let retries_parked = config.settings.retry.on_new_version;
         let rollout = config.settings.rollout.clone();
         let mut driver = Self {
@@ -138,8 +145,7 @@ impl Driver {
             load_bytes,
             store_requests: FuturesUnordered::new(),
             replay: Arc::new(config.replay),
-            read_destinations: config.read_destinations,
-            complete_ttl,
+            source_numbering: config.source_numbering,
             waiting_deliveries: VecDeque::new(),
             source_ended: false,
             delivery_tracker: DeliveryTracker::new(
@@ -220,9 +226,9 @@ impl Driver {
     }
 
     /// Passes reports about the unpublished messages of an earlier owner (`left_over`) to the sequencer, before any
-    /// other input. If `is_fed_locally` is true, the writers add events to the source in order, so a missing event
-    /// never arrives after a later event. The driver therefore reports the end of the source at once, and the sequencer
-    /// does not wait for missing events.
+    /// other input. If `is_fed_locally` is true, the events of each key are added to the source in order, so a missing
+    /// event never arrives after a later event. The driver therefore reports the end of the source at once, and the
+    /// sequencer does not wait for missing events.
     fn begin(&mut self, left_over: Vec<Input>, is_fed_locally: bool) {
         self.handle.driven.store(true, Ordering::SeqCst);
         for input in left_over {
@@ -339,6 +345,9 @@ impl Driver {
                         .entry(*shard)
                         .or_insert((u64::MAX, newest));
                     *first = (*first).min(last + 1);
+                    let held = self.sequencer.held_sequences(*shard).into_iter();
+                    let floor = |(key, next)| CounterFloor { key, next, has_ended: false };
+                    self.rollback_tracker.held_floors.insert(*shard, held.map(floor).collect());
                 }
                 if let Some((shard, number)) = applied {
                     // Record the commit before the sequencer acknowledges the deliveries that depend on it.
@@ -349,7 +358,7 @@ impl Driver {
                     self.metrics.record_commit(took, self.sequencer.settled_times());
                 }
             }
-            StoreReply::OutboxMarkRepeated | StoreReply::CountersRaised => {}
+            StoreReply::OutboxMarkRepeated => {}
             StoreReply::Checkpoint(Ok(true)) => self.delivery_tracker.record_checkpoint(),
             StoreReply::Checkpoint(Ok(false)) => {
                 self.delivery_tracker.record_failed_checkpoint();

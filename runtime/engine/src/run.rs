@@ -204,7 +204,7 @@ impl<'a> PreparedRun<'a> {
         })
     }
 
-    /// Returns the notifiers through which writers to the store's queues wake the readers of this process.
+    /// Returns the notifiers that wake the readers of this process when it adds entries to queues in the store.
     pub fn notifiers(&self) -> &Arc<QueueNotifiers> {
         &self.notifiers
     }

@@ -78,7 +78,7 @@ impl fmt::Display for ManifestCounts {
     }
 }
 
-/// A writer of entries, which keeps the counts. The writer writes nothing if no output is given.
+/// The counts of a manifest, and the output of its entries. Without an output, no entries are written.
 pub(super) struct ManifestWriter<'a> {
     out: Option<&'a mut (dyn Write + 'a)>,
     pub(super) counts: ManifestCounts,

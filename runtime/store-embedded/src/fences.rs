@@ -1,7 +1,7 @@
 //! The fences: for each shard of a partition, the claim (the identity of the owner) and the reply to the last commit.
 //!
-//! The fences in memory equal the stored fences, because only the writer changes them, and no other process can write
-//! into the folder. There is one fence for each (partition, shard) that was ever claimed.
+//! The fences in memory equal the stored fences, because only the writer thread changes them, and no other process can
+//! write into the folder. There is one fence for each (partition, shard) that was ever claimed.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! The store's folder: its owner, its schema, and the process that has it open.
 //!
 //! ```text
-//! ordain.store   identity of the folder: schema and number of shards, as text
+//! ordain.store   identity file: schema and number of shards, as text; shows that the folder belongs to Ordain
 //! lock           locked by the process that has the folder open; contains its id
 //! answered       number of groups of requests that the store has answered
 //! closed         exists if the last process closed the store cleanly; names the oldest journal
@@ -273,7 +273,7 @@ fn create_folder(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Returns an error if the folder is not empty and has no marker file, because it then belongs to another program.
+/// Returns an error if the folder is not empty and has no identity file, because it then belongs to another program.
 /// Ignores the files that a crash at the first start can leave.
 fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     if path.join(MARKER_FILE).exists() {
@@ -323,7 +323,7 @@ fn lock(path: &Path) -> Result<File, StoreError> {
     }
 }
 
-/// Returns the number of shards from the marker; `None` if the folder has no marker.
+/// Returns the number of shards from the identity file; `None` if the folder has no identity file.
 fn read_marker(path: &Path) -> Result<Option<u32>, StoreError> {
     let text = match fs::read_to_string(path.join(MARKER_FILE)) {
         Ok(text) => text,
@@ -351,7 +351,7 @@ fn read_marker(path: &Path) -> Result<Option<u32>, StoreError> {
     }
 }
 
-/// Writes the marker file atomically, so that no process ever reads an incomplete marker.
+/// Writes the identity file atomically, so that no process ever reads an incomplete file.
 fn write_marker(path: &Path, shards: u32) -> io::Result<()> {
     let draft = path.join(MARKER_DRAFT_FILE);
     let mut file = File::create(&draft)?;

@@ -244,7 +244,7 @@ pub(super) fn retained_age(at: u64, which: u64) -> Vec<u8> {
     timed(RETAINED_AGE_TAG, at, &which.to_be_bytes())
 }
 
-/// The table key of the total number of groups of requests that the writer has synced.
+/// The table key of the total number of groups of requests that the writer thread has synced.
 pub(super) const GROUPS: [u8; 1] = [COMMITS_TAG];
 
 /// Returns the table key of a mark.

@@ -172,7 +172,7 @@ impl EmbeddedStore {
         self.send_request(|answer| WriterRequest::Overwrite { stream, key, bytes, answer }).await
     }
 
-    /// Sends a request to the writer and waits for the answer.
+    /// Sends a request to the writer thread and waits for the answer.
     async fn send_request<T>(
         &self,
         request: impl FnOnce(ReplySender<T>) -> WriterRequest,
@@ -185,7 +185,7 @@ impl EmbeddedStore {
         self.wait_for_writer(answered).await?.map_err(|_| self.failure())
     }
 
-    /// Waits for the writer, and regularly checks that the engine is alive.
+    /// Waits for the writer thread, and regularly checks that the engine is alive.
     async fn wait_for_writer<T>(&self, wait: impl Future<Output = T>) -> Result<T, StoreError> {
         let mut wait = pin!(wait);
         loop {
@@ -196,15 +196,15 @@ impl EmbeddedStore {
         }
     }
 
-    /// Returns the reason why the writer has ended.
+    /// Returns the reason why the writer thread has ended.
     fn failure(&self) -> StoreError {
-        // The writer records a failure before it drops its requests, so the reason of a failure is known here. Without
-        // a recorded failure, the store is closing.
+        // The writer thread records a failure before it drops its requests, so the reason of a failure is known here.
+        // Without a recorded failure, the store is closing.
         let failed = self.shared.check().err();
         failed.unwrap_or_else(|| StoreError::Unavailable("the store is closing".to_owned()))
     }
 
-    /// Checks that the engine still accepts writes. If the engine blocks the writer thread for ever, the writer cannot
+    /// Checks that the engine still accepts writes. If the engine blocks the writer thread for ever, the thread cannot
     /// report this itself.
     async fn check_engine(&self) -> Result<(), StoreError> {
         let shared = self.shared.clone();
@@ -239,12 +239,12 @@ impl EmbeddedStore {
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
         drop(self.requests.take());
-        // After a failure, the engine may block the writer for ever. Wait for the writer only if the store has not
-        // failed.
+        // After a failure, the engine may block the writer thread for ever. Wait for the thread only if the store has
+        // not failed.
         if self.shared.check().is_ok()
             && let Some(thread) = self.thread.take()
         {
-            // The result is ignored, because the writer catches and reports its own panics.
+            // The result is ignored, because the writer thread catches and reports its own panics.
             let _ = thread.join();
             self.shared.close();
         }

@@ -10,8 +10,8 @@ use ordain_store::{
     AssignReply, AssignRequest, Claim, ClaimedPartition, DequeueResult, Mark, Partition, StoreError,
 };
 
-/// A request to the writer thread. The writer sends its reply through `answer` after the change, and, if the request
-/// needs a sync, after the sync. If the store fails, the writer drops `answer` without a reply.
+/// A request to the writer thread. The thread sends its reply through `answer` after the change, and, if the request
+/// needs a sync, after the sync. If the store fails, the thread drops `answer` without a reply.
 pub(super) enum WriterRequest {
     Commit {
         partition: Partition,

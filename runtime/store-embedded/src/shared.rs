@@ -1,5 +1,4 @@
-//! Data shared by readers and the writer. This module must never hold a lock while it reads or
-//! writes a table.
+//! Data shared by readers and the writer thread. This module must never hold a lock while it reads or writes a table.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,11 +1,11 @@
 //! The writer thread. This thread makes all changes of the store, one after the other. It can therefore check the
 //! conditions of a change without a lock.
 //!
-//! The writer takes up to [`GROUP_LIMIT`] waiting requests as a group. It applies each request as one atomic batch of
+//! The thread takes up to [`GROUP_LIMIT`] waiting requests as a group. It applies each request as one atomic batch of
 //! the engine, makes all of them durable with one sync, and then answers them. A slow disk therefore makes groups
 //! larger, but does not add a sync per request. Readers may see a change before it is durable. This is safe for two
 //! reasons. Writes that depend on the change come later in the same journal, so they cannot survive without it. And a
-//! new owner begins with a claim, which the writer syncs. The writer must never answer a commit or a claim before the
+//! new owner begins with a claim, which the thread syncs. The thread must never answer a commit or a claim before the
 //! commit or claim is durable.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,16 +33,16 @@ use ordain_store::{
     Partition, StoreError,
 };
 
-/// The maximum number of requests in the writer's channel. When the channel is full, further callers wait. Each shard
-/// of a partition has at most one commit in progress, so commits alone fill the channel only if the number of
-/// partitions times the number of shards reaches this limit.
+/// The maximum number of requests in the channel to the writer thread. When the channel is full, further callers wait.
+/// Each shard of a partition has at most one commit in progress, so commits alone fill the channel only if the number
+/// of partitions times the number of shards reaches this limit.
 pub(super) const REQUEST_QUEUE_LIMIT: usize = 256;
 
 /// The maximum number of requests in a group (requests that one sync makes durable). The limit prevents the first
 /// request of a group from waiting long.
 const GROUP_LIMIT: usize = 64;
 
-/// A reply that the writer sends when its group is durable.
+/// A reply that the writer thread sends when its group is durable.
 enum PendingReply {
     Commit(ReplySender<CommitReply>, CommitReply),
     Claim(ReplySender<Option<ClaimedPartition>>, Option<ClaimedPartition>),
@@ -76,7 +76,7 @@ pub(super) struct StoreWriter {
     answered_commits: AnsweredCommits,
     /// The number of synced groups since the creation of the store.
     groups: u64,
-    /// `true` if the writer must sync the current group before it answers the group.
+    /// `true` if the writer thread must sync the current group before it answers the group.
     must_sync: bool,
     /// The number of key records that the current group wrote.
     written_records: usize,
@@ -265,8 +265,8 @@ impl StoreWriter {
         Ok(Some(ClaimedPartition { claim, commits }))
     }
 
-    /// Moves key records that belong to another partition to this partition. The writer does not sync this change,
-    /// because writes that depend on it come later in the same journal.
+    /// Moves key records that belong to another partition to this partition. The writer thread does not sync this
+    /// change, because writes that depend on it come later in the same journal.
     fn take_over(&mut self, partition: &Partition, keys: &[Key]) -> fjall::Result<()> {
         let tables = &self.shared.tables;
         let now = self.shared.clock.now();

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use ordain_core::{
-    EVENT_SEQUENCE_OFFSET, Event, Key, QueuePosition, QueueRun, RecoveredKey, WriterCalls, shard_of,
+    EVENT_SEQUENCE_OFFSET, Event, Key, QueuePosition, QueueRun, WriterCalls, shard_of,
 };
 use redis::{Cmd, Value, cmd};
 
@@ -24,7 +24,7 @@ use super::script::LuaScript;
 use super::value::{array, bytes, number, parts, unexpected_reply};
 use ordain_store::codec::{decode_queued, decode_retained, encode_retained};
 use ordain_store::{
-    AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest, Claim,
+    AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest, Claim, CounterFloor,
     DequeueResult, Destination, KEY_SIZE_LIMIT, MessageLog, OriginOutbox, OutboxPosition,
     Partition, QueueEnds, QueuePage, StoreError, Witness, WriterCall, ok_or_log,
 };
@@ -32,7 +32,7 @@ use ordain_store::{
 /// The maximum number of sequences that one call reads.
 const SEQUENCES_LIMIT: usize = 1_000;
 /// The maximum number of keys whose counters one call raises.
-const RAISED_KEYS_LIMIT: usize = 1_000;
+const FLOORS_LIMIT: usize = 1_000;
 
 #[async_trait]
 impl MessageLog for RedisStore {
@@ -64,16 +64,21 @@ impl MessageLog for RedisStore {
 
     async fn raise_counters(
         &self,
+        partition: &Partition,
+        claim: Claim,
         to: &Destination,
         shard: u32,
-        keys: &[RecoveredKey],
+        floors: &[CounterFloor],
         complete_ttl: u64,
     ) -> Result<(), StoreError> {
         let script = &self.scripts.raise;
-        for part in keys.chunks(RAISED_KEYS_LIMIT) {
-            let mut call = self.script_call(script, &[self.log_key(shard, to)]);
-            call.arg(complete_ttl);
-            for RecoveredKey { key, next, has_ended } in part {
+        let [data] = self.stream_keys(shard, &partition.stream, [RedisKeyKind::Data]);
+        let names = [data, self.log_key(shard, to)];
+        for part in floors.chunks(FLOORS_LIMIT) {
+            let mut call = self.script_call(script, &names);
+            call.arg(partition.number).arg(&claim_bytes(claim)[..]).arg(complete_ttl);
+            call.arg(u8::from(matches!(to, Destination::Stream(_))));
+            for CounterFloor { key, next, has_ended } in part {
                 call.arg(&**key).arg(next).arg(u8::from(*has_ended));
             }
             self.run_durably(script, call, shard).await?;

@@ -176,7 +176,7 @@ fn check_private(dir: &Path) -> io::Result<()> {
 }
 
 #[cfg(not(unix))]
-fn is_ours(_: &Path) -> io::Result<()> {
+fn check_private(_: &Path) -> io::Result<()> {
     Ok(())
 }
 

@@ -5,9 +5,9 @@ mod sender;
 
 use std::sync::Arc;
 
-use ordain_core::{Event, Key, QueuePosition, RecoveredKey};
+use ordain_core::{Event, Key, QueuePosition};
 use ordain_store::{
-    AssignGroupReply, AssignItemReply, AssignReply, Claim, Destination, DestinationRules,
+    AssignGroupReply, AssignItemReply, AssignReply, Claim, CounterFloor, Destination, DestinationRules,
     NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, Partition, QueueEntry, Store,
 };
 
@@ -363,8 +363,8 @@ pub async fn numbering_starts_again_after_a_key_ended(fixture: &mut impl Fixture
     assert_eq!(sender.assign(fixture.store(), 40, &[message(&a, "newer")]).await, [New(2)]);
 }
 
-/// After a loss, an owner raises the counters of the keys whose commits it has repeated. Later messages get higher
-/// numbers. A store that cannot go back in time while it is open changes nothing.
+/// After a loss, the owner of a stream raises the counters of keys. Later events of these keys get higher numbers. A
+/// store that cannot go back in time while it is open changes nothing.
 pub async fn raised_counters_prevent_reused_numbers(fixture: &mut impl Fixture) {
     use AssignItemReply::New;
     let store = fixture.store();
@@ -372,33 +372,45 @@ pub async fn raised_counters_prevent_reused_numbers(fixture: &mut impl Fixture) 
     let either = |raised: u64, unchanged: u64| New(if goes_back { raised } else { unchanged });
     let [a, b] = keys(store);
     let sender = Sender::producer(store);
+    let owner = Owner::claim(store, "receiver", 0).await;
     assert_eq!(sender.assign(store, 1, &[message(&a, "1")]).await, [New(1)]);
-    let raise = async |store: &dyn Store, to: &Destination, keys: &[(&Key, u64, bool)]| {
-        let recovered = |(key, next, has_ended): &(&Key, u64, bool)| RecoveredKey {
+    let (to, shard) = (&sender.destination, sender.shard);
+    let raise = async |store: &dyn Store, owner: &Owner, to: &Destination, floors: &[(&Key, u64, bool)]| {
+        let floor = |(key, next, has_ended): &(&Key, u64, bool)| CounterFloor {
             key: Key::clone(key),
             next: *next,
             has_ended: *has_ended,
         };
-        let keys: Vec<RecoveredKey> = keys.iter().map(recovered).collect();
-        store.raise_counters(to, sender.shard, &keys, COMPLETED_TTL_MS).await.expect("an answer");
+        let floors: Vec<CounterFloor> = floors.iter().map(floor).collect();
+        let (partition, claim) = (&owner.partition, owner.claim);
+        let raised = store.raise_counters(partition, claim, to, shard, &floors, COMPLETED_TTL_MS).await;
+        raised.expect("an answer");
     };
-    raise(store, &sender.destination, &[(&a, 10, false), (&b, 7, true)]).await;
+    raise(store, &owner, to, &[(&a, 10, false), (&b, 7, true)]).await;
     let items = [message(&a, "2"), message(&b, "1")];
     assert_eq!(sender.assign(store, 1, &items).await, [either(10, 2), either(7, 1)]);
     // The counter is higher already, or the sequence is too high to calculate with.
-    raise(store, &sender.destination, &[(&a, 5, false), (&b, u64::MAX, false)]).await;
+    raise(store, &owner, to, &[(&a, 5, false), (&b, u64::MAX, false)]).await;
     let items = [message(&a, "3"), message(&b, "2")];
     assert_eq!(sender.assign(store, 1, &items).await, [either(11, 3), either(8, 2)]);
-    // The numbers of a key that has ended begin again.
+    // The numbers of an ended key begin again. The counter before the end must not count any more.
     fixture.advance_clock(2 * COMPLETED_TTL_MS).await;
     let store = fixture.store();
+    raise(store, &owner, to, &[(&b, 3, false)]).await;
     let items = [message(&a, "4"), message(&b, "3")];
-    assert_eq!(sender.assign(store, 1, &items).await, [either(12, 4), either(1, 3)]);
-    // The store has numbered no messages of this destination, so its producers may number them.
-    let other = Destination::Exchange("never-numbered".into());
-    raise(store, &other, &[(&a, 10, false)]).await;
-    let other = Sender { destination: other, ..Sender::producer(store) };
+    assert_eq!(sender.assign(store, 1, &items).await, [either(12, 4), New(3)]);
+    // An owner that another owner has replaced changes nothing.
+    let newer = Owner::claim(store, "receiver", 0).await;
+    raise(store, &owner, to, &[(&a, 100, false)]).await;
+    assert_eq!(sender.assign(store, 1, &[message(&a, "5")]).await, [either(13, 5)]);
+    // The store has numbered no messages of this exchange, so its producers may number them.
+    let other = Sender { destination: Destination::Exchange("other".into()), ..Sender::producer(store) };
+    raise(store, &newer, &other.destination, &[(&a, 10, false)]).await;
     assert_eq!(other.assign(store, 1, &[message(&a, "x")]).await, [New(1)]);
+    // The store numbers all messages of a stream, so a lost log gets its counters again.
+    let stream = Sender { destination: Destination::Stream("receiver".into()), ..Sender::producer(store) };
+    raise(store, &newer, &stream.destination, &[(&a, 10, false)]).await;
+    assert_eq!(stream.assign(store, 1, &[message(&a, "y")]).await, [either(10, 1)]);
 }
 
 /// The store keeps a limited number of messages per key, for a limited time.

@@ -25,7 +25,7 @@ const LISTED_LIMIT: usize = 5;
 
 /// Waits until each expected message has arrived, and checks the results of the round. Returns the counts.
 pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
-    // If one event of a key was never sent, no event of the key from that sequence on takes effect.
+    // If one event of a key was never sent, the later events of the key take no effect.
     let mut expected = by_key(&plan.lines)?;
     for (name, key) in &plan.keys {
         if let Some(events) = expected.get_mut(name) {
@@ -54,9 +54,10 @@ pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
     world.until_shared()?;
     world.stop_hosts()?;
     repeats += take(world, &mut out)?;
-    // The messages may have arrived in another order than they were emitted, because the host publishes a message again
-    // if the broker rejected it. So the check sorts them by sequence. The hash in each message depends on the hash in
-    // the message before it, and so shows that the handler executed the events in order.
+    // The host publishes a message again if the broker rejected it, so the order in which the messages arrive may
+    // differ from the order in which the handler emitted them. The check therefore sorts the messages by sequence. The
+    // hash in each message depends on the hash in the message before it, and so shows that the handler executed the
+    // events in order.
     let mut lines: Vec<(u64, &String)> =
         out.values().map(|message| (message.sequence, &message.line)).collect();
     lines.sort();

@@ -115,7 +115,8 @@ fn count_effects(
             });
         }
         let Some(hashes) = effects.get(&(partial.count + 1)) else { continue };
-        // Skips events that may be lost, up to the next event that must have taken effect.
+        // Each event up to the next event that must have taken effect can continue the chain. The chain then skips the
+        // events before it, because they may be lost.
         let until = rest.iter().position(must).map_or(events.len(), |at| partial.seen + at + 1);
         let mut found = Vec::new();
         for (seen, line) in (partial.seen + 1..).zip(&mut lines[partial.seen..until]) {

@@ -19,7 +19,7 @@ use super::routes::Route;
 const BATCH: usize = 500;
 /// The file that `ordain publish` publishes.
 const FILE: &str = "events.ndjson";
-/// The exit code of a command to which a server was unavailable for too long.
+/// The exit code of a command that waited too long for an unavailable server.
 const TEMPFAIL: i32 = 75;
 /// The error code that a new connection to a split-off master gets. The test splits a master off with a password that
 /// new clients do not have.
@@ -27,7 +27,7 @@ const CUT_OFF: &str = "NOAUTH";
 
 /// A target to which a producer sends events.
 pub(crate) enum EventTarget {
-    /// Hosts that accept events over HTTP in turn, and the number of requests so far.
+    /// Hosts to which the producer posts its requests in turn, and the number of requests so far.
     Hosts(Vec<SocketAddr>, AtomicUsize),
     /// The exchange `cases`.
     Exchange(Arc<Rig>),
@@ -42,8 +42,8 @@ impl Default for EventTarget {
 }
 
 impl EventTarget {
-    /// Creates the target for the route of the events to these hosts. `rig` is present if the events pass through a
-    /// broker, and holds this broker. For a target of the kind [`EventTarget::File`], creates an empty file.
+    /// Creates the target of a producer whose events reach these hosts on the route of `kind`. `rig` holds the broker,
+    /// if the events pass through one. For a target of the kind [`EventTarget::File`], creates an empty file.
     pub(crate) fn new(kind: &Kind, rig: Option<&Arc<Rig>>, hosts: &[Receiver]) -> Result<Self> {
         match rig {
             _ if kind.route.is_file() => {
@@ -59,8 +59,8 @@ impl EventTarget {
         }
     }
 
-    /// Tries to send events. Returns whether the events were accepted. `attempt` is 0 in the first attempt to send
-    /// these events, and 1 in the next.
+    /// Tries to send events. Returns whether the events were accepted. `attempt` counts the attempts to send these
+    /// events from 0. A target of the kind [`EventTarget::File`] appends the events to its file only in attempt 0.
     pub(crate) fn try_send(&self, lines: &[String], attempt: usize) -> Result<bool> {
         match self {
             Self::Hosts(addresses, requests) => {

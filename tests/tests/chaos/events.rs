@@ -204,7 +204,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Sends events until they are accepted. Returns the properties that all of them have; `number` is 0.
+    /// Sends events until they are accepted. Returns the properties that all of them share. The `number` of the
+    /// returned event is 0.
     fn send_until_accepted(&self, batch: &[(String, u64)]) -> Result<AcceptedEvent> {
         let lines = batch.iter().map(|(key, number)| self.route.event(key, *number));
         let lines: Vec<String> = lines.collect::<Result<_>>()?;
@@ -234,9 +235,9 @@ impl Producer {
         }
     }
 
-    /// Waits until the phase is over, if the servers may lose events in this phase. So only one run of `ordain publish`
-    /// can lose events. A second run in the phase would break the order within keys: a run keeps only its own events in
-    /// memory, so it could publish lost events of the first run after new events of its own.
+    /// If the servers may lose events in this phase, waits until the phase is over. So only one run of `ordain publish`
+    /// can lose events. A run keeps only its own events in memory. A second run in the phase could therefore publish
+    /// the lost events of the first run after new events of its own, and so break the order within keys.
     fn until_calm(&self, phase: u32) {
         while !is_calm(phase)
             && self.phase.load(Ordering::SeqCst) == phase

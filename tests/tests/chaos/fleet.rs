@@ -52,7 +52,7 @@ impl Fleet {
         victims.iter().try_for_each(|number| self.hosts[*number].begin_again())
     }
 
-    /// Restarts the hosts that ended because the store lost their claims. A host without other hosts must not end: it
+    /// Restarts the hosts that ended because the store lost their claims. The only host of a round must not end: it
     /// wrote its claims long before the writes that the store may lose.
     pub(crate) fn restart_ended(&mut self) -> Result<()> {
         let are_several = self.hosts.len() > 1;

@@ -209,7 +209,7 @@ impl Round {
             return Ok(None);
         }
         let gate = producing.stop(|| Ok(()))?;
-        // An earlier copy may have lacked some of these events.
+        // An earlier copy, which replaced the folder, may have lacked some of these events.
         producer.target.send_again(route, &unsafe_events(&gate))?;
         let demands = Demands { wants_all: true, route, ..Demands::default() };
         until_taken(std::slice::from_ref(&self.host), &gate, demands)?;
@@ -341,8 +341,8 @@ impl Round {
         self.check_lost_lines(0)
     }
 
-    /// Skips the first `first` lines of the sink's file, and counts the lines after them whose events have no effect in
-    /// the second copy of the store. Removes this copy.
+    /// Returns the number of lines whose events have no effect in the second copy of the store. Counts only lines after
+    /// the first `first` lines of the sink's file. Removes the second copy.
     fn lines_without_effect(&self, first: usize) -> Result<u64> {
         let home = &self.host.home;
         let config = home.read("ordain.toml");

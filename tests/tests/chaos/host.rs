@@ -74,7 +74,8 @@ impl Host {
         self.fault.is_none()
     }
 
-    /// Begins a disturbance of the host. Returns false if the host has no such link, because its store is embedded.
+    /// Begins a disturbance of the host. Returns false if the disturbance needs a link to the store, and the host has
+    /// no such link, because its store is embedded.
     pub(crate) fn disturb(&mut self, fault: HostFault, lasts: Duration) -> Result<bool> {
         match fault {
             HostFault::Paused => self.service.signal("STOP")?,

@@ -189,9 +189,9 @@ impl ShardBalance {
     }
 }
 
-/// Checks a record about waiting events: it must not state more lost events than the earlier records about the same
-/// queue. `unstated` contains these numbers of lost events. A record that states how many events are safe begins a new
-/// count.
+/// Checks a record about the events that waited during a loss. The record must not state more lost events than the
+/// earlier records about the same queue together. `unstated` contains this total for each queue. A record that states
+/// how many events are safe begins a new total.
 fn check_recount(unstated: &mut BTreeMap<String, u64>, record: &Value) -> Result<()> {
     let data = &record["data"];
     let queue = format!("{} {} {}", record["source"], record["subject"], data["shard"]);

@@ -268,7 +268,8 @@ impl Round {
         }
     }
 
-    /// Checks that the next start without the record of the store's shape is refused until the record exists again.
+    /// Checks that the host refuses to start without the record of the store's shape. Then writes the record, and
+    /// starts the host.
     fn refuse_start(&mut self) -> Result<()> {
         let host = &mut self.hosts[0];
         if host.service.is_running()? {

@@ -70,8 +70,8 @@ impl Setup {
 pub(crate) struct RoundHosts {
     pub(crate) setup: Setup,
     pub(crate) fleet: Fleet,
-    /// True if the lease is longer than a host can be without its store. If no host ends, each partition then keeps its
-    /// owner.
+    /// True if the lease is longer than the longest time that a host can be without its store. Each partition then
+    /// keeps its owner if no host ends.
     has_fixed_owners: bool,
     /// The broker, if the events pass through one.
     _rig: Option<Arc<Rig>>,

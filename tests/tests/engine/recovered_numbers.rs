@@ -1,6 +1,6 @@
-//! Tests of a Redis that goes back in time while a host runs, and of events that the store numbers. The host repeats
-//! its lost commits. But no process repeats the events, because their publisher has ended. The store may then give
-//! their numbers to other events, and none of these may vanish in silence.
+//! Tests of a Redis that numbers events, and goes back in time while a host runs. The host repeats its lost commits.
+//! But no process repeats the lost events, because their publisher has ended. The store may then give the numbers of
+//! the lost events to other events. Each of these other events must take effect or become a dead letter.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ use ordain_tests::service::{Service, wait_until};
 use serde_json::Value;
 
 const SHARDS: u32 = 4;
-/// The number of events before the snapshot, and the number of events that Redis loses. Both are above the number of
-/// events whose digests a key record has.
+/// The number of events that are published before the snapshot, and also the number of events that Redis loses. A key
+/// record does not have the digests of this many events.
 const EVENTS: usize = 100;
 /// The number of events that are published after the loss.
 const NEW_EVENTS: usize = 50;

@@ -55,7 +55,7 @@ fn host_works_as_a_filter_in_a_pipe() -> Result<()> {
         let text = lines.join("\n") + "\n";
         let writer = std::thread::spawn(move || input.write_all(text.as_bytes()));
         let output = child.wait_with_output()?;
-        writer.join().expect("the writer does not panic")?;
+        writer.join().expect("the thread does not panic")?;
         let log = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{log}");
         let messages = std::str::from_utf8(&output.stdout)?;

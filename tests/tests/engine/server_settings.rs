@@ -18,7 +18,8 @@ const AT_RISK: &str = "store may lose data: ";
 /// Waits until the replica has all writes of the master, for example the claims of a host.
 fn until_replicated(group: &Sentinel) -> Result<()> {
     let mut master = group.master().connect()?;
-    // `WAIT` waits only for writes of its own connection. So this connection makes a write after all earlier writes.
+    // `WAIT` waits only for the writes of its own connection. So this connection makes a write, which the replica
+    // receives after all earlier writes.
     master.command(&["SET", "last", "1"])?;
     let replicas = master.command(&["WAIT", "1", "5000"])?;
     ensure!(replicas.int() == Some(1), "the replica lacks writes: {replicas:?}");

@@ -188,7 +188,7 @@ async fn publish(dedicated: &DedicatedStore, to: &Destination, id: &str) -> (u32
 }
 
 /// Writes a mark into all shards. Returns whether all shards accepted the mark. `before` holds the marks that the
-/// writer last read or wrote, one for each shard.
+/// caller last read or wrote, one for each shard.
 async fn put(
     dedicated: &DedicatedStore,
     value: &'static [u8],

@@ -71,7 +71,7 @@ struct InFlightWrite {
     events: usize,
     effects: usize,
     /// The sequences and digests of settled events whose digests are not in the record of the write.
-    early_digests: Vec<(u64, u32)>,
+    evicted_digests: Vec<(u64, u32)>,
     late_originals: Vec<(DeliveryNumber, Arc<Event>)>,
     checks: Vec<SpillCheck>,
 }

@@ -1,89 +1,114 @@
-//! Remembers the digests of settled events for longer than the key record, so that the sequencer does not mistake
-//! another event with the sequence of a settled event for a repeat of the settled event.
+//! Keeps the digests of settled events for longer than the key record does. If an event has the sequence of a settled
+//! event, the digest shows whether the event is a repeat of the settled event or another event.
 //!
-//! Such an event arrives if the store numbers the events of a stream and goes back in time: the store loses the numbers
-//! together with the commits. The sequencer recovers the commits, but no process recovers the number of an event whose
-//! publisher has ended. A later publisher may then get this number for another event. The key record has the digests of
-//! the last settled events only. But the commits of all lost events are still in the [`CommitHistory`], so the digests
-//! of these events are known. The sequencer collects the digests from the history when it needs them: at a recovery, and
-//! when the key record does not have the digest of an event that arrives again.
+//! Another event arrives under the same sequence if the store numbers the events of a stream and goes back in time: the
+//! store loses the numbers together with the commits. The sequencer recovers the commits, but no process recovers the
+//! number of an event whose publisher has ended. A later publisher may then get this number for another event. The key
+//! record has the digests of only the last settled events. But the [`CommitHistory`] still has the commits of all lost
+//! events, and so the digests of these events. The sequencer collects the digests from the history when it needs them:
+//! at a recovery, and when an event arrives again whose digest is not in the key record.
 //!
-//! After a recovery, the driver raises the counters of the keys in the store, so that later events get higher numbers.
+//! When the driver repeats a lost commit, it also raises the counters of the keys in the store. So only an event that is
+//! published between the loss and the repetition gets the number of a settled event.
 //!
 //! [`CommitHistory`]: super::commit::CommitHistory
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::event::Key;
-use crate::key_record::{AppliedCommit, Batch, ContentDigests, WriteCondition};
+use crate::key_record::{AppliedCommit, Batch, ContentDigests};
 
-/// The maximum memory of the digests of one partition, in bytes, by the two estimates below. Above the limit, the
-/// sequencer forgets whole keys, in the order of their names.
-const BYTES_LIMIT: usize = 10 << 20;
 /// The estimated memory of one digest with its sequence, in bytes.
 const DIGEST_BYTES: usize = 20;
 /// The estimated memory of a key without its digests, in bytes.
-const KEY_BYTES: usize = 250;
+const KEY_BYTES: usize = 300;
 
 /// The digests of settled events.
 #[derive(Debug, Default)]
 pub(super) struct SettledEvents {
-    /// The digests of the events of each key, by sequence.
-    digests: BTreeMap<Key, BTreeMap<u64, u32>>,
+    keys: BTreeMap<Key, KeyDigests>,
+    /// The keys, in the order in which their first digests were recorded.
+    order: VecDeque<Key>,
     /// The estimated memory of the digests, in bytes.
     bytes: usize,
 }
 
+/// The digests of the settled events of one key.
+#[derive(Debug)]
+struct KeyDigests {
+    /// The incarnation of the key. If a key begins again after its end, its sequences begin again too.
+    incarnation: u64,
+    /// The digests, by sequence.
+    digests: BTreeMap<u64, u32>,
+}
+
 impl SettledEvents {
-    /// Records the events that an applied commit settled. `early_digests` contains the key, sequence and digest of each
-    /// event whose digest is not in the key records of the batch.
+    /// Records the events that an applied commit settled. `evicted_digests` contains, for writes of the batch, the
+    /// position of the write, and the sequences and digests of the events whose digests are not in the key record of the
+    /// write. While the digests take more than `bytes_limit` bytes, forgets the key whose first digests were recorded
+    /// before those of all other keys.
     pub(super) fn record_commit(
         &mut self,
         batch: &Batch,
         applied: &AppliedCommit,
-        early_digests: &[(Key, u64, u32)],
+        evicted_digests: &[(usize, Vec<(u64, u32)>)],
+        bytes_limit: usize,
     ) {
-        for write in batch.applied_writes(applied) {
-            // The key has no record: it is new, or it begins again after its end.
-            if write.condition == WriteCondition::Absent {
-                self.forget(&write.key);
-            }
+        for (position, write) in batch.applied_writes(applied) {
+            let record = &write.record;
+            let incarnation =
+                if record.incarnation == 0 { applied.time } else { record.incarnation };
+            let at = evicted_digests.binary_search_by_key(&position, |evicted| evicted.0);
+            let evicted = at.map_or(&[][..], |at| &evicted_digests[at].1);
+            let digests = record.digests.sequences(record.next);
+            self.record(&write.key, incarnation, evicted.iter().copied().chain(digests));
         }
-        for (key, sequence, digest) in early_digests {
-            self.record(key, [(*sequence, *digest)]);
-        }
-        for write in batch.applied_writes(applied) {
-            self.record(&write.key, write.record.digests.sequences(write.record.next));
+        while self.bytes > bytes_limit
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.forget(&oldest);
         }
     }
 
-    fn record(&mut self, key: &Key, digests: impl IntoIterator<Item = (u64, u32)>) {
-        if !self.digests.contains_key(key) {
+    fn record(
+        &mut self,
+        key: &Key,
+        incarnation: u64,
+        digests: impl Iterator<Item = (u64, u32)>,
+    ) {
+        if !self.keys.contains_key(key) {
             self.bytes += KEY_BYTES + key.len();
+            self.order.push_back(key.clone());
         }
-        let of_key = self.digests.entry(key.clone()).or_default();
-        let before = of_key.len();
-        let last = of_key.last_key_value().map(|(sequence, _)| *sequence);
-        of_key.extend(digests.into_iter().filter(|(sequence, _)| Some(*sequence) > last));
-        self.bytes += DIGEST_BYTES * (of_key.len() - before);
-        while self.bytes > BYTES_LIMIT
-            && let Some((key, _)) = self.digests.first_key_value()
-        {
-            let key = key.clone();
-            self.forget(&key);
+        let new = || KeyDigests { incarnation, digests: BTreeMap::new() };
+        let of_key = self.keys.entry(key.clone()).or_insert_with(new);
+        if of_key.incarnation != incarnation {
+            self.bytes -= DIGEST_BYTES * of_key.digests.len();
+            *of_key = new();
         }
+        let before = of_key.digests.len();
+        let last = of_key.digests.last_key_value().map(|(sequence, _)| *sequence);
+        of_key.digests.extend(digests.filter(|(sequence, _)| Some(*sequence) > last));
+        self.bytes += DIGEST_BYTES * (of_key.digests.len() - before);
     }
 
     fn forget(&mut self, key: &Key) {
-        if let Some(forgotten) = self.digests.remove(key) {
-            self.bytes -= KEY_BYTES + key.len() + DIGEST_BYTES * forgotten.len();
+        if let Some(forgotten) = self.keys.remove(key) {
+            self.bytes -= KEY_BYTES + key.len() + DIGEST_BYTES * forgotten.digests.len();
         }
     }
 
-    /// Returns whether `content` differs from the content of the event that was settled with this sequence. Returns
-    /// `None` if no digest of that event is in memory.
-    pub(super) fn differs(&self, key: &Key, sequence: u64, content: u64) -> Option<bool> {
-        let settled = self.digests.get(key)?.get(&sequence)?;
+    /// Returns whether `content` differs from the content of the event that was settled with this sequence in this
+    /// incarnation of the key. Returns `None` if no digest of that event is in memory.
+    pub(super) fn differs(
+        &self,
+        key: &Key,
+        incarnation: u64,
+        sequence: u64,
+        content: u64,
+    ) -> Option<bool> {
+        let of_key = self.keys.get(key).filter(|of_key| of_key.incarnation == incarnation)?;
+        let settled = of_key.digests.get(&sequence)?;
         Some(*settled != ContentDigests::short(content))
     }
 }

@@ -44,8 +44,9 @@ pub struct DriverConfig {
     pub inbox: Option<Inbox>,
     /// The replay sources for missing events.
     pub replay: replay::ReplaySources,
-    /// The destinations whose messages the source delivers. The store may have numbered these messages.
-    pub read_destinations: Vec<Destination>,
+    /// The destinations whose numbers are the sequences of the stream if the store numbers the messages of these
+    /// destinations; each with its `complete_ttl` in ms. Empty if the stream is not `sequenced`.
+    pub source_numbering: Arc<[(Destination, u64)]>,
     /// The name of the checkpoint from which the source resumes; `None` if the source cannot resume.
     pub checkpoint_name: Option<String>,
     /// `true` if the driver ends when the source has ended and every event is settled or held in the store.

@@ -1,5 +1,5 @@
-//! Lines of a file sink that the store has not recorded as published, and that the sink keeps nevertheless, because the
-//! store is at an earlier time than the file.
+//! The kept lines of a file sink. The store has not recorded these lines as published. A start keeps them nevertheless,
+//! because the store is at an earlier time than the file.
 //!
 //! The outbox (committed messages that are not published yet) of such a store may contain messages that the file
 //! already has. The sink must not write these messages a second time. This module finds the lines of these messages,
@@ -59,7 +59,7 @@ pub(super) struct ComparedLines {
 }
 
 impl ComparedLines {
-    /// Reads a part of the file, which must begin at the beginning of a line. `outbox` has the ids of the messages in
+    /// Reads a part of the file. `range` must begin at the beginning of a line. `outbox` has the ids of the messages in
     /// the outbox.
     pub(super) fn read(
         file: &File,
@@ -106,8 +106,8 @@ impl ComparedLines {
     }
 }
 
-/// The kept lines of a file sink whose messages are in the outbox and that the publisher has not passed to the sink
-/// yet.
+/// The kept lines of a file sink whose messages are in the outbox. A line is in this list until the publisher passes
+/// the message of the line to the sink.
 #[derive(Debug, Default)]
 pub(super) struct KeptLines {
     /// A part of the file that contains all these lines.
@@ -150,8 +150,8 @@ impl KeptLines {
     /// Removes the line of a message. Returns whether the file has this message, so that the sink must skip it.
     /// `number` is the number that the store has given to the message.
     ///
-    /// A message with the id of a line but with other content was emitted by another execution of the same event. The
-    /// sink must write such a message, because the store contains the result of this other execution.
+    /// If a message has the id of a line but other content, another execution of the same event emitted the message.
+    /// The sink must write such a message, because the store contains the result of this other execution.
     pub(super) fn take(
         &mut self,
         path: &Path,

@@ -97,8 +97,8 @@ fn deliver_lines(
         let nothing = batch.items.is_empty();
         let end = batch.end;
         if nothing && !end {
-            // A writer may still write to the replaced file for a short time, so the reader reads that file once more
-            // before it ends.
+            // Another program may still write to the replaced file for a short time, so the reader reads that file once
+            // more before it ends.
             let before = std::mem::replace(&mut was_replaced, options.is_replaced()?);
             if before && was_replaced {
                 return Err(finish_replaced_file(&mut lines, options, deliver));
@@ -189,7 +189,7 @@ fn decode(line: &[u8], length: u64, options: &FileOptions) -> Result<Event, Deco
     options.decoder.decode(line)
 }
 
-/// Delivers the last line of a file that was replaced. No writer will complete this line any more.
+/// Delivers the last line of a file that was replaced. No program will complete this line any more.
 fn finish_replaced_file(
     lines: &mut SourceSplitter,
     options: &FileOptions,

@@ -103,7 +103,7 @@ impl Drop for ReadingGuard {
 
 impl QueueNotifier {
     /// Notifies the reader of a write to the queue of a shard (slice of the store). `added` has the new entries whose
-    /// loss must be reported; `None` if the writer itself repeats lost entries.
+    /// loss must be reported; `None` if the caller itself repeats lost entries.
     pub fn record_write(&self, shard: u32, added: Option<QueueRun>) {
         // Add the shard before the write is counted: a reader that sees the new count must find the shard.
         let mut new_runs = self.lock_runs();

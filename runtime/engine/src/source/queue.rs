@@ -3,8 +3,8 @@
 //! Each shard (slice of the store) has a queue of its own. A new owner of the partition reads each queue from its
 //! beginning. The new owner therefore receives again the events that an earlier owner read and did not remove. The
 //! reader removes an event a short time after the driver has acknowledged the event. The reader must never remove an
-//! unacknowledged event. Writers in this process notify the reader. The reader polls the store for entries of other
-//! processes.
+//! unacknowledged event. When this process adds entries to a queue, it notifies the reader. The reader polls the store
+//! for entries of other processes.
 //!
 //! A store that went back in time refuses the queue position that the reader names. The reader then reads the shard
 //! again from its beginning, and delivers only the entries that it has not delivered yet ([`QueueCursor`]).
@@ -72,8 +72,8 @@ pub struct QueueOptions {
     pub notifier: Arc<QueueNotifier>,
     /// Maximum number of events that may wait for the partition, in all shards together.
     pub limit: u64,
-    /// True if every writer adds its events to the queue in order: all writers are streams of this store, or producers
-    /// that number their events.
+    /// True if the events of each key are added to the queue in order: by streams of this store, or by producers that
+    /// number their events.
     pub is_fed_locally: bool,
     /// True if other processes may write to the queue.
     pub has_other_writers: bool,

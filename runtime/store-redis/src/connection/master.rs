@@ -4,8 +4,9 @@
 //! when the Sentinels already name a new master. If each link found the master by itself, one link could use the old
 //! master and another link the new one. A request over several shards would then be written partly to each master, and
 //! the part in the old master would be lost, although no connection breaks during the request. The links therefore
-//! share the known master and the number of its changes. A link uses a connection only while this number is the number
-//! for which the connection was opened. This module must count a change before any link uses the new master.
+//! share the known master and the number of its changes. A connection is valid for one value of this number: a link
+//! uses the connection only while the number still has this value. This module must count a change before any link uses
+//! the new master.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
@@ -66,7 +67,7 @@ impl SentinelMaster {
         self.changes.load(Ordering::SeqCst)
     }
 
-    /// Connects to the master. Returns also the number of changes of the master for which the connection is valid.
+    /// Connects to the master. Returns the connection, and the number of changes for which the connection is valid.
     pub(super) async fn connect(&self) -> RedisResult<(MultiplexedConnection, u64)> {
         let address = self.address.refreshed();
         let answer = query_sentinels(&address, &self.name).await?;
@@ -134,8 +135,8 @@ impl SentinelMaster {
 }
 
 impl KnownMaster {
-    /// Returns the master to use after an answer of the Sentinels: the known master, if the answer names it or is
-    /// outdated.
+    /// Returns the master to use after an answer of the Sentinels: the known master if the answer names it or is
+    /// outdated; otherwise the master that the answer names.
     fn choose<'a>(&'a self, answer: &'a SentinelAnswer) -> &'a NodeAddress {
         match &self.address {
             Some(known) if answer.names(known) || self.is_outdated(answer) => known,
@@ -146,8 +147,8 @@ impl KnownMaster {
     /// Returns whether the answer may come from Sentinels that do not know of the newest election, because they are cut
     /// off from the others.
     fn is_outdated(&self, answer: &SentinelAnswer) -> bool {
-        // If all Sentinels have answered, no other Sentinel knows more. The epoch is then lower than before if an
-        // operator has configured the Sentinels anew.
+        // If all Sentinels have answered, the answer is not outdated, even if its epoch is lower than before. The epoch
+        // is lower if an operator has configured the Sentinels anew.
         if answer.is_complete {
             return false;
         }
@@ -171,7 +172,8 @@ impl KnownMaster {
     fn replace(&mut self, master: NodeAddress, answer: &SentinelAnswer) -> Option<NodeAddress> {
         let is_outdated = self.is_outdated(answer);
         let replaced = self.address.replace(master);
-        // After an outdated answer, the replaced master may be the one that the next answer names.
+        // If the answer is outdated, the replaced master may be the newer one. A later answer that names the replaced
+        // master must then not count as outdated.
         self.replaced = if is_outdated { None } else { replaced.clone() };
         self.epoch = answer.epoch;
         replaced
@@ -239,7 +241,7 @@ mod tests {
         }
     }
 
-    /// Sentinels that do not report their epoch always count as up to date.
+    /// If the Sentinels do not report their epoch, none of their answers counts as outdated.
     #[test]
     fn answers_without_an_epoch_change_the_master() {
         let known = replaced_in(0);

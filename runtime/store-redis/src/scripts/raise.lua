@@ -1,29 +1,32 @@
--- Raises the counters of keys in a log. Does nothing if no call has assigned messages in this log, because the store does
--- not number the messages of such a destination. Arguments: the time in ms for which the store remembers the number of
--- an ended key; then, for each key, the key, its next number, and 1 if the key has ended.
-local log, ttl = KEYS[1], tonumber(ARGV[2])
-if redis.call('HEXISTS', log, 'b') == 0 then
+-- Raises the counters of keys in the log of a destination. Does nothing if the fence has another claim. Arguments: the
+-- partition, the claim, the time in ms for which the store remembers the number of an ended key, and 1 if the store
+-- numbers all messages of the destination; then, for each key, the key, its lowest next number, and 1 if the key has
+-- ended. If the store may not number the messages, the script does nothing in a log in which no call has assigned
+-- messages.
+--
+-- No list of expiring fields contains a counter that this script writes for an ended key. Such a counter stays in the
+-- log after its expiry, until a message of the key is assigned.
+local data, log, partition, claim, ttl = KEYS[1], KEYS[2], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local fence = read_fence(data, partition)
+if not fence or claim_of(fence) ~= claim or (ARGV[5] ~= '1' and redis.call('HEXISTS', log, 'b') == 0) then
   return 0
 end
 local now = time_now()
 local raised = {}
-for from = 3, #ARGV, 3 do
+for from = 6, #ARGV, 3 do
   local field, next_number, has_ended = 'c' .. ARGV[from], tonumber(ARGV[from + 1]), ARGV[from + 2] == '1'
-  -- The script gives up on numbers with which it cannot calculate. Only producers give such numbers.
-  local found = next_number < EXACT and redis.call('HGET', log, field)
-  if found and (#found ~= 17 or byte(found, 1) ~= layout.COUNTER_FORMAT) then
-    corrupt_field(field, log, 'count of a key that this version reads')
-  end
-  local present, ends = 0, 0
-  if found then
-    present, ends = unpack8('<I8', found, 2), unpack8('<I8', found, 10)
-  end
-  if present < next_number and next_number < EXACT then
-    if has_ended and ends == 0 then
-      ends = now + ttl
+  local found = redis.call('HGET', log, field)
+  -- The script skips a damaged counter, which the next assignment of a message reports. It also skips numbers that are
+  -- too large for its exact arithmetic; only producers give such numbers.
+  if next_number < EXACT and (not found or is_counter(found)) then
+    local present, ends
+    if found then
+      present, ends = read_counter(found, now)
     end
-    raised[#raised + 1] = field
-    raised[#raised + 1] = char(layout.COUNTER_FORMAT) .. pack('<I8I8', next_number, ends)
+    if not present or present < next_number then
+      raised[#raised + 1] = field
+      raised[#raised + 1] = pack_counter(next_number, has_ended and now + ttl or ends or 0)
+    end
   end
 end
 with_all('HSET', log, raised)

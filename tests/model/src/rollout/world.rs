@@ -48,7 +48,7 @@ impl RolloutViolation {
     pub const fn rule(self) -> &'static str {
         match self {
             Self::TwoBuilds => "a key has one build under each number, and the numbers rise",
-            Self::Overwritten => "a rollout replaces the rollout that its writer has read",
+            Self::Overwritten => "an instance replaces only a rollout that it has read",
             Self::Disagreement => "all instances run the build of the store",
             Self::Stuck => "an instance with the build executes the key",
             Self::EndlessChanges => "rollouts stop changing",

@@ -189,7 +189,7 @@ fn events_of_old_master() -> Vec<String> {
 /// During the split, each host accepts events and takes over all partitions in its own master. After the split, the
 /// host of the replaced master ends and is started again. Each event that the hosts accepted before the split, and each
 /// event that the other host accepted after the replacement, must take effect once and in the order of its key. The
-/// events that the replaced master accepted take effect only in that master, and not a second time.
+/// events that the replaced master accepted must take effect once, in that master only.
 #[test]
 fn owners_of_two_masters_lose_no_event_of_the_new_master() -> Result<()> {
     let group = Sentinel::start()?;

@@ -61,7 +61,7 @@ async fn other_schema_or_shape_is_refused() {
     let mut rig = Rig::open();
     rig.close();
     let marker = rig.path().join("ordain.store");
-    let text = fs::read_to_string(&marker).expect("the marker");
+    let text = fs::read_to_string(&marker).expect("the identity file");
 
     let words = refusal(EmbeddedOptions { shards: 4, ..rig.options() });
     assert!(words.contains("created with 1 shards"), "{words}");

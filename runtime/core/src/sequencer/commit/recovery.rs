@@ -36,8 +36,8 @@ use crate::letter::{DeadLetter, LetterContent};
 use crate::sequencer::Sequencer;
 use crate::sequencer::lane::Lane;
 use crate::sequencer::letters::OrphanLetter;
-use crate::sequencer::settled_events::{RecoveredKey, SettledEvents};
-use crate::settings::OrderingMode;
+use crate::sequencer::settled_events::SettledEvents;
+use crate::settings::{OrderingMode, SequencerSettings};
 
 /// The latest commits of a shard, the newest last. The numbers of these commits have no holes.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ pub(super) struct CommitHistory {
     commits: VecDeque<KeptCommit>,
     bytes: usize,
     /// The number of the last commit whose digests are in [`SettledEvents`](crate::sequencer::settled_events).
-    indexed: u64,
+    collected: u64,
     /// The times of commits, including commits that are no longer in memory.
     times: CommitTimes,
 }
@@ -54,18 +54,19 @@ pub(super) struct CommitHistory {
 struct KeptCommit {
     batch: Arc<Batch>,
     applied: AppliedCommit,
-    /// The key, sequence and digest of each settled event whose digest is not in the key record of the batch.
-    early_digests: Vec<(Key, u64, u32)>,
+    /// The position of each write that settled more events than its key record has digests, with the sequences and the
+    /// digests of the other events.
+    evicted_digests: Vec<(usize, Vec<(u64, u32)>)>,
     bytes: usize,
 }
 
 impl CommitHistory {
     /// Records the events of the commits that were added since the last call.
-    fn index(&mut self, settled_events: &mut SettledEvents) {
-        let first_new = self.commits.partition_point(|commit| commit.batch.number <= self.indexed);
-        for KeptCommit { batch, applied, early_digests, .. } in self.commits.range(first_new..) {
-            settled_events.record_commit(batch, applied, early_digests);
-            self.indexed = batch.number;
+    fn collect_digests(&mut self, settled_events: &mut SettledEvents, bytes_limit: usize) {
+        let first = self.commits.partition_point(|commit| commit.batch.number <= self.collected);
+        for KeptCommit { batch, applied, evicted_digests, .. } in self.commits.range(first..) {
+            settled_events.record_commit(batch, applied, evicted_digests, bytes_limit);
+            self.collected = batch.number;
         }
     }
 }
@@ -74,7 +75,7 @@ impl KeptCommit {
     /// Returns the applied part of the commit, as a batch.
     fn as_applied(&self) -> Batch {
         let Self { batch, applied, .. } = self;
-        let mut writes: Vec<KeyWrite> = batch.applied_writes(applied).cloned().collect();
+        let mut writes: Vec<KeyWrite> = batch.applied_writes(applied).map(|(_, write)| write.clone()).collect();
         for write in &mut writes {
             write.record.fill_times(applied.time);
         }
@@ -158,20 +159,18 @@ impl Sequencer {
         if self.settings.commit_history_bytes == 0 {
             return;
         }
-        let mut early_digests = Vec::new();
-        for (in_write, write) in lanes.iter_mut().zip(&batch.writes) {
-            let early = in_write.early_digests.drain(..);
-            early_digests
-                .extend(early.map(|(sequence, digest)| (write.key.clone(), sequence, digest)));
-        }
-        let bytes = batch_memory(batch) + size_of_val(&*early_digests);
+        let evicted = lanes.iter_mut().map(|in_write| std::mem::take(&mut in_write.evicted_digests));
+        let evicted_digests: Vec<_> =
+            evicted.enumerate().filter(|(_, digests)| !digests.is_empty()).collect();
+        let digests: usize = evicted_digests.iter().map(|(_, digests)| digests.len()).sum();
+        let bytes = batch_memory(batch) + digests * size_of::<(u64, u32)>();
         let history = &mut self.shards[batch.shard as usize].history;
         history.bytes += bytes;
         history.times.record(batch.number, applied.time);
         history.commits.push_back(KeptCommit {
             batch: Arc::clone(batch),
             applied: applied.clone(),
-            early_digests,
+            evicted_digests,
             bytes,
         });
         self.memory += bytes;
@@ -226,6 +225,11 @@ impl Sequencer {
             );
             return self.stop_rolled_back(shard, &found, last);
         }
+        if self.settings.ordering == OrderingMode::Sequenced {
+            // These digests are needed for longer than the history keeps the commits.
+            let limit = self.settings.commit_history_bytes;
+            state.history.collect_digests(&mut self.settled_events, limit);
+        }
         let missing = state.history.commits.iter().filter(|commit| commit.batch.number >= first);
         state.sending = missing.map(|commit| Arc::new(commit.as_applied())).collect();
         if let Some(in_flight) = &state.in_flight {
@@ -233,8 +237,6 @@ impl Sequencer {
         }
         state.tries = 0;
         state.rolled_back = true;
-        // The events of the lost commits are needed for longer than the history keeps the commits.
-        state.history.index(&mut self.settled_events);
         self.effects.extend(state.sending.front().cloned().map(Effect::Commit));
     }
 
@@ -256,18 +258,28 @@ impl Sequencer {
         sequence: u64,
         content: u64,
     ) -> Option<bool> {
-        if fault!(self, ForgetRecoveredEvents) || self.settings.digests == 0 {
+        let SequencerSettings { ordering, digests, commit_history_bytes, .. } = self.settings;
+        if fault!(self, ForgetRecoveredEvents)
+            || ordering != OrderingMode::Sequenced
+            || digests == 0
+        {
             return None;
         }
-        let Lane { key, shard, .. } = &self.lanes[index];
-        self.shards[*shard as usize].history.index(&mut self.settled_events);
-        self.settled_events.differs(key, sequence, content)
+        let Lane { key, shard, record, .. } = &self.lanes[index];
+        let history = &mut self.shards[*shard as usize].history;
+        history.collect_digests(&mut self.settled_events, commit_history_bytes);
+        self.settled_events.differs(key, record.incarnation, sequence, content)
     }
 
-    /// Removes and returns the keys whose commits were recovered since the last call, if the stream is `sequenced`. The
-    /// store may have lost the numbers of their events too.
-    pub fn take_recovered_keys(&mut self) -> Vec<RecoveredKey> {
-        self.settled_events.take_recovered_keys()
+    /// Returns the keys of a shard with events in memory that are not settled, each with the sequence after the last of
+    /// these events. If the store numbered these events and has gone back in time, it may give their numbers again.
+    pub fn held_sequences(&self, shard: u32) -> Vec<(Key, u64)> {
+        let lanes = self.lanes.indices().map(|index| &self.lanes[index]);
+        let last = |lane: &Lane| {
+            let held = lane.held.iter().last()?;
+            Some((lane.key.clone(), held.sequence.saturating_add(1)))
+        };
+        lanes.filter(|lane| lane.shard == shard).filter_map(last).collect()
     }
 
     /// Handles the reply to a repeated commit: the store has the commit again, or never lost it.
@@ -275,13 +287,7 @@ impl Sequencer {
         let state = &mut self.shards[batch.shard as usize];
         let number = batch.number;
         let commit = state.history.commits.iter_mut().rfind(|commit| commit.batch.number == number);
-        let Some(commit) = commit else { return };
-        if self.settings.ordering == OrderingMode::Sequenced {
-            self.settled_events.record_recovered_keys(&commit.batch, &commit.applied);
-        }
-        if commit.applied == applied {
-            return;
-        }
+        let Some(commit) = commit.filter(|commit| commit.applied != applied) else { return };
         if !applied.refused.is_empty() {
             let found =
                 format!("commit {number} cannot be repeated, because its keys have changed");

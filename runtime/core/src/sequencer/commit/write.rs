@@ -32,7 +32,7 @@ impl Sequencer {
             WriteCondition::Next(lane.record.next)
         };
         let mut ids = SmallVec::new();
-        let mut early_digests = Vec::new();
+        let mut evicted_digests = Vec::new();
         let chunk = if lane.pending.is_empty() {
             Box::new(ResultChunk::new(lane.record.next, None))
         } else {
@@ -40,7 +40,7 @@ impl Sequencer {
             if settings.ordering == OrderingMode::Fifo && chunk.next > lane.record.next {
                 lane.record.id_times.record_commit(lane.record.next, store_time, settings.id_ttl);
             }
-            early_digests = advance_record(lane, &chunk, settings, &mut ids);
+            evicted_digests = advance_record(lane, &chunk, settings, &mut ids);
             chunk
         };
         // The end of the key is written with its last event, even if late originals (events that arrived after their
@@ -99,7 +99,7 @@ impl Sequencer {
             lane: index,
             events: chunk.events,
             effects: chunk.effects,
-            early_digests,
+            evicted_digests,
             late_originals: chunk.late_originals,
             checks,
         };
@@ -124,10 +124,10 @@ fn advance_record(
     ids: &mut SmallVec<[AcceptedId; 2]>,
 ) -> Vec<(u64, u32)> {
     let mut next = lane.record.next;
-    let mut early_digests = Vec::new();
-    let keeps_early = settings.digests > 0 && settings.ordering == OrderingMode::Sequenced;
+    let mut evicted_digests = Vec::new();
+    let keeps_evicted = settings.digests > 0 && settings.ordering == OrderingMode::Sequenced;
     let kept_from =
-        if keeps_early { chunk.next.saturating_sub(settings.digests as u64) } else { 0 };
+        if keeps_evicted { chunk.next.saturating_sub(settings.digests as u64) } else { 0 };
     let unseen = |digests: &mut ContentDigests, from: u64, to: u64| {
         for _ in from.max(to.saturating_sub(settings.digests as u64))..to {
             digests.push_unseen(settings.digests);
@@ -141,7 +141,7 @@ fn advance_record(
         let content = held.event.content();
         lane.record.digests.push(content, settings.digests);
         if held.sequence < kept_from {
-            early_digests.push((held.sequence, ContentDigests::short(content)));
+            evicted_digests.push((held.sequence, ContentDigests::short(content)));
         }
         next = held.sequence + 1;
         if settings.ordering == OrderingMode::Fifo && held.copy == SpillCopy::None {
@@ -162,7 +162,7 @@ fn advance_record(
     if chunk.rollout.is_some() {
         lane.record.rollout.clone_from(&chunk.rollout);
     }
-    early_digests
+    evicted_digests
 }
 
 fn accepted_id(sequence: u64, event: &Event) -> AcceptedId {
