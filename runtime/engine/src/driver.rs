@@ -74,8 +74,6 @@ pub struct Driver {
     store_requests: FuturesUnordered<StoreFuture>,
     /// The replay sources for missing events.
     replay: Arc<replay::ReplaySources>,
-    /// See [`DriverConfig::source_numbering`].
-    source_numbering: Arc<[(Destination, u64)]>,
     /// Deliveries that arrived from the source and that the sequencer has not accepted yet.
     waiting_deliveries: VecDeque<(DecodedDelivery, FilePosition)>,
     source_ended: bool,
@@ -100,6 +98,8 @@ pub struct Driver {
 /// The commits that the store lost, and the requests that wait until the sequencer has repeated these commits.
 #[derive(Default)]
 struct RollbackTracker {
+    /// See [`DriverConfig::source_numbering`].
+    source_numbering: Arc<[(Destination, u64)]>,
     /// The number of repeated commits that the driver has logged.
     logged: u64,
     /// For each shard (slice of the store), the first and the last lost commit that the driver has not logged yet.
@@ -111,6 +111,10 @@ struct RollbackTracker {
 }
 
 impl RollbackTracker {
+    fn new(source_numbering: Arc<[(Destination, u64)]>) -> Self {
+        Self { source_numbering, ..Self::default() }
+    }
+
     /// Returns whether the store has lost this commit, so that the sequencer repeats it.
     fn is_lost(&self, shard: u32, number: u64) -> bool {
         let lost = self.lost_commits.get(&shard);
@@ -145,7 +149,6 @@ impl Driver {
             load_bytes,
             store_requests: FuturesUnordered::new(),
             replay: Arc::new(config.replay),
-            source_numbering: config.source_numbering,
             waiting_deliveries: VecDeque::new(),
             source_ended: false,
             delivery_tracker: DeliveryTracker::new(
@@ -156,7 +159,7 @@ impl Driver {
             source_failed: None,
             full_throttle: LogThrottle::new(WARN_INTERVAL),
             unpublished: None,
-            rollback_tracker: RollbackTracker::default(),
+            rollback_tracker: RollbackTracker::new(config.source_numbering),
             ending: false,
             failed: None,
             metrics: config.metrics,

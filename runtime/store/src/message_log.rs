@@ -14,7 +14,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 pub use ordain_core::OutboxPosition;
-use ordain_core::{Event, Key, NumberedChunk, QueuePosition, QueueRun, RecoveredKey, WriterCalls};
+use ordain_core::{Event, Key, NumberedChunk, QueuePosition, QueueRun, WriterCalls};
 
 use super::{Claim, Partition, StoreError};
 

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use ordain_core::{Event, Key, QueuePosition};
 use ordain_store::{
-    AssignGroupReply, AssignItemReply, AssignReply, Claim, CounterFloor, Destination, DestinationRules,
-    NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, Partition, QueueEntry, Store,
+    AssignGroupReply, AssignItemReply, AssignReply, Claim, CounterFloor, Destination,
+    DestinationRules, NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, Partition,
+    QueueEntry, Store,
 };
 
 use super::{Fixture, Owner};
@@ -375,17 +376,19 @@ pub async fn raised_counters_prevent_reused_numbers(fixture: &mut impl Fixture) 
     let owner = Owner::claim(store, "receiver", 0).await;
     assert_eq!(sender.assign(store, 1, &[message(&a, "1")]).await, [New(1)]);
     let (to, shard) = (&sender.destination, sender.shard);
-    let raise = async |store: &dyn Store, owner: &Owner, to: &Destination, floors: &[(&Key, u64, bool)]| {
-        let floor = |(key, next, has_ended): &(&Key, u64, bool)| CounterFloor {
-            key: Key::clone(key),
-            next: *next,
-            has_ended: *has_ended,
+    let raise =
+        async |store: &dyn Store, owner: &Owner, to: &Destination, floors: &[(&Key, u64, bool)]| {
+            let floor = |(key, next, has_ended): &(&Key, u64, bool)| CounterFloor {
+                key: Key::clone(key),
+                next: *next,
+                has_ended: *has_ended,
+            };
+            let floors: Vec<CounterFloor> = floors.iter().map(floor).collect();
+            let (partition, claim) = (&owner.partition, owner.claim);
+            let raised =
+                store.raise_counters(partition, claim, to, shard, &floors, COMPLETED_TTL_MS).await;
+            raised.expect("an answer");
         };
-        let floors: Vec<CounterFloor> = floors.iter().map(floor).collect();
-        let (partition, claim) = (&owner.partition, owner.claim);
-        let raised = store.raise_counters(partition, claim, to, shard, &floors, COMPLETED_TTL_MS).await;
-        raised.expect("an answer");
-    };
     raise(store, &owner, to, &[(&a, 10, false), (&b, 7, true)]).await;
     let items = [message(&a, "2"), message(&b, "1")];
     assert_eq!(sender.assign(store, 1, &items).await, [either(10, 2), either(7, 1)]);
@@ -404,11 +407,13 @@ pub async fn raised_counters_prevent_reused_numbers(fixture: &mut impl Fixture) 
     raise(store, &owner, to, &[(&a, 100, false)]).await;
     assert_eq!(sender.assign(store, 1, &[message(&a, "5")]).await, [either(13, 5)]);
     // The store has numbered no messages of this exchange, so its producers may number them.
-    let other = Sender { destination: Destination::Exchange("other".into()), ..Sender::producer(store) };
+    let other =
+        Sender { destination: Destination::Exchange("other".into()), ..Sender::producer(store) };
     raise(store, &newer, &other.destination, &[(&a, 10, false)]).await;
     assert_eq!(other.assign(store, 1, &[message(&a, "x")]).await, [New(1)]);
     // The store numbers all messages of a stream, so a lost log gets its counters again.
-    let stream = Sender { destination: Destination::Stream("receiver".into()), ..Sender::producer(store) };
+    let stream =
+        Sender { destination: Destination::Stream("receiver".into()), ..Sender::producer(store) };
     raise(store, &newer, &stream.destination, &[(&a, 10, false)]).await;
     assert_eq!(stream.assign(store, 1, &[message(&a, "y")]).await, [either(10, 1)]);
 }

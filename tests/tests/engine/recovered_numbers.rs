@@ -8,9 +8,9 @@ use anyhow::{Context, Result, ensure};
 use ordain_core::shard_of;
 use ordain_servers::Redis;
 use ordain_tests::host::Home;
-use ordain_tests::log::{in_turn, text, unnumbered};
+use ordain_tests::log::{in_turn, line, text, unnumbered};
 use ordain_tests::service::{Service, wait_until};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const SHARDS: u32 = 4;
 /// The number of events that are published before the snapshot, and also the number of events that Redis loses. A key
@@ -30,24 +30,29 @@ struct LossRig {
 }
 
 impl LossRig {
-    /// Starts Redis and the host, and publishes events. Redis still has all these events after the loss.
+    /// Starts Redis and a host that executes events by the handler `tally`, and publishes events. Redis still has all
+    /// these events after the loss.
     fn start() -> Result<Self> {
-        let redis = Redis::start(&[])?;
-        let config = format!(
-            "[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = {SHARDS}\n\
-             [streams.cases]\nhandler = \"tally\"\nsource = {{ kind = \"stream\" }}\n\
-             [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
-            redis.url()
-        );
-        let home = Home::new(&["tally"], &config)?;
-        let all = in_turn(1, 1_000);
-        let first: Value = serde_json::from_str(&all[0])?;
-        let key = first["subject"].as_str().context("a key")?.to_owned();
-        let service = Service::start(&home, &["run"])?;
-        let mut rig = Self { redis, home, service, lines: unnumbered(&all)?, key };
+        let mut rig = Self::with("handler = \"tally\"", &in_turn(1, 1_000))?;
         rig.publish(EVENTS)?;
         rig.until_settled(EVENTS)?;
         Ok(rig)
+    }
+
+    /// Starts Redis and a host. `stream` holds the settings of the stream, and `lines` holds the events.
+    fn with(stream: &str, lines: &[String]) -> Result<Self> {
+        let redis = Redis::start(&[])?;
+        let config = format!(
+            "[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = {SHARDS}\n\
+             [streams.cases]\n{stream}\nsource = {{ kind = \"stream\" }}\n\
+             [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
+            redis.url()
+        );
+        let home = Home::new(&["tally", "faulty"], &config)?;
+        let first: Value = serde_json::from_str(&lines[0])?;
+        let key = first["subject"].as_str().context("a key")?.to_owned();
+        let service = Service::start(&home, &["run"])?;
+        Ok(Self { redis, home, service, lines: unnumbered(lines)?, key })
     }
 
     /// Publishes the next events. The publisher ends when the store has them.
@@ -63,12 +68,22 @@ impl LossRig {
 
     /// Waits until the first `count` sequences of the key are settled.
     fn until_settled(&self, count: usize) -> Result<()> {
+        self.until_key(|row| row["next"] == count + 1)
+    }
+
+    /// Waits until the key is parked at its first event, and the store holds `count` events of the key.
+    fn until_held(&self, count: usize) -> Result<()> {
+        self.until_key(|row| row["status"] == "parked" && row["held"]["count"] == count)
+    }
+
+    /// Waits until the row of the key fulfils a condition.
+    fn until_key(&self, is_so: impl Fn(&Value) -> bool) -> Result<()> {
         let mut last = Vec::new();
-        let settled = wait_until("settled events", || {
+        let found = wait_until("a state of the key", || {
             last = self.home.rows(&["keys", "list", "cases", "--json"])?;
-            Ok(last.iter().any(|row| row["next"] == count + 1))
+            Ok(last.iter().any(&is_so))
         });
-        settled.with_context(|| format!("{last:?}\n{}", self.service.stderr()))
+        found.with_context(|| format!("{last:?}\n{}", self.service.stderr()))
     }
 
     /// Returns the number that the store will give to the next event of the key.
@@ -148,4 +163,28 @@ fn events_with_numbers_of_executed_events_become_dead_letters() -> Result<()> {
     rig.until_settled(2 * EVENTS + NEW_EVENTS)?;
     ensure!(rig.letters()?.len() == NEW_EVENTS, "{:?}", rig.letters()?);
     rig.check_messages(2 * EVENTS + NEW_EVENTS)
+}
+
+/// A key is parked, and the store holds its later events. Redis loses some of these events with their numbers. The host
+/// repeats the commits that hold the events, and the numbers of these events must not be given again.
+#[test]
+fn events_of_a_parked_key_keep_their_numbers() -> Result<()> {
+    let event = |number: u64| {
+        let command = if number == 1 { "trap" } else { "ok" };
+        line("a", number, &json!({ "do": command }))
+    };
+    let lines: Vec<String> = (1..=1_000).map(event).collect();
+    let stream = "handler = \"faulty\"\nspill_after = \"1ms\"\nretry = { attempts = 1 }";
+    let mut rig = LossRig::with(stream, &lines)?;
+    rig.publish(EVENTS)?;
+    rig.until_held(EVENTS)?;
+    let early = rig.redis.snapshot()?;
+    rig.publish(EVENTS)?;
+    rig.until_held(2 * EVENTS)?;
+    rig.redis.go_back(&early)?;
+    rig.until_raised()?;
+    rig.publish(NEW_EVENTS)?;
+    rig.until_held(2 * EVENTS + NEW_EVENTS)?;
+    ensure!(rig.letters()?.is_empty(), "{:?}", rig.letters()?);
+    rig.service.end()
 }

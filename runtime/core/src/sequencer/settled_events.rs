@@ -70,12 +70,7 @@ impl SettledEvents {
         }
     }
 
-    fn record(
-        &mut self,
-        key: &Key,
-        incarnation: u64,
-        digests: impl Iterator<Item = (u64, u32)>,
-    ) {
+    fn record(&mut self, key: &Key, incarnation: u64, digests: impl Iterator<Item = (u64, u32)>) {
         if !self.keys.contains_key(key) {
             self.bytes += KEY_BYTES + key.len();
             self.order.push_back(key.clone());

@@ -12,7 +12,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use ordain_core::{
-    AppliedCommit, AttemptToken, Batch, CommitReply, Effect, Input, Key, KeyRecord, KeyStatus, KeyWrite, StopReason,
+    AppliedCommit, AttemptToken, Batch, CommitReply, Effect, Input, Key, KeyRecord, KeyStatus,
+    KeyWrite, StopReason,
 };
 use tokio::sync::mpsc::error::TrySendError;
 
@@ -254,8 +255,7 @@ impl Driver {
         }
         let of_write = |write: &KeyWrite| {
             let KeyRecord { next, status, spilled, .. } = &write.record;
-            let after_spilled =
-                if spilled.count == 0 { 0 } else { spilled.last.saturating_add(1) };
+            let after_spilled = if spilled.count == 0 { 0 } else { spilled.last.saturating_add(1) };
             CounterFloor {
                 key: write.key.clone(),
                 next: after_spilled.max(*next),
@@ -276,7 +276,11 @@ impl Driver {
         let alarm_batch = alarms::if_alarming(&batch);
         let requested_at = Instant::now();
         let floors = self.floors_of_lost_commit(&batch);
-        let raised = if floors.is_empty() { Arc::default() } else { Arc::clone(&self.source_numbering) };
+        let raised = if floors.is_empty() {
+            Arc::default()
+        } else {
+            Arc::clone(&self.rollback_tracker.source_numbering)
+        };
         self.request(async move {
             for (destination, complete_ttl) in &*raised {
                 let raise = || {

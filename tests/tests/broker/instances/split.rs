@@ -197,7 +197,8 @@ fn owners_of_two_masters_lose_no_event_of_the_new_master() -> Result<()> {
     let mut separated = Host::start(&group)?;
     let others = clients(&mut observer)?;
     let mut connected = Host::start(&group)?;
-    let links: BTreeSet<String> = clients(&mut observer)?.difference(&others).cloned().collect();
+    let connections: BTreeSet<String> =
+        clients(&mut observer)?.difference(&others).cloned().collect();
     drop(observer);
     until_shared([&connected, &separated])?;
     let lines = in_turn(KEYS, 3 * EVENTS_IN_PART);
@@ -209,7 +210,7 @@ fn owners_of_two_masters_lose_no_event_of_the_new_master() -> Result<()> {
     let mut cut_off = group.cut_off()?;
     separated.to_sentinel.set(Mode::HalfOpen)?;
     group.until_replaced()?;
-    disconnect(&mut cut_off, &links)?;
+    disconnect(&mut cut_off, &connections)?;
     let old = events_of_old_master();
     separated.post(&old)?;
     connected.post(second)?;

@@ -75,7 +75,8 @@ impl KeptCommit {
     /// Returns the applied part of the commit, as a batch.
     fn as_applied(&self) -> Batch {
         let Self { batch, applied, .. } = self;
-        let mut writes: Vec<KeyWrite> = batch.applied_writes(applied).map(|(_, write)| write.clone()).collect();
+        let mut writes: Vec<KeyWrite> =
+            batch.applied_writes(applied).map(|(_, write)| write.clone()).collect();
         for write in &mut writes {
             write.record.fill_times(applied.time);
         }
@@ -159,7 +160,8 @@ impl Sequencer {
         if self.settings.commit_history_bytes == 0 {
             return;
         }
-        let evicted = lanes.iter_mut().map(|in_write| std::mem::take(&mut in_write.evicted_digests));
+        let evicted =
+            lanes.iter_mut().map(|in_write| std::mem::take(&mut in_write.evicted_digests));
         let evicted_digests: Vec<_> =
             evicted.enumerate().filter(|(_, digests)| !digests.is_empty()).collect();
         let digests: usize = evicted_digests.iter().map(|(_, digests)| digests.len()).sum();
@@ -274,7 +276,7 @@ impl Sequencer {
     /// Returns the keys of a shard with events in memory that are not settled, each with the sequence after the last of
     /// these events. If the store numbered these events and has gone back in time, it may give their numbers again.
     pub fn held_sequences(&self, shard: u32) -> Vec<(Key, u64)> {
-        let lanes = self.lanes.indices().map(|index| &self.lanes[index]);
+        let lanes = self.lanes.indices().into_iter().map(|index| &self.lanes[index]);
         let last = |lane: &Lane| {
             let held = lane.held.iter().last()?;
             Some((lane.key.clone(), held.sequence.saturating_add(1)))
