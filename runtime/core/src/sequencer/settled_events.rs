@@ -107,3 +107,85 @@ impl SettledEvents {
         Some(*settled != ContentDigests::short(content))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key_record::{KeyRecord, KeyWrite, StateUpdate, WriteCondition, WriteRefusal};
+
+    const A: u64 = 1;
+    const B: u64 = 2;
+
+    fn write(key: &str, incarnation: u64, next: u64, contents: &[u64]) -> KeyWrite {
+        let digests = contents.iter().map(|content| ContentDigests::short(*content)).collect();
+        KeyWrite {
+            key: key.into(),
+            condition: WriteCondition::Next(1),
+            record: KeyRecord { incarnation, digests, ..KeyRecord::new(next, 0) },
+            state: StateUpdate::Keep,
+            messages: Vec::new(),
+            letters: Vec::new(),
+            removed_letters: Vec::new(),
+            spill: Vec::new(),
+            ids: smallvec::SmallVec::new(),
+            due_in: None,
+            expire_in: None,
+        }
+    }
+
+    /// Records a commit at the time 100.
+    fn record(
+        settled_events: &mut SettledEvents,
+        writes: Vec<KeyWrite>,
+        refused: Vec<(usize, WriteRefusal)>,
+        evicted: &[(usize, Vec<(u64, u32)>)],
+        bytes_limit: usize,
+    ) {
+        let batch = Batch { shard: 0, number: 1, writes, letters: Vec::new(), forward: false };
+        let applied = AppliedCommit { time: 100, refused, ..AppliedCommit::default() };
+        settled_events.record_commit(&batch, &applied, evicted, bytes_limit);
+    }
+
+    #[test]
+    fn digests_outlive_the_key_record() {
+        let mut settled = SettledEvents::default();
+        let evicted = [(0, vec![(1, ContentDigests::short(A)), (2, ContentDigests::short(B))])];
+        record(&mut settled, vec![write("k", 0, 4, &[A])], vec![], &evicted, 1 << 20);
+        record(&mut settled, vec![write("k", 100, 5, &[B])], vec![], &[], 1 << 20);
+        let differs = |sequence, content| settled.differs(&"k".into(), 100, sequence, content);
+        assert_eq!([differs(1, A), differs(1, B)], [Some(false), Some(true)]);
+        assert_eq!([differs(3, A), differs(4, B), differs(5, A)], [Some(false), Some(false), None]);
+    }
+
+    #[test]
+    fn digests_of_an_earlier_incarnation_do_not_count() {
+        let mut settled = SettledEvents::default();
+        record(&mut settled, vec![write("k", 7, 9, &[A; 8])], vec![], &[], 1 << 20);
+        assert_eq!(settled.differs(&"k".into(), 8, 3, B), None, "the key has begun again");
+        record(&mut settled, vec![write("k", 8, 4, &[B; 3])], vec![], &[], 1 << 20);
+        assert_eq!(settled.differs(&"k".into(), 8, 3, B), Some(false));
+        assert_eq!(settled.differs(&"k".into(), 8, 5, B), None);
+    }
+
+    #[test]
+    fn refused_writes_settle_no_event() {
+        let mut settled = SettledEvents::default();
+        let evicted = [(0, vec![(1, ContentDigests::short(A))])];
+        let refused = vec![(0, WriteRefusal::Next(Some(2)))];
+        record(&mut settled, vec![write("k", 7, 3, &[A])], refused, &evicted, 1 << 20);
+        assert_eq!(settled.differs(&"k".into(), 7, 1, A), None);
+        assert_eq!(settled.bytes, 0);
+    }
+
+    #[test]
+    fn oldest_keys_are_forgotten_above_the_limit() {
+        let mut settled = SettledEvents::default();
+        for key in ["z", "a", "m"] {
+            record(&mut settled, vec![write(key, 7, 2, &[A])], vec![], &[], 700);
+        }
+        let known = ["z", "a", "m"].map(|key| settled.differs(&key.into(), 7, 1, A).is_some());
+        assert_eq!(known, [false, true, true]);
+        let of_key = KEY_BYTES + 1 + DIGEST_BYTES;
+        assert_eq!(settled.bytes, 2 * of_key);
+    }
+}
