@@ -15,7 +15,7 @@ mod engine {
     mod keys_why;
     mod publish_rollback;
     mod readme;
-    mod recovered_numbers;
+    mod reused_numbers;
     mod run_alarms;
     mod run_changed;
     mod run_damaged;

@@ -6,7 +6,6 @@ use crate::{
     Config, ConfigError, FileOrStdio, LoadedConfig, ReplaySource, ResourceName, SinkConfig,
     SourceConfig, StreamConfig,
 };
-use ordain_core::OrderingMode;
 use ordain_store::{Destination, DestinationRules, NumberingSettings};
 use ordain_util::canonical_path::canonical_path;
 
@@ -80,26 +79,6 @@ impl NumberingPolicy {
                 Some(Destination::Stream(name.shared()))
             }
             SourceConfig::File(_) => None,
-        }
-    }
-
-    /// Returns the numbering policies of the destinations whose messages a `sequenced` stream reads: if the store
-    /// numbers the messages of such a destination, the numbers are the sequences of the stream. Returns no policy for
-    /// another stream.
-    pub fn for_source(config: &Config, name: &ResourceName, stream: &StreamConfig) -> Vec<Self> {
-        if stream.ordering != OrderingMode::Sequenced {
-            return Vec::new();
-        }
-        match &stream.source {
-            SourceConfig::Amqp(source) => {
-                let bound = source.bind.iter().map(|binding| &binding.exchange);
-                let exchanges = source.exchange.iter().chain(bound);
-                exchanges.map(|exchange| Self::to_exchange(config, &exchange.0)).collect()
-            }
-            SourceConfig::Stream(_) | SourceConfig::Http(_) => {
-                vec![Self::numbered(Destination::Stream(name.shared()), numbers(stream))]
-            }
-            SourceConfig::File(_) => Vec::new(),
         }
     }
 

@@ -27,7 +27,7 @@ use crate::source::{self, Inbox};
 use delivery_tracker::DeliveryTracker;
 use ordain_cloudevents::{DecodedDelivery, DeliveryBatch, FilePosition, SourceHandle};
 use ordain_store::OwnershipPhase;
-use ordain_store::{Claim, CounterFloor, Destination, Partition, Store};
+use ordain_store::{Claim, Partition, Store};
 use ordain_util::log_throttle::LogThrottle;
 use ordain_wasm::{ActiveVersion, TurnQueueHandle};
 use parked_search::ParkedSearch;
@@ -98,28 +98,12 @@ pub struct Driver {
 /// The commits that the store lost, and the requests that wait until the sequencer has repeated these commits.
 #[derive(Default)]
 struct RollbackTracker {
-    /// See [`DriverConfig::source_numbering`].
-    source_numbering: Arc<[(Destination, u64)]>,
     /// The number of repeated commits that the driver has logged.
     logged: u64,
     /// For each shard (slice of the store), the first and the last lost commit that the driver has not logged yet.
     lost_commits: BTreeMap<u32, (u64, u64)>,
-    /// For each shard that lost commits, the lowest numbers that new messages may get because of events in memory.
-    held_floors: BTreeMap<u32, Vec<CounterFloor>>,
     /// Requests for a check of the store. The driver answers them when it knows that the store has all commits.
     waiting_checks: Vec<oneshot::Sender<()>>,
-}
-
-impl RollbackTracker {
-    fn new(source_numbering: Arc<[(Destination, u64)]>) -> Self {
-        Self { source_numbering, ..Self::default() }
-    }
-
-    /// Returns whether the store has lost this commit, so that the sequencer repeats it.
-    fn is_lost(&self, shard: u32, number: u64) -> bool {
-        let lost = self.lost_commits.get(&shard);
-        lost.is_some_and(|(first, last)| (*first..=*last).contains(&number))
-    }
 }
 
 impl Driver {
@@ -159,7 +143,7 @@ impl Driver {
             source_failed: None,
             full_throttle: LogThrottle::new(WARN_INTERVAL),
             unpublished: None,
-            rollback_tracker: RollbackTracker::new(config.source_numbering),
+            rollback_tracker: RollbackTracker::default(),
             ending: false,
             failed: None,
             metrics: config.metrics,
@@ -348,9 +332,6 @@ impl Driver {
                         .entry(*shard)
                         .or_insert((u64::MAX, newest));
                     *first = (*first).min(last + 1);
-                    let held = self.sequencer.held_sequences(*shard).into_iter();
-                    let floor = |(key, next)| CounterFloor { key, next, has_ended: false };
-                    self.rollback_tracker.held_floors.insert(*shard, held.map(floor).collect());
                 }
                 if let Some((shard, number)) = applied {
                     // Record the commit before the sequencer acknowledges the deliveries that depend on it.

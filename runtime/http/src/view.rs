@@ -52,8 +52,8 @@ pub fn to_json(shown: &impl Serialize) -> String {
 /// Returns the error for a key that does not exist.
 pub fn no_key(stream: &str, key: &str) -> String {
     format!(
-        "key {key:?} of stream {stream} has no record in the store: the record was removed, or was never written. The \
-         store gets the record of a new key when the key's first event is executed, or after `spill_after`"
+        "key {key:?} of stream {stream} was never committed or held, or its record was removed; a new key appears \
+         in the list after its first event was executed, or after `spill_after`"
     )
 }
 

@@ -24,15 +24,13 @@ use super::script::LuaScript;
 use super::value::{array, bytes, number, parts, unexpected_reply};
 use ordain_store::codec::{decode_queued, decode_retained, encode_retained};
 use ordain_store::{
-    AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest, Claim, CounterFloor,
+    AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest, Claim,
     DequeueResult, Destination, KEY_SIZE_LIMIT, MessageLog, OriginOutbox, OutboxPosition,
     Partition, QueueEnds, QueuePage, StoreError, Witness, WriterCall, ok_or_log,
 };
 
 /// The maximum number of sequences that one call reads.
 const SEQUENCES_LIMIT: usize = 1_000;
-/// The maximum number of keys whose counters one call raises.
-const FLOORS_LIMIT: usize = 1_000;
 
 #[async_trait]
 impl MessageLog for RedisStore {
@@ -60,30 +58,6 @@ impl MessageLog for RedisStore {
             self.record_rollback();
         }
         Ok(reply)
-    }
-
-    async fn raise_counters(
-        &self,
-        partition: &Partition,
-        claim: Claim,
-        to: &Destination,
-        shard: u32,
-        floors: &[CounterFloor],
-        complete_ttl: u64,
-    ) -> Result<(), StoreError> {
-        let script = &self.scripts.raise;
-        let [data] = self.stream_keys(shard, &partition.stream, [RedisKeyKind::Data]);
-        let names = [data, self.log_key(shard, to)];
-        for part in floors.chunks(FLOORS_LIMIT) {
-            let mut call = self.script_call(script, &names);
-            call.arg(partition.number).arg(&claim_bytes(claim)[..]).arg(complete_ttl);
-            call.arg(u8::from(matches!(to, Destination::Stream(_))));
-            for CounterFloor { key, next, has_ended } in part {
-                call.arg(&**key).arg(next).arg(u8::from(*has_ended));
-            }
-            self.run_durably(script, call, shard).await?;
-        }
-        Ok(())
     }
 
     async fn retained_messages(

@@ -150,7 +150,6 @@ scripts! {
     assign "assign.lua" ""
     queued "queued.lua" "flags=no-writes"
     dequeue "dequeue.lua" "flags=allow-oom"
-    raise "raise.lua" ""
     retained "retained.lua" "flags=no-writes"
     load "load.lua" "flags=no-writes"
     take_over "take_over.lua" ""

@@ -44,9 +44,9 @@ pub use listings::{
 pub use marks::{HEALTH_MARK, MARK_NAME_LIMIT, Mark, MarkConditions, MarkStore, check_marks};
 pub use message_log::{
     ASSIGN_BYTES, ASSIGN_LIMIT, AssignGroup, AssignGroupReply, AssignItem, AssignItemReply,
-    AssignReply, AssignRequest, CounterFloor, DequeueResult, Destination, DestinationRules,
-    MessageLog, NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, QueueEnds,
-    QueueEntry, QueuePage, Witness, WriterCall, ok_or_log,
+    AssignReply, AssignRequest, DequeueResult, Destination, DestinationRules, MessageLog,
+    NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, QueueEnds, QueueEntry, QueuePage,
+    Witness, WriterCall, ok_or_log,
 };
 pub use outbox::{Outbox, OutboxEntry, OutboxMessage};
 pub use ownership::{Ownership, OwnershipPhase};

@@ -231,17 +231,6 @@ impl AssignRequest {
     }
 }
 
-/// The lowest number that the next message of a key may get.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CounterFloor {
-    /// The key.
-    pub key: Key,
-    /// The lowest number.
-    pub next: u64,
-    /// True if the key has ended.
-    pub has_ended: bool,
-}
-
 /// The result of assigning one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AssignItemReply {
@@ -352,24 +341,6 @@ pub trait MessageLog: Send + Sync {
     /// [`StoreError::RolledBack`]: the shard lacks the [witness](AssignRequest::witness); the store changed nothing. A
     /// store that cannot go back in time while it is open does not check the witness.
     async fn assign(&self, assign: Arc<AssignRequest>) -> Result<AssignReply, StoreError>;
-
-    /// Raises the counters of keys, so that no later message of a key gets a number below the floor. The owner of a
-    /// partition calls this before it repeats a lost commit, because the store may have lost the numbers of the events
-    /// of this commit too. If a key has ended, its numbers begin again after `complete_ttl` (in ms). Changes nothing if
-    /// `claim` is not the current claim of the partition. Changes nothing in the log of an exchange without messages,
-    /// because the store does not number the messages of this exchange. A store that cannot go back in time while it is
-    /// open does nothing.
-    async fn raise_counters(
-        &self,
-        _partition: &Partition,
-        _claim: Claim,
-        _to: &Destination,
-        _shard: u32,
-        _floors: &[CounterFloor],
-        _complete_ttl: u64,
-    ) -> Result<(), StoreError> {
-        Ok(())
-    }
 
     /// Returns the retained messages of a key with the wanted sequences, in ascending order. Returns at most about
     /// `bytes` bytes, but at least one message if there is one. Omits unreadable messages, and logs them.

@@ -5,11 +5,10 @@ mod sender;
 
 use std::sync::Arc;
 
-use ordain_core::{Event, Key, QueuePosition};
+use ordain_core::{Event, QueuePosition};
 use ordain_store::{
-    AssignGroupReply, AssignItemReply, AssignReply, Claim, CounterFloor, Destination,
-    DestinationRules, NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, Partition,
-    QueueEntry, Store,
+    AssignGroupReply, AssignItemReply, AssignReply, Claim, Destination, DestinationRules,
+    NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, Partition, QueueEntry, Store,
 };
 
 use super::{Fixture, Owner};
@@ -362,60 +361,6 @@ pub async fn numbering_starts_again_after_a_key_ended(fixture: &mut impl Fixture
         sender.assign(fixture.store(), commit, &[message(&b, &commit.to_string())]).await;
     }
     assert_eq!(sender.assign(fixture.store(), 40, &[message(&a, "newer")]).await, [New(2)]);
-}
-
-/// After a loss, the owner of a stream raises the counters of keys. Later events of these keys get higher numbers. A
-/// store that cannot go back in time while it is open changes nothing.
-pub async fn raised_counters_prevent_reused_numbers(fixture: &mut impl Fixture) {
-    use AssignItemReply::New;
-    let store = fixture.store();
-    let goes_back = store.may_roll_back();
-    let either = |raised: u64, unchanged: u64| New(if goes_back { raised } else { unchanged });
-    let [a, b] = keys(store);
-    let sender = Sender::producer(store);
-    let owner = Owner::claim(store, "receiver", 0).await;
-    assert_eq!(sender.assign(store, 1, &[message(&a, "1")]).await, [New(1)]);
-    let (to, shard) = (&sender.destination, sender.shard);
-    let raise =
-        async |store: &dyn Store, owner: &Owner, to: &Destination, floors: &[(&Key, u64, bool)]| {
-            let floor = |(key, next, has_ended): &(&Key, u64, bool)| CounterFloor {
-                key: Key::clone(key),
-                next: *next,
-                has_ended: *has_ended,
-            };
-            let floors: Vec<CounterFloor> = floors.iter().map(floor).collect();
-            let (partition, claim) = (&owner.partition, owner.claim);
-            let raised =
-                store.raise_counters(partition, claim, to, shard, &floors, COMPLETED_TTL_MS).await;
-            raised.expect("an answer");
-        };
-    raise(store, &owner, to, &[(&a, 10, false), (&b, 7, true)]).await;
-    let items = [message(&a, "2"), message(&b, "1")];
-    assert_eq!(sender.assign(store, 1, &items).await, [either(10, 2), either(7, 1)]);
-    // The counter is higher already, or the sequence is too high to calculate with.
-    raise(store, &owner, to, &[(&a, 5, false), (&b, u64::MAX, false)]).await;
-    let items = [message(&a, "3"), message(&b, "2")];
-    assert_eq!(sender.assign(store, 1, &items).await, [either(11, 3), either(8, 2)]);
-    // The numbers of an ended key begin again. The counter before the end must not count any more.
-    fixture.advance_clock(2 * COMPLETED_TTL_MS).await;
-    let store = fixture.store();
-    raise(store, &owner, to, &[(&b, 3, false)]).await;
-    let items = [message(&a, "4"), message(&b, "3")];
-    assert_eq!(sender.assign(store, 1, &items).await, [either(12, 4), New(3)]);
-    // An owner that another owner has replaced changes nothing.
-    let newer = Owner::claim(store, "receiver", 0).await;
-    raise(store, &owner, to, &[(&a, 100, false)]).await;
-    assert_eq!(sender.assign(store, 1, &[message(&a, "5")]).await, [either(13, 5)]);
-    // The store has numbered no messages of this exchange, so its producers may number them.
-    let other =
-        Sender { destination: Destination::Exchange("other".into()), ..Sender::producer(store) };
-    raise(store, &newer, &other.destination, &[(&a, 10, false)]).await;
-    assert_eq!(other.assign(store, 1, &[message(&a, "x")]).await, [New(1)]);
-    // The store numbers all messages of a stream, so a lost log gets its counters again.
-    let stream =
-        Sender { destination: Destination::Stream("receiver".into()), ..Sender::producer(store) };
-    raise(store, &newer, &stream.destination, &[(&a, 10, false)]).await;
-    assert_eq!(stream.assign(store, 1, &[message(&a, "y")]).await, [either(10, 1)]);
 }
 
 /// The store keeps a limited number of messages per key, for a limited time.

@@ -8,8 +8,8 @@
 //! events, and so the digests of these events. The sequencer collects the digests from the history when it needs them:
 //! at a recovery, and when an event arrives again whose digest is not in the key record.
 //!
-//! When the driver repeats a lost commit, it also raises the counters of the keys in the store. So only an event that is
-//! published between the loss and the repetition gets the number of a settled event.
+//! The store gives these numbers again on purpose: a publisher that repeats the lost events gives each event its earlier
+//! number, and the sequencer recognises the repeats.
 //!
 //! [`CommitHistory`]: super::commit::CommitHistory
 

@@ -11,7 +11,7 @@ use crate::replay;
 use crate::sink::{CommittedBatch, PartitionHandle};
 use crate::source::Inbox;
 use ordain_cloudevents::SourceHandle;
-use ordain_store::{ClaimedPartition, Destination, Partition, Store};
+use ordain_store::{ClaimedPartition, Partition, Store};
 use ordain_wasm::{TurnQueueHandle, VersionWatcher};
 
 /// The parts from which a driver is built.
@@ -44,9 +44,6 @@ pub struct DriverConfig {
     pub inbox: Option<Inbox>,
     /// The replay sources for missing events.
     pub replay: replay::ReplaySources,
-    /// The destinations whose numbers are the sequences of the stream if the store numbers the messages of these
-    /// destinations; each with its `complete_ttl` in ms. Empty if the stream is not `sequenced`.
-    pub source_numbering: Arc<[(Destination, u64)]>,
     /// The name of the checkpoint from which the source resumes; `None` if the source cannot resume.
     pub checkpoint_name: Option<String>,
     /// `true` if the driver ends when the source has ended and every event is settled or held in the store.

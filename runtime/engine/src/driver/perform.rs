@@ -12,8 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use ordain_core::{
-    AppliedCommit, AttemptToken, Batch, CommitReply, Effect, Input, Key, KeyRecord, KeyStatus,
-    KeyWrite, StopReason,
+    AppliedCommit, AttemptToken, Batch, CommitReply, Effect, Input, Key, StopReason,
 };
 use tokio::sync::mpsc::error::TrySendError;
 
@@ -23,7 +22,7 @@ use crate::sink::CommittedBatch;
 use ordain_publish::incident::{
     CommitsLost, CommitsRepeated, Incident, IncidentSubject, LostCommits, record, time_text,
 };
-use ordain_store::{CounterFloor, StoreError, retry_until_ok};
+use ordain_store::{StoreError, retry_until_ok};
 
 /// Maximum number of turns (runs of events of one key) that the driver submits to the workers together.
 const TURN_BATCH_LIMIT: usize = 128;
@@ -242,31 +241,6 @@ impl Driver {
         });
     }
 
-    /// Returns the lowest numbers that new messages of the batch's keys may get. Returns nothing if the store has not
-    /// lost the batch.
-    ///
-    /// The store may have lost the numbers of the batch's events together with the batch. It would give these numbers
-    /// again if the publishers of the events have ended. The driver therefore raises the counters before it repeats the
-    /// batch. If the process ends in between, the keys wait for the skipped numbers. In the opposite order, new events
-    /// could get the numbers of executed events, and count as their repeats.
-    fn floors_of_lost_commit(&mut self, batch: &Batch) -> Vec<CounterFloor> {
-        if !self.rollback_tracker.is_lost(batch.shard, batch.number) {
-            return Vec::new();
-        }
-        let of_write = |write: &KeyWrite| {
-            let KeyRecord { next, status, spilled, .. } = &write.record;
-            let after_spilled = if spilled.count == 0 { 0 } else { spilled.last.saturating_add(1) };
-            CounterFloor {
-                key: write.key.clone(),
-                next: after_spilled.max(*next),
-                has_ended: *status == KeyStatus::Completed,
-            }
-        };
-        let mut floors: Vec<CounterFloor> = batch.writes.iter().map(of_write).collect();
-        floors.extend(self.rollback_tracker.held_floors.remove(&batch.shard).unwrap_or_default());
-        floors
-    }
-
     fn commit(&mut self, batch: Arc<Batch>) {
         let store = Arc::clone(&self.store);
         let partition = self.partition.clone();
@@ -275,20 +249,7 @@ impl Driver {
         let number = batch.number;
         let alarm_batch = alarms::if_alarming(&batch);
         let requested_at = Instant::now();
-        let floors = self.floors_of_lost_commit(&batch);
-        let raised = if floors.is_empty() {
-            Arc::default()
-        } else {
-            Arc::clone(&self.rollback_tracker.source_numbering)
-        };
         self.request(async move {
-            for (destination, complete_ttl) in &*raised {
-                let raise = || {
-                    let ttl = *complete_ttl;
-                    store.raise_counters(&partition, claim, destination, shard, &floors, ttl)
-                };
-                retry_until_ok("raising of counters", raise).await;
-            }
             let reply = store.commit(&partition, claim, batch).await;
             match (alarm_batch, &reply) {
                 (Some(batch), CommitReply::Applied(applied)) => {

@@ -23,9 +23,9 @@ use crate::sink::{
 use ordain_amqp::TopologyRecord;
 use ordain_config::numbering;
 use ordain_config::{
-    Config, LoadedConfig, NumberingPolicy, PartitionParams, ResourceName, SinkConfig, StreamConfig,
+    Config, LoadedConfig, PartitionParams, ResourceName, SinkConfig, StreamConfig,
 };
-use ordain_store::{ClaimedPartition, Destination, InstanceId, Partition, Store, StoreError};
+use ordain_store::{ClaimedPartition, InstanceId, Partition, Store, StoreError};
 use ordain_store::{InstanceInfo, Ownership};
 use ordain_util::log_throttle::LogThrottle;
 use ordain_wasm::StreamContext;
@@ -279,25 +279,10 @@ impl PartitionFactory<'_> {
             source,
             inbox,
             replay,
-            source_numbering: source_numbering(config, name, stream),
             checkpoint_name: checkpoint,
             once: self.once,
             may_end: self.may_end.subscribe(),
             metrics: Arc::clone(metrics),
         }))
     }
-}
-
-/// Returns [`DriverConfig::source_numbering`].
-fn source_numbering(
-    config: &Config,
-    name: &ResourceName,
-    stream: &StreamConfig,
-) -> Arc<[(Destination, u64)]> {
-    let policies = NumberingPolicy::for_source(config, name, stream).into_iter();
-    let numbered = policies.filter_map(|policy| {
-        let numbering = policy.rules.numbering?;
-        Some((policy.destination, numbering.complete_ttl))
-    });
-    numbered.collect()
 }

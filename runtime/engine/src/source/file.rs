@@ -171,8 +171,8 @@ fn take_last_line(
                 file = options.name,
                 line = position.line,
                 bytes = length,
-                "last line ignored: it has no line end and is not an event, so it may be incomplete. If the line is \
-                 complete, add a line end. The next run reads the line again"
+                "last line ignored: it has no line end and is not an event, so it may be incomplete; the next \
+                 run reads it again; add a line end if it is complete"
             );
             return;
         }

@@ -374,16 +374,13 @@ if numbered then
     for i = 1, #counts do
       local found, field = counts[i], fields[from + i - 1]
       if found then
-        if not is_counter(found) then
+        if #found ~= 17 or byte(found, 1) ~= layout.COUNTER_FORMAT then
           corrupt_field(field, log, 'count of a key that this version reads')
         end
-        local next_number, ends = read_counter(found, now)
-        if next_number then
-          if math.max(next_number, ends) >= EXACT then
-            corrupt_field(field, log, 'count of a key')
-          end
+        local ends = number_of(found, 10, field, 'count of a key')
+        if ends == 0 or ends > now then
           local counter = counters[keys[from + i - 1]]
-          counter.next, counter.ends = next_number, ends
+          counter.next, counter.ends = number_of(found, 2, field, 'count of a key'), ends
         end
       end
     end
@@ -583,7 +580,7 @@ end
 
 for key, counter in pairs(counters) do
   if counter.is_new then
-    put('c' .. key, pack_counter(counter.next, counter.ends))
+    put('c' .. key, char(layout.COUNTER_FORMAT) .. pack('<I8I8', counter.next, counter.ends))
   end
 end
 for partition8, queue in pairs(queues) do

@@ -76,23 +76,6 @@ local function claim_of(fence)
   return sub(fence, 2, layout.FENCE_NUMBER - 1)
 end
 
-local function is_counter(value)
-  return #value == 17 and byte(value, 1) == layout.COUNTER_FORMAT
-end
-
--- Returns the next number of a key, and the time at which the counter expires; 0 if the key has not ended. Returns nil
--- if the counter has expired.
-local function read_counter(counter, now)
-  local ends = unpack8('<I8', counter, 10)
-  if ends == 0 or ends > now then
-    return unpack8('<I8', counter, 2), ends
-  end
-end
-
-local function pack_counter(next_number, ends)
-  return char(layout.COUNTER_FORMAT) .. pack('<I8I8', next_number, ends)
-end
-
 local function corrupt_field(field, key, words)
   error({err = 'CORRUPT field ' .. field .. ' of ' .. key .. ' is no ' .. words})
 end

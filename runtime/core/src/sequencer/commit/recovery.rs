@@ -30,7 +30,7 @@ use smallvec::SmallVec;
 use super::{InFlightBatch, InFlightWrite};
 use crate::commit_times::CommitTimes;
 use crate::effect::{Effect, StopReason};
-use crate::event::{Key, Message};
+use crate::event::Message;
 use crate::key_record::{AppliedCommit, Batch, KeyRecord, KeyWrite, StateUpdate, WriteCondition};
 use crate::letter::{DeadLetter, LetterContent};
 use crate::sequencer::Sequencer;
@@ -271,17 +271,6 @@ impl Sequencer {
         let history = &mut self.shards[*shard as usize].history;
         history.collect_digests(&mut self.settled_events, commit_history_bytes);
         self.settled_events.differs(key, record.incarnation, sequence, content)
-    }
-
-    /// Returns the keys of a shard with events in memory that are not settled, each with the sequence after the last of
-    /// these events. If the store numbered these events and has gone back in time, it may give their numbers again.
-    pub fn held_sequences(&self, shard: u32) -> Vec<(Key, u64)> {
-        let lanes = self.lanes.indices().into_iter().map(|index| &self.lanes[index]);
-        let last = |lane: &Lane| {
-            let held = lane.held.iter().last()?;
-            Some((lane.key.clone(), held.sequence.saturating_add(1)))
-        };
-        lanes.filter(|lane| lane.shard == shard).filter_map(last).collect()
     }
 
     /// Handles the reply to a repeated commit: the store has the commit again, or never lost it.

@@ -1,0 +1,222 @@
+//! Tests of a Redis that goes back in time while a host runs, and of events that the store numbers. The host repeats
+//! its lost commits. But no process repeats the events, because their publisher has ended. The store therefore gives
+//! their numbers again, to the same events or to other events, and no other event may vanish in silence.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use ordain_servers::{Redis, Snapshot};
+use ordain_tests::host::Home;
+use ordain_tests::log::{in_turn, line, text, unnumbered};
+use ordain_tests::service::{Service, wait_until};
+use serde_json::{Value, json};
+
+/// The number of events that are published before the snapshot, and also the number of events that Redis loses. A key
+/// record does not have the digests of this many events.
+const EVENTS: usize = 100;
+/// The number of events that are published after the loss.
+const NEW_EVENTS: usize = 50;
+
+/// Redis, a running host, and events of one key.
+struct LossRig {
+    redis: Redis,
+    home: Home,
+    service: Service,
+    /// The events that are not published yet.
+    lines: Vec<String>,
+}
+
+impl LossRig {
+    /// Starts Redis and a host that executes events by the handler `tally`, and publishes events. Redis still has all
+    /// these events after the loss.
+    fn start() -> Result<Self> {
+        let mut rig = Self::with("handler = \"tally\"", &in_turn(1, 1_000))?;
+        rig.publish(EVENTS)?;
+        rig.until_settled(EVENTS)?;
+        Ok(rig)
+    }
+
+    /// Starts Redis and a host. `stream` holds the settings of the stream, and `lines` holds the events.
+    fn with(stream: &str, lines: &[String]) -> Result<Self> {
+        let redis = Redis::start(&[])?;
+        let config = format!(
+            "[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = {SHARDS}\n\
+             [streams.cases]\n{stream}\nsource = {{ kind = \"stream\" }}\n\
+             [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
+            redis.url()
+        );
+        let home = Home::new(&["tally", "faulty"], &config)?;
+        let service = Service::start(&home, &["run"])?;
+        Ok(Self { redis, home, service, lines: unnumbered(lines)? })
+    }
+
+    /// Publishes the next events. The publisher ends when the store has them. Returns the file of the events.
+    fn publish(&mut self, count: usize) -> Result<String> {
+        let rest = self.lines.split_off(count);
+        let events = std::mem::replace(&mut self.lines, rest);
+        let file = format!("events-{}.ndjson", self.lines.len());
+        self.home.write(&file, text(&events))?;
+        self.publish_file(&file, count)?;
+        Ok(file)
+    }
+
+    /// Publishes a file with `count` events that the store does not have.
+    fn publish_file(&self, file: &str, count: usize) -> Result<()> {
+        let rows = self.home.rows(&["publish", "cases", file, "--json"])?;
+        ensure!(rows.iter().any(|row| row["published"] == count), "{rows:?}");
+        Ok(())
+    }
+
+    /// Makes Redis go back to the snapshot. If `is_early` is true, pauses the host before the loss, so that the host
+    /// notices the loss only after the test has resumed the host. Otherwise waits until the host has repeated its lost
+    /// commits.
+    fn lose(&mut self, early: &Snapshot, is_early: bool) -> Result<()> {
+        if is_early {
+            self.service.pause()?;
+        }
+        self.redis.go_back(early)?;
+        if !is_early {
+            self.until_repeated()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the host has repeated its lost commits.
+    fn until_repeated(&mut self) -> Result<()> {
+        self.service.until_says("all of them were repeated from memory")
+    }
+
+    /// Waits until the host has removed all events from the queues.
+    fn until_empty(&self) -> Result<()> {
+        let waiting = |shard: u32| -> Result<bool> {
+            let log = format!("ordain:{{{shard}}}:log:stream/cases");
+            let count = self.redis.command(&["HGET", &log, "w"])?;
+            Ok(count.text().is_some_and(|count| count != "0"))
+        };
+        wait_until("empty queues", || {
+            let queues: Vec<bool> = (0..SHARDS).map(waiting).collect::<Result<_>>()?;
+            Ok(!queues.contains(&true))
+        })
+    }
+
+    /// Waits until there are `count` dead letters, and checks that all of them have the cause `conflict`.
+    fn until_conflicts(&self, count: usize) -> Result<()> {
+        let mut letters = Vec::new();
+        let found = wait_until("dead letters", || {
+            letters = self.letters()?;
+            Ok(letters.len() >= count)
+        });
+        found.with_context(|| format!("{letters:?}\n{}", self.service.stderr()))?;
+        ensure!(letters == vec!["conflict"; count], "{letters:?}");
+        Ok(())
+    }
+
+    /// Waits until the first `count` sequences of the key are settled.
+    fn until_settled(&self, count: usize) -> Result<()> {
+        self.until_key(|row| row["next"] == count + 1)
+    }
+
+    /// Waits until the key is parked at its first event, and the store holds `count` events of the key.
+    fn until_held(&self, count: usize) -> Result<()> {
+        self.until_key(|row| row["status"] == "parked" && row["held"]["count"] == count)
+    }
+
+    /// Waits until the row of the key fulfils a condition.
+    fn until_key(&self, is_so: impl Fn(&Value) -> bool) -> Result<()> {
+        let mut last = Vec::new();
+        let found = wait_until("a state of the key", || {
+            last = self.home.rows(&["keys", "list", "cases", "--json"])?;
+            Ok(last.iter().any(&is_so))
+        });
+        found.with_context(|| format!("{last:?}\n{}", self.service.stderr()))
+    }
+
+    /// Returns the causes of the dead letters.
+    fn letters(&self) -> Result<Vec<String>> {
+        let rows = self.home.rows(&["dead", "list", "cases", "--json", "--limit", "1000"])?;
+        let cause = |row: &Value| Some(row["cause"].as_str()?.to_owned());
+        Ok(rows.iter().filter_map(cause).collect())
+    }
+
+    /// Ends the host, and checks that it has published one message for each of the first `count` sequences.
+    fn check_messages(&mut self, count: usize) -> Result<()> {
+        self.service.end()?;
+        let mut counts = BTreeSet::new();
+        for line in self.service.stdout().lines() {
+            let message: Value = serde_json::from_str(line)?;
+            counts.insert(message["data"]["count"].as_u64().context("a count")?);
+        }
+        ensure!(counts == (1..=count as u64).collect(), "{counts:?}");
+        Ok(())
+    }
+}
+
+/// The lost events are published again, after or before the host repeats its lost commits. Each of them must count as a
+/// repeat.
+#[test]
+fn lost_events_are_recognised_when_published_again() -> Result<()> {
+    for is_early in [false, true] {
+        let mut rig = LossRig::start()?;
+        let early = rig.redis.snapshot()?;
+        let lost = rig.publish(EVENTS)?;
+        rig.until_settled(2 * EVENTS)?;
+        rig.lose(&early, is_early)?;
+        rig.publish_file(&lost, EVENTS)?;
+        rig.service.resume()?;
+        rig.until_repeated()?;
+        rig.publish(NEW_EVENTS)?;
+        rig.until_settled(2 * EVENTS + NEW_EVENTS)?;
+        rig.until_empty()?;
+        ensure!(rig.letters()?.is_empty(), "{:?}", rig.letters()?);
+        rig.check_messages(2 * EVENTS + NEW_EVENTS)?;
+    }
+    Ok(())
+}
+
+/// Other events are published after or before the host repeats its lost commits, and get the numbers of executed
+/// events. Each of these events must become a dead letter; none may count as a repeat of an executed event.
+#[test]
+fn other_events_with_numbers_of_executed_events_become_dead_letters() -> Result<()> {
+    for is_early in [false, true] {
+        let mut rig = LossRig::start()?;
+        let early = rig.redis.snapshot()?;
+        rig.publish(EVENTS)?;
+        rig.until_settled(2 * EVENTS)?;
+        rig.lose(&early, is_early)?;
+        rig.publish(NEW_EVENTS)?;
+        rig.service.resume()?;
+        rig.until_repeated()?;
+        rig.until_conflicts(NEW_EVENTS)?;
+        // These events get the other numbers of executed events, and then new numbers.
+        rig.publish(EVENTS)?;
+        rig.until_settled(2 * EVENTS + NEW_EVENTS)?;
+        rig.until_conflicts(EVENTS)?;
+        rig.check_messages(2 * EVENTS + NEW_EVENTS)?;
+    }
+    Ok(())
+}
+
+/// A key is parked, and the store holds its later events. Redis loses some of these events with their numbers, and the
+/// host repeats the commits that hold the events. Other events with these numbers must become dead letters.
+#[test]
+fn other_events_with_numbers_of_held_events_become_dead_letters() -> Result<()> {
+    let trap = json!({ "do": "trap" });
+    let event = |number: u64| {
+        let command = json!({ "do": "put", "bytes": number });
+        line("a", number, if number == 1 { &trap } else { &command })
+    };
+    let lines: Vec<String> = (1..=1_000).map(event).collect();
+    let stream = "handler = \"faulty\"\nspill_after = \"1ms\"\nretry = { attempts = 1 }";
+    let mut rig = LossRig::with(stream, &lines)?;
+    rig.publish(EVENTS)?;
+    rig.until_held(EVENTS)?;
+    let early = rig.redis.snapshot()?;
+    rig.publish(EVENTS)?;
+    rig.until_held(2 * EVENTS)?;
+    rig.lose(&early, false)?;
+    rig.until_repeated()?;
+    rig.publish(NEW_EVENTS)?;
+    rig.until_conflicts(NEW_EVENTS)?;
+    rig.until_held(2 * EVENTS)?;
+    rig.service.end()
+}
