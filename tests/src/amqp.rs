@@ -11,12 +11,19 @@ use lapin::options::{
     QueueDeclareOptions, QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer, ExchangeKind};
+use lapin::{
+    BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, Consumer,
+    ExchangeKind,
+};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
+/// The time limit for opening a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time limit for the confirms of an attempt to publish.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time without a message after which the client concludes that the queue is empty.
 const QUIET_TIMEOUT: Duration = Duration::from_mins(1);
 /// The time without a message after which the client acknowledges the messages received so far.
@@ -47,12 +54,8 @@ impl Client {
     /// Connects to the broker.
     pub fn connect(url: &str) -> Result<Self> {
         let runtime = Runtime::new()?;
-        let (connection, channel) = runtime.block_on(async {
-            let connection = Connection::connect(url, ConnectionProperties::default()).await?;
-            let channel = connection.create_channel().await?;
-            channel.confirm_select(ConfirmSelectOptions::default()).await?;
-            anyhow::Ok((connection, channel))
-        })?;
+        let opened = runtime.block_on(async { timeout(CONNECT_TIMEOUT, open(url)).await });
+        let (connection, channel) = opened.context("the broker does not answer")??;
         Ok(Self { runtime, connection, channel })
     }
 
@@ -101,6 +104,13 @@ impl Client {
         Ok(self.runtime.block_on(bound)?)
     }
 
+    /// Removes the binding of a queue to an exchange.
+    pub fn unbind(&self, queue: &str, exchange: &str, key: &str) -> Result<()> {
+        let nothing = FieldTable::default();
+        let unbound = self.channel.queue_unbind(queue.into(), exchange.into(), key.into(), nothing);
+        Ok(self.runtime.block_on(unbound)?)
+    }
+
     /// Publishes messages, and waits until the broker confirms each of them. Publishes a rejected message again,
     /// because the broker rejects messages for a moment while a quorum queue has no leader.
     pub fn publish(&self, exchange: &str, messages: &[Outgoing]) -> Result<()> {
@@ -111,7 +121,13 @@ impl Client {
                 ensure!(started.elapsed() < QUIET_TIMEOUT, "{} messages are rejected", left.len());
                 let mut refused = Vec::new();
                 for part in left.chunks(CONFIRM_LIMIT) {
-                    refused.extend(self.publish_once(exchange, part).await?);
+                    let answers = self.publish_once(exchange, part).await?;
+                    for (answer, message) in answers.into_iter().zip(part) {
+                        if !answer.is_ack() {
+                            refused.push(*message);
+                        }
+                        ensure!(answer.take_message().is_none(), "a message has no queue");
+                    }
                 }
                 left = refused;
             }
@@ -119,12 +135,25 @@ impl Client {
         })
     }
 
-    /// Publishes messages once. Returns the messages that the broker rejected.
-    async fn publish_once<'a>(
+    /// Publishes messages once. Returns whether the broker confirmed all of them and returned none of them for lack of
+    /// a queue. Fails if the broker closes the connection or the channel, or if a confirm is missing after five
+    /// seconds. Even if some messages are not accepted, others may be in a queue.
+    pub fn try_publish(&self, exchange: &str, messages: &[Outgoing]) -> Result<bool> {
+        let messages: Vec<&Outgoing> = messages.iter().collect();
+        let answers = self.runtime.block_on(async {
+            timeout(CONFIRM_TIMEOUT, self.publish_once(exchange, &messages)).await
+        });
+        let answers = answers.context("the broker does not confirm")??;
+        let is_accepted = |answer: Confirmation| answer.is_ack() && answer.take_message().is_none();
+        Ok(answers.into_iter().all(is_accepted))
+    }
+
+    /// Publishes messages once. Returns the broker's answer to each of them.
+    async fn publish_once(
         &self,
         exchange: &str,
-        messages: &[&'a Outgoing],
-    ) -> Result<Vec<&'a Outgoing>> {
+        messages: &[&Outgoing],
+    ) -> Result<Vec<Confirmation>> {
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let mut confirms = Vec::new();
         for Outgoing { routing_key, properties, body } in messages {
@@ -133,15 +162,11 @@ impl Client {
             let sent = self.channel.basic_publish(exchange, key, options, body, properties.clone());
             confirms.push(sent.await?);
         }
-        let mut refused = Vec::new();
-        for (confirm, message) in confirms.into_iter().zip(messages) {
-            let confirm = confirm.await?;
-            if !confirm.is_ack() {
-                refused.push(*message);
-            }
-            ensure!(confirm.take_message().is_none(), "a message has no queue");
+        let mut answers = Vec::new();
+        for confirm in confirms {
+            answers.push(confirm.await?);
         }
-        Ok(refused)
+        Ok(answers)
     }
 
     /// Receives `count` messages of a queue and acknowledges them. One acknowledgement covers all messages that arrive
@@ -259,6 +284,14 @@ impl Client {
     pub fn close(self) -> Result<()> {
         Ok(self.runtime.block_on(self.connection.close(200, "done".into()))?)
     }
+}
+
+/// Opens a connection, and a channel with confirms.
+async fn open(url: &str) -> Result<(Connection, Channel)> {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    Ok((connection, channel))
 }
 
 /// Converts a line of a file, which is a CloudEvent, into a message: the key becomes the routing key, and the data

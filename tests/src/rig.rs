@@ -76,8 +76,13 @@ impl Rig {
 
     /// Replaces the client after its connection was closed.
     pub fn reconnect(&mut self) -> Result<()> {
-        self.client = Client::connect(&self.rabbit.url_at(self.rabbit.port()))?;
+        self.client = self.connect()?;
         Ok(())
+    }
+
+    /// Opens another connection to the broker.
+    pub fn connect(&self) -> Result<Client> {
+        Client::connect(&self.rabbit.url_at(self.rabbit.port()))
     }
 
     /// Publishes lines of a file as events.

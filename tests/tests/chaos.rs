@@ -9,11 +9,13 @@
 //! through the inbox, through a chain of two streams, from a file by `ordain publish`, or from RabbitMQ (`routes.rs`).
 //! The test compares the losses that the hosts report with the events of each shard (`losses.rs`).
 //!
-//! Four files hold further rounds. In `split.rs`, a network split separates a master from the Sentinel; the events
+//! Five files hold further rounds. In `split.rs`, a network split separates a master from the Sentinel; the events
 //! arrive on all routes of `routes.rs`, and the reported losses are compared as in `rollbacks.rs`. In `removed.rs`,
 //! single keys of Redis are removed. In `folder.rs`, the folder of an embedded store is moved away and restored. In
-//! `names.rs`, the host name of the servers does not resolve. In the rounds of the last three files, the events arrive
-//! on all routes except those of `ordain publish`.
+//! `names.rs`, the host name of the servers does not resolve. In the rounds of these last three files, the events
+//! arrive on all routes except those of `ordain publish`. In `operator.rs`, the operator of RabbitMQ makes mistakes:
+//! the broker loses exchanges, bindings, queues or its virtual host, drops messages, refuses the hosts, or ends. The
+//! events arrive from RabbitMQ.
 //!
 //! Three environment variables control the test. `ORDAIN_CHAOS_SEED` sets the seed, and `ORDAIN_CHAOS_ROUND` sets the
 //! first round. The test plays rounds until `ORDAIN_CHAOS_SECONDS` seconds have passed, and at least one round. The
@@ -31,6 +33,7 @@ mod chaos {
     mod losses;
     mod lossy;
     mod names;
+    mod operator;
     mod plan;
     mod receiver;
     mod removed;
@@ -165,6 +168,12 @@ mod chaos {
     #[test]
     fn on_servers_whose_name_does_not_resolve() -> Result<()> {
         rounds_of(names::play)
+    }
+
+    /// The operator of RabbitMQ makes several mistakes. `operator.rs` states the requirements.
+    #[test]
+    fn on_a_broker_whose_operator_errs() -> Result<()> {
+        rounds_of(operator::play)
     }
 
     #[test]

@@ -24,6 +24,8 @@ use crate::tls::Certificates;
 const DEFAULT: &str = "/";
 /// The user name under which the broker's log records the virtual hosts and users that tests create.
 const USER: &str = "tests";
+/// The name of the policy that a test sets.
+const POLICY: &str = "tests";
 
 /// The brokers that the tests of this process share. The brokers end with the process.
 static SHARED: Mutex<Vec<Arc<Server>>> = Mutex::new(Vec::new());
@@ -198,6 +200,51 @@ impl Rabbit {
         Ok(())
     }
 
+    /// Gives a user all rights to the virtual host, or takes all rights away. Open connections remain.
+    pub fn set_access(&self, user: &str, is_allowed: bool) -> Result<()> {
+        let name = binary(user);
+        let host = binary(&self.virtual_host);
+        let acting = binary(USER);
+        let all = binary(".*");
+        let set = if is_allowed {
+            format!(
+                "rabbit_auth_backend_internal:set_permissions({name}, {host}, {all}, {all}, {all}, {acting})."
+            )
+        } else {
+            format!("rabbit_auth_backend_internal:clear_permissions({name}, {host}, {acting}).")
+        };
+        let done = self.server.evaluate(&set)?;
+        ensure!(done == "ok", "the rights of {user}: {done}");
+        Ok(())
+    }
+
+    /// Sets a policy for the queues whose names match the regular expression `queues`. `definition` is in JSON.
+    pub fn set_policy(&self, queues: &str, definition: &str) -> Result<()> {
+        let done = self.server.evaluate(&format!(
+            "rabbit_policy:parse_set({host}, {name}, {queues}, {rules}, 0, {kind}, {user}).",
+            host = binary(&self.virtual_host),
+            name = binary(POLICY),
+            queues = binary(queues),
+            rules = binary(definition),
+            kind = binary("queues"),
+            user = binary(USER),
+        ))?;
+        ensure!(done == "ok", "the policy {definition}: {done}");
+        Ok(())
+    }
+
+    /// Removes the policy that [`Self::set_policy`] has set.
+    pub fn clear_policy(&self) -> Result<()> {
+        let done = self.server.evaluate(&format!(
+            "rabbit_policy:delete({host}, {name}, {user}).",
+            host = binary(&self.virtual_host),
+            name = binary(POLICY),
+            user = binary(USER),
+        ))?;
+        ensure!(done == "ok", "the removal of the policy: {done}");
+        Ok(())
+    }
+
     /// Returns the major version of the broker.
     pub fn major_version(&self) -> Result<u32> {
         let version = self.server.evaluate("list_to_binary(rabbit_misc:version()).")?;
@@ -223,7 +270,8 @@ impl Rabbit {
         Ok(())
     }
 
-    /// Deletes the virtual host with all its queues, and creates an empty one with the same name.
+    /// Deletes the virtual host with all its queues, and creates an empty one with the same name. The users that a test
+    /// added lose their rights.
     pub fn recreate_virtual_host(&self) -> Result<()> {
         let done = self.server.evaluate(&format!(
             "ok = rabbit_vhost:delete({host}, {user}), ok = rabbit_vhost:add({host}, {user}), All = {all}, \

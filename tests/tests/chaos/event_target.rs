@@ -1,10 +1,11 @@
 //! The targets to which a producer sends its events.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Result, bail, ensure};
+use ordain_tests::amqp::{Client, Outgoing, from_line};
 use ordain_tests::host::Home;
 use ordain_tests::http::{self, Answer};
 use ordain_tests::log::text;
@@ -31,6 +32,8 @@ pub(crate) enum EventTarget {
     Hosts(Vec<SocketAddr>, AtomicUsize),
     /// The exchange `cases`.
     Exchange(Arc<Rig>),
+    /// The exchange `cases` of a broker that may refuse events, and close connections, at any time.
+    DisturbedExchange(Box<DisturbedExchange>),
     /// A file in a home in which `ordain publish` runs.
     File(Home),
 }
@@ -73,6 +76,7 @@ impl EventTarget {
                 }
             }
             Self::Exchange(rig) => rig.publish(lines).map(|()| true),
+            Self::DisturbedExchange(exchange) => exchange.try_publish(lines),
             Self::File(home) => {
                 if attempt == 0 {
                     home.append(FILE, text(lines))?;
@@ -100,6 +104,35 @@ impl EventTarget {
             })?;
         }
         Ok(())
+    }
+}
+
+/// The exchange `cases`, and a connection to its broker. After a failure, the next attempt opens another connection.
+pub(crate) struct DisturbedExchange {
+    rig: Arc<Rig>,
+    /// `None` if no connection is open.
+    client: Mutex<Option<Client>>,
+}
+
+impl DisturbedExchange {
+    /// Creates the target without a connection.
+    pub(crate) fn new(rig: Arc<Rig>) -> Self {
+        Self { rig, client: Mutex::default() }
+    }
+
+    /// Publishes events once. Returns whether the broker confirmed all of them and returned none of them. If it did
+    /// not, some of the events may nevertheless be in a queue.
+    fn try_publish(&self, lines: &[String]) -> Result<bool> {
+        let messages = lines.iter().map(|line| from_line(line));
+        let messages: Vec<Outgoing> = messages.collect::<Result<_>>()?;
+        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        let connected = client.take().map_or_else(|| self.rig.connect(), Ok);
+        let Ok(connected) = connected else { return Ok(false) };
+        let accepted = connected.try_publish("cases", &messages);
+        if accepted.is_ok() {
+            *client = Some(connected);
+        }
+        Ok(accepted.unwrap_or_default())
     }
 }
 

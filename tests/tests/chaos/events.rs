@@ -70,6 +70,9 @@ pub(crate) struct Producer {
     pub(crate) backlog: Backlog,
     /// True if the producer sends some events only after later events of the same keys.
     pub(crate) has_gaps: bool,
+    /// True if the producer sends the events of a key one at a time. If the target accepts only some events of an
+    /// attempt, the producer sends all of them again. The events of each key then still arrive in order.
+    pub(crate) is_one_by_one: bool,
     /// The time when the newest events were accepted.
     pub(crate) accepted_at: Mutex<Option<Instant>>,
     /// The number of accepted events.
@@ -176,6 +179,9 @@ impl Producer {
         let prefix = if self.backlog == Backlog::SlowHandler { SLOW } else { "" };
         for _ in 0..random.random_range(1..=most) {
             let key = format!("{prefix}k{}", random.random_range(0..KEYS));
+            if self.is_one_by_one && batch.iter().any(|(other, _)| *other == key) {
+                continue;
+            }
             let events = sent.entry(key.clone()).or_default();
             let number = events.len() as u64 + 1;
             // An event may be added to `sent` before the producer sends it, because `send` repeats the request until

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
 use ordain_core::shard_of;
+use ordain_tests::host::Home;
 use ordain_tests::incident::records;
 use serde_json::Value;
 
@@ -25,7 +26,7 @@ const LOST: &str = "ordain.events.lost";
 const SAFE: &str = "ordain.events.safe";
 
 /// The events of a key that the store still has in some form.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct KeyFate {
     /// The number of events that took effect.
     pub(crate) taken: u64,
@@ -35,6 +36,18 @@ pub(crate) struct KeyFate {
 
 /// The fates of the events, for each key.
 pub(crate) type KeyFates = BTreeMap<String, KeyFate>;
+
+/// Reads the fates of the events from the store, which the configuration in this home names.
+pub(crate) fn stored_fates(home: &Home) -> Result<KeyFates> {
+    let rows = home.rows(&["keys", "list", "cases", "--json", "--limit", "1000000"])?;
+    let fate = |row: &Value| -> Result<(String, KeyFate)> {
+        let key = row["key"].as_str().context("a key")?.to_owned();
+        let next = row["next"].as_u64().context("a sequence")?;
+        let held = row["held"]["count"].as_u64().context("a number of events")?;
+        Ok((key, KeyFate { taken: next.saturating_sub(1), held }))
+    };
+    rows.iter().map(fate).collect()
+}
 
 /// The reports of losses that must not count an event with an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

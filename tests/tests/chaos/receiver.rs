@@ -12,7 +12,7 @@ use ordain_tests::service::Service;
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
-use super::routes::Route;
+use super::routes::{PARTITIONS, Route};
 
 /// Words that two errors contain: the error of a host whose claim the store has lost, and the error of a command whose
 /// store went back in time.
@@ -28,6 +28,8 @@ pub(crate) struct Receiver {
     pub(crate) address: SocketAddr,
     /// The program that starts the host, with the arguments of the program. Empty if the test starts the host directly.
     by: Vec<String>,
+    /// The arguments of the host.
+    args: &'static [&'static str],
     /// The file of the sink; `None` for standard output.
     file: Option<&'static str>,
     /// The host's standard output from its first start until its last restart.
@@ -74,6 +76,11 @@ pub(crate) struct Kind {
     pub(crate) broker: Option<String>,
     /// Additional settings of the stream `cases`.
     pub(crate) stream: String,
+    /// The number of partitions of each stream; `None` for [`PARTITIONS`].
+    pub(crate) partitions: Option<u32>,
+    /// True if the host waits only a twentieth of the usual time for brokers and stores. The host then checks its
+    /// queues and its exchange every three seconds.
+    pub(crate) has_short_waits: bool,
     /// The setting `runtime.lease`; `None` for two seconds.
     pub(crate) lease: Option<&'static str>,
     /// The file of the sink; `None` for standard output.
@@ -95,13 +102,14 @@ impl Receiver {
         let port = Port::take()?;
         let home = Home::new(&["tally", "faulty"], &kind.config(port.number()))?;
         let by = by(&home)?;
-        let mut service = Service::start_by(&home, &by, &["run"])?;
+        let args = kind.args();
+        let mut service = Service::start_by(&home, &by, args)?;
         http::ready(&mut service)?;
         let address = SocketAddr::from(([127, 0, 0, 1], port.number()));
         let file = kind.file;
         let earlier = String::new();
         let earlier_logs = Vec::new();
-        Ok(Self { home, service, address, by, file, earlier, earlier_logs, _port: port })
+        Ok(Self { home, service, address, by, args, file, earlier, earlier_logs, _port: port })
     }
 
     /// Starts the host again after its end, and waits until it is ready.
@@ -114,7 +122,7 @@ impl Receiver {
     pub(crate) fn begin_again(&mut self) -> Result<()> {
         self.earlier = self.output();
         self.earlier_logs.push(self.service.stderr());
-        self.service = Service::start_by(&self.home, &self.by, &["run"])?;
+        self.service = Service::start_by(&self.home, &self.by, self.args)?;
         Ok(())
     }
 
@@ -170,13 +178,19 @@ impl Receiver {
 }
 
 impl Kind {
+    /// Returns the arguments of a host.
+    fn args(&self) -> &'static [&'static str] {
+        if self.has_short_waits { &["--wait-divisor=20", "run"] } else { &["run"] }
+    }
+
     /// Returns the configuration of a host.
     pub(crate) fn config(&self, port: u16) -> String {
         let prefetch =
             if self.backlog == Backlog::LowPrefetch { self.route.low_prefetch() } else { 500 };
         let workers = if self.backlog == Backlog::SlowHandler { "workers = 1\n" } else { "" };
         let ordering = if self.is_fifo { "fifo" } else { "sequenced" };
-        let streams = self.route.config(ordering, &self.stream, prefetch, port);
+        let partitions = self.partitions.unwrap_or(PARTITIONS);
+        let streams = self.route.config(ordering, &self.stream, partitions, prefetch, port);
         let broker = self.broker.as_ref().map(|url| format!("[broker]\nurl = \"{url}\"\n"));
         format!(
             "[runtime]\nlease = \"{}\"\n{workers}{}[store]\n{}\n{streams}\

@@ -12,19 +12,18 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::wait_until;
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
-use serde_json::Value;
 
 use super::effects::{Counts, Demands, SETTLE_TIME, Taken, effects_of, taken};
 use super::event_target::EventTarget;
 use super::events::{Producer, RunningProducer, SentEvents, unsafe_events};
 use super::fleet::Fleet;
-use super::losses::{ExactReports, KeyFate, KeyFates, ReportedLosses};
+use super::losses::{ExactReports, KeyFate, KeyFates, ReportedLosses, stored_fates};
 use super::receiver::{Backlog, Kind, redis};
 use super::routes::Route;
 
 /// Settings of a `sequenced` stream with a short gap timeout. When the timeout is over, the store soon holds the later
 /// events of the key.
-const SHORT_GAPS: &str =
+pub(crate) const SHORT_GAPS: &str =
     "spill_after = \"1s\"\ngap = { timeout = \"500ms\", attempts = 2, backoff = \"20ms..100ms\" }";
 
 /// The settings of the hosts of a round.
@@ -202,24 +201,11 @@ impl RoundHosts {
         let mut last = None;
         let explained = wait_for_command("events with an effect, lost or held", || {
             self.fleet.restart_ended()?;
-            let fates = self.stored_fates()?;
+            let fates = stored_fates(&self.fleet.hosts[0].home)?;
             last = Some(self.check_stored(sent, &fates));
             Ok(matches!(last, Some(Ok(()))))
         });
         explained.with_context(|| format!("{last:?}"))
-    }
-
-    /// Reads the fates of the events of a `sequenced` stream from the store.
-    fn stored_fates(&self) -> Result<KeyFates> {
-        let listed = ["keys", "list", "cases", "--json", "--limit", "1000000"];
-        let rows = self.fleet.hosts[0].home.rows(&listed)?;
-        let fate = |row: &Value| -> Result<(String, KeyFate)> {
-            let key = row["key"].as_str().context("a key")?.to_owned();
-            let next = row["next"].as_u64().context("a sequence")?;
-            let held = row["held"]["count"].as_u64().context("a number of events")?;
-            Ok((key, KeyFate { taken: next.saturating_sub(1), held }))
-        };
-        rows.iter().map(fate).collect()
     }
 
     /// Checks the fates of the events of a `sequenced` stream.

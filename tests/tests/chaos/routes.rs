@@ -9,8 +9,9 @@ use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
-/// The number of partitions of each stream. `Rig::until_declared` waits for the queues of exactly four partitions.
-const PARTITIONS: u32 = 4;
+/// The number of partitions of each stream, unless a round chooses another number. `Rig::until_declared` waits for the
+/// queues of one partition or of exactly four.
+pub(crate) const PARTITIONS: u32 = 4;
 
 /// A route from the producer to the handler `tally`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -108,8 +109,15 @@ impl Route {
     }
 
     /// Returns the sections of the configuration for the streams, the sink between them, and the listener for HTTP.
-    pub(crate) fn config(self, ordering: &str, stream: &str, prefetch: u32, port: u16) -> String {
-        let size = format!("partitions = {PARTITIONS}, prefetch = {prefetch}");
+    pub(crate) fn config(
+        self,
+        ordering: &str,
+        stream: &str,
+        partitions: u32,
+        prefetch: u32,
+        port: u16,
+    ) -> String {
+        let size = format!("partitions = {partitions}, prefetch = {prefetch}");
         let (handler, source) = match self {
             Self::Http => ("tally", "kind = \"http\""),
             Self::Chain { .. } => ("faulty", "kind = \"http\""),

@@ -1,0 +1,131 @@
+//! The mistakes of the broker's operator from which a round draws.
+
+use anyhow::{Context as _, Result};
+use ordain_servers::Rabbit;
+use rand::RngExt as _;
+use rand::seq::IndexedRandom as _;
+use rand_chacha::ChaCha8Rng;
+
+/// The hosts log in to the broker with this name and the same password. The mishaps of this user do not concern the
+/// producer, which is another user.
+pub(super) const USER: &str = "host";
+
+/// A mistake of the broker's operator, with its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mishap {
+    /// The exchange is deleted, and a producer declares it again without bindings.
+    ExchangeReplaced,
+    /// The binding of a queue is removed.
+    BindingRemoved,
+    /// Some queues are deleted.
+    QueuesDeleted,
+    /// Some queues are deleted, and declared again as classic queues. After a while, the classic queues are deleted.
+    QueuesReplaced,
+    /// The virtual host is deleted with everything in it, and created again.
+    VirtualHostReplaced,
+    /// For a while, the broker refuses all connections of the hosts.
+    HostsRefused(Refusal),
+    /// All connections are closed, including the connection of the producer.
+    ConnectionsClosed,
+    /// For a while, a policy with this definition makes the queues of the stream drop messages.
+    MessagesDropped(&'static str),
+    /// For a while, the broker accepts no messages, because it has too little memory.
+    MemoryExhausted,
+    /// The broker is stopped and started.
+    BrokerStopped,
+    /// The broker is killed and started.
+    BrokerKilled,
+}
+
+/// The reason why the broker refuses the connections of the hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The user has no rights to the virtual host.
+    Rights,
+    /// The user has another password.
+    Password,
+    /// The user may have no connection.
+    Limit,
+}
+
+/// The mishaps from which a round draws.
+const MISHAPS: [Mishap; 14] = [
+    Mishap::ExchangeReplaced,
+    Mishap::BindingRemoved,
+    Mishap::QueuesDeleted,
+    Mishap::QueuesReplaced,
+    Mishap::VirtualHostReplaced,
+    Mishap::HostsRefused(Refusal::Rights),
+    Mishap::HostsRefused(Refusal::Password),
+    Mishap::HostsRefused(Refusal::Limit),
+    Mishap::ConnectionsClosed,
+    Mishap::MessagesDropped(r#"{"max-length":10}"#),
+    Mishap::MessagesDropped(r#"{"message-ttl":50}"#),
+    Mishap::MemoryExhausted,
+    Mishap::BrokerStopped,
+    Mishap::BrokerKilled,
+];
+
+impl Mishap {
+    /// Draws the mishaps of a round. A start of the broker takes about ten seconds, so a round restarts the broker at
+    /// most once.
+    pub(super) fn draw(random: &mut ChaCha8Rng) -> Result<Vec<Self>> {
+        let count = random.random_range(3..=6);
+        let mut mishaps: Vec<Self> = Vec::new();
+        while mishaps.len() < count {
+            let mishap = *MISHAPS.choose(random).context("a mishap")?;
+            if !mishap.restarts_broker() || !mishaps.iter().any(|other| other.restarts_broker()) {
+                mishaps.push(mishap);
+            }
+        }
+        Ok(mishaps)
+    }
+
+    /// Returns whether the broker may lose accepted events.
+    pub(super) fn is_destructive(self) -> bool {
+        matches!(
+            self,
+            Self::QueuesDeleted
+                | Self::QueuesReplaced
+                | Self::VirtualHostReplaced
+                | Self::MessagesDropped(_)
+        )
+    }
+
+    /// Returns whether an exchange that divides the messages among several queues may move keys to other queues.
+    pub(super) fn moves_keys(self) -> bool {
+        matches!(
+            self,
+            Self::ExchangeReplaced
+                | Self::BindingRemoved
+                | Self::QueuesDeleted
+                | Self::QueuesReplaced
+                | Self::VirtualHostReplaced
+        )
+    }
+
+    /// Returns whether the broker ends and starts again.
+    fn restarts_broker(self) -> bool {
+        matches!(self, Self::BrokerStopped | Self::BrokerKilled)
+    }
+}
+
+impl Refusal {
+    /// Makes the broker refuse the logins of the hosts. Open connections remain.
+    pub(super) fn begin(self, rabbit: &Rabbit) -> Result<()> {
+        match self {
+            Self::Rights => rabbit.set_access(USER, false),
+            Self::Password => rabbit.change_password(USER, "rotated"),
+            Self::Limit => rabbit.limit_connections(USER, Some(0)),
+        }
+    }
+
+    /// Makes the broker accept the logins of the hosts again.
+    pub(super) fn end(self, rabbit: &Rabbit) -> Result<()> {
+        match self {
+            Self::Rights => rabbit.set_access(USER, true),
+            Self::Password => rabbit.change_password(USER, USER),
+            Self::Limit => rabbit.limit_connections(USER, None),
+        }
+    }
+}
