@@ -10,7 +10,7 @@ use crate::links::links;
 use crate::lua::lua;
 use crate::prose::{ProseArgs, prose};
 use crate::setup::{announce, cargo, run};
-use crate::tests::{TestArgs, test};
+use crate::tests::{TestArgs, test, test_basics};
 
 /// The version of cargo-deny to install if it is missing.
 const CARGO_DENY: &str = "0.20.2";
@@ -37,6 +37,7 @@ pub(crate) fn ci() -> Result<()> {
     announce("dependencies: licences, bans, sources");
     cargo_deny(&["licenses", "bans", "sources"])?;
     test(&TestArgs::all())?;
+    test_basics()?;
     fuzz(&FuzzArgs::short())?;
     announce("this change passes");
     Ok(())

@@ -10,6 +10,7 @@ use clap::Args;
 
 use crate::setup::{announce, cargo, host, plugins, run, servers, show};
 use release::ServerRelease;
+pub(crate) use release::test_basics;
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {

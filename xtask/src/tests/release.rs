@@ -53,23 +53,52 @@ impl ServerRelease {
         }
     }
 
-    /// Returns the test programs to run, each with a filter: only tests whose names contain the filter run.
-    fn programs(self) -> &'static [(&'static str, &'static str)] {
+    /// Returns the test programs to run, each with filters: only tests whose names contain one of the filters run.
+    fn programs(self) -> &'static [(&'static str, &'static [&'static str])] {
         match self {
-            Self::Debian13Valkey => &[("store_redis", "")],
-            _ => &[("broker", "broker::amqp"), ("store_redis", "")],
+            Self::Debian13Valkey => &[("store_redis", &[])],
+            _ => &[("broker", &["broker::amqp"]), ("store_redis", &[])],
+        }
+    }
+
+    /// Returns the basic tests, in the form of [`Self::programs`]: the queues of the broker; and the store on one
+    /// server, on a Cluster and under Sentinel.
+    fn basic_programs(self) -> &'static [(&'static str, &'static [&'static str])] {
+        const STORE: &[&str] = &["single_server::", "cluster::", "failover::", "rights::"];
+        match self {
+            Self::Debian13Valkey => &[("store_redis", STORE)],
+            _ => &[
+                ("broker", &["amqp::basic::", "amqp::connect::", "amqp::forms::", "amqp::topology::"]),
+                ("store_redis", STORE),
+            ],
         }
     }
 }
 
+/// Runs the basic tests with the servers of newer releases.
+pub(crate) fn test_basics() -> Result<()> {
+    for release in [ServerRelease::Debian13, ServerRelease::Debian13Valkey] {
+        run_programs(release, release.basic_programs(), None)?;
+    }
+    Ok(())
+}
+
 /// Runs the tests of a release. With `filter`, runs only the tests whose names contain the filter.
 pub(super) fn test(release: ServerRelease, filter: Option<&str>) -> Result<()> {
+    run_programs(release, release.programs(), filter)
+}
+
+fn run_programs(
+    release: ServerRelease,
+    programs: &[(&str, &[&str])],
+    filter: Option<&str>,
+) -> Result<()> {
     let folder = if is_root()? { Some(install(release)?) } else { None };
     if folder.is_none() {
         announce("only root can install another release: testing with the servers in the PATH");
     }
     let mut passed = 0;
-    for (program, part) in release.programs() {
+    for (program, parts) in programs {
         let executable = build(program)?;
         announce(&format!("{program} with the servers of {}", release.name()));
         let mut tests = match &folder {
@@ -78,7 +107,11 @@ pub(super) fn test(release: ServerRelease, filter: Option<&str>) -> Result<()> {
         };
         tests.current_dir(root().join("tests"));
         tests.env("RUST_TEST_THREADS", threads().to_string());
-        passed += counted(tests.arg(filter.unwrap_or(part)))?;
+        match filter {
+            Some(filter) => tests.arg(filter),
+            None => tests.args(*parts),
+        };
+        passed += counted(&mut tests)?;
     }
     announce(&format!("all {passed} tests passed"));
     Ok(())
