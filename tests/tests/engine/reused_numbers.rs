@@ -17,6 +17,8 @@ const EVENTS: usize = 100;
 /// The number of events that are published after the loss.
 const NEW_EVENTS: usize = 50;
 
+const SHARDS: u32 = 4;
+
 /// Redis, a running host, and events of one key.
 struct LossRig {
     redis: Redis,

@@ -68,7 +68,10 @@ impl ServerRelease {
         match self {
             Self::Debian13Valkey => &[("store_redis", STORE)],
             _ => &[
-                ("broker", &["amqp::basic::", "amqp::connect::", "amqp::forms::", "amqp::topology::"]),
+                (
+                    "broker",
+                    &["amqp::basic::", "amqp::connect::", "amqp::forms::", "amqp::topology::"],
+                ),
                 ("store_redis", STORE),
             ],
         }
