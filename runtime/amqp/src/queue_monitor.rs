@@ -203,8 +203,8 @@ async fn report_dropped(
         tracing::error!(
             stream = &**stream,
             messages,
-            "broker has dropped messages of this stream: a policy or an argument limits the length, the age or the \
-             deliveries of its queues. Remove the limit, then move the messages from the queue that collects them \
+            "broker has dropped messages of this stream: its queues have a length limit, a message TTL or a delivery \
+             limit (from a policy, an argument or the default of RabbitMQ 4). Remove the limit, then move the messages from the queue that collects them \
              (its name ends with .dropped) back to the exchange"
         );
     }

@@ -1,5 +1,5 @@
-//! Performs the effects that the sequencer requests: calls to the store, the workers and the publisher. This module
-//! must never decide how an event is settled.
+//! Performs the effects that the sequencer requests: calls to the store, the workers and the publisher. Only the
+//! sequencer decides whether an event takes effect, waits or becomes a dead letter; this module must never decide it.
 //!
 //! The driver itself waits for the store's answers. A separate task for each request would be slower, because it would
 //! have to wake the driver on another thread. This module retries a failed read until it succeeds, because the
