@@ -3,7 +3,7 @@
 //! Without root or Linux, it runs the tests with the servers in the `PATH`.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -47,8 +47,7 @@ impl ServerRelease {
 
     fn packages(self) -> &'static [&'static str] {
         match self {
-            // The last package gives the programs of Valkey the names of the programs of Redis.
-            Self::Debian13Valkey => &["valkey-server", "valkey-redis-compat"],
+            Self::Debian13Valkey => &["valkey-server"],
             _ => &["rabbitmq-server", "redis-server"],
         }
     }
@@ -158,6 +157,10 @@ fn install(release: ServerRelease) -> Result<PathBuf> {
         .args(["sh", "-c", &install])
         .env("DEBIAN_FRONTEND", "noninteractive")
         .stdout(Stdio::null()))?;
+    if release == ServerRelease::Debian13Valkey {
+        // The tests start the server by the name of Redis.
+        symlink("valkey-server", folder.join("usr/bin/redis-server"))?;
+    }
     fs::write(complete, "")?;
     Ok(folder)
 }
