@@ -104,10 +104,10 @@ impl KeyRecord {
         if self.incarnation == 0 {
             self.incarnation = now;
         }
-        if let Some(trouble) = &mut self.failure
-            && trouble.since == 0
+        if let Some(failure) = &mut self.failure
+            && failure.since == 0
         {
-            trouble.since = now;
+            failure.since = now;
         }
         self.gaps.fill_times(now);
         self.id_times.fill_times(now);
@@ -122,10 +122,10 @@ impl KeyRecord {
         let tries = [&*self, written]
             .map(|record| (record.next, record.park_count, record.attempts, &record.failure));
         if tries[0] == tries[1]
-            && let Some(trouble) = &mut self.failure
-            && trouble.since == 0
+            && let Some(failure) = &mut self.failure
+            && failure.since == 0
         {
-            trouble.since = now;
+            failure.since = now;
         }
         self.gaps.fill_written_times(&written.gaps, now);
         // A stretch is a run of ids with one timestamp. A stretch that lacks its time always belongs to this write,

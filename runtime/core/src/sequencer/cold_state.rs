@@ -175,8 +175,8 @@ mod tests {
         let mut cold = ColdState::default();
         cold.release();
         assert!(!cold.is_some() && cold.memory() == 0);
-        let job = KeyRecord { attempts: 1, status: KeyStatus::Retrying, ..KeyRecord::new(1, 0) };
-        let known = StoredRevision::of(&job);
+        let record = KeyRecord { attempts: 1, status: KeyStatus::Retrying, ..KeyRecord::new(1, 0) };
+        let known = StoredRevision::of(&record);
         let changes: [(ColdChange, ColdChange); 12] = [
             (|parts| parts.repeats.push((1, 2)), |parts| parts.repeats.clear()),
             (|parts| parts.stored_only.add(3), |parts| parts.stored_only = SpillExtent::default()),
