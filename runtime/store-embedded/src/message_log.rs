@@ -89,7 +89,7 @@ fn retained(
     bytes: usize,
 ) -> Result<Vec<Arc<Event>>, StoreError> {
     let mut events = Vec::new();
-    let mut read = 0;
+    let mut read_bytes = 0;
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
     for range in wanted {
@@ -100,10 +100,10 @@ fn retained(
             if keys::expiry_time(&table_key, &value).is_some_and(|until| until <= now) {
                 continue;
             }
-            if !events.is_empty() && read + value.len() > bytes {
+            if !events.is_empty() && read_bytes + value.len() > bytes {
                 return Ok(events);
             }
-            read += value.len();
+            read_bytes += value.len();
             events.extend(ok_or_log(key, decode_retained(&into_owned_bytes(value))));
         }
     }
