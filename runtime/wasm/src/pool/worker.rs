@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use ordain_core::{Turn, TurnResult};
 
-use super::super::engine::{HandlerEngine, MAX_SUSPENDED, MAX_SUSPENDED_OF_STREAM, TICK_INTERVAL};
+use super::super::engine::{
+    HandlerEngine, STREAM_SUSPENDED_LIMIT, TICK_INTERVAL, WORKER_SUSPENDED_LIMIT,
+};
 use super::super::handler::Handler;
 use super::super::stream::StreamContext;
 use super::super::turn::{self, FinishedTurn, TurnContext};
@@ -178,8 +180,8 @@ impl Worker {
     /// Returns whether another turn of a stream may be suspended.
     fn has_room(&self, stream: &StreamContext) -> bool {
         let same = |slow: &&SuspendedTurn| slow.queue.stream.name == stream.name;
-        self.suspended.len() < MAX_SUSPENDED
-            && self.suspended.iter().filter(same).count() < MAX_SUSPENDED_OF_STREAM
+        self.suspended.len() < WORKER_SUSPENDED_LIMIT
+            && self.suspended.iter().filter(same).count() < STREAM_SUSPENDED_LIMIT
     }
 
     fn start_turn(&mut self, setting: &Arc<TurnContext>, turn: Turn) -> TurnFuture {
