@@ -29,7 +29,7 @@ pub struct KeyRecord {
     pub partition: u32,
     /// The number of loads that took the key over from another partition. Only a load changes the number, never a
     /// write. When the key has moved to another partition and back, the number is higher. A lane that loaded the key
-    /// before these moves recognizes the moves by the higher number.
+    /// before these moves recognises the moves by the higher number.
     pub takeovers: u32,
     /// The status of the key.
     pub status: KeyStatus,

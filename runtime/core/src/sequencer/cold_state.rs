@@ -25,7 +25,7 @@ pub(super) struct ColdFields {
     pub(super) checks: Vec<SpillCheck>,
     /// The extent of the events that are only in the store's spill area, not in memory.
     pub(super) stored_only: SpillExtent,
-    /// The fields by which the lane recognizes another owner's write. The fields have the values that the store will
+    /// The fields by which the lane recognises another owner's write. The fields have the values that the store will
     /// have after the commit in flight.
     pub(super) revision: StoredRevision,
     /// The serial of the read of spilled events, while that read is in progress.
