@@ -24,7 +24,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// Commits until the process is killed, and prints the number of each answered commit. Does nothing in the parent
 /// process, where the variable [`FOLDER`] is not set.
 #[tokio::test]
-async fn child_process() {
+async fn commits_until_killed() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
     let store = EmbeddedStore::open(EmbeddedOptions::new(folder)).expect("the store");
     let mut owner = Owner::claim(&store, "s", 0).await;
@@ -83,7 +83,7 @@ async fn answered_commits_survive_kill() {
 
 fn child_in(folder: &Path) -> Child {
     Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "child_process", "--nocapture"])
+        .args(["--exact", "commits_until_killed", "--nocapture"])
         .env(FOLDER, folder)
         .stdout(Stdio::piped())
         .spawn()

@@ -16,7 +16,8 @@ use super::queue_monitor::ConsumerProgress;
 use super::unreadable::decode_or_letter;
 use super::weight::weight;
 use ordain_cloudevents::{
-    AckProgress, BATCH_BYTES, BATCH_EVENTS, DecodedDelivery, DeliveryBatch, FilePosition,
+    AckProgress, BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DecodedDelivery, DeliveryBatch,
+    FilePosition,
 };
 
 /// The reason why a subscription ended.
@@ -94,7 +95,7 @@ impl<'a> Subscription<'a> {
         acknowledged: &mut latest::Receiver<AckProgress>,
     ) -> Result<SubscriptionEnd, BrokerError> {
         let failed = |error| self.options.broker.error(&error);
-        let mut batches = consumer.ready_chunks(BATCH_EVENTS);
+        let mut batches = consumer.ready_chunks(BATCH_EVENTS_LIMIT);
         loop {
             let has_room = self.received - self.acknowledged_count < self.prefetch.current().into();
             self.progress.set(self.received, self.unsent.is_empty() && has_room);
@@ -174,9 +175,9 @@ impl<'a> Subscription<'a> {
 
     /// Removes the next batch from the deliveries that wait for the receiver.
     fn next_batch(&mut self) -> DeliveryBatch {
-        let mut items = Vec::with_capacity(self.unsent.len().min(BATCH_EVENTS));
+        let mut items = Vec::with_capacity(self.unsent.len().min(BATCH_EVENTS_LIMIT));
         let mut size = 0;
-        while items.len() < BATCH_EVENTS && size < BATCH_BYTES {
+        while items.len() < BATCH_EVENTS_LIMIT && size < BATCH_BYTES_LIMIT {
             let Some((item, bytes)) = self.unsent.pop_front() else { break };
             items.push((item, FilePosition::default()));
             size += bytes;

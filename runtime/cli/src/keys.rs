@@ -145,8 +145,8 @@ fn line(row: &KeyRow) -> String {
     if let Some(error) = &row.error {
         return format!("{:<32} {:<9} {:>12} {:>9}  {error}\n", row.key, row.status, "", "");
     }
-    let trouble = row.trouble.as_ref();
-    let why = trouble.map(|trouble| format!("{}: {}", trouble.cause, trouble.error));
+    let failure = row.trouble.as_ref();
+    let why = failure.map(|failure| format!("{}: {}", failure.cause, failure.error));
     format!(
         "{:<32} {:<9} {:>12} {:>9}  {}\n",
         row.key,

@@ -40,7 +40,7 @@ pub(crate) struct PublishArgs {
     /// The stream.
     stream: String,
     /// File of CloudEvents in JSON, one per line; - is standard input. An event that is already published is
-    /// recognized by its id and keeps its number.
+    /// recognised by its id and keeps its number.
     #[arg(required_unless_present = "key", conflicts_with_all = ["key", "kind", "data", "id", "sequence", "end"])]
     file: Option<PathBuf>,
     /// Key of a single event, instead of a file.
@@ -52,7 +52,7 @@ pub(crate) struct PublishArgs {
     /// Data of the event, as JSON.
     #[arg(long, value_name = "JSON", requires = "key")]
     data: Option<String>,
-    /// Id of the event, by which a repeated publish is recognized. Default: a new id.
+    /// Id of the event, by which a repeated publish is recognised. Default: a new id.
     #[arg(long, requires = "key")]
     id: Option<String>,
     /// Number of the event within its key, if the producer numbers events. Default: the store numbers the event.

@@ -148,7 +148,7 @@ impl EventDecoder {
             match self.ordering {
                 OrderingMode::Fifo => EventRejection(
                     Cause::NoId,
-                    message + "; a fifo stream needs the id to recognize repeated events",
+                    message + "; a fifo stream needs the id to recognise repeated events",
                 ),
                 OrderingMode::Sequenced => EventRejection(cause, message),
             }

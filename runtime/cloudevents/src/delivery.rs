@@ -29,9 +29,9 @@ pub struct DeliveryBatch {
 /// reads the next.
 pub const READ_AHEAD_BATCHES: usize = 2;
 /// Maximum number of deliveries in a batch.
-pub const BATCH_EVENTS: usize = 256;
+pub const BATCH_EVENTS_LIMIT: usize = 256;
 /// Approximate size limit of a batch, in bytes. A batch has at least one delivery, which may be larger than the limit.
-pub const BATCH_BYTES: usize = 1 << 20;
+pub const BATCH_BYTES_LIMIT: usize = 1 << 20;
 
 /// The acknowledged deliveries of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

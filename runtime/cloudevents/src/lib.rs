@@ -25,8 +25,8 @@ pub use compact::{NESTING_LIMIT, NestingError, compact};
 pub use decode::{ContentMode, content_mode, decode_http};
 pub use decode::{DecodeError, EventDecoder};
 pub use delivery::{
-    AckProgress, BATCH_BYTES, BATCH_EVENTS, DecodedDelivery, DeliveryBatch, FilePosition,
-    READ_AHEAD_BATCHES, ReadFingerprint, SourceHandle,
+    AckProgress, BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DecodedDelivery, DeliveryBatch,
+    FilePosition, READ_AHEAD_BATCHES, ReadFingerprint, SourceHandle,
 };
 pub use encode::encode;
 pub use event::{letter_event, message_event};

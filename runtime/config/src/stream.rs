@@ -31,7 +31,7 @@ section! {
         /// How the stream treats a failing handler.
         retry: RetryConfig = {},
             because "an event is retried for a while, and then the key is parked";
-        /// How long Ordain remembers a completed key, so that it recognizes repeated events. If Ordain numbers the
+        /// How long Ordain remembers a completed key, so that it recognises repeated events. If Ordain numbers the
         /// events of the key, it remembers the key's last number for the same time.
         complete_ttl: Millis ["1s" to "3650d"] = "7d",
             because "repeats usually arrive within this time, and a completed key takes a few hundred bytes";
@@ -71,7 +71,7 @@ section! {
         digests: usize [0 to 4_096] = 64,
             because "a digest takes four bytes, and a repeat usually arrives soon after the event";
         /// How long Ordain keeps, for replay, the events that it numbered or accepted itself. For the same time, Ordain
-        /// recognizes an event that a producer publishes again, by the id of the event.
+        /// recognises an event that a producer publishes again, by the id of the event.
         ///
         /// A time beyond `complete_ttl` or `key_ttl` has no effect, because a key may begin again after these times.
         ///

@@ -118,7 +118,7 @@ impl Event {
         self.parts.text(1)
     }
 
-    /// Returns a digest of the id. A `fifo` stream, whose events Ordain numbers in the order of delivery, recognizes
+    /// Returns a digest of the id. A `fifo` stream, whose events Ordain numbers in the order of delivery, recognises
     /// repeated events by this digest.
     pub fn id_digest(&self) -> u64 {
         digest(self.parts.bytes(1))

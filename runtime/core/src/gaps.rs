@@ -169,7 +169,7 @@ impl GapEntry {
 impl GapHistory {
     /// The maximum number of gaps remembered for a key. This number is large enough to show the behavior of the
     /// producer, and small enough for a record that each commit of the key writes.
-    pub const LIMIT: usize = 16;
+    pub const GAPS_LIMIT: usize = 16;
 
     /// Returns all gaps, the newest last.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &GapEntry> + DoubleEndedIterator {
@@ -261,7 +261,7 @@ impl GapHistory {
 
     pub(crate) fn push(&mut self, entry: GapEntry) {
         let entries = Arc::make_mut(self.0.get_or_insert_default());
-        if entries.len() >= Self::LIMIT {
+        if entries.len() >= Self::GAPS_LIMIT {
             entries.remove(0);
         }
         entries.push(entry);

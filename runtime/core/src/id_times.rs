@@ -24,7 +24,7 @@ pub struct IdStretch {
 impl IdTimes {
     /// The maximum number of stretches of a key: about four for the last period of `id_ttl`, and a few older stretches,
     /// because events with older ids can arrive again after a crash.
-    pub const LIMIT: usize = 8;
+    pub const STRETCHES_LIMIT: usize = 8;
 
     /// Returns all stretches, the newest last.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &IdStretch> + DoubleEndedIterator {
@@ -53,7 +53,7 @@ impl IdTimes {
             return;
         }
         let stretches = Arc::make_mut(self.0.get_or_insert_default());
-        if stretches.len() >= Self::LIMIT {
+        if stretches.len() >= Self::STRETCHES_LIMIT {
             // Merge the two oldest stretches. The merged stretch has the age of the younger of the two.
             stretches[1].from = stretches[0].from;
             stretches.remove(0);
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn stretches_are_limited_and_forgotten_with_their_ids() {
         let mut ids = settled((1..100_000).step_by(100));
-        assert_eq!(ids.iter().len(), IdTimes::LIMIT);
+        assert_eq!(ids.iter().len(), IdTimes::STRETCHES_LIMIT);
         let newest = *ids.iter().next_back().expect("a stretch");
         ids.forget_below(newest.from - 1);
         assert_eq!(ids.iter().len(), 2);

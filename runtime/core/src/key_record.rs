@@ -29,7 +29,7 @@ pub struct KeyRecord {
     pub partition: u32,
     /// The number of loads that took the key over from another partition. Only a load changes the number, never a
     /// write. When the key has moved to another partition and back, the number is higher. A lane that loaded the key
-    /// before these moves recognizes the moves by the higher number.
+    /// before these moves recognises the moves by the higher number.
     pub takeovers: u32,
     /// The status of the key.
     pub status: KeyStatus,
@@ -104,10 +104,10 @@ impl KeyRecord {
         if self.incarnation == 0 {
             self.incarnation = now;
         }
-        if let Some(trouble) = &mut self.failure
-            && trouble.since == 0
+        if let Some(failure) = &mut self.failure
+            && failure.since == 0
         {
-            trouble.since = now;
+            failure.since = now;
         }
         self.gaps.fill_times(now);
         self.id_times.fill_times(now);
@@ -122,10 +122,10 @@ impl KeyRecord {
         let tries = [&*self, written]
             .map(|record| (record.next, record.park_count, record.attempts, &record.failure));
         if tries[0] == tries[1]
-            && let Some(trouble) = &mut self.failure
-            && trouble.since == 0
+            && let Some(failure) = &mut self.failure
+            && failure.since == 0
         {
-            trouble.since = now;
+            failure.since = now;
         }
         self.gaps.fill_written_times(&written.gaps, now);
         // A stretch is a run of ids with one timestamp. A stretch that lacks its time always belongs to this write,
@@ -271,7 +271,7 @@ impl FromIterator<u32> for ContentDigests {
 
 impl ContentDigests {
     /// The value for a sequence whose event never arrived.
-    const UNSEEN: u32 = 0;
+    const UNSEEN_DIGEST: u32 = 0;
 
     /// Returns the stored form of a content digest.
     pub fn short(content: u64) -> u32 {
@@ -285,7 +285,7 @@ impl ContentDigests {
 
     /// Appends an entry for sequence `next`, which is being settled without its event.
     pub fn push_unseen(&mut self, limit: usize) {
-        self.push_short(Self::UNSEEN, limit);
+        self.push_short(Self::UNSEEN_DIGEST, limit);
     }
 
     fn push_short(&mut self, short: u32, limit: usize) {
@@ -310,7 +310,7 @@ impl ContentDigests {
     /// Omits a sequence whose event never arrived.
     pub(crate) fn sequences(&self, next: u64) -> impl Iterator<Item = (u64, u32)> {
         let first = next.saturating_sub(self.0.len() as u64);
-        (first..).zip(self.iter()).filter(|(_, short)| *short != Self::UNSEEN)
+        (first..).zip(self.iter()).filter(|(_, short)| *short != Self::UNSEEN_DIGEST)
     }
 
     fn position(&self, next: u64, sequence: u64) -> Option<usize> {
@@ -330,7 +330,7 @@ impl ContentDigests {
     /// `None` if the list does not contain the digest of that event.
     pub fn differs(&self, next: u64, sequence: u64, content: u64) -> Option<bool> {
         let settled = *self.0.get(self.position(next, sequence)?)?;
-        (settled != Self::UNSEEN).then(|| settled != Self::short(content))
+        (settled != Self::UNSEEN_DIGEST).then(|| settled != Self::short(content))
     }
 }
 
@@ -349,7 +349,7 @@ impl FromIterator<(u64, u64)> for SkippedRanges {
 impl SkippedRanges {
     /// The maximum number of ranges remembered for a key. Only a faulty producer causes more ranges than this limit. If
     /// an event of a forgotten range arrives late, the sequencer treats the event as a duplicate.
-    pub const LIMIT: usize = 64;
+    pub const RANGES_LIMIT: usize = 64;
 
     /// Returns all ranges.
     pub fn ranges(&self) -> &[(u64, u64)] {
@@ -363,7 +363,7 @@ impl SkippedRanges {
             Some(range) if range.1 + 1 == first => range.1 = last,
             _ => ranges.push((first, last)),
         }
-        if ranges.len() > Self::LIMIT {
+        if ranges.len() > Self::RANGES_LIMIT {
             ranges.remove(0);
         }
     }

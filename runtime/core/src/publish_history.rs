@@ -119,7 +119,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
     /// Returns the two values that the next call names: the last outbox position that the store must have, and the last
     /// commit whose messages the store may forget. Normally the second value is `done`, the last commit of the outbox
     /// whose messages are all published. But while lost parts wait to be sent again, the second value is lower than the
-    /// first commit of these parts. The store must not forget their messages, because it must recognize these messages
+    /// first commit of these parts. The store must not forget their messages, because it must recognise these messages
     /// if a call is repeated.
     pub fn next_call(&self, done: u64) -> (Option<OutboxPosition>, u64) {
         let first = self.lost.front().map(|lost| lost.entry.chunk.position().commit);

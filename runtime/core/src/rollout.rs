@@ -92,40 +92,35 @@ impl RolloutMemory {
 
 /// Returns the next rollout, or `None` if the last rollout stays.
 pub fn next_rollout(view: &RolloutView<'_>) -> Option<Rollout> {
-    let RolloutView {
-        current: decided,
-        own_build: mine,
-        other_builds: others,
-        may_roll_back: may_go_back,
-        newest_number: newest,
-    } = *view;
-    let last = decided.map_or(0, |decided| decided.number);
-    let number = newest.max(last) + 1;
+    let RolloutView { current, own_build, other_builds, may_roll_back, newest_number } = *view;
+    let last = current.map_or(0, |current| current.number);
+    let number = newest_number.max(last) + 1;
     if number >= Rollout::NUMBER_END {
         // No stream can reach this number, so the number comes from a damaged record.
         return None;
     }
     let next = |build: &Build| Rollout { number, build: build.clone() };
-    let (my_name, my_semver) = split_version(&mine.version);
+    let (own_name, own_semver) = split_version(&own_build.version);
     let highest = || {
-        let of_mine = others.iter().filter(|build| split_version(&build.version).0 == my_name);
+        let has_own_name = |build: &&Build| split_version(&build.version).0 == own_name;
         let rank = |build: &&Build| (split_version(&build.version).1, build.digest);
-        of_mine.chain([mine]).max_by_key(rank).map(next)
+        let same_name = other_builds.iter().filter(has_own_name);
+        same_name.chain([own_build]).max_by_key(rank).map(next)
     };
-    let Some(decided) = decided else { return highest() };
-    let (name, semver) = split_version(&decided.build.version);
-    if my_name == name && my_semver > semver {
-        return Some(next(mine));
+    let Some(current) = current else { return highest() };
+    let (name, semver) = split_version(&current.build.version);
+    if own_name == name && own_semver > semver {
+        return Some(next(own_build));
     }
-    let is_offered = *mine == decided.build || others.contains(&decided.build);
+    let is_offered = *own_build == current.build || other_builds.contains(&current.build);
     // The stream has another handler now.
-    let is_other = my_name != name;
+    let is_other = own_name != name;
     // The store went back in time: it has lost a rollout that was newer than the stored rollout.
-    let is_lost = last < newest;
-    if !is_offered && (may_go_back || is_other || is_lost) {
+    let is_lost = last < newest_number;
+    if !is_offered && (may_roll_back || is_other || is_lost) {
         return highest();
     }
-    is_lost.then(|| next(&decided.build))
+    is_lost.then(|| next(&current.build))
 }
 
 #[cfg(test)]
@@ -144,7 +139,7 @@ mod tests {
 
     /// Returns the rollout that an instance computes if it offers `mine`, the other instances offer
     /// `others`, and the last rollout is `last`.
-    fn answer(last: &str, mine: &str, others: &[&str], may_go_back: bool) -> Option<String> {
+    fn answer(last: &str, mine: &str, others: &[&str], may_roll_back: bool) -> Option<String> {
         let others: Vec<Build> = others.iter().map(|version| build(version)).collect();
         let last = decided(4, last);
         let mine = build(mine);
@@ -152,7 +147,7 @@ mod tests {
             current: Some(&last),
             own_build: &mine,
             other_builds: &others,
-            may_roll_back: may_go_back,
+            may_roll_back,
             newest_number: 4,
         };
         next_rollout(&known).map(|next| {

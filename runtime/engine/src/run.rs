@@ -232,7 +232,7 @@ impl<'a> PreparedRun<'a> {
     ) -> Result<RunReport, RunError> {
         let Self { loaded, once, handlers, store, id, broker, files, .. } = self;
         let Self { status, notifiers, .. } = self;
-        let OpenFiles { sources, sinks: mut outlets } = files;
+        let OpenFiles { sources, mut sinks } = files;
         let accepted = Arc::clone(&notifiers);
         let partition_counts = loaded.config.partition_counts();
         let lost_events = |queue: &Partition| lost_events_of(queue, &partition_counts, status);
@@ -240,7 +240,7 @@ impl<'a> PreparedRun<'a> {
             if end_intake.is_some() { None } else { Some(shortened(broker::BROKER_START_TIMEOUT)) };
         tokio::select! {
             prepared = broker::prepare(
-                loaded, store, broker.as_ref(), broker_timeout, &notifiers, &mut outlets
+                loaded, store, broker.as_ref(), broker_timeout, &notifiers, &mut sinks
             ) => prepared?,
             () = shutdown_requested(&mut shutdown) => {
                 if let Some(end_intake) = end_intake {
@@ -270,7 +270,7 @@ impl<'a> PreparedRun<'a> {
         };
         let publisher = OutboxPublisher::new(
             Arc::clone(store),
-            outlets,
+            sinks,
             partition_start::backlog_bytes_limit(&loaded.config),
         );
         let mut publishing = JoinSet::new();
@@ -282,7 +282,7 @@ impl<'a> PreparedRun<'a> {
             ..InstanceInfo::of_this_process(loaded.config.partition_counts(), once)
         };
         let mut heartbeat = tokio::select! {
-            heart = Heartbeat::start(store, id, info, lease) => heart?,
+            heartbeat = Heartbeat::start(store, id, info, lease) => heartbeat?,
             () = shutdown_requested(&mut shutdown) => {
                 // Remove the instance, because the store may already list it as a member.
                 let _ = tokio::time::timeout(LEAVE_TIMEOUT, store.remove_instance(id)).await;

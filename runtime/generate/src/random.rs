@@ -39,8 +39,8 @@ impl SeededRandom {
 
     /// Returns a number that is at least 0 and below 1, from 53 random bits.
     pub(super) fn unit(&mut self) -> f64 {
-        const STEP: f64 = 1.0 / (1_u64 << 53) as f64;
-        (self.next() >> 11) as f64 * STEP
+        const UNIT_RESOLUTION: f64 = 1.0 / (1_u64 << 53) as f64;
+        (self.next() >> 11) as f64 * UNIT_RESOLUTION
     }
 
     /// Returns true with the given probability.

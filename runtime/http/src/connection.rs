@@ -118,12 +118,12 @@ async fn serve_connection(
     http.max_buf_size(limits.header_bytes)
         .max_headers(limits.headers)
         .keep_alive(limits.keep_alive);
-    let service = TowerToHyperService::new(router);
+    let router_service = TowerToHyperService::new(router);
     let (requests, mut begun) = watch::channel(0_u64);
     let service = service_fn(|request| {
         asks.store(true, Ordering::Relaxed);
         requests.send_modify(|count| *count += 1);
-        let answer = service.call(request);
+        let answer = router_service.call(request);
         // Without keep-alive, the connection is busy until it ends.
         let asks = limits.keep_alive.then(|| BusyGuard(Arc::clone(&asks)));
         async move {

@@ -93,17 +93,17 @@ impl IngressListener {
     pub fn listen<'a>(
         loaded: &'a LoadedConfig,
         store: &'a Arc<dyn Store>,
-        feeds: &'a Arc<QueueNotifiers>,
+        notifiers: &'a Arc<QueueNotifiers>,
         figures: &'a Arc<RunStatus>,
         shutdown: &'a watch::Receiver<bool>,
     ) -> BoxFuture<'a, Result<Option<Self>, ListenError>> {
-        Box::pin(Self::begin(loaded, store, feeds, figures, shutdown))
+        Box::pin(Self::begin(loaded, store, notifiers, figures, shutdown))
     }
 
     async fn begin(
         loaded: &LoadedConfig,
         store: &Arc<dyn Store>,
-        feeds: &Arc<QueueNotifiers>,
+        notifiers: &Arc<QueueNotifiers>,
         figures: &Arc<RunStatus>,
         shutdown: &watch::Receiver<bool>,
     ) -> Result<Option<Self>, ListenError> {
@@ -123,7 +123,7 @@ impl IngressListener {
             if config.ingress.is_none() && matches!(stream.source, SourceConfig::Amqp(_)) {
                 continue;
             }
-            let intake = Intake::of(loaded, name, stream, store, feeds)?;
+            let intake = Intake::of(loaded, name, stream, store, notifiers)?;
             streams.extend(intake.map(|intake| (name.shared(), intake)));
         }
         let bound = async {

@@ -145,18 +145,18 @@ impl StreamPublisher {
         let store = store.await.map_err(explain_in_use)?;
         numbering::check(loaded, &*store, InstanceId::random()).await?;
         let is_numbered = config.ordering == OrderingMode::Sequenced;
-        let (passage, producer) = match &config.source {
+        let (policy, producer) = match &config.source {
             SourceConfig::Stream(_) => {
                 (NumberingPolicy::to_stream(name, config, is_numbered, store.shards()), None)
             }
             SourceConfig::Amqp(source) => {
                 let exchange = source.exchange.as_ref().map_or("", |exchange| exchange.0.as_str());
-                let passage = if is_numbered {
+                let policy = if is_numbered {
                     Some(NumberingPolicy::for_producers(loaded, exchange)?)
                 } else {
                     None
                 };
-                (passage, Some(open_producer(loaded, &stream, source, config.ordering).await?))
+                (policy, Some(open_producer(loaded, &stream, source, config.ordering).await?))
             }
             SourceConfig::File(_) | SourceConfig::Http(_) => (None, None),
         };
@@ -172,11 +172,11 @@ impl StreamPublisher {
         // a time can open the store.
         let is_alone = matches!(loaded.config.store, StoreConfig::Embedded(_));
         let patience = if is_alone { Duration::ZERO } else { shortened(RETRY_TIMEOUT) };
-        let assigner = passage.map(|passage| {
+        let assigner = policy.map(|policy| {
             let assigner = EventAssigner {
                 writer: Arc::new(QueueWriter::new(store.shards())),
                 store: Arc::clone(&store),
-                policy: passage,
+                policy,
                 full_timeout: patience,
             };
             let history = PublishedCalls::new(&assigner, &stream);

@@ -141,8 +141,8 @@ impl<'a> AssignChanges<'a> {
         if origin.epoch < record.epoch {
             return Ok(AssignGroupReply::Fenced);
         }
-        let known = (record.epoch, record.last);
-        if origin.last_confirmed.is_some_and(|before| known < (origin.epoch, before)) {
+        let last_assigned = (record.epoch, record.last);
+        if origin.last_confirmed.is_some_and(|before| last_assigned < (origin.epoch, before)) {
             let last = (record.epoch == origin.epoch).then_some(record.last);
             return Ok(AssignGroupReply::RolledBack(last));
         }
@@ -156,7 +156,7 @@ impl<'a> AssignChanges<'a> {
         } else {
             self.known_numbers(table_key, &record, group)?
         };
-        let known = |chunk: &OutboxChunk, item: &AssignItem| {
+        let known_number = |chunk: &OutboxChunk, item: &AssignItem| {
             known_numbers.get(&(chunk.position.commit, item.event.id_digest())).copied()
         };
         // A late chunk is a chunk at or before the last assigned outbox position. The chunk may come from an old
@@ -165,7 +165,7 @@ impl<'a> AssignChanges<'a> {
         let is_late =
             |chunk: &&OutboxChunk| origin.epoch == record.epoch && chunk.position <= record.last;
         let mut late = group.chunks.iter().filter(is_late);
-        if late.any(|chunk| chunk.items.iter().any(|item| known(chunk, item).is_none())) {
+        if late.any(|chunk| chunk.items.iter().any(|item| known_number(chunk, item).is_none())) {
             return Ok(AssignGroupReply::Fenced);
         }
         let mut answers = Vec::new();
@@ -176,7 +176,7 @@ impl<'a> AssignChanges<'a> {
         for chunk in &group.chunks {
             let mut messages = Vec::new();
             for item in &chunk.items {
-                let sequence = if let Some(sequence) = known(chunk, item) {
+                let sequence = if let Some(sequence) = known_number(chunk, item) {
                     answers.push(AssignItemReply::Known(sequence));
                     sequence
                 } else {

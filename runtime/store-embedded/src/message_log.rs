@@ -89,7 +89,7 @@ fn retained(
     bytes: usize,
 ) -> Result<Vec<Arc<Event>>, StoreError> {
     let mut events = Vec::new();
-    let mut read = 0;
+    let mut read_bytes = 0;
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
     for range in wanted {
@@ -100,10 +100,10 @@ fn retained(
             if keys::expiry_time(&table_key, &value).is_some_and(|until| until <= now) {
                 continue;
             }
-            if !events.is_empty() && read + value.len() > bytes {
+            if !events.is_empty() && read_bytes + value.len() > bytes {
                 return Ok(events);
             }
-            read += value.len();
+            read_bytes += value.len();
             events.extend(ok_or_log(key, decode_retained(&into_owned_bytes(value))));
         }
     }
@@ -129,13 +129,13 @@ fn queued(
     let first = queue.ends.first;
     let from = of(first.max(after.number.saturating_add(1)));
     let mut entries = Vec::new();
-    let mut read = 0;
+    let mut read_bytes = 0;
     for entry in snapshot.range(&store.tables.queue, from..=of(u64::MAX)) {
         let (table_key, value) = entry.into_inner().map_err(|error| read_error(&error))?;
-        if entries.len() >= limit || (!entries.is_empty() && read + value.len() > bytes) {
+        if entries.len() >= limit || (!entries.is_empty() && read_bytes + value.len() > bytes) {
             break;
         }
-        read += value.len();
+        read_bytes += value.len();
         let number = keys::outbox_number(&table_key).unwrap_or_default();
         let position = QueuePosition { number, history: queue.history_at(number, Some(&value)) };
         let value = into_owned_bytes(value);

@@ -111,12 +111,12 @@ impl<'a> EmbeddedRecord<'a> {
             STATE_SEPARATE => StateLocation::Separate(reader.varint("state size")?),
             _ => return Err(reader.damaged("state")),
         };
-        let job_bytes = reader.rest();
+        let key_record_bytes = reader.rest();
         Ok(Self {
             envelope,
             state,
-            key_record: KeyRecordView::parse(job_bytes)?,
-            key_record_bytes: job_bytes,
+            key_record: KeyRecordView::parse(key_record_bytes)?,
+            key_record_bytes,
         })
     }
 
@@ -131,8 +131,8 @@ impl<'a> EmbeddedRecord<'a> {
     /// Returns the same key record after its take-over by another partition.
     pub fn with_partition(&self, partition: u32) -> Vec<u8> {
         let mut out = self.with_envelope(&self.envelope);
-        let job_at = out.len() - self.key_record_bytes.len();
-        take_over(&mut out[job_at..], &self.key_record, partition);
+        let key_record_at = out.len() - self.key_record_bytes.len();
+        take_over(&mut out[key_record_at..], &self.key_record, partition);
         out
     }
 }

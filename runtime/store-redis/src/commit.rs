@@ -169,7 +169,7 @@ pub(super) fn put_batch(
 /// three fields in the same order, so the script compares them as one text.
 fn put_op(partition: u32, write: &KeyWrite, out: &mut Vec<u8>) {
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
-    let troubled = write.record.failure.as_ref().is_some_and(|trouble| trouble.since == 0);
+    let troubled = write.record.failure.as_ref().is_some_and(|failure| failure.since == 0);
     out.push(match &write.state {
         StateUpdate::Keep => STATE_KEEP,
         StateUpdate::Put(_) if record::separate_state(&write.state).is_some() => STATE_PUT_SEPARATE,

@@ -137,15 +137,15 @@ impl LeaseStore for RedisStore {
             leases: BTreeMap::new(),
             versions: BTreeMap::new(),
         };
-        let mut rows = array(leases, script.name)?.into_iter();
-        while let (Some(of), Some(row)) = (rows.next(), rows.next()) {
+        let mut lease_rows = array(leases, script.name)?.into_iter();
+        while let (Some(of), Some(row)) = (lease_rows.next(), lease_rows.next()) {
             let of = text(of).unwrap_or_default();
             let row = text(row).unwrap_or_default();
             // Omit an unreadable lease. A request for the lease of that partition reports the damage.
             table.leases.extend(read_lease(&of, &row));
         }
-        let mut rows = array(versions, script.name)?.into_iter();
-        while let (Some(stream), Some(row)) = (rows.next(), rows.next()) {
+        let mut version_rows = array(versions, script.name)?.into_iter();
+        while let (Some(stream), Some(row)) = (version_rows.next(), version_rows.next()) {
             let decided = text(row).and_then(|row| versions::decode(&row));
             table.versions.extend(
                 text(stream).zip(decided).map(|(stream, decided)| (stream.into(), decided.into())),

@@ -3,7 +3,7 @@
 //! **Commits.** One script call (`scripts/commit.lua`) commits a batch of one shard (a slice of the store). All Redis
 //! keys of a shard are in one hash slot. If the server does not answer a call, the store returns
 //! [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown). The caller then sends the batch again under the same
-//! commit number. If the server had already committed the batch, the script recognizes the number and returns the reply
+//! commit number. If the server had already committed the batch, the script recognises the number and returns the reply
 //! of that commit. If the server fails in the middle of a call, readers ignore the data that the call has written, and
 //! the next try overwrites this data.
 //!

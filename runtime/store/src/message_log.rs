@@ -77,8 +77,8 @@ pub struct NumberingSettings {
 /// The rules of a stream whose configuration does not contain these settings.
 impl Default for NumberingSettings {
     fn default() -> Self {
-        const DAY: u64 = 24 * 60 * 60 * 1_000;
-        Self { first: 1, retain: DAY, retain_events: 10_000, complete_ttl: 7 * DAY }
+        const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
+        Self { first: 1, retain: DAY_MS, retain_events: 10_000, complete_ttl: 7 * DAY_MS }
     }
 }
 

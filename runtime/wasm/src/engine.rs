@@ -22,35 +22,35 @@ pub(super) const TICK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Maximum number of suspended instances of a worker. Each suspended instance keeps its memory. A worker at the limit
 /// starts no new turn until a suspended instance ends.
-pub(super) const MAX_SUSPENDED: usize = 32;
+pub(super) const WORKER_SUSPENDED_LIMIT: usize = 32;
 
 /// Maximum number of suspended instances of one stream in a worker. If every event of one stream runs to its time
-/// limit, half of [`MAX_SUSPENDED`] remains for other streams.
-pub(super) const MAX_SUSPENDED_OF_STREAM: usize = MAX_SUSPENDED / 2;
+/// limit, half of [`WORKER_SUSPENDED_LIMIT`] remains for other streams.
+pub(super) const STREAM_SUSPENDED_LIMIT: usize = WORKER_SUSPENDED_LIMIT / 2;
 
 /// Maximum number of instances of one worker: suspended, running and idle instances together. Each instance reserves
 /// address space, not memory.
-const INSTANCES_PER_WORKER: usize = 128;
+const WORKER_INSTANCES_LIMIT: usize = 128;
 
 /// Maximum number of instances of all workers. The pool reserves two memories for each instance, and a little over 4
 /// GiB of address space for each memory. All instances together have over 64 TiB of the 128 TiB (47 bits) that a
 /// process has.
-const MAX_INSTANCES: usize = 8_192;
+const POOL_INSTANCES_LIMIT: usize = 8_192;
 
 /// Additional instances for the trial start of handlers that are being loaded.
-const TRIAL_INSTANCES: usize = 8;
+const TRIAL_INSTANCES_LIMIT: usize = 8;
 
 /// Maximum number of memories of a component. Most components have one memory.
-const MAX_MEMORIES: u32 = 8;
+const COMPONENT_MEMORIES_LIMIT: u32 = 8;
 
 /// Maximum number of core instances of a component; each is an instance of a module inside the component. Python
 /// components have 33 to 64.
-const MAX_CORE_INSTANCES: u32 = 128;
+const COMPONENT_CORE_INSTANCES_LIMIT: u32 = 128;
 
 /// Maximum number of tables of a component.
-const MAX_TABLES: u32 = 16;
+const COMPONENT_TABLES_LIMIT: u32 = 16;
 /// Maximum number of elements of a table. Tables of Python and JavaScript components have more than 10,000 elements.
-const MAX_TABLE_ELEMENTS: usize = 1 << 16;
+const TABLE_ELEMENTS_LIMIT: usize = 1 << 16;
 
 /// Native stack size for a guest, in bytes.
 const GUEST_STACK_BYTES: usize = 1 << 20;
@@ -128,9 +128,9 @@ impl HandlerEngine {
     /// Returns the maximum number of idle instances of one worker.
     pub(super) fn idle_instance_limit(&self) -> usize {
         let workers = self.settings.workers.max(1);
-        let share = INSTANCES_PER_WORKER.min(MAX_INSTANCES / workers);
+        let share = WORKER_INSTANCES_LIMIT.min(POOL_INSTANCES_LIMIT / workers);
         // Every worker keeps at least the instance that it used last.
-        share.saturating_sub(MAX_SUSPENDED + 1).max(1)
+        share.saturating_sub(WORKER_SUSPENDED_LIMIT + 1).max(1)
     }
 }
 
@@ -165,21 +165,21 @@ fn wasm_config(cache: Option<Cache>) -> Config {
 }
 
 fn pooling_config(workers: usize) -> PoolingAllocationConfig {
-    let instances = workers.max(1).saturating_mul(INSTANCES_PER_WORKER).min(MAX_INSTANCES);
-    let instances = (instances + TRIAL_INSTANCES) as u32;
+    let instances = workers.max(1).saturating_mul(WORKER_INSTANCES_LIMIT).min(POOL_INSTANCES_LIMIT);
+    let instances = (instances + TRIAL_INSTANCES_LIMIT) as u32;
     let scan = PoolingAllocationConfig::is_pagemap_scan_available();
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(instances)
-        .total_core_instances(instances * MAX_CORE_INSTANCES)
+        .total_core_instances(instances * COMPONENT_CORE_INSTANCES_LIMIT)
         .total_memories(instances * 2)
         .total_tables(instances * 4)
         .total_stacks(instances)
-        .max_core_instances_per_component(MAX_CORE_INSTANCES)
-        .max_memories_per_component(MAX_MEMORIES)
-        .max_memories_per_module(MAX_MEMORIES)
-        .max_tables_per_component(MAX_TABLES)
-        .max_tables_per_module(MAX_TABLES)
-        .table_elements(MAX_TABLE_ELEMENTS)
+        .max_core_instances_per_component(COMPONENT_CORE_INSTANCES_LIMIT)
+        .max_memories_per_component(COMPONENT_MEMORIES_LIMIT)
+        .max_memories_per_module(COMPONENT_MEMORIES_LIMIT)
+        .max_tables_per_component(COMPONENT_TABLES_LIMIT)
+        .max_tables_per_module(COMPONENT_TABLES_LIMIT)
+        .table_elements(TABLE_ELEMENTS_LIMIT)
         .linear_memory_keep_resident(if scan {
             KEEP_RESIDENT_BYTES
         } else {

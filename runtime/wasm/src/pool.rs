@@ -91,8 +91,8 @@ impl WorkerPool {
         active: Option<Arc<ActiveVersion>>,
         done: ResultCallback,
     ) -> TurnQueueHandle {
-        let attachment = TurnQueue::new(stream, active, done);
-        TurnQueueHandle { scheduler: Arc::clone(&self.scheduler), queue: Arc::new(attachment) }
+        let queue = TurnQueue::new(stream, active, done);
+        TurnQueueHandle { scheduler: Arc::clone(&self.scheduler), queue: Arc::new(queue) }
     }
 }
 

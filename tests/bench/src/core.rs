@@ -244,7 +244,7 @@ impl SequencerLoop {
             }
             Effect::Load { token, key } => {
                 let next = self.next[number(&key)];
-                let loaded = (next > 1).then(|| Box::new(self.job(next)));
+                let loaded = (next > 1).then(|| Box::new(self.snapshot(next)));
                 self.answers.push(Input::Loaded { token, loaded: Ok(loaded) });
             }
             Effect::Commit(batch) => {
@@ -276,11 +276,11 @@ impl SequencerLoop {
         }
     }
 
-    fn job(&self, next: u64) -> KeySnapshot {
-        let job = KeyRecord { next, incarnation: 1, ..KeyRecord::new(1, 0) };
+    fn snapshot(&self, next: u64) -> KeySnapshot {
+        let record = KeyRecord { next, incarnation: 1, ..KeyRecord::new(1, 0) };
         let state = Some(self.state.clone());
         KeySnapshot {
-            record: job,
+            record,
             state,
             ids: Vec::new(),
             now: 0,

@@ -215,14 +215,14 @@ fn write(key: &Key, next: u64) -> KeyWrite {
         data: &[b'm'; BYTES],
         ..MessageParts::default()
     });
-    let mut job = KeyRecord::new(next + 1, 0);
-    job.incarnation = 1;
-    job.digests = (0..DIGESTS).collect();
-    job.rollout = Some(Rollout::first("orders@1.0.0", FileDigest([0; 32])));
+    let mut record = KeyRecord::new(next + 1, 0);
+    record.incarnation = 1;
+    record.digests = (0..DIGESTS).collect();
+    record.rollout = Some(Rollout::first("orders@1.0.0", FileDigest([0; 32])));
     KeyWrite {
         key: Arc::clone(key),
         condition: if next == 1 { WriteCondition::Absent } else { WriteCondition::Next(next) },
-        record: job,
+        record,
         state: StateUpdate::Put(vec![b's'; BYTES].into()),
         messages: vec![EmittedMessage { sequence: next, index: 0, id_digest: 0, message }],
         letters: Vec::new(),

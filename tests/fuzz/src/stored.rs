@@ -41,7 +41,7 @@ pub fn record(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     let bytes = Bytes::copy_from_slice(bytes);
     match kind % 10 {
-        0 => job(&bytes),
+        0 => key_record(&bytes),
         1 => letter(&bytes),
         2 => drop(decode_outbox(1, &bytes)),
         3 => fence(&bytes),
@@ -87,7 +87,7 @@ pub fn record(bytes: &[u8]) {
     }
 }
 
-fn job(bytes: &[u8]) {
+fn key_record(bytes: &[u8]) {
     let Ok(view) = KeyRecordView::parse(bytes) else { return };
     let written = |view: &KeyRecordView<'_>| {
         let mut out = Vec::new();
@@ -99,10 +99,10 @@ fn job(bytes: &[u8]) {
     let again = KeyRecordView::parse(&out).expect("the written bytes can be read");
     let set = written(&again);
     let last = KeyRecordView::parse(&set).expect("the written bytes can be read");
-    assert_eq!(written(&last), set, "a job that is written again is the same");
+    assert_eq!(written(&last), set, "a key record that is written again is the same");
     let mut taken = out.clone();
     take_over(&mut taken, &again, 3);
-    let taken = KeyRecordView::parse(&taken).expect("a job that was taken over can be read");
+    let taken = KeyRecordView::parse(&taken).expect("a key record that was taken over can be read");
     assert_eq!((taken.partition, taken.next), (3, view.next));
 }
 

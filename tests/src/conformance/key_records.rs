@@ -138,10 +138,14 @@ pub async fn every_field_is_loaded_as_written(fixture: &mut impl Fixture) {
             version: Some("orders@1".into()),
         })),
         digests: (0..64).map(|number| number * 0x0400_0001).collect(),
-        skipped: (0..SkippedRanges::LIMIT as u64).map(|n| (n * 10, n * 10 + n % 2)).collect(),
+        skipped: (0..SkippedRanges::RANGES_LIMIT as u64)
+            .map(|n| (n * 10, n * 10 + n % 2))
+            .collect(),
         ids_from: u64::MAX,
-        id_times: (1..=IdTimes::LIMIT as u64).map(|from| IdStretch { from, since: from }).collect(),
-        gaps: (0..GapHistory::LIMIT as u64).map(gap).collect(),
+        id_times: (1..=IdTimes::STRETCHES_LIMIT as u64)
+            .map(|from| IdStretch { from, since: from })
+            .collect(),
+        gaps: (0..GapHistory::GAPS_LIMIT as u64).map(gap).collect(),
     };
     owner.write(store, record_write("a", WriteCondition::Absent, full.clone())).await;
     assert_eq!(owner.load(store, "a").await.expect("a key record").record, full);

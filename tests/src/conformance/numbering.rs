@@ -227,7 +227,7 @@ pub async fn message_is_identified_by_its_commit_and_id(fixture: &mut impl Fixtu
 }
 
 /// If the outbox has lost commits, later commits reuse their numbers. The store then forgets the messages of the lost
-/// commits. The store still recognizes repeated messages of other commits, even among many messages.
+/// commits. The store still recognises repeated messages of other commits, even among many messages.
 pub async fn messages_of_lost_commits_are_forgotten(fixture: &mut impl Fixture) {
     use AssignItemReply::{Known, New};
     let store = fixture.store();
@@ -387,7 +387,7 @@ pub async fn retention_is_limited_in_number_and_time(fixture: &mut impl Fixture)
     assert_eq!(numbers(sender.retained(fixture.store(), &b, 0, 9).await), [2, 3, 4]);
 }
 
-/// If a producer publishes a message again, the store recognizes the message by its id, or by the number that the
+/// If a producer publishes a message again, the store recognises the message by its id, or by the number that the
 /// producer gave to the message. Another message with the same id or number is a conflict.
 pub async fn repeated_message_of_a_producer_is_recognized(fixture: &mut impl Fixture) {
     use AssignItemReply::{AfterConflict, Conflict, Known, New};

@@ -9,8 +9,7 @@ use anyhow::{Context, Result};
 use ordain_config::{LoadedConfig, PartitionParams};
 use ordain_core::{
     AppliedCommit, Batch, Cause, CommitReply, Effect, Event, EventParts, FileDigest, GapEnd,
-    HandlerOutcome, Input, KeyRecord, KeySnapshot as LoadedJob, Rollout, Sequencer, StateUpdate,
-    TurnResult,
+    HandlerOutcome, Input, KeyRecord, KeySnapshot, Rollout, Sequencer, StateUpdate, TurnResult,
 };
 
 /// A sequencer, and the data that a store would return. After [`Rig::remember`] has stored a key record, later commits
@@ -18,7 +17,7 @@ use ordain_core::{
 struct Rig {
     sequencer: Sequencer,
     delivery: u64,
-    job: Option<Box<LoadedJob>>,
+    snapshot: Option<Box<KeySnapshot>>,
     batches: Vec<Arc<Batch>>,
     acked: u64,
     loads: usize,
@@ -52,7 +51,7 @@ impl Rig {
         Ok(Self {
             sequencer: Sequencer::new(loaded.config.sequencer_settings(stream, &share), &[0], 0),
             delivery: 0,
-            job: None,
+            snapshot: None,
             batches: Vec::new(),
             acked: 0,
             loads: 0,
@@ -89,7 +88,8 @@ impl Rig {
                 Effect::Commit(batch) => {
                     let shard = batch.shard;
                     let number = batch.number;
-                    if let (Some(stored), Some(write)) = (&mut self.job, batch.writes.first()) {
+                    if let (Some(stored), Some(write)) = (&mut self.snapshot, batch.writes.first())
+                    {
                         stored.record = KeyRecord { incarnation: 1, ..write.record.clone() };
                     }
                     self.batches.push(batch);
@@ -99,7 +99,7 @@ impl Rig {
                 }
                 Effect::Load { token, .. } => {
                     self.loads += 1;
-                    Input::Loaded { token, loaded: Ok(self.job.clone()) }
+                    Input::Loaded { token, loaded: Ok(self.snapshot.clone()) }
                 }
                 Effect::Replay { token, missing, .. } => {
                     let kept = missing.iter().flat_map(|range| self.kept.range(range.clone()));
@@ -133,10 +133,10 @@ impl Rig {
     /// Puts the last committed record into the store, so that later loads return it.
     fn remember(&mut self) -> Result<()> {
         let batch = self.batches.last().context("a commit")?;
-        let mut job = batch.writes[0].record.clone();
-        job.incarnation = 1;
-        self.job = Some(Box::new(LoadedJob {
-            record: job,
+        let mut record = batch.writes[0].record.clone();
+        record.incarnation = 1;
+        self.snapshot = Some(Box::new(KeySnapshot {
+            record,
             state: None,
             ids: Vec::new(),
             now: 1,
@@ -258,8 +258,8 @@ fn late_arrivals_cause_no_extra_replay_round() -> Result<()> {
     // Until all events of the gap have arrived, the gap history lists arrived and missing sequences in separate
     // entries.
     let listed = |rig: &Rig| -> Result<Vec<_>> {
-        let job = &rig.batches.last().context("a commit")?.writes[0].record;
-        Ok(job.gaps.iter().map(|gap| (gap.first, gap.last, gap.rounds, gap.end)).collect())
+        let record = &rig.batches.last().context("a commit")?.writes[0].record;
+        Ok(record.gaps.iter().map(|gap| (gap.first, gap.last, gap.rounds, gap.end)).collect())
     };
     let come = (2, 40, 1, GapEnd::Arrived);
     let open = (41, 49, 2, GapEnd::Open);
@@ -324,8 +324,8 @@ fn gap_history_has_all_parts_of_a_gap() -> Result<()> {
         for (at, sequence) in (2_000..).zip(order) {
             rig.deliver(at, sequence);
         }
-        let job = &rig.batches.last().context("a commit")?.writes[0].record;
-        let listed: Vec<_> = job.gaps.iter().map(|gap| (gap.first, gap.last, gap.end)).collect();
+        let record = &rig.batches.last().context("a commit")?.writes[0].record;
+        let listed: Vec<_> = record.gaps.iter().map(|gap| (gap.first, gap.last, gap.end)).collect();
         assert_eq!(listed, [(2, 4, GapEnd::Arrived)], "{order:?}");
     }
     Ok(())
@@ -429,14 +429,14 @@ fn event_between_spilled_events_is_accepted() -> Result<()> {
 fn fifo_key_without_free_numbers_is_damaged() -> Result<()> {
     for (next, last) in [(2, u64::MAX - 2), (u64::MAX - 1, 0), (u64::MAX, 0)] {
         let mut rig = Rig::new("ordering = \"fifo\"\nid_window = 5024")?;
-        let mut job = KeyRecord::new(next, 0);
-        job.incarnation = 1;
-        job.ids_from = 1;
+        let mut record = KeyRecord::new(next, 0);
+        record.incarnation = 1;
+        record.ids_from = 1;
         if last > 0 {
-            job.spilled.add(last);
+            record.spilled.add(last);
         }
-        rig.job = Some(Box::new(LoadedJob {
-            record: job,
+        rig.snapshot = Some(Box::new(KeySnapshot {
+            record,
             state: None,
             ids: Vec::new(),
             now: 1,

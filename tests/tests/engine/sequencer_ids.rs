@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use ordain_config::{CHECKPOINT_INTERVAL_EVENTS, LoadedConfig, PartitionParams};
 use ordain_core::{
     AcceptedId, AppliedCommit, Batch, CommitReply, Effect, Event, EventParts, FileDigest,
-    HandlerOutcome, Input, KeyRecord, KeySnapshot as LoadedJob, Rollout, Sequencer,
-    SequencerSettings, StateUpdate, TurnResult,
+    HandlerOutcome, Input, KeyRecord, KeySnapshot, Rollout, Sequencer, SequencerSettings,
+    StateUpdate, TurnResult,
 };
 
 const MINUTE_MS: u64 = 60_000;
@@ -26,7 +26,7 @@ struct Rig {
     sequencer: Sequencer,
     commits: u64,
     delivery: u64,
-    job: Option<KeyRecord>,
+    record: Option<KeyRecord>,
     ids: BTreeMap<u64, AcceptedId>,
     /// True if the store withholds replies to commits.
     is_silent: bool,
@@ -55,7 +55,7 @@ impl Rig {
             sequencer,
             commits: 0,
             delivery: 0,
-            job: None,
+            record: None,
             ids: BTreeMap::new(),
             is_silent: false,
             unanswered: Vec::new(),
@@ -90,11 +90,11 @@ impl Rig {
     /// Applies a batch to the stored record. Returns the store's reply.
     fn commit(&mut self, batch: &Batch, store_time: u64) -> Input {
         for write in &batch.writes {
-            let mut job = write.record.clone();
-            job.fill_times(store_time);
+            let mut record = write.record.clone();
+            record.fill_times(store_time);
             self.ids.extend(write.ids.iter().map(|taken| (taken.sequence, *taken)));
-            self.ids.retain(|sequence, _| *sequence >= job.ids_from);
-            self.job = Some(job);
+            self.ids.retain(|sequence, _| *sequence >= record.ids_from);
+            self.record = Some(record);
         }
         self.commits = batch.number;
         let reply =
@@ -129,8 +129,8 @@ impl Rig {
                 }
                 Effect::Commit(batch) => self.commit(&batch, store_time),
                 Effect::Load { token, .. } => {
-                    let loaded = self.job.clone().map(|job| LoadedJob {
-                        record: job,
+                    let loaded = self.record.clone().map(|record| KeySnapshot {
+                        record,
                         state: None,
                         ids: self.ids.values().copied().collect(),
                         now: store_time,

@@ -333,8 +333,8 @@ fn repeated_spilled_event_is_counted_once() {
         rig.arrive(30);
         rig.wait();
         rig.handle(Input::DueRead { entries: Vec::new(), next_in: None });
-        let (job, spilled) = rig.record().expect("a key record");
-        assert_eq!((job.spilled.count, spilled.len()), (2, 2), "before event {}", job.next);
+        let (record, spilled) = rig.record().expect("a key record");
+        assert_eq!((record.spilled.count, spilled.len()), (2, 2), "before event {}", record.next);
     }
     rig.deliver(35);
     assert!(

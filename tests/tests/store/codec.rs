@@ -79,7 +79,7 @@ prop_compose! {
         digests in vec(any::<u32>(), 0..70),
         holes in vec(any::<(u64, u64)>(), 0..5),
         gaps in vec(gap(), 0..4),
-        ids in vec(any::<(u64, u64)>(), 0..=IdTimes::LIMIT),
+        ids in vec(any::<(u64, u64)>(), 0..=IdTimes::STRETCHES_LIMIT),
         is_settling in any::<bool>(),
     ) -> KeyRecord {
         // A time of 0 stands for the time of the commit. Only the newest time may be 0.

@@ -42,17 +42,17 @@ async fn damaged_record_is_reported() {
     let store = &dedicated.store;
     let mut owner = Owner::claim(store, "s", 0).await;
     let keys = owner.keys(2);
-    let jobs = dedicated.name(owner.shard(&keys[0]), "data:s");
+    let data = dedicated.name(owner.shard(&keys[0]), "data:s");
     let mut write = step(&keys[0], 1);
     write.record.digests.push(17, 4);
     write.due_in = Some(1_000_000);
     owner.write(store, write).await;
     owner.write(store, step(&keys[1], 1)).await;
     let value = format!("redis.call('HGET', name, 'j{}')", keys[0]);
-    let right = dedicated.bytes(&value, &jobs);
+    let right = dedicated.bytes(&value, &data);
     let put = format!("redis.call('HSET', name, 'j{}', bytes)", keys[0]);
     for (at, bytes) in (2..).zip(garbage(&right)) {
-        dedicated.lua(&put, &jobs, &bytes);
+        dedicated.lua(&put, &data, &bytes);
         let is_cut = right.starts_with(&bytes);
         let loaded = store.load(&owner.partition, &keys, usize::MAX).await.expect("a load");
         assert_eq!(loaded.len(), 2, "{bytes:?}");

@@ -142,8 +142,8 @@ async fn foreign_value_of_previous_partition_is_ignored() {
     dedicated.command(&["DEL", &name]);
     dedicated.command(&["SET", &name, "foreign"]);
     let mut new = Owner::claim(store, "s", 1).await;
-    let job = new.load(store, "a").await.expect("a key record").record;
-    assert_eq!((job.partition, job.takeovers), (1, 1));
+    let record = new.load(store, "a").await.expect("a key record").record;
+    assert_eq!((record.partition, record.takeovers), (1, 1));
     let mut write = step("a", 2);
     write.record.partition = 1;
     write.record.takeovers = 1;

@@ -343,7 +343,7 @@ async fn incarnations_increase_after_clock_was_ahead() {
 
 /// Creates a store whose due index has 50,000 other entries before the due key `a`. One call reads fewer
 /// entries.
-async fn due_behind(entries: &str, job: &str) -> (DedicatedStore, Owner, String) {
+async fn due_behind(entries: &str, statement: &str) -> (DedicatedStore, Owner, String) {
     let dedicated = DedicatedStore::start().await;
     let mut owner = Owner::claim(&dedicated.store, "s", 0).await;
     let mut write = step("a", 1);
@@ -355,7 +355,7 @@ async fn due_behind(entries: &str, job: &str) -> (DedicatedStore, Owner, String)
         &due,
         b"",
     );
-    dedicated.lua(&format!("for i = 1, 50000 do {job} end"), &data, b"");
+    dedicated.lua(&format!("for i = 1, 50000 do {statement} end"), &data, b"");
     (dedicated, owner, due)
 }
 

@@ -130,12 +130,12 @@ async fn key_is_taken_over_once() {
     let new = Owner::claim(through, "s", 1).await;
     new.load(through, "b").await.expect("a key record, and a server that knows the script");
     rig.proxy.lose_replies(1, "due:1:s");
-    let job = new.load(through, "a").await.expect("a key record").record;
-    assert_eq!((job.partition, job.takeovers), (1, 1));
+    let record = new.load(through, "a").await.expect("a key record").record;
+    assert_eq!((record.partition, record.takeovers), (1, 1));
     assert_eq!(rig.proxy.counts().replies_lost, 1);
 
     let (row, _) = direct.key("s", "a").await.expect("a read").expect("a key record");
-    assert_eq!(row.record.map(|job| (job.partition, job.takeovers)), Ok((1, 1)));
+    assert_eq!(row.record.map(|record| (record.partition, record.takeovers)), Ok((1, 1)));
     assert_eq!(new.due(direct, 10).await.0, ["a"]);
     assert_eq!(old.due(direct, 10).await, (vec![], None));
 }

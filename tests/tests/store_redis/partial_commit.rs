@@ -96,10 +96,10 @@ async fn visible_data(store: &RedisStore, owner: &Owner, keys: &[Key]) -> String
         seen.push(format!("{key}: spilled {spilled:?}"));
         loaded.record.incarnation = 0;
         let times = (loaded.due_in.is_some(), loaded.expire_in.is_some());
-        let job = loaded.record;
+        let record = loaded.record;
         let ids = loaded.ids;
         let state = loaded.state.map(|state| state.len());
-        seen.push(format!("{key}: {job:?} {times:?} {ids:?} {state:?}"));
+        seen.push(format!("{key}: {record:?} {times:?} {ids:?} {state:?}"));
     }
     let due = store.due(&owner.partition, None, 100, true).await.expect("the index").0;
     let mut due: Vec<_> = due.into_iter().map(|(_, key)| key).collect();

@@ -87,7 +87,7 @@ async fn write_everything(store: &RedisStore, owner: &mut Owner) {
 }
 
 /// Makes a key expire. The next commit removes the data of this key.
-async fn let_a_job_end(store: &RedisStore, owner: &mut Owner) {
+async fn expire_key(store: &RedisStore, owner: &mut Owner) {
     let mut ended = step("b", 1);
     ended.expire_in = Some(0);
     ended.due_in = Some(0);
@@ -159,7 +159,7 @@ async fn user_with_least_rights_can_do_everything() {
 
     let mut owner = Owner::claim(&store, "s", 0).await;
     write_everything(&store, &mut owner).await;
-    let_a_job_end(&store, &mut owner).await;
+    expire_key(&store, &mut owner).await;
     read_everything(&store, &mut owner).await;
     let foreign = format!("ordain:{{{}}}:data:t", owner.shard("a"));
     let put = ["EVAL", "redis.call('SELECT', 3) redis.call('SET', KEYS[1], '')", "1", &foreign];
@@ -244,6 +244,6 @@ async fn user_without_dangerous_commands_can_do_everything() {
     );
     let mut owner = Owner::claim(&store, "s", 0).await;
     write_everything(&store, &mut owner).await;
-    let_a_job_end(&store, &mut owner).await;
+    expire_key(&store, &mut owner).await;
     read_everything(&store, &mut owner).await;
 }

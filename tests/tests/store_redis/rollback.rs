@@ -100,7 +100,7 @@ async fn lost_claim_is_detected() {
     let reply = expect_rolled_back(&dedicated, &mut second, 3).await;
     assert_eq!(reply, ("the shard has the claim of another owner in epoch 2".to_owned(), None));
     let found = dedicated.store.key("s", "a").await.expect("a read").expect("a key record");
-    assert_eq!(found.0.record.map(|job| job.next), Ok(2));
+    assert_eq!(found.0.record.map(|record| record.next), Ok(2));
 }
 
 /// A connection breaks, and the store replaces it. Until the caller knows of the break, the store must write no

@@ -23,7 +23,7 @@ const TRUSTED: &str = "SSL_CERT_FILE";
 /// Commits over TLS, or prints the reason why the store does not open. Does nothing in the parent process, where the
 /// variable [`URL`] is not set.
 #[tokio::test]
-async fn child_process() {
+async fn commits_over_tls() {
     let Ok(url) = std::env::var(URL) else { return };
     match RedisStore::open(options(&url)).await {
         Ok(store) => {
@@ -47,7 +47,7 @@ fn child(test: &str) -> Command {
 
 /// Runs the child process. Returns the line that the child printed.
 fn answer(url: &str, variables: &[(&str, &str)]) -> String {
-    let output = child("child_process")
+    let output = child("commits_over_tls")
         .env(URL, url)
         .envs(variables.iter().copied())
         .output()
@@ -77,7 +77,7 @@ fn only_trusted_server_is_used() {
 /// Commits one event in each shard of a Cluster for each line of the standard input, and then prints the number of the
 /// line. Does nothing in the parent process, where the variable [`CLUSTER_URL`] is not set.
 #[tokio::test]
-async fn cluster_child_process() {
+async fn commits_in_cluster_over_tls() {
     let Ok(url) = std::env::var(CLUSTER_URL) else { return };
     let store = RedisStore::open(options(&url)).await.expect("the store");
     let mut owner = Owner::claim(&store, "s", 0).await;
@@ -102,7 +102,7 @@ impl ClusterChild {
     /// Starts the child, which trusts the authority of a node's certificate.
     fn start(node: &Server) -> Self {
         let (_, certificates) = node.tls().expect("a node with TLS");
-        let mut process = child("cluster_child_process")
+        let mut process = child("commits_in_cluster_over_tls")
             .env(CLUSTER_URL, node.url())
             .env(TRUSTED, certificates.authority())
             .stdin(Stdio::piped())

@@ -33,8 +33,8 @@ pub(super) async fn explain(
             "on this instance, all keys of the stream wait for a handler version: {missing}\n"
         );
     }
-    if let Some(trouble) = &row.trouble {
-        words += &reason_text(trouble);
+    if let Some(failure) = &row.trouble {
+        words += &reason_text(failure);
     }
     words += &held_text(row);
     words += &requests_text(row);
@@ -99,9 +99,9 @@ fn status_text(row: &KeyRow) -> String {
     }
 }
 
-fn reason_text(trouble: &FailureRow) -> String {
-    let FailureRow { cause, error, since, .. } = trouble;
-    let version = trouble.version.as_ref().map(|version| format!(", under {version}"));
+fn reason_text(failure: &FailureRow) -> String {
+    let FailureRow { cause, error, since, .. } = failure;
+    let version = failure.version.as_ref().map(|version| format!(", under {version}"));
     format!("reason: {error} ({cause}), since {since}{}\n", version.unwrap_or_default())
 }
 
@@ -164,10 +164,10 @@ fn remedy(row: &KeyRow, tries_again: bool) -> Option<String> {
         KeyStatus::Parked => {}
         KeyStatus::Active | KeyStatus::Retrying | KeyStatus::Completed => return None,
     }
-    let trouble = row.trouble.as_ref()?;
-    let mend = handler_remedy(trouble.cause(), trouble.limit());
+    let failure = row.trouble.as_ref()?;
+    let mend = handler_remedy(failure.cause(), failure.limit());
     let switch = if tries_again { "" } else { ", set `retry.on_new_version` to true" };
-    let version = trouble.version.as_ref().map_or("handler", |version| version.raw());
+    let version = failure.version.as_ref().map_or("handler", |version| version.raw());
     let higher = higher_version_file(version);
     Some(format!(
         "{mend}{switch}; then put another version of the handler into the folder of handlers: a changed file, or \
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     fn parked(cause: Cause, limit: Option<HandlerLimit>, version: &str) -> String {
-        let trouble = FailureRow {
+        let failure = FailureRow {
             cause: cause.name().into(),
             // The remedy must not depend on the setting named in this text.
             error: "`plugins.log`, which is not configured".into(),
@@ -221,7 +221,7 @@ mod tests {
         let row = KeyRow {
             status: "parked".into(),
             next: 1,
-            trouble: Some(trouble),
+            trouble: Some(failure),
             ..KeyRow::default()
         };
         remedy(&row, true).unwrap_or_default()
@@ -266,13 +266,13 @@ mod tests {
             [(1, 2, "event 1"), (1, 5_000, "events 1 to 4999"), (7, 0, "event 7")]
         {
             for status in ["waiting", "parked"] {
-                let trouble =
+                let failure =
                     FailureRow { cause: Cause::Gap.name().into(), ..FailureRow::default() };
                 let row = KeyRow {
                     status: status.into(),
                     next,
                     held: HeldRow { first, ..HeldRow::default() },
-                    trouble: Some(trouble),
+                    trouble: Some(failure),
                     ..KeyRow::default()
                 };
                 let helps = remedy(&row, true).unwrap_or_default();

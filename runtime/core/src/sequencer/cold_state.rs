@@ -25,7 +25,7 @@ pub(super) struct ColdFields {
     pub(super) checks: Vec<SpillCheck>,
     /// The extent of the events that are only in the store's spill area, not in memory.
     pub(super) stored_only: SpillExtent,
-    /// The fields by which the lane recognizes another owner's write. The fields have the values that the store will
+    /// The fields by which the lane recognises another owner's write. The fields have the values that the store will
     /// have after the commit in flight.
     pub(super) revision: StoredRevision,
     /// The serial of the read of spilled events, while that read is in progress.
@@ -175,8 +175,8 @@ mod tests {
         let mut cold = ColdState::default();
         cold.release();
         assert!(!cold.is_some() && cold.memory() == 0);
-        let job = KeyRecord { attempts: 1, status: KeyStatus::Retrying, ..KeyRecord::new(1, 0) };
-        let known = StoredRevision::of(&job);
+        let record = KeyRecord { attempts: 1, status: KeyStatus::Retrying, ..KeyRecord::new(1, 0) };
+        let known = StoredRevision::of(&record);
         let changes: [(ColdChange, ColdChange); 12] = [
             (|parts| parts.repeats.push((1, 2)), |parts| parts.repeats.clear()),
             (|parts| parts.stored_only.add(3), |parts| parts.stored_only = SpillExtent::default()),

@@ -218,9 +218,9 @@ impl Sequencer {
         state.tries = 0;
         let Some(batch) = state.sending.pop_front() else { return };
         match state.in_flight.take_if(|_| state.sending.is_empty()) {
-            Some(mut flight) => {
-                flight.return_letters(&applied, &mut state.letters);
-                self.apply_reply(flight, applied);
+            Some(mut in_flight) => {
+                in_flight.return_letters(&applied, &mut state.letters);
+                self.apply_reply(in_flight, applied);
             }
             None => self.recommitted(batch, applied),
         }

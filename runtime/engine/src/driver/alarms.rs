@@ -21,7 +21,7 @@ const WARN_INTERVAL: Duration = Duration::from_secs(10);
 const ERROR_BYTES: usize = 512;
 
 /// The throttle of the whole process, because all partitions write to the same log.
-static THROTTLE: Mutex<LogThrottle> =
+static ALARM_THROTTLE: Mutex<LogThrottle> =
     Mutex::new(LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL));
 
 /// Returns the batch if it contains an incident, and `None` otherwise. The driver logs the incident after the commit.
@@ -159,5 +159,5 @@ pub(super) fn flush() {
 }
 
 fn throttle() -> MutexGuard<'static, LogThrottle> {
-    THROTTLE.lock().unwrap_or_else(PoisonError::into_inner)
+    ALARM_THROTTLE.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -151,7 +151,7 @@ impl ParkedSearchTask {
             let page = page.await;
             let duration = began.elapsed();
             let rows = page.rows.into_iter();
-            let is_parked_by_other = |job: &KeyRecord| self.is_parked_by_other_version(job);
+            let is_parked_by_other = |record: &KeyRecord| self.is_parked_by_other_version(record);
             let keys: Vec<Key> = rows
                 .filter(|row| row.record.as_ref().is_ok_and(is_parked_by_other))
                 .map(|row| row.key)

@@ -312,7 +312,7 @@ impl HeartbeatTask {
             self.membership_version = table.membership_version;
             let table = Arc::new(table);
             lock(&self.ownerships).retain(|ownership| {
-                let ownership = ownership.upgrade().filter(|tenure| !tenure.is_lost());
+                let ownership = ownership.upgrade().filter(|ownership| !ownership.is_lost());
                 ownership.is_some_and(|ownership| {
                     ownership.evaluate(self.id, &table, requested_at);
                     true

@@ -14,13 +14,13 @@ pub struct PublishWatermark {
     /// The oldest and the newest mark that may not be durable yet. Each entry has the commit up to which the mark
     /// applies, and the number of the last commit when the mark was written.
     pending_marks: Mutex<[Option<(u64, u64)>; 2]>,
-    /// The commit up to which the last mark applies. The value is [`HAS_FILES`] after any mark has named a file.
+    /// The commit up to which the last mark applies. The value is [`HAS_FILES_FLAG`] after any mark has named a file.
     last_mark: AtomicU64,
 }
 
 /// The value for a shard whose marks name files. A mark that names files must not be repeated without the lengths of
 /// the files, which this type does not have.
-const HAS_FILES: u64 = u64::MAX;
+const HAS_FILES_FLAG: u64 = u64::MAX;
 
 impl PublishWatermark {
     /// Returns the commit up to which all messages are durably marked as published.
@@ -30,7 +30,8 @@ impl PublishWatermark {
 
     /// Records that a mark is about to be written.
     pub fn begin_mark(&self, through: u64, has_files: bool) {
-        self.last_mark.fetch_max(if has_files { HAS_FILES } else { through }, Ordering::SeqCst);
+        self.last_mark
+            .fetch_max(if has_files { HAS_FILES_FLAG } else { through }, Ordering::SeqCst);
     }
 
     /// Returns the commit up to which messages must again be marked as published, after lost commits were repeated. The
@@ -38,7 +39,7 @@ impl PublishWatermark {
     /// mark named a file.
     pub fn mark_to_repeat(&self) -> Option<u64> {
         let last_mark = self.last_mark.load(Ordering::SeqCst);
-        (last_mark != 0 && last_mark != HAS_FILES).then_some(last_mark)
+        (last_mark != 0 && last_mark != HAS_FILES_FLAG).then_some(last_mark)
     }
 
     /// Records a written mark. `last` is the number of the last commit before the mark.

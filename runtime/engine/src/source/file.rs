@@ -12,7 +12,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::line_splitter::{LineSplitter, NextLine};
 use ordain_cloudevents::{
-    BATCH_BYTES, BATCH_EVENTS, DeliveryBatch, FilePosition, READ_AHEAD_BATCHES, SourceHandle,
+    BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DeliveryBatch, FilePosition, READ_AHEAD_BATCHES,
+    SourceHandle,
 };
 use ordain_cloudevents::{DecodeError, EventDecoder};
 use ordain_store::checkpoint::reread_advice;
@@ -118,7 +119,7 @@ fn deliver_lines(
 fn read_batch(lines: &mut SourceSplitter, options: &FileOptions) -> io::Result<DeliveryBatch> {
     let mut batch = DeliveryBatch::default();
     let mut bytes = 0;
-    while batch.items.len() < BATCH_EVENTS && bytes < BATCH_BYTES {
+    while batch.items.len() < BATCH_EVENTS_LIMIT && bytes < BATCH_BYTES_LIMIT {
         // Deliver the available lines before waiting for more.
         if !batch.items.is_empty() && !lines.has_line() {
             break;

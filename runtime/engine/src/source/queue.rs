@@ -28,8 +28,8 @@ use super::notifier::{QueueNotifier, ReadingGuard};
 use crate::incident::report_lost_events;
 use crate::sink::PartitionHandle;
 use ordain_cloudevents::{
-    AckProgress, BATCH_BYTES, BATCH_EVENTS, DeliveryBatch, FilePosition, READ_AHEAD_BATCHES,
-    SourceHandle,
+    AckProgress, BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DeliveryBatch, FilePosition,
+    READ_AHEAD_BATCHES, SourceHandle,
 };
 use ordain_publish::incident::{EventsSafe, IncidentSubject, record};
 use ordain_store::{Claim, DequeueResult, Partition, Store, StoreError, retry_until_ok};
@@ -327,8 +327,8 @@ impl QueueReader {
         }
         let shards: Vec<u32> = self.unread_shards.iter().copied().collect();
         let per_shard = |all: usize| (all / shards.len()).max(1);
-        let limit = per_shard(BATCH_EVENTS);
-        let bytes = per_shard(BATCH_BYTES);
+        let limit = per_shard(BATCH_EVENTS_LIMIT);
+        let bytes = per_shard(BATCH_BYTES_LIMIT);
         let QueueOptions { store, partition, .. } = &self.options;
         let reads = shards.iter().map(|shard| {
             let after = self.cursors[*shard as usize].after();

@@ -23,9 +23,9 @@ use ordain_core::LetterId;
 use ordain_store::{KeyFilter, ListPage, Store};
 
 /// Default number of rows of a page.
-const DEFAULT_ROWS: usize = 100;
+const DEFAULT_ROWS_LIMIT: usize = 100;
 /// Maximum number of rows of a page.
-const MAX_ROWS: usize = 1_000;
+const PAGE_ROWS_LIMIT: usize = 1_000;
 
 type PageResult = Result<Response, ProblemDetails>;
 
@@ -94,10 +94,10 @@ fn json_response(json: Body) -> Response {
 }
 
 fn row_limit(limit: Option<usize>) -> Result<usize, ProblemDetails> {
-    match limit.unwrap_or(DEFAULT_ROWS) {
-        rows @ 1..=MAX_ROWS => Ok(rows),
+    match limit.unwrap_or(DEFAULT_ROWS_LIMIT) {
+        rows @ 1..=PAGE_ROWS_LIMIT => Ok(rows),
         other => Err(ProblemDetails::bad_request(format!(
-            "limit is {other}; it must be from 1 to {MAX_ROWS}"
+            "limit is {other}; it must be from 1 to {PAGE_ROWS_LIMIT}"
         ))),
     }
 }

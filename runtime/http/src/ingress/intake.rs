@@ -87,7 +87,7 @@ impl Intake {
         name: &ResourceName,
         stream: &StreamConfig,
         store: &Arc<dyn Store>,
-        feeds: &Arc<QueueNotifiers>,
+        notifiers: &Arc<QueueNotifiers>,
     ) -> Result<Option<Self>, ConfigError> {
         let is_numbered = stream.ordering == OrderingMode::Sequenced;
         let exchange = match &stream.source {
@@ -99,13 +99,13 @@ impl Intake {
                 return Ok(None);
             }
         };
-        let assigner = |passage, writer| EventAssigner {
+        let assigner = |policy, writer| EventAssigner {
             store: Arc::clone(store),
-            policy: passage,
+            policy,
             writer,
             full_timeout: Duration::ZERO,
         };
-        let stream_writer = feeds.writer(&name.shared(), store.shards());
+        let stream_writer = notifiers.writer(&name.shared(), store.shards());
         let log = match exchange {
             Some((exchange, _)) if is_numbered => {
                 // The destination is an exchange, which has no queue in the store, so this assigner adds no queue
@@ -131,7 +131,7 @@ impl Intake {
             replay_log: log,
             is_spread_by_broker: exchange.is_some() && queue.partitions > 1,
             queue: assigner(queue, stream_writer),
-            notifiers: Arc::clone(feeds),
+            notifiers: Arc::clone(notifiers),
             waiting: tokio::sync::Mutex::default(),
             full_at: Mutex::default(),
         }))

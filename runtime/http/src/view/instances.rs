@@ -74,14 +74,14 @@ impl<'a> InstanceOverview<'a> {
     /// Decodes the instances of a table.
     pub fn of(loaded: &'a LoadedConfig, table: &'a MembershipTable) -> Self {
         let members = table.members.iter();
-        let about =
+        let info =
             |(id, member): (&InstanceId, &MemberRecord)| (*id, InstanceInfo::decode(&member.info));
         let report = |(id, member): (&InstanceId, &MemberRecord)| {
             (*id, member.report.as_deref().map(InstanceReport::decode).unwrap_or_default())
         };
-        let abouts = members.clone().map(about).collect();
+        let infos = members.clone().map(info).collect();
         let reports = members.map(report).collect();
-        Self { loaded, table, infos: abouts, reports }
+        Self { loaded, table, infos, reports }
     }
 
     /// Returns the pending work of a partition as its owner reported it; `None` if there is no owner or no report.
@@ -93,7 +93,7 @@ impl<'a> InstanceOverview<'a> {
     /// Returns the pending work and the number of wanted instances of a stream; `None` if the stream is not configured.
     pub fn scale(&self, name: &str) -> Option<ScaleReport> {
         let config = self.loaded.config.streams.get(name)?;
-        let runs = |about: &&InstanceInfo| about.streams.contains_key(name) && !about.leaving;
+        let runs = |info: &&InstanceInfo| info.streams.contains_key(name) && !info.leaving;
         let instances = self.infos.values().filter(runs).count() as u64;
         let partitions = config.source.partitions();
         let stream = Arc::<str>::from(name);
@@ -153,25 +153,25 @@ impl<'a> InstanceOverview<'a> {
         mut owned: BTreeMap<Option<InstanceId>, Vec<PartitionRow>>,
     ) -> Vec<InstanceRow> {
         let mut rows = Vec::new();
-        for (id, about) in &self.infos {
+        for (id, info) in &self.infos {
             let partitions = owned.remove(&Some(*id)).unwrap_or_default();
-            let state = match (about.alone, about.leaving) {
+            let state = match (info.alone, info.leaving) {
                 (_, true) => "leaves",
                 (true, _) => "alone",
                 _ => "runs",
             };
             let lasts = self.table.members[id].valid_for;
-            let offers = about.offers.iter();
+            let offers = info.offers.iter();
             let offers = offers.map(|(stream, build)| (stream.clone(), (&*build.version).into()));
             rows.push(InstanceRow {
                 expires_in_ms: lasts.map(|lasts| lasts.as_millis() as u64),
                 id: Some(id.to_string().into()),
-                name: Some(about.name.as_str().into()),
+                name: Some(info.name.as_str().into()),
                 offers: offers.collect(),
                 owns: partitions.len(),
                 partitions,
                 state: Some(state.into()),
-                version: Some(about.version.as_str().into()),
+                version: Some(info.version.as_str().into()),
             });
         }
         if let Some(partitions) = owned.remove(&None) {
@@ -184,12 +184,12 @@ impl<'a> InstanceOverview<'a> {
 
 fn streams(
     loaded: &LoadedConfig,
-    abouts: &BTreeMap<InstanceId, InstanceInfo>,
+    infos: &BTreeMap<InstanceId, InstanceInfo>,
 ) -> BTreeMap<String, u32> {
     let mut streams: BTreeMap<String, u32> = BTreeMap::new();
     let here = loaded.config.streams.iter();
     let here = here.map(|(name, stream)| (name.to_string(), stream.source.partitions()));
-    let there = abouts.values().flat_map(|about| about.streams.clone());
+    let there = infos.values().flat_map(|info| info.streams.clone());
     for (name, count) in here.chain(there) {
         let most = streams.entry(name).or_default();
         *most = (*most).max(count);
@@ -232,7 +232,7 @@ mod tests {
         let mut table = MembershipTable::default();
         for id in 0..3 {
             let streams = [("orders".to_owned(), 3)].into();
-            let about =
+            let info =
                 InstanceInfo { streams, leaving: id == 2, ..InstanceInfo::default() }.encode();
             let mut report = InstanceReport::default();
             for (number, (_, lags)) in (0..).zip(&partitions) {
@@ -242,8 +242,7 @@ mod tests {
                     PendingWork { lag: lags[id as usize], ..PendingWork::default() },
                 );
             }
-            let member =
-                MemberRecord { info: about, report: Some(report.encode()), valid_for: None };
+            let member = MemberRecord { info, report: Some(report.encode()), valid_for: None };
             table.members.insert(InstanceId(id), member);
         }
         for (number, (holder, _)) in (0..).zip(partitions) {

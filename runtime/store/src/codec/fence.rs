@@ -20,15 +20,15 @@ pub const FENCE_REPLY_AT: usize = FENCE_NUMBER_AT + 8;
 /// The reasons for refusals. In the reply, one of these bytes follows the index of each refused write.
 pub mod refused {
     /// The key record has another next sequence, which follows this byte in the reply.
-    pub const NEXT: u8 = 0;
+    pub const NEXT_CODE: u8 = 0;
     /// The key record does not exist.
-    pub const ABSENT: u8 = 1;
+    pub const ABSENT_CODE: u8 = 1;
     /// The key record belongs to another partition. The record's next sequence follows this byte in the reply.
-    pub const PARTITION: u8 = 2;
+    pub const PARTITION_CODE: u8 = 2;
     /// The key record cannot be read. The text of the error follows this byte in the reply.
-    pub const CORRUPT: u8 = 3;
+    pub const CORRUPT_CODE: u8 = 3;
     /// An event of the key was executed under a newer rollout.
-    pub const VERSION: u8 = 4;
+    pub const VERSION_CODE: u8 = 4;
 }
 
 /// The fence record of one (partition, shard).
@@ -159,18 +159,18 @@ fn put_count(count: usize, out: &mut Vec<u8>) {
 
 fn put_refusal(refusal: &WriteRefusal, out: &mut Vec<u8>) {
     match refusal {
-        WriteRefusal::Next(None) => out.push(refused::ABSENT),
+        WriteRefusal::Next(None) => out.push(refused::ABSENT_CODE),
         WriteRefusal::Next(Some(next)) => {
-            out.push(refused::NEXT);
+            out.push(refused::NEXT_CODE);
             out.extend_from_slice(&next.to_le_bytes());
         }
         WriteRefusal::Partition(next) => {
-            out.push(refused::PARTITION);
+            out.push(refused::PARTITION_CODE);
             out.extend_from_slice(&next.to_le_bytes());
         }
-        WriteRefusal::Version => out.push(refused::VERSION),
+        WriteRefusal::Version => out.push(refused::VERSION_CODE),
         WriteRefusal::Corrupt(words) => {
-            out.push(refused::CORRUPT);
+            out.push(refused::CORRUPT_CODE);
             put_count(words.len(), out);
             out.extend_from_slice(words.as_bytes());
         }
@@ -179,11 +179,11 @@ fn put_refusal(refusal: &WriteRefusal, out: &mut Vec<u8>) {
 
 fn read_refusal(reader: &mut RecordReader<'_>) -> Result<WriteRefusal, RecordDecodeError> {
     match reader.u8("refusal")? {
-        refused::ABSENT => Ok(WriteRefusal::Next(None)),
-        refused::NEXT => Ok(WriteRefusal::Next(Some(reader.u64("refusal")?))),
-        refused::PARTITION => Ok(WriteRefusal::Partition(reader.u64("refusal")?)),
-        refused::VERSION => Ok(WriteRefusal::Version),
-        refused::CORRUPT => {
+        refused::ABSENT_CODE => Ok(WriteRefusal::Next(None)),
+        refused::NEXT_CODE => Ok(WriteRefusal::Next(Some(reader.u64("refusal")?))),
+        refused::PARTITION_CODE => Ok(WriteRefusal::Partition(reader.u64("refusal")?)),
+        refused::VERSION_CODE => Ok(WriteRefusal::Version),
+        refused::CORRUPT_CODE => {
             let length = reader.u32("refusal")? as usize;
             let words = reader.take(length, "refusal")?;
             Ok(WriteRefusal::Corrupt(String::from_utf8_lossy(words).into_owned()))

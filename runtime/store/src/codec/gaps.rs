@@ -32,7 +32,7 @@ pub(super) fn encode_gaps(gaps: &GapHistory, out: &mut Vec<u8>) {
 
 /// Checks the gaps without copying them.
 pub(super) fn check_gaps(reader: &mut RecordReader<'_>) -> Result<(), RecordDecodeError> {
-    for _ in 0..bounded(reader, GapHistory::LIMIT, "gaps")? {
+    for _ in 0..bounded(reader, GapHistory::GAPS_LIMIT, "gaps")? {
         read_gap(reader, 0, |_| {})?;
     }
     Ok(())
@@ -44,7 +44,7 @@ pub(super) fn decode_gaps(
     now: u64,
 ) -> Result<GapHistory, RecordDecodeError> {
     let mut gaps = Vec::new();
-    for _ in 0..bounded(reader, GapHistory::LIMIT, "gaps")? {
+    for _ in 0..bounded(reader, GapHistory::GAPS_LIMIT, "gaps")? {
         let mut answers = Vec::new();
         let gap = read_gap(reader, now, |(source, [asked, found, failed], error)| {
             let source = source.into();

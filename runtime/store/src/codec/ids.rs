@@ -54,7 +54,7 @@ pub(super) fn decode_id_times(
 
 fn read_count(reader: &mut RecordReader<'_>) -> Result<u64, RecordDecodeError> {
     let count = reader.varint("times of ids")?;
-    if count > IdTimes::LIMIT as u64 {
+    if count > IdTimes::STRETCHES_LIMIT as u64 {
         return Err(reader.damaged("times of ids"));
     }
     Ok(count)

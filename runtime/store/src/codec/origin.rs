@@ -116,9 +116,9 @@ pub fn decode_assigned(bytes: &[u8]) -> Result<Vec<AssignedChunk>, RecordDecodeE
     while !reader.is_empty() {
         let position = read_position(&mut reader)?;
         let count = reader.u32("number of messages")? as usize;
-        let messages = reader.take(count.saturating_mul(16), "messages")?;
-        let (numbers, _) = messages.as_chunks::<8>();
-        let numbers = numbers.iter().map(|number| u64::from_le_bytes(*number));
+        let encoded = reader.take(count.saturating_mul(16), "messages")?;
+        let (words, _) = encoded.as_chunks::<8>();
+        let numbers = words.iter().map(|word| u64::from_le_bytes(*word));
         let messages = numbers.clone().step_by(2).zip(numbers.skip(1).step_by(2)).collect();
         chunks.push(AssignedChunk { position, messages });
     }

@@ -172,29 +172,29 @@ impl TurnScheduler {
         self.retired.load(Ordering::Relaxed)
     }
 
-    pub(super) fn submit(&self, attachment: &Arc<TurnQueue>, turns: Vec<Turn>) {
+    pub(super) fn submit(&self, queue: &Arc<TurnQueue>, turns: Vec<Turn>) {
         if turns.is_empty() {
             return;
         }
-        let mut waiting = attachment.waiting();
+        let mut waiting = queue.waiting();
         let was_empty = waiting.is_empty();
         waiting.extend(turns);
         drop(waiting);
         if was_empty {
-            self.make_ready(attachment);
+            self.make_ready(queue);
         }
     }
 
     /// Stops or resumes the start of a queue's turns.
-    pub(super) fn pause(&self, attachment: &TurnQueue, paused: bool) {
-        if attachment.paused.swap(paused, Ordering::Relaxed) && !paused {
+    pub(super) fn pause(&self, queue: &TurnQueue, paused: bool) {
+        if queue.paused.swap(paused, Ordering::Relaxed) && !paused {
             self.wake_all();
         }
     }
 
     /// Records that the receiver has taken results of a queue. Wakes the workers if the queue may start turns again.
-    pub(super) fn release_unread(&self, attachment: &TurnQueue, bytes: usize) {
-        let before = attachment.unread_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    pub(super) fn release_unread(&self, queue: &TurnQueue, bytes: usize) {
+        let before = queue.unread_bytes.fetch_sub(bytes, Ordering::Relaxed);
         if before >= UNREAD_LIMIT_BYTES && before - bytes < UNREAD_LIMIT_BYTES {
             self.wake_all();
         }
@@ -208,25 +208,25 @@ impl TurnScheduler {
     }
 
     /// Puts turns that a worker has taken, but cannot execute now, back to the front of their queue.
-    pub(super) fn requeue(&self, attachment: &Arc<TurnQueue>, turns: VecDeque<Turn>) {
-        if turns.is_empty() || attachment.is_detached() {
+    pub(super) fn requeue(&self, queue: &Arc<TurnQueue>, turns: VecDeque<Turn>) {
+        if turns.is_empty() || queue.is_detached() {
             return;
         }
-        let mut waiting = attachment.waiting();
+        let mut waiting = queue.waiting();
         let was_empty = waiting.is_empty();
         for turn in turns.into_iter().rev() {
             waiting.push_front(turn);
         }
         drop(waiting);
         if was_empty {
-            self.make_ready(attachment);
+            self.make_ready(queue);
         }
     }
 
-    fn make_ready(&self, attachment: &Arc<TurnQueue>) {
+    fn make_ready(&self, queue: &Arc<TurnQueue>) {
         let mut state = self.state();
-        state.ready.push_back(Arc::clone(attachment));
-        if state.idle > 0 && !attachment.is_paused() {
+        state.ready.push_back(Arc::clone(queue));
+        if state.idle > 0 && !queue.is_paused() {
             self.changed.notify_one();
         }
     }
@@ -245,8 +245,8 @@ impl TurnScheduler {
             if self.is_closed() {
                 return WakeReason::Closed;
             }
-            if let Some(bunch) = self.take(&mut state, |_| true) {
-                return WakeReason::Batch(bunch);
+            if let Some(batch) = self.take(&mut state, |_| true) {
+                return WakeReason::Batch(batch);
             }
             if self.retired() != retired {
                 return WakeReason::Retired;
@@ -263,18 +263,18 @@ impl TurnScheduler {
         wanted: impl Fn(&StreamContext) -> bool,
     ) -> Option<TurnBatch> {
         for _ in 0..state.ready.len() {
-            let attachment = state.ready.pop_front()?;
-            if attachment.is_detached() {
+            let queue = state.ready.pop_front()?;
+            if queue.is_detached() {
                 continue;
             }
-            if attachment.is_paused() || !wanted(&attachment.stream) {
-                state.ready.push_back(attachment);
+            if queue.is_paused() || !wanted(&queue.stream) {
+                state.ready.push_back(queue);
                 continue;
             }
-            let mut waiting = attachment.waiting();
+            let mut waiting = queue.waiting();
             let turns = next_batch(&mut waiting, self.workers);
             if !waiting.is_empty() {
-                state.ready.push_back(Arc::clone(&attachment));
+                state.ready.push_back(Arc::clone(&queue));
             }
             drop(waiting);
             if turns.is_empty() {
@@ -284,7 +284,7 @@ impl TurnScheduler {
             if more && state.idle > 0 {
                 self.changed.notify_one();
             }
-            return Some(TurnBatch { queue: attachment, turns });
+            return Some(TurnBatch { queue, turns });
         }
         None
     }

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use ordain_core::{Turn, TurnResult};
 
-use super::super::engine::{HandlerEngine, MAX_SUSPENDED, MAX_SUSPENDED_OF_STREAM, TICK_INTERVAL};
+use super::super::engine::{
+    HandlerEngine, STREAM_SUSPENDED_LIMIT, TICK_INTERVAL, WORKER_SUSPENDED_LIMIT,
+};
 use super::super::handler::Handler;
 use super::super::stream::StreamContext;
 use super::super::turn::{self, FinishedTurn, TurnContext};
@@ -59,9 +61,9 @@ impl Worker {
         let engine = Arc::clone(&self.engine);
         loop {
             match self.scheduler.wait(self.retired) {
-                WakeReason::Batch(bunch) => {
+                WakeReason::Batch(batch) => {
                     let _running = engine.keep_ticking();
-                    self.execute(bunch);
+                    self.execute(batch);
                     self.work_until_idle();
                 }
                 WakeReason::Retired => self.drop_retired(),
@@ -76,9 +78,9 @@ impl Worker {
             self.drop_retired();
             let begun = Instant::now();
             while !self.scheduler.is_closed()
-                && let Some(bunch) = self.scheduler.try_take(|stream| self.has_room(stream))
+                && let Some(batch) = self.scheduler.try_take(|stream| self.has_room(stream))
             {
-                self.execute(bunch);
+                self.execute(batch);
                 if !self.suspended.is_empty() && begun.elapsed() >= TICK_INTERVAL {
                     break;
                 }
@@ -95,23 +97,23 @@ impl Worker {
 
     /// Starts the turns of a batch, and delivers the results of the turns that end without interruption. Puts turns
     /// that cannot start now back into their queue.
-    fn execute(&mut self, bunch: TurnBatch) {
-        let TurnBatch { queue: attachment, mut turns } = bunch;
-        let Some(active) = attachment.active() else {
-            return self.scheduler.requeue(&attachment, turns);
+    fn execute(&mut self, batch: TurnBatch) {
+        let TurnBatch { queue, mut turns } = batch;
+        let Some(active) = queue.active() else {
+            return self.scheduler.requeue(&queue, turns);
         };
         let handler = Arc::clone(&active.handler);
         let setting = Arc::new(TurnContext {
             engine: Arc::clone(&self.engine),
             active,
-            stream: Arc::clone(&attachment.stream),
+            stream: Arc::clone(&queue.stream),
         });
         let mut ended = Vec::with_capacity(turns.len());
         let mut bytes = 0;
         let mut began = Instant::now();
-        while self.has_room(&attachment.stream)
-            && !attachment.is_paused()
-            && !attachment.is_detached()
+        while self.has_room(&queue.stream)
+            && !queue.is_paused()
+            && !queue.is_detached()
             && !self.scheduler.is_closed()
             && let Some(turn) = turns.pop_front()
         {
@@ -125,15 +127,15 @@ impl Worker {
                     self.measure(&turn.done, ran);
                     ended.push(self.finish_turn(&handler, turn));
                     if bytes > RESULT_BATCH_BYTES {
-                        self.deliver_results(&attachment, &mut ended, &mut bytes);
+                        self.deliver_results(&queue, &mut ended, &mut bytes);
                         began = Instant::now();
                     }
                 }
                 Poll::Pending => {
                     // The results of finished turns must not wait for a slow turn.
-                    self.deliver_results(&attachment, &mut ended, &mut bytes);
+                    self.deliver_results(&queue, &mut ended, &mut bytes);
                     let slow = SuspendedTurn {
-                        queue: Arc::clone(&attachment),
+                        queue: Arc::clone(&queue),
                         handler: Arc::clone(&handler),
                         future: turn,
                         ran,
@@ -144,17 +146,17 @@ impl Worker {
             }
         }
         handler.record_times(&mut self.times);
-        self.deliver_results(&attachment, &mut ended, &mut bytes);
-        self.scheduler.requeue(&attachment, turns);
+        self.deliver_results(&queue, &mut ended, &mut bytes);
+        self.scheduler.requeue(&queue, turns);
         drop(setting);
-        self.release_handler(&attachment, handler);
+        self.release_handler(&queue, handler);
     }
 
     /// Releases the handler of a batch or turn that has been executed. If the queue has switched to another handler
     /// since the start of the batch or turn, wakes the workers, so that they drop the idle instances of the released
     /// handler.
-    fn release_handler(&self, attachment: &TurnQueue, handler: Arc<Handler>) {
-        let is_left = !attachment.executes(&handler);
+    fn release_handler(&self, queue: &TurnQueue, handler: Arc<Handler>) {
+        let is_left = !queue.executes(&handler);
         drop(handler);
         if is_left {
             self.scheduler.signal_retired();
@@ -178,8 +180,8 @@ impl Worker {
     /// Returns whether another turn of a stream may be suspended.
     fn has_room(&self, stream: &StreamContext) -> bool {
         let same = |slow: &&SuspendedTurn| slow.queue.stream.name == stream.name;
-        self.suspended.len() < MAX_SUSPENDED
-            && self.suspended.iter().filter(same).count() < MAX_SUSPENDED_OF_STREAM
+        self.suspended.len() < WORKER_SUSPENDED_LIMIT
+            && self.suspended.iter().filter(same).count() < STREAM_SUSPENDED_LIMIT
     }
 
     fn start_turn(&mut self, setting: &Arc<TurnContext>, turn: Turn) -> TurnFuture {
@@ -208,11 +210,11 @@ impl Worker {
                 self.measure(&ended.done, slow.ran);
                 slow.handler.record_times(&mut self.times);
                 let mut bytes = ended.bytes;
-                let SuspendedTurn { queue: attachment, handler, future: turn, .. } = slow;
+                let SuspendedTurn { queue, handler, future: turn, .. } = slow;
                 drop(turn);
                 let done = self.finish_turn(&handler, ended);
-                self.deliver_results(&attachment, &mut vec![done], &mut bytes);
-                self.release_handler(&attachment, handler);
+                self.deliver_results(&queue, &mut vec![done], &mut bytes);
+                self.release_handler(&queue, handler);
             }
             Poll::Pending => self.suspended.push_back(slow),
         }

@@ -15,8 +15,8 @@ use crate::Error;
 /// up to 128 headers, with up to 64 KiB in total. The setting `runtime.event_size` limits the size of the whole event.
 ///
 /// An event gets its time and a random id when it is created. If a program publishes this value or a clone of it again,
-/// Ordain therefore recognizes a repeat. If the program creates the event anew, for example after a crash, Ordain
-/// recognizes the repeat only if the program sets the same id.
+/// Ordain therefore recognises a repeat. If the program creates the event anew, for example after a crash, Ordain
+/// recognises the repeat only if the program sets the same id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     key: String,
@@ -69,7 +69,7 @@ impl Event {
         }
     }
 
-    /// Replaces the random id by the producer's own id. Ordain recognizes a repeat of the event by its id. The id
+    /// Replaces the random id by the producer's own id. Ordain recognises a repeat of the event by its id. The id
     /// should come from the business, such as the number of a payment.
     #[must_use]
     pub fn id(mut self, id: impl Into<String>) -> Self {

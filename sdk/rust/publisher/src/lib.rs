@@ -56,7 +56,7 @@ pub struct Receipt {
     pub sequence: Option<u64>,
     /// True if this call published the event for the first time; false for a repeat, whose `sequence` is the number
     /// that the event got the first time. In a `fifo` stream the value is always true, because the stream itself
-    /// recognizes repeats.
+    /// recognises repeats.
     pub is_new: bool,
 }
 
@@ -80,7 +80,7 @@ impl Publisher {
     /// # Errors
     /// [`Error::Event`] names the invalid or conflicting event; the events before it are published. [`Error::Away`]
     /// means that the store or broker was unavailable, or the queue of the stream was full, for half a minute; some of
-    /// the events may be published. After any error, the program can publish the same events again: Ordain recognizes
+    /// the events may be published. After any error, the program can publish the same events again: Ordain recognises
     /// the events that are already published.
     pub async fn publish(&mut self, events: &[Event]) -> Result<Vec<Receipt>, Error> {
         let mut packed = Vec::with_capacity(events.len());

@@ -183,8 +183,8 @@ async fn check_store(case: &Case, load: &Load) -> Result<()> {
     loop {
         let page = store.keys(STREAM, &filter).await?;
         for row in page.rows {
-            let job = row.record.map_err(anyhow::Error::msg)?;
-            found.insert(row.key.to_string(), job.next);
+            let record = row.record.map_err(anyhow::Error::msg)?;
+            found.insert(row.key.to_string(), record.next);
         }
         filter.cursor = page.cursor;
         if filter.cursor.is_none() {

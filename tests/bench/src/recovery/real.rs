@@ -70,8 +70,8 @@ pub(super) async fn mean(plan: &Plan, common: &Common, gaps: usize) -> Result<Du
     loop {
         let page = store.keys(STREAM, &filter).await?;
         for row in page.rows {
-            let job = row.record.map_err(anyhow::Error::msg)?;
-            let gap = job.gaps.iter().next().context("a key has no gap")?;
+            let record = row.record.map_err(anyhow::Error::msg)?;
+            let gap = record.gaps.iter().next().context("a key has no gap")?;
             (sum, count) = (sum + gap.lasted(gap.until), count + 1);
         }
         filter.cursor = page.cursor;

@@ -9,8 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use ordain_config::{LoadedConfig, PartitionParams, StreamConfig};
 use ordain_core::{
     AppliedCommit, AttemptToken, CommitReply, Effect, Event, EventParts, FileDigest, GapEnd,
-    HandlerOutcome, Input, KeyRecord, KeySnapshot as LoadedJob, Rollout, Sequencer, StateUpdate,
-    TurnResult,
+    HandlerOutcome, Input, KeyRecord, KeySnapshot, Rollout, Sequencer, StateUpdate, TurnResult,
 };
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -39,7 +38,7 @@ struct Trial {
     delivery: u64,
     asked: Option<AttemptToken>,
     /// The content of the store.
-    job: Option<Box<LoadedJob>>,
+    snapshot: Option<Box<KeySnapshot>>,
 }
 
 impl Trial {
@@ -54,7 +53,7 @@ impl Trial {
             seed,
         };
         let sequencer = Sequencer::new(loaded.config.sequencer_settings(stream, &share), &[0], 0);
-        Self { sequencer, now: 0, delivery: 0, asked: None, job: None }
+        Self { sequencer, now: 0, delivery: 0, asked: None, snapshot: None }
     }
 
     /// Delivers the first event, then the third. The sequencer requests the second event until a source finds it or the
@@ -85,7 +84,8 @@ impl Trial {
                 return Ok(self.now - since);
             }
         }
-        let end = self.job.as_ref().and_then(|loaded| Some(loaded.record.gaps.iter().next()?.end));
+        let end =
+            self.snapshot.as_ref().and_then(|loaded| Some(loaded.record.gaps.iter().next()?.end));
         ensure!(end == Some(GapEnd::Parked), "after all rounds the gap is {end:?}");
         Ok(self.now - since)
     }
@@ -118,11 +118,11 @@ impl Trial {
                     let shard = batch.shard;
                     let number = batch.number;
                     if let Some(write) = batch.writes.first() {
-                        let job = KeyRecord { incarnation: 1, ..write.record.clone() };
+                        let record = KeyRecord { incarnation: 1, ..write.record.clone() };
                         let state = None;
                         let ids = Vec::new();
-                        let loaded = LoadedJob {
-                            record: job,
+                        let loaded = KeySnapshot {
+                            record,
                             state,
                             ids,
                             now: 0,
@@ -130,13 +130,15 @@ impl Trial {
                             expire_in: None,
                             moved_from: None,
                         };
-                        self.job = Some(Box::new(loaded));
+                        self.snapshot = Some(Box::new(loaded));
                     }
                     let reply =
                         CommitReply::Applied(AppliedCommit { time: 1, ..AppliedCommit::default() });
                     Input::Committed { shard, number, reply }
                 }
-                Effect::Load { token, .. } => Input::Loaded { token, loaded: Ok(self.job.clone()) },
+                Effect::Load { token, .. } => {
+                    Input::Loaded { token, loaded: Ok(self.snapshot.clone()) }
+                }
                 Effect::Replay { token, source: 0, .. } => {
                     let found = Vec::new();
                     Input::Replayed { token, found, until: u64::MAX, failed: None }

@@ -58,7 +58,7 @@ impl ChainViolation {
             Self::Duplicated => "a committed message is at its destination once",
             Self::OutOfOrder => "messages have the order of their outbox",
             Self::NumberReused => "two messages never get the same number",
-            Self::MessageMistaken => "a message is recognized by its own content",
+            Self::MessageMistaken => "a message is recognised by its own content",
             Self::NumberChanged => "a message that is sent again keeps its number if it is free",
             Self::WrongResendCount => "exactly the lost messages are sent again",
             Self::SentWithoutCommit => "a message is sent only while its commit exists",

@@ -174,9 +174,9 @@ impl Rig {
                     Input::Committed { shard, number, reply }
                 }
                 Effect::Load { token, key } => {
-                    let record = self.record().filter(|_| &*key == "a");
-                    let loaded = record.map(|(job, _)| KeySnapshot {
-                        record: job,
+                    let stored = self.record().filter(|_| &*key == "a");
+                    let loaded = stored.map(|(record, _)| KeySnapshot {
+                        record,
                         state: self.with_state.then(|| vec![0; 100].into()),
                         ids: Vec::new(),
                         now: self.now,
@@ -262,7 +262,7 @@ impl Rig {
         }
         let time = if self.still { 1_000 } else { 1_000 + self.now };
         let mut applied = AppliedCommit { time, ..AppliedCommit::default() };
-        let next = self.record().map(|(job, _)| job.next);
+        let next = self.record().map(|(record, _)| record.next);
         let holds = |write: &KeyWrite| {
             write.condition == next.map_or(WriteCondition::Absent, WriteCondition::Next)
         };
@@ -313,7 +313,7 @@ impl Rig {
     }
 
     pub(crate) fn next(&self) -> Option<u64> {
-        self.record().map(|(job, _)| job.next)
+        self.record().map(|(record, _)| record.next)
     }
 
     pub(crate) fn numbers(&self) -> Vec<u64> {

@@ -319,14 +319,14 @@ async fn load_all(folder: &Path) -> bool {
     let keys: Vec<Key> = (0..COMMITS).map(|number| format!("key-{number}").into()).collect();
     let Ok(loaded) = store.load(&owner.partition, &keys, usize::MAX).await else { return false };
     let mut whole = true;
-    for (number, job) in (0..).zip(loaded) {
-        let Ok(job) = job else {
+    for (number, result) in (0..).zip(loaded) {
+        let Ok(snapshot) = result else {
             whole = false;
             continue;
         };
         let mut state = vec![0; 1 << 20];
         ChaCha8Rng::seed_from_u64(number).fill_bytes(&mut state);
-        assert_eq!(job.expect("a key record").state, Some(Bytes::from(state)));
+        assert_eq!(snapshot.expect("a key record").state, Some(Bytes::from(state)));
     }
     whole
 }

@@ -20,7 +20,7 @@ const FILE_LIMIT: u64 = 64 << 20;
 
 /// Fills the journal until a write fails. Does nothing in the parent process, where the variable [`FOLDER`] is not set.
 #[tokio::test]
-async fn child_process() {
+async fn commits_until_disk_is_full() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
     let store = EmbeddedStore::open(EmbeddedOptions::new(folder)).expect("the store");
     let mut owner = Owner::claim(&store, "s", 0).await;
@@ -78,7 +78,7 @@ fn run(folder: &Path) -> u64 {
     let output = Command::new("sh")
         .args(["-c", &limited])
         .arg(binary)
-        .args(["--exact", "store::embedded::full::child_process", "--nocapture"])
+        .args(["--exact", "store::embedded::full::commits_until_disk_is_full", "--nocapture"])
         .env(FOLDER, folder)
         .output()
         .expect("a child");

@@ -229,7 +229,7 @@ struct Shards {
 #[derive(Default)]
 struct Shard {
     number: u64,
-    jobs: HashMap<Key, KeyRecord>,
+    records: HashMap<Key, KeyRecord>,
     executed: VecDeque<PendingDelivery>,
     committing: Vec<PendingDelivery>,
 }
@@ -326,8 +326,8 @@ impl Shards {
         let shard = &mut self.all[at];
         let committed = std::mem::take(&mut shard.committing);
         for pending in &committed {
-            if let Some(job) = shard.jobs.get_mut(&pending.key) {
-                job.fill_times(applied.time);
+            if let Some(record) = shard.records.get_mut(&pending.key) {
+                record.fill_times(applied.time);
             }
         }
         Ok(committed)
@@ -340,31 +340,34 @@ impl Shard {
         let mut places: HashMap<Key, usize> = HashMap::new();
         let mut writes: Vec<KeyWrite> = Vec::with_capacity(self.committing.len());
         for pending in &mut self.committing {
-            let job = self
-                .jobs
+            let record = self
+                .records
                 .entry(Arc::clone(&pending.key))
                 .or_insert_with(|| KeyRecord::new(1, partition));
-            let expect =
-                if job.next == 1 { WriteCondition::Absent } else { WriteCondition::Next(job.next) };
-            job.next += 1;
-            job.digests.push(pending.event.content(), digests);
-            job.rollout = Some(version.clone());
+            let expect = if record.next == 1 {
+                WriteCondition::Absent
+            } else {
+                WriteCondition::Next(record.next)
+            };
+            record.next += 1;
+            record.digests.push(pending.event.content(), digests);
+            record.rollout = Some(version.clone());
             let place = *places.entry(Arc::clone(&pending.key)).or_insert(writes.len());
             if place == writes.len() {
-                writes.push(write(&pending.key, expect, job));
+                writes.push(write(&pending.key, expect, record));
             }
-            writes[place].record = job.clone();
+            writes[place].record = record.clone();
             writes[place].state = std::mem::take(&mut pending.state);
         }
         writes
     }
 }
 
-fn write(key: &Key, expect: WriteCondition, job: &KeyRecord) -> KeyWrite {
+fn write(key: &Key, expect: WriteCondition, record: &KeyRecord) -> KeyWrite {
     KeyWrite {
         key: Arc::clone(key),
         condition: expect,
-        record: job.clone(),
+        record: record.clone(),
         state: StateUpdate::Keep,
         messages: Vec::new(),
         letters: Vec::new(),
