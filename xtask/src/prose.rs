@@ -24,11 +24,11 @@ use phrase::{FAMILIES, FAMILY_COUNT, Family};
 /// occurrences when the limit was set. Lower a limit when the number of occurrences has fallen; never raise a limit.
 #[rustfmt::skip]
 const LIMITS: [(Kind, [usize; FAMILY_COUNT]); KIND_COUNT] = [
-    //               start  told  go-on  pronoun  so-many  still  had  may  look-at  is-there
-    (Kind::Comments, [   0,    0,     0,       0,       0,     0,   0,   0,       0,        0]),
-    (Kind::Messages, [   0,    0,     0,       0,       0,     0,   0,   0,       0,        0]),
-    (Kind::Guide,    [   0,    0,     0,       0,       0,     0,   0,   0,       0,        0]),
-    (Kind::Pages,    [   0,    0,     0,       0,       0,     0,   0,   0,       0,        0]),
+    //              `start  what  told  say  go-on  pronoun  so-many  still  had  may  look-at  is-there`
+    (Kind::Comments, [   0,    0,    0,   0,     0,       0,       0,     0,   0,   0,       0,        0]),
+    (Kind::Messages, [   0,    0,    0,   0,     0,       0,       0,     0,   0,   0,       0,        0]),
+    (Kind::Guide,    [   0,    0,    0,   0,     0,       0,       0,     0,   0,   0,       0,        0]),
+    (Kind::Pages,    [   0,    0,    0,   0,     0,       0,       0,     0,   0,   0,       0,        0]),
 ];
 
 const KIND_COUNT: usize = 4;
@@ -60,9 +60,9 @@ impl ProseArgs {
 /// A kind of text, with its own limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Comments in Rust, Lua, WIT and TOML.
+    /// Comments in Rust, Lua, WIT, WAT, TOML and YAML, and in the script `.ci/run`.
     Comments,
-    /// String literals in Rust outside of tests: logs, errors and reports.
+    /// String literals in Lua, and in Rust outside of tests: logs, errors and reports.
     Messages,
     /// The guide for users.
     Guide,
@@ -125,8 +125,8 @@ pub(crate) fn prose(args: &ProseArgs) -> Result<()> {
     if !args.json && !loose.is_empty() {
         announce(&format!("limits in xtask/src/prose.rs that can fall: {}", loose.join(", ")));
     }
-    for finding in exceeded.iter().flat_map(|(kind, family)| survey.of(*kind, family)) {
-        eprintln!("{finding}");
+    for line in lines(exceeded.iter().flat_map(|(kind, family)| survey.of(*kind, family))) {
+        eprintln!("{line}");
     }
     let names: Vec<String> = exceeded
         .iter()
@@ -173,16 +173,26 @@ impl Survey {
                 let source = source::rust(text);
                 self.add(path, Kind::Comments, source.comments);
                 if !is_test(path) {
-                    let messages = source.literals.into_iter();
-                    let messages = messages.filter(|literal| literal.word_count() >= MESSAGE_WORDS);
-                    self.add(path, Kind::Messages, messages.collect());
+                    self.add_messages(path, source.literals);
                 }
             }
             Some("wit") => self.add(path, Kind::Comments, source::rust(text).comments),
-            Some("lua") => self.add(path, Kind::Comments, source::line_comments(text, "--")),
-            Some("toml") => self.add(path, Kind::Comments, source::line_comments(text, "#")),
+            Some("wat") => self.add(path, Kind::Comments, source::line_comments(text, ";;")),
+            Some("lua") => {
+                self.add(path, Kind::Comments, source::line_comments(text, "--"));
+                self.add_messages(path, source::line_literals(text, "--"));
+            }
+            _ if path == ".ci/run" || matches!(extension, Some("toml" | "yaml")) => {
+                self.add(path, Kind::Comments, source::line_comments(text, "#"));
+            }
             _ => {}
         }
+    }
+
+    /// Adds the literals that have enough words for a message.
+    fn add_messages(&mut self, path: &str, literals: Vec<Passage>) {
+        let messages = literals.into_iter().filter(|literal| literal.word_count() >= MESSAGE_WORDS);
+        self.add(path, Kind::Messages, messages.collect());
     }
 
     fn add(&mut self, path: &str, kind: Kind, passages: Vec<Passage>) {
@@ -232,8 +242,8 @@ impl Survey {
     }
 
     fn list(&self, name: &str) {
-        for finding in self.findings.iter().filter(|finding| finding.family.name == name) {
-            println!("{finding}");
+        for line in lines(self.findings.iter().filter(|finding| finding.family.name == name)) {
+            println!("{line}");
         }
     }
 
@@ -278,6 +288,22 @@ impl fmt::Display for Survey {
         }
         writeln!(out)
     }
+}
+
+/// Returns a line for each finding. The line of a family's first finding ends with the rule of the family.
+fn lines<'a>(findings: impl Iterator<Item = &'a Finding>) -> Vec<String> {
+    let mut advised: Vec<&str> = Vec::new();
+    let mut lines = Vec::new();
+    for finding in findings {
+        let family = finding.family;
+        if advised.contains(&family.name) {
+            lines.push(finding.to_string());
+        } else {
+            advised.push(family.name);
+            lines.push(format!("{finding} [rule: {}]", family.advice));
+        }
+    }
+    lines
 }
 
 /// Returns each kind and family with its limit.
@@ -336,6 +362,32 @@ mod tests {
     fn short_literals_and_other_files_are_not_prose() {
         assert_eq!(findings("runtime/a.rs", "const A: &str = \"nobody\";"), Vec::<String>::new());
         assert_eq!(findings("a.sql", "-- nobody has it"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn comments_of_scripts_and_literals_of_lua_are_prose() {
+        for (path, text) in [
+            ("docs/a.yaml", "a: 1  # nobody has it"),
+            ("tests/a.wat", ";; nobody has it"),
+            (".ci/run", "# nobody has it"),
+            ("a.toml", "# nobody has it"),
+            ("a.lua", "error('nobody has it')"),
+            ("a.lua", "-- nobody has it"),
+        ] {
+            assert_eq!(findings(path, text), [format!("{path}:1: pronoun: nobody has it")]);
+        }
+    }
+
+    #[test]
+    fn first_finding_of_a_family_has_the_rule() {
+        let mut survey = Survey::default();
+        survey.add_file("a.toml", "# It goes on.\n\n# Nobody waits.\n\n# They go on.\n");
+        let expected = [
+            "a.toml:1: go-on: It goes on. [rule: write `continue` or `resume`]",
+            "a.toml:3: pronoun: Nobody waits. [rule: name the actor or the thing]",
+            "a.toml:5: go-on: They go on.",
+        ];
+        assert_eq!(lines(survey.findings.iter()), expected);
     }
 
     #[test]

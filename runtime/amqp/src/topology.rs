@@ -480,7 +480,7 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     error.map_refusal(|cause, reason| {
         let advice = match cause {
             RefusalCause::NotFound => {
-                "declare what is missing, or remove it from the configuration"
+                "declare the missing queue or exchange, or remove it from the configuration"
             }
             RefusalCause::OtherForm => {
                 "set declare = false to use it as it is, choose another name in the configuration, or delete it in the \

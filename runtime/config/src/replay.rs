@@ -56,7 +56,7 @@ impl ReplayUrl {
         &self.0[..end]
     }
 
-    /// Returns scheme, host and port in canonical form, so that different spellings compare equal.
+    /// Returns the HTTP origin (scheme, host and port) in canonical form, so that different spellings compare equal.
     pub fn origin(&self) -> String {
         let parsed = url::Url::parse(self.host()).map(|url| url.origin().ascii_serialization());
         parsed.unwrap_or_else(|_| self.host().to_owned())

@@ -20,7 +20,7 @@ section! {
         /// (`fifo`).
         ordering: OrderingMode = "sequenced",
             because "only the producer's numbers show that an event is missing";
-        /// Where the events come from.
+        /// The source of the events.
         source: SourceConfig;
         /// Sequence of a key's first event, in a `sequenced` stream.
         first: u64 [0 to 1] = 1,

@@ -32,11 +32,11 @@ pub enum Input {
         /// The complete dead letter.
         letter: Box<DeadLetter>,
     },
-    /// An offered event: an event that the source will also deliver later. An offered event comes from the inbox, the
-    /// place in the store for events that arrived over HTTP. Until the delivery, the inbox keeps the event durably, so
-    /// the sequencer has nothing to acknowledge. The offered events of a key arrive in the order in which the source
-    /// will deliver them. If the inbox offers two events of a key, it also offers all events of that key that it holds
-    /// between these two. Like a delivery, an offered event needs [credit](crate::Sequencer::credit).
+    /// An early event: an event that the source will also deliver later. An early event comes from the inbox, the place
+    /// in the store for events that arrived over HTTP. Until the delivery, the inbox keeps the event durably, so the
+    /// sequencer has nothing to acknowledge. The early events of a key arrive in the order in which the source will
+    /// deliver them. If the inbox passes two events of a key early, it also passes all events of that key that it holds
+    /// between these two. Like a delivery, an early event needs [credit](crate::Sequencer::credit).
     ArrivedEarly(Arc<Event>),
     /// The source became unavailable (`true`) or available again (`false`). An unavailable source may hold missing
     /// events, so the sequencer does not give up any gap (missing events of a key) until the source has been available

@@ -178,7 +178,7 @@ impl Sequencer {
 
     // Getters.
 
-    /// Returns the number of further deliveries, or offered events, that the sequencer accepts now.
+    /// Returns the number of further deliveries, or early events, that the sequencer accepts now.
     pub fn credit(&self) -> usize {
         if self.draining || self.stopped || self.is_nearly_full() {
             return 0;

@@ -303,7 +303,7 @@ fn events_behind_refusals_are_found() -> Result<()> {
     Ok(())
 }
 
-/// A replay server answers endlessly, never answers, or sends more than the request asked for. The host must count each
+/// A replay server answers endlessly, never answers, or sends more than the request allows. The host must count each
 /// such answer as failed, within a time limit and with little memory.
 #[test]
 fn hostile_server_counts_as_failed() -> Result<()> {

@@ -23,8 +23,8 @@ use super::events::{Producer, RunningProducer, SentEvents, while_producing};
 use super::receiver::explain;
 use super::round_hosts::{RoundHosts, Setup, pause};
 
-/// How long a host may stay connected to a replaced master. The host asks the Sentinels for the current master every
-/// five seconds.
+/// How long a host may stay connected to a replaced master. The host queries the Sentinels for the current master
+/// every five seconds.
 const FOLLOWS_LIMIT: Duration = Duration::from_secs(30);
 /// A Lua script that returns how many entries the queues of the stream have had in total. The script adds up the
 /// numbers of the last entries of all queues.

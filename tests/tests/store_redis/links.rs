@@ -120,7 +120,7 @@ async fn moved_cluster_is_found_again() {
     assert_eq!(store.mark("m").await.expect("a mark"), Some("after".into()));
 }
 
-/// No known node answers when the store asks for the masters of the slots. The store must ask the configured address.
+/// No known node answers when the store fetches the masters of the slots. The store must query the configured address.
 /// It must do so even after all nodes have left their addresses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn masters_are_found_through_the_configured_address() {
@@ -130,7 +130,7 @@ async fn masters_are_found_through_the_configured_address() {
     for proxy in cluster.proxies() {
         proxy.lose_requests(u64::MAX, "SLOTS");
     }
-    // The slot of the mark moves, so the next call for the mark is redirected, and the store asks for the masters of the
+    // The slot of the mark moves, so the next call for the mark is redirected, and the store fetches the masters of the
     // slots.
     let slot = cluster.slot("{0}").expect("a slot");
     let from = cluster.owner(slot).expect("an owner");
@@ -146,7 +146,7 @@ async fn masters_are_found_through_the_configured_address() {
             sleep(Duration::from_millis(200)).await;
         }
     };
-    // If the store did not ask the configured address, this call would never end.
+    // If the store did not query the configured address, this call would never end.
     timeout(Duration::from_mins(1), comes_back).await.expect("the store reconnects");
     println!("the store reconnected after {:?}", started.elapsed());
     assert_eq!(store.mark("m").await.expect("a mark"), Some("after".into()));

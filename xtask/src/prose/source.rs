@@ -35,6 +35,33 @@ pub(super) fn line_comments(text: &str, mark: &str) -> Vec<Passage> {
     comments.finish()
 }
 
+/// Reads the string literals of a file of Lua, except long brackets. `mark` begins a comment.
+pub(super) fn line_literals(text: &str, mark: &str) -> Vec<Passage> {
+    let mut literals = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let code = &line[..comment_start(line, mark).unwrap_or(line.len())];
+        // The quote and the text of the open literal.
+        let mut open: Option<(char, String)> = None;
+        let mut letters = code.chars();
+        while let Some(letter) = letters.next() {
+            open = match open {
+                Some((quote, body)) if letter == quote => {
+                    let mut passage = Passage::new(false);
+                    passage.push(at + 1, &body);
+                    literals.push(passage);
+                    None
+                }
+                Some((quote, mut body)) => {
+                    body.extend(if letter == '\\' { letters.next() } else { Some(letter) });
+                    Some((quote, body))
+                }
+                None => matches!(letter, '"' | '\'').then(|| (letter, String::new())),
+            };
+        }
+    }
+    literals
+}
+
 /// Returns the offset at which a comment begins in a line: the offset of the first mark outside of quotes.
 fn comment_start(line: &str, mark: &str) -> Option<usize> {
     let mut quote = None;
@@ -319,6 +346,15 @@ mod tests {
         ];
         check(&rust(text).literals, &expected);
         check(&rust(text).comments, &[]);
+    }
+
+    #[test]
+    fn literals_of_lines_are_read() {
+        let text = "error('one \\'two\\'') -- 'three'\nlocal a = \"four\" .. '' .. 'five'\n";
+        let found = line_literals(text, "--");
+        let literals: Vec<Passage> =
+            found.into_iter().filter(|literal| !literal.is_empty()).collect();
+        check(&literals, &[(1, "one 'two'"), (2, "four"), (2, "five")]);
     }
 
     #[test]

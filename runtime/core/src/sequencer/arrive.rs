@@ -29,7 +29,7 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Accepts an offered event: an event that the source will also deliver later. If the lane cannot accept the event
+    /// Accepts an early event: an event that the source will also deliver later. If the lane cannot accept the event
     /// now, drops the event, because the source will deliver it in any case.
     pub(super) fn arrived_early(&mut self, event: Arc<Event>) {
         if self.invalid_event_letter(&event).is_some() {
@@ -45,7 +45,7 @@ impl Sequencer {
 
     /// Accepts an event without a delivery. Drops the event if `overflow` is `dead-letter` and the blocked key already
     /// has `spill_limit` waiting events. In a `fifo` stream, never drops the event, because otherwise the key would
-    /// execute its next offered event first. Offered events cannot fill the memory, because the source limits their
+    /// execute its next early event first. Early events cannot fill the memory, because the source limits their
     /// number.
     fn accept_undelivered(&mut self, index: u32, event: Arc<Event>) {
         if self.settings.ordering == OrderingMode::Fifo || !self.overflows(index) {
@@ -251,8 +251,8 @@ impl Sequencer {
                 self.queue_orphan_letter(letter, delivery);
                 return;
             }
-            // An event without a delivery (offered, or found by replay) runs at once if no earlier event is missing.
-            // Such an event needs no room in the spill area.
+            // An event without a delivery (an early event, or a replayed event) runs at once if no earlier event is
+            // missing. Such an event needs no room in the spill area.
             let runs = delivery == 0 && sequence == lane.front;
             if sequenced && !runs && self.overflows(index) {
                 self.dead_letter_overflow(index, sequence, delivery, &event);

@@ -138,7 +138,7 @@ impl HeldQueue {
         }
     }
 
-    /// Sets the delivery of an event that replay or an offer brought before the source delivered it.
+    /// Sets the delivery of an early event, or of an event that replay found before the source delivered it.
     pub(super) fn set_delivery(&mut self, position: usize, delivery: DeliveryNumber) {
         self.queue[position].delivery = delivery;
     }

@@ -25,7 +25,7 @@ impl Sequencer {
         } else if held.copy == SpillCopy::Stored {
             self.count_duplicate(delivery);
         } else if held.delivery == 0 {
-            // Replay or an offer (`Input::ArrivedEarly`) brought the event first, and now the source has delivered it.
+            // The event arrived early (`Input::ArrivedEarly`) or from replay, and now the source has delivered it.
             lane.held.set_delivery(position, delivery);
         } else if delivery != 0 {
             lane.cold.get_or_init().repeats.push((sequence, delivery));

@@ -244,7 +244,7 @@ impl Sequencer {
         for (sequence, delivery, event) in overflowing {
             self.memory -= event.memory();
             if delivery == 0 && self.settings.ordering == OrderingMode::Sequenced {
-                // The event was offered or found by replay, so the source will deliver it, or replay can find it again.
+                // The event arrived early or from replay, so the source will deliver it, or replay can find it again.
                 continue;
             }
             let lane = &mut self.lanes[index];
@@ -266,9 +266,9 @@ impl Sequencer {
         if !lane.parked() || !lane.durable_but_full(&self.settings) {
             return;
         }
-        // Events from replay or offers have no delivery that blocks other deliveries, and the lane can get these events
-        // again. The lane therefore drops these events. Events of a `fifo` key stay, because they would get other
-        // numbers if they arrived again later.
+        // Early events and replayed events have no delivery that blocks other deliveries, and the lane can get these
+        // events again. The lane therefore drops these events. Events of a `fifo` key stay, because they would get
+        // other numbers if they arrived again later.
         let is_numbered_here = lane.ids.is_some();
         let is_dropped = |held: &HeldEvent| {
             held.delivery == 0 && held.copy == SpillCopy::None && !is_numbered_here

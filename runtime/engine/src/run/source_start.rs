@@ -140,14 +140,14 @@ impl PartitionFactory<'_> {
         let in_order = stream.ordering == OrderingMode::Fifo;
         let key = &config.key;
         let producer = || ExchangeProducer::new(broker, &exchange.0, key, in_order, Duration::ZERO);
-        // The stream recognises the broker's copy of an offered event if the id of the event is among the last `window`
-        // ids. Offer at most `window / 2` events, because other events arrive before the copies of the offered events.
+        // The stream recognises the broker's copy of an early event if the id of the event is among the last `window`
+        // ids. Pass at most `window / 2` events early, because other events arrive before the copies of these events.
         // Also leave room for the ids of all events that the broker may redeliver.
         let repeats = stream.source.redelivery_limit(self.loaded.config.ingress.is_some());
         let window = stream.id_window.max(repeats);
-        let offer_limit = (window / 2).min(window - stream.source.prefetch());
-        let offer_limit = if in_order { offer_limit } else { usize::MAX };
-        Ok(Some(Inbox::start(routed, unrouted_options, offer_limit, producer)))
+        let early_limit = (window / 2).min(window - stream.source.prefetch());
+        let early_limit = if in_order { early_limit } else { usize::MAX };
+        Ok(Some(Inbox::start(routed, unrouted_options, early_limit, producer)))
     }
 
     /// Starts the consumer of a broker's queue. The broker itself tracks acknowledgements.

@@ -1,7 +1,7 @@
 //! Events received over HTTP for a stream whose source is a queue of the broker. The events wait in the store until the
 //! inbox has published a copy of each event to the stream's exchange. The broker routes the copy to the owner of the
-//! event's key. While the broker does not accept events, the inbox offers the events directly to the owner of their
-//! partition.
+//! event's key. While the broker does not accept events, the inbox passes the events early: directly to the owner of
+//! their partition.
 //!
 //! The record of a key contains the key's partition. If a stream has several partitions, events of keys without a
 //! record wait in a separate queue, because only the broker knows their partition.
@@ -23,8 +23,8 @@ use ordain_store::Partition;
 use ordain_util::backoff::Backoff;
 use ordain_util::log_throttle::LogThrottle;
 
-/// Maximum number of offered events (passed to the driver before the broker delivers them) that wait for the sequencer.
-const OFFER_LIMIT: usize = 64;
+/// Maximum number of early events (passed to the driver before the broker delivers them) that wait for the sequencer.
+const EARLY_EVENT_LIMIT: usize = 64;
 /// Delays between two attempts to reach an unavailable broker.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 /// Time between two warnings that events are not published.
@@ -39,45 +39,45 @@ pub fn unrouted_queue(stream: &Arc<str>, partitions: u32) -> Partition {
 /// The inbox of a partition.
 #[derive(Debug)]
 pub struct Inbox {
-    offered_events: mpsc::Receiver<Arc<Event>>,
+    early_events: mpsc::Receiver<Arc<Event>>,
     is_broker_unavailable: Arc<AtomicBool>,
     relays: Vec<JoinHandle<()>>,
 }
 
 impl Inbox {
     /// Starts to publish the events of a partition's queue (`routed`), and of the queue of events without a known
-    /// partition (`unrouted`). While the broker does not accept events, offers at most `offer_limit` events of the
+    /// partition (`unrouted`). While the broker does not accept events, passes at most `early_limit` events of the
     /// partition's queue to the driver. The limit exists because the sequencer must recognise the copies of these
-    /// events when the broker delivers them. Never offers events without a known partition.
+    /// events when the broker delivers them. Never passes events without a known partition.
     pub fn start(
         routed: QueueOptions,
         unrouted: Option<QueueOptions>,
-        offer_limit: usize,
+        early_limit: usize,
         producer: impl Fn() -> ExchangeProducer,
     ) -> Self {
-        let (offer, offered_events) = mpsc::channel(OFFER_LIMIT);
+        let (early_sender, early_events) = mpsc::channel(EARLY_EVENT_LIMIT);
         let is_broker_unavailable = Arc::<AtomicBool>::default();
-        let relay = |queue, offer_limit| {
+        let relay = |queue, early_limit| {
             let relay = IngressRelay {
                 queue,
                 producer: producer(),
-                offer: offer.clone(),
-                offer_limit,
-                offers_left: offer_limit,
+                early_sender: early_sender.clone(),
+                early_limit,
+                early_left: early_limit,
                 is_broker_unavailable: Arc::clone(&is_broker_unavailable),
                 throttle: LogThrottle::new(WARN_INTERVAL),
             };
             tokio::spawn(relay.run())
         };
         let relays = unrouted.map(|queue| relay(queue, 0)).into_iter();
-        let relays = relays.chain([relay(routed, offer_limit)]).collect();
-        Self { offered_events, is_broker_unavailable, relays }
+        let relays = relays.chain([relay(routed, early_limit)]).collect();
+        Self { early_events, is_broker_unavailable, relays }
     }
 
-    /// Returns the next offered event: an event that the broker does not accept now. The broker delivers a copy of the
+    /// Returns the next early event: an event that the broker does not accept now. The broker delivers a copy of the
     /// event later.
     pub async fn next(&mut self) -> Option<Arc<Event>> {
-        self.offered_events.recv().await
+        self.early_events.recv().await
     }
 
     /// Returns whether the broker was unavailable at the last attempt to publish.
@@ -87,7 +87,7 @@ impl Inbox {
 
     /// Stops the inbox, and waits until the published events are removed from the queue. The wait has a time limit.
     pub async fn end(self) {
-        drop(self.offered_events);
+        drop(self.early_events);
         for relay in self.relays {
             // A panic of the task is already logged.
             let _ = relay.await;
@@ -98,21 +98,21 @@ impl Inbox {
 struct IngressRelay {
     queue: QueueOptions,
     producer: ExchangeProducer,
-    offer: mpsc::Sender<Arc<Event>>,
-    /// Maximum number of events that the inbox may offer before the broker has confirmed all events that the inbox has
-    /// read.
-    offer_limit: usize,
-    /// The number of offers that are left of `offer_limit`.
-    offers_left: usize,
+    early_sender: mpsc::Sender<Arc<Event>>,
+    /// Maximum number of events that the inbox may pass early before the broker has confirmed all events that the inbox
+    /// has read.
+    early_limit: usize,
+    /// The number of events that are left of `early_limit`.
+    early_left: usize,
     is_broker_unavailable: Arc<AtomicBool>,
     throttle: LogThrottle,
 }
 
 impl IngressRelay {
     async fn run(mut self) {
-        let offer = self.offer.clone();
+        let early_sender = self.early_sender.clone();
         let mut backoff = RETRY_BACKOFF;
-        while !offer.is_closed() {
+        while !early_sender.is_closed() {
             let (published, reason) = self.publish().await;
             if let Some(reason) = reason {
                 warn(&mut self.throttle, &self.queue.partition, &reason);
@@ -122,8 +122,8 @@ impl IngressRelay {
             }
             self.set_broker_unavailable(true);
             tokio::select! {
-                () = self.offer_events(&mut backoff) => {}
-                () = offer.closed() => {}
+                () = self.pass_early_events(&mut backoff) => {}
+                () = early_sender.closed() => {}
             }
             self.set_broker_unavailable(false);
         }
@@ -132,7 +132,7 @@ impl IngressRelay {
     fn set_broker_unavailable(&self, is_unavailable: bool) {
         // The inbox of events without a known partition never reports the state of the broker, because no driver waits
         // for these events.
-        if self.offer_limit > 0 {
+        if self.early_limit > 0 {
             self.is_broker_unavailable.store(is_unavailable, Ordering::Relaxed);
         }
     }
@@ -144,9 +144,9 @@ impl IngressRelay {
     async fn publish(&mut self) -> (u64, Option<String>) {
         let SourceHandle { mut deliveries, failure, acknowledge, task: ended, .. } =
             read_queue(self.queue.clone());
-        // The limit exists because the sequencer must later recognise the copies of offered events. A queue whose
-        // events are never offered needs no limit.
-        let repeat_limit = if self.offer_limit == 0 { usize::MAX } else { self.offer_limit };
+        // The limit exists because the sequencer must later recognise the copies of early events. A queue whose
+        // events never arrive early needs no limit.
+        let repeat_limit = if self.early_limit == 0 { usize::MAX } else { self.early_limit };
         let mut unconfirmed = UnconfirmedEvents::new(repeat_limit);
         let mut failed = None;
         let publish_all = async {
@@ -165,7 +165,7 @@ impl IngressRelay {
                 let (accepted, error) = self.producer.try_publish(&events).await;
                 let through = unconfirmed.confirm(&indexes, &accepted);
                 if unconfirmed.is_empty() {
-                    self.offers_left = self.offer_limit;
+                    self.early_left = self.early_limit;
                 }
                 if let Some(acknowledge) = &acknowledge {
                     acknowledge.send_replace(AckProgress { subscription_epoch: 0, through });
@@ -187,8 +187,8 @@ impl IngressRelay {
                 warn(&mut self.throttle, &self.queue.partition, &reason);
                 if retries {
                     backoff.advance();
-                    for event in unconfirmed.take_offers(&mut self.offers_left) {
-                        let _ = self.offer.send(event).await;
+                    for event in unconfirmed.take_early_events(&mut self.early_left) {
+                        let _ = self.early_sender.send(event).await;
                     }
                 }
                 if retry_at <= Instant::now() {
@@ -198,7 +198,7 @@ impl IngressRelay {
         };
         let is_stopped = tokio::select! {
             () = publish_all => false,
-            () = self.offer.closed() => true,
+            () = self.early_sender.closed() => true,
         };
         drop((deliveries, acknowledge));
         if let Some(ended) = ended {
@@ -211,10 +211,10 @@ impl IngressRelay {
         (unconfirmed.through(), failed)
     }
 
-    /// Offers at most `offers_left` events to the driver, until the broker is available again.
-    async fn offer_events(&mut self, backoff: &mut Backoff) {
-        let Self { queue, producer, offer, offers_left, .. } = self;
-        let mut source = (*offers_left > 0).then(|| read_queue(queue.clone()));
+    /// Passes at most `early_left` events to the driver, until the broker is available again.
+    async fn pass_early_events(&mut self, backoff: &mut Backoff) {
+        let Self { queue, producer, early_sender, early_left, .. } = self;
+        let mut source = (*early_left > 0).then(|| read_queue(queue.clone()));
         let broker_available = async {
             loop {
                 sleep(backoff.next_delay()).await;
@@ -223,15 +223,15 @@ impl IngressRelay {
                 }
             }
         };
-        let offer_all = async {
+        let pass_all = async {
             if let Some(source) = &mut source {
                 while let Some(batch) = source.deliveries.recv().await {
                     let events = batch.items.into_iter().filter_map(|(event, _)| event.ok());
-                    for event in events.take(*offers_left) {
-                        let _ = offer.send(Arc::new(event)).await;
-                        *offers_left -= 1;
+                    for event in events.take(*early_left) {
+                        let _ = early_sender.send(Arc::new(event)).await;
+                        *early_left -= 1;
                     }
-                    if *offers_left == 0 {
+                    if *early_left == 0 {
                         break;
                     }
                 }
@@ -240,7 +240,7 @@ impl IngressRelay {
         };
         tokio::select! {
             () = broker_available => {}
-            () = offer_all => {}
+            () = pass_all => {}
         }
         if let Some(SourceHandle { deliveries, acknowledge, task: Some(ended), .. }) = source {
             drop((deliveries, acknowledge));

@@ -33,7 +33,7 @@ pub(super) struct UnconfirmedEvents {
 struct UnconfirmedEvent {
     event: Arc<Event>,
     is_refused: bool,
-    is_offered: bool,
+    is_passed: bool,
 }
 
 impl UnconfirmedEvents {
@@ -73,7 +73,7 @@ impl UnconfirmedEvents {
             self.events.push_back(Some(UnconfirmedEvent {
                 event,
                 is_refused: false,
-                is_offered: false,
+                is_passed: false,
             }));
         }
     }
@@ -117,20 +117,20 @@ impl UnconfirmedEvents {
         self.through
     }
 
-    /// Returns refused events that were not offered to the driver yet. Returns at most `offers_left` events, and
-    /// reduces `offers_left` by their number.
-    pub(super) fn take_offers(&mut self, offers_left: &mut usize) -> Vec<Arc<Event>> {
+    /// Returns refused events that were not passed to the driver yet. Returns at most `early_left` events, and reduces
+    /// `early_left` by their number.
+    pub(super) fn take_early_events(&mut self, early_left: &mut usize) -> Vec<Arc<Event>> {
         let pending = self.events.iter_mut().flatten();
-        let refused = pending.filter(|pending| pending.is_refused && !pending.is_offered);
-        let offered: Vec<_> = refused
-            .take(*offers_left)
+        let refused = pending.filter(|pending| pending.is_refused && !pending.is_passed);
+        let early_events: Vec<_> = refused
+            .take(*early_left)
             .map(|pending| {
-                pending.is_offered = true;
+                pending.is_passed = true;
                 Arc::clone(&pending.event)
             })
             .collect();
-        *offers_left -= offered.len();
-        offered
+        *early_left -= early_events.len();
+        early_events
     }
 }
 
@@ -156,8 +156,8 @@ mod tests {
         assert_eq!(places, [3]);
         assert_eq!(unconfirmed.confirm(&places, &[true]), 1);
         let mut most = 5;
-        assert_eq!(unconfirmed.take_offers(&mut most).len(), 1);
-        assert_eq!((unconfirmed.take_offers(&mut most).len(), most), (0, 4));
+        assert_eq!(unconfirmed.take_early_events(&mut most).len(), 1);
+        assert_eq!((unconfirmed.take_early_events(&mut most).len(), most), (0, 4));
         let (places, events) = unconfirmed.to_publish(true);
         assert_eq!(places, [0, 2]);
         assert_eq!(events[1].1, Some(2));

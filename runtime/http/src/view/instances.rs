@@ -210,7 +210,7 @@ pub struct ScaleReport {
     /// Number of instances that run the stream.
     instances: u64,
     /// Number of wanted instances. While the lag (the number of waiting events) of a partition is unknown, this number
-    /// has a lower bound: the number of running instances or the number of partitions, whichever is lower.
+    /// has a lower bound: the lower of the number of running instances and the number of partitions.
     pub wanted_instances: u64,
 }
 

@@ -42,7 +42,7 @@ pub(super) const LINKS_LIMIT: usize = 9;
 pub(super) struct Cluster {
     address: RedisAddress,
     state: Mutex<ClusterState>,
-    /// The time when the last refresh ended. The lock ensures that only one task at a time asks for the masters of the
+    /// The time when the last refresh ended. The lock ensures that only one task at a time fetches the masters of the
     /// slots.
     last_refresh: tokio::sync::Mutex<Instant>,
 }
@@ -53,7 +53,7 @@ struct ClusterState {
     nodes: HashMap<NodeAddress, Arc<ClusterNode>>,
     /// The number of broken connections, plus the number of refreshes that found new masters.
     disconnects: u64,
-    /// The number of times that this process asked for the masters of the slots.
+    /// The number of times that this process fetched the masters of the slots.
     refreshes: u64,
 }
 
@@ -298,7 +298,7 @@ impl Cluster {
         (masters, state.refreshes)
     }
 
-    /// Asks for the masters of the slots after a call for `slot` failed. Returns at once if another call has refreshed
+    /// Fetches the masters of the slots after a call for `slot` failed. Returns at once if another call has refreshed
     /// them since the number of refreshes was `refreshes`. `failed` is the node that did not answer, or that refused or
     /// redirected the call. `named` is the node to which `failed` redirected the call.
     async fn refresh(
@@ -324,10 +324,10 @@ impl Cluster {
         }
     }
 
-    /// Asks the nodes for the masters of the slots: first `named`, then all other known nodes except `failed`. If none
-    /// of them names a master for each slot, asks the configured hosts, because the nodes may have new addresses, or
-    /// their names may not resolve. Returns the first answer that names a master for each slot, and for `slot` a master
-    /// other than `failed`. If there is no such answer, returns the answer that comes closest.
+    /// Queries the nodes for the masters of the slots: first `named`, then all other known nodes except `failed`. If
+    /// none of them names a master for each slot, queries the configured hosts, because the nodes may have new
+    /// addresses, or their names may not resolve. Returns the first answer that names a master for each slot, and for
+    /// `slot` a master other than `failed`. If there is no such answer, returns the answer that comes closest.
     async fn find_owners(
         &self,
         slot: usize,

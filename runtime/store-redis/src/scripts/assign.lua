@@ -40,6 +40,7 @@ do
   end
 end
 
+-- Returns the next argument of the call.
 local function next_argument()
   argument = argument + 1
   return ARGV[argument]
@@ -104,10 +105,12 @@ if call_number then
   end
 end
 
+-- Returns whether the description of a message contains the message's own number.
 local function is_own(description)
   return byte(description, 1) == 1
 end
 
+-- Decodes a number of eight bytes. Fails if the number is not exact; `words` describes the damaged field.
 local function number_of(bytes, from, field, words)
   local number = unpack8('<I8', bytes, from)
   if number >= EXACT then
@@ -118,6 +121,7 @@ end
 
 -- `main` has the fields and values of the HSET. `removed_fields` has the fields that the script removes after it.
 local main, removed_fields = {}, {}
+-- Adds a field and its value to the HSET.
 local function put(field, value)
   main[#main + 1] = field
   main[#main + 1] = value
@@ -140,6 +144,7 @@ for i = 1, count do
   groups[i] = group
 end
 
+-- Calls `visit` with the key and the description of each message of the call, in order.
 local function each_message(visit)
   for _, group in ipairs(groups) do
     for _, chunk in ipairs(group.chunks) do
@@ -169,6 +174,7 @@ if limit then
   end
 end
 
+-- Returns whether the first outbox position is after the other outbox position.
 local function is_after_position(commit, chunk, other_commit, other_chunk)
   return commit > other_commit or (commit == other_commit and chunk > other_chunk)
 end
@@ -182,6 +188,7 @@ local TRIM_BLOCKS_THRESHOLD, TRIM_BLOCKS_LIMIT = 8, 16
 -- The new content of the blocks from which this call removes messages, by field.
 local shortened = {}
 
+-- Returns the field of a block of messages that an owner has assigned.
 local function block_field(origin, number)
   return 'p' .. text(number) .. ':' .. origin
 end
@@ -200,6 +207,7 @@ local function chunks_of(block, field)
   return chunks
 end
 
+-- Returns the chunks of a block, and the bytes of the block.
 local function read_block(origin, number)
   local field = block_field(origin, number)
   local block = shortened[field] or redis.call('HGET', log, field)
@@ -227,6 +235,7 @@ end
 -- if its epoch is older than the epoch in the record, or if the store lacks messages that it has already confirmed to
 -- the owner.
 do
+  -- Decodes the record of an origin; `found` is false if the origin has no record yet.
   local function read_record(found, field)
     if not found then
       return {epoch = 0, commit = 0, chunk = 0, highest_commit = 0, highest_chunk = 0, first = 1, next = 1, mixed = 0}
@@ -400,6 +409,7 @@ do
   -- The time when the messages and ids of this call expire.
   local until8 = pack('<I8', now + retain)
 
+  -- Adds a retained message or an id to the HSET, so that `retained_at` returns it within this call.
   local function put_retained(field, value)
     put(field, value)
     fresh[field] = value
@@ -484,6 +494,7 @@ do
     return char(0) .. number8
   end
 
+  -- Assigns the messages of a producer. After the first conflict, answers `BEHIND` for all later messages of the group.
   local function assign_producer_group(group)
     local stops = false
     for _, chunk in ipairs(group.chunks) do
@@ -512,6 +523,7 @@ do
     return are_done
   end
 
+  -- Assigns the messages of an owner, and writes the block of new messages and the record of the origin.
   local function assign_owner_group(group)
     local record, origin, new = group.record, group.origin, {}
     -- The number of the last processed message of each key. Each further message of the key must get a higher number.

@@ -20,6 +20,7 @@ local dead_ttl, count, ops, messages = tonumber(ARGV[7]), tonumber(ARGV[8]), ARG
 local field_at, record_at = 13, 13 + count
 local rest = record_at + count
 
+-- Returns the next argument after the records of the writes.
 local function next_argument()
   rest = rest + 1
   return ARGV[rest]
@@ -72,6 +73,7 @@ local refusals, present = {}, {}
 -- The encoded letters that the commit puts into its outbox entry.
 local pieces = {}
 do
+  -- Reads the data of a write besides its record: letters, spilled events and ids.
   local function read_extra(flags)
     local extra = {}
     if has(flags, layout.LETTERS) then
@@ -118,6 +120,7 @@ do
       .. sub(old, layout.NEXT, layout.NEXT + 7)
   end
 
+  -- Returns the encoded reason of a refusal because of damaged data.
   local function corrupt(words)
     return char(layout.REFUSED_CORRUPT) .. pack('<I4', #words) .. words
   end
@@ -198,6 +201,7 @@ local orphan_letters, known = {}, {}
 do
   local orphan_count, forward, seen = tonumber(ARGV[12]), ARGV[13] == '1', {}
 
+  -- Returns whether the store, or an earlier letter of this batch, has an unexpired letter with this place.
   local function is_known(place)
     if seen[place] then
       return true
@@ -231,6 +235,7 @@ redis.call('HSET', data, 'b' .. partition, number)
 -- The fields and values of the HSET that makes the commit.
 local main = {}
 
+-- Adds a field and its value to the HSET.
 local function put_field(field, value)
   main[#main + 1] = field
   main[#main + 1] = value
@@ -240,6 +245,7 @@ end
 -- gets the first argument, because most commits need only a few of the lists.
 local lists = {}
 
+-- Appends one or two arguments to a list of `lists`.
 local function add(name, first, second)
   local list = lists[name]
   if not list then
@@ -252,6 +258,7 @@ local function add(name, first, second)
   end
 end
 
+-- Runs a command with the arguments of a list of `lists`, if the list exists.
 local function run(command, key, name)
   if lists[name] then
     with_all(command, key, lists[name])
@@ -301,6 +308,7 @@ local function old_ids(key, old, record, list)
   end
 end
 
+-- Removes the letters with these places from the hash and from both indexes.
 local function remove_letters(places)
   local fields = {}
   for i = 1, #places do
@@ -349,6 +357,7 @@ do
     end
   end
 
+  -- Collects the writes of the spilled events of a key, and the removal of spilled events that have been processed.
   local function put_spilled(key, record, old, extra)
     local has_old = old and has(byte(old, 2), layout.SPILLED)
     local has_new = has(byte(record, 2), layout.SPILLED)

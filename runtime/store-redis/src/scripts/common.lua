@@ -39,6 +39,7 @@ local function text(number)
   return string.format('%.0f', number)
 end
 
+-- Returns the server's time in ms, plus the first argument of the script.
 local function time_now()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[1])
@@ -51,6 +52,7 @@ local function with_all(command, key, list)
   end
 end
 
+-- Returns whether a record of a key is complete, and has the formats that this version reads.
 local function is_sound(record)
   return #record >= layout.SHORTEST and byte(record, 1) == layout.RECORD_FORMAT
     and byte(record, layout.KEY_RECORD) == layout.KEY_RECORD_FORMAT
@@ -68,6 +70,7 @@ end
 -- The reply in a fence without a commit: the time, the number of refused writes and the number of known letters are 0.
 local NO_ANSWER = string.rep('\0', 8 + 4 + 4)
 
+-- Returns whether a value is a fence in the format that this version reads.
 local function is_fence(fence)
   return #fence >= layout.FENCE_ANSWER + 7 and byte(fence, 1) == layout.FENCE_FORMAT
 end
@@ -76,6 +79,7 @@ local function claim_of(fence)
   return sub(fence, 2, layout.FENCE_NUMBER - 1)
 end
 
+-- Fails with an error about a damaged field. `words` describes a correct value.
 local function corrupt_field(field, key, words)
   error({err = 'CORRUPT field ' .. field .. ' of ' .. key .. ' is no ' .. words})
 end
@@ -154,6 +158,7 @@ local function read_queue(log, partition)
   return queue
 end
 
+-- Returns the encoded ends of a partition's queue.
 local function pack_queue(queue)
   return pack('<I8I8', queue.first, queue.last) .. queue.history .. queue.before
 end
@@ -260,6 +265,7 @@ end
 
 local SPILL_BLOCK = 16
 
+-- Returns the first sequence of the block of spilled events that contains a sequence.
 local function spill_block(sequence)
   local last = byte(sequence, 8)
   return sub(sequence, 1, 7) .. char(last - last % SPILL_BLOCK)
@@ -338,6 +344,7 @@ local function ids_range(record)
   return first, math.max(first, math.min(behind, first + layout.IDS_LIMIT))
 end
 
+-- Returns the field of a block of ids.
 local function id_block(key, block)
   return key .. pack('>I8', block)
 end

@@ -5,6 +5,7 @@ local data, due, partition4 = KEYS[1], KEYS[2], ARGV[2]
 local limit, all, after_at, after_key = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5], ARGV[6]
 local now = time_now()
 
+-- Returns the rank of the first entry after the entry that the caller names.
 local function first_rank()
   if after_at == '' then
     return 0
@@ -30,6 +31,7 @@ local function first_rank()
 end
 
 local stale_keys, moved_entries = {}, {}
+-- Returns whether an entry of the index is valid. Collects entries to remove and entries to correct.
 local function is_due(key, at, record)
   if record and (not is_sound(record) or unpack8('<I8', record, layout.DUE_AT) > EXACT) then
     -- Keep the entry, because an operator may repair the damaged record.
@@ -50,6 +52,7 @@ local function is_due(key, at, record)
   return not has_expired(record, now)
 end
 
+-- Returns the due entries, and the first entry after them; false if no entry follows.
 local function read()
   local entries, rank, examined = {}, first_rank(), 0
   while true do

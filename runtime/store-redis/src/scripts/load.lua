@@ -6,6 +6,7 @@ local data, ids, bytes = KEYS[1], KEYS[2], tonumber(ARGV[2])
 local now, read, answer = time_now(), 0, {}
 answer[1] = text(now)
 
+-- Returns the value of a key for the answer; false if the record has expired.
 local function load_one(field, record)
   if not is_sound(record) then
     return {record, false, '0', {}}

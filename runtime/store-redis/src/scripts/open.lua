@@ -4,6 +4,7 @@
 local store, data, index, partitions = unpack(KEYS)
 local schema, shards, replicas, creates = ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
 
+-- Returns whether the user may run a command with these arguments.
 local function may(...)
   return redis.acl_check_cmd(...)
 end

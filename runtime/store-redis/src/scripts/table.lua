@@ -8,6 +8,7 @@ for i = 1, #heartbeats, 2 do
   local found = redis.call('HMGET', instance_info, heartbeats[i], 'r' .. heartbeats[i])
   members[#members + 1] = {heartbeats[i], heartbeats[i + 1] - now, found[1], found[2]}
 end
+-- Returns all fields and values of a hash; an empty table if `scan` returns an error.
 local function all_of(hash, scan)
   local all, cursor = {}, '0'
   repeat

@@ -125,7 +125,7 @@ impl Checker {
             return self.broke("publishing", format!("{id:?} was never committed"));
         };
         if expected.emitted != *emitted {
-            return self.broke("publishing", format!("{id:?} is not what was committed"));
+            return self.broke("publishing", format!("{id:?} differs from the committed message"));
         }
         if expected.published {
             return;

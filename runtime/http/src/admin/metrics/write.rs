@@ -206,8 +206,7 @@ impl MetricsEncoder<'_, '_> {
             let keys = self.snapshot.parked_keys(stream, stats);
             (vec![("stream", stream.to_string())], SampleValue::Gauge(keys))
         });
-        let help = "Parked keys: the number at the last count in the store or the number in memory, whichever is \
-                    higher";
+        let help = "Parked keys: the higher of the number at the last count in the store and the number in memory";
         self.samples("parked_keys", help, MetricType::Gauge, samples.collect::<Vec<_>>())?;
         let wanted = self.snapshot.wanted.iter();
         let samples = wanted.map(|(stream, wanted)| {
