@@ -62,6 +62,13 @@ impl EventTarget {
         }
     }
 
+    /// Sends all further events to the first host only, if the target is hosts.
+    pub(crate) fn use_first_host(&mut self) {
+        if let Self::Hosts(addresses, _) = self {
+            addresses.truncate(1);
+        }
+    }
+
     /// Tries to send events. Returns whether the events were accepted. `attempt` counts the attempts to send these
     /// events from 0. A target of the kind [`EventTarget::File`] appends the events to its file only in attempt 0.
     pub(crate) fn try_send(&self, lines: &[String], attempt: usize) -> Result<bool> {
