@@ -356,7 +356,8 @@ mod tests {
         }
     }
 
-    /// Returns the confirm of a message. Polling the confirm may first confirm other messages.
+    /// Returns a future for the confirm of a message. In some polls, chosen at random, the simulated broker first
+    /// confirms one of its unconfirmed messages.
     fn confirm(wire: &Arc<Mutex<SimulatedBroker>>, order: u64) -> ConfirmFuture<'static> {
         let wire = Arc::clone(wire);
         Box::pin(std::future::poll_fn(move |_| {

@@ -230,9 +230,9 @@ impl PublishedCalls {
             tracing::error!(
                 %to,
                 events = changed,
-                "the store had lost events, and this publisher wrote them again. Some of these events have other numbers \
-                 than before: another event has the old number now, or this publisher could not write earlier events \
-                 of the key again. Check whether a receiver has two events with the same number"
+                "the store went back in time, and this publisher wrote the lost events again. Some of them have other \
+                 numbers than before, because other events of their keys got the old numbers or are lost. Check whether \
+                 a receiver has two events with the same number"
             );
         }
     }
