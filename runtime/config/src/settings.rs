@@ -42,9 +42,9 @@ const DUE_POLL_INTERVAL_MS: u64 = 5_000;
 pub struct PartitionParams {
     /// The partition's number.
     pub partition: u32,
-    /// Number of partitions of the partition's stream that this process owns.
+    /// Number of configured partitions of the partition's stream, including those that other processes own.
     pub stream_partitions: usize,
-    /// Number of partitions of all streams that this process owns.
+    /// Number of configured partitions of all streams, including those that other processes own.
     pub process_partitions: usize,
     /// Number of threads that execute handlers.
     pub workers: usize,
