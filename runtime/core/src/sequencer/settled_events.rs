@@ -4,14 +4,12 @@
 //! Another event arrives under the same sequence if the store numbers the events of a stream and goes back in time: the
 //! store loses the numbers together with the commits. The sequencer recovers the commits, but no process recovers the
 //! number of an event whose publisher has ended. A later publisher may then get this number for another event. The key
-//! record has the digests of only the last settled events. But the [`CommitHistory`] still has the commits of all lost
-//! events, and so the digests of these events. The sequencer collects the digests from the history when it needs them:
-//! at a recovery, and when an event arrives again whose digest is not in the key record.
+//! record has the digests of only the last settled events. But the `CommitHistory` (`commit/recovery.rs`) still has the
+//! commits of all lost events, and so the digests of these events. The sequencer collects the digests from the history
+//! when it needs them: at a recovery, and when an event arrives again whose digest is not in the key record.
 //!
-//! The store gives these numbers again on purpose: a publisher that repeats the lost events gives each event its earlier
-//! number, and the sequencer recognises the repeats.
-//!
-//! [`CommitHistory`]: super::commit::CommitHistory
+//! The store gives these numbers again on purpose: a publisher that repeats the lost events gives each event its
+//! earlier number, and the sequencer recognises the repeats.
 
 use std::collections::{BTreeMap, VecDeque};
 
