@@ -148,7 +148,9 @@ fn install(release: ServerRelease) -> Result<PathBuf> {
     fs::write(&policy, "#!/bin/sh\nexit 101\n")?;
     fs::set_permissions(&policy, fs::Permissions::from_mode(0o755))?;
     fs::copy("/etc/resolv.conf", folder.join("etc/resolv.conf"))?;
-    let packages = [&["openssl", "procps"], release.packages()].concat().join(" ");
+    // Some tests compile a library with `cc`.
+    let packages =
+        [&["openssl", "procps", "gcc", "libc6-dev"], release.packages()].concat().join(" ");
     let install = format!(
         "apt-get update --quiet && apt-get install --yes --quiet --no-install-recommends {packages}"
     );
