@@ -19,7 +19,8 @@ const UNSUPPORTED_FEATURES: &[UnsupportedFeature] = &[
     }),
 ];
 
-/// Returns the unsupported feature to which a row of the reference belongs; `None` if the row is supported.
+/// Returns the unsupported feature to which a setting belongs; `None` if this build supports the setting. `place` is the
+/// path of the setting in the printed list of all settings.
 pub(super) fn unsupported_feature(place: &str) -> Option<&'static str> {
     UNSUPPORTED_FEATURES
         .iter()

@@ -181,7 +181,7 @@ impl KeptLines {
             tracing::warn!(
                 path = %path.display(), id, in_file = line.number, in_store = number,
                 "the store went back in time and has given another number to a message that the sink file already \
-                 has. Ordain does not write the message again, so the file has its earlier number"
+                 has. Ordain does not write the message again, so the message keeps its earlier number in the file"
             );
         }
         true
