@@ -222,3 +222,21 @@ fn other_events_with_numbers_of_held_events_become_dead_letters() -> Result<()> 
     rig.until_held(2 * EVENTS)?;
     rig.service.end()
 }
+
+/// The host dies after the loss, before it notices the loss. Its commits are lost too, so other events with the numbers
+/// of these commits must take effect after the next start.
+#[test]
+fn other_events_take_effect_if_the_host_dies_before_it_notices_the_loss() -> Result<()> {
+    let mut rig = LossRig::start()?;
+    let early = rig.redis.snapshot()?;
+    rig.publish(EVENTS)?;
+    rig.until_settled(2 * EVENTS)?;
+    rig.lose(&early, true)?;
+    rig.publish(NEW_EVENTS)?;
+    rig.service.kill()?;
+    rig.service = Service::start(&rig.home, &["run"])?;
+    rig.until_settled(EVENTS + NEW_EVENTS)?;
+    rig.until_empty()?;
+    ensure!(rig.letters()?.is_empty(), "{:?}", rig.letters()?);
+    rig.service.end()
+}

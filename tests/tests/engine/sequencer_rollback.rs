@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ordain_core::{
-    Cause, DeadLetter, GapSettings, Input, LetterContent, LetterId, OverflowPolicy,
-    SequencerSettings, StopReason, shard_of,
+    Cause, DeadLetter, Event, EventParts, GapSettings, Input, LetterContent, LetterId,
+    OverflowPolicy, SequencerSettings, StopReason, shard_of,
 };
 
 use rig::{Rig, settings};
@@ -341,4 +341,42 @@ fn repeated_spilled_event_is_counted_once() {
         rig.sent.iter().all(|batch| batch.letters.is_empty()),
         "two spilled events are below the limit"
     );
+}
+
+/// Makes an event with a settled sequence, but with other content than the settled event.
+fn other_event(sequence: u64) -> Arc<Event> {
+    Arc::new(Event::new(&EventParts {
+        key: "a",
+        sequence: Some(sequence),
+        data: b"other",
+        ..EventParts::default()
+    }))
+}
+
+/// The store loses commits, and another event gets the sequence of an event of these commits. The key record does not
+/// have the digest of that event any more. Even if the other event arrives before the sequencer notices the loss, and
+/// replies are lost during the recovery, the other event must become a dead letter. A repeat of a lost event must count
+/// as a duplicate.
+#[test]
+fn other_event_with_a_lost_sequence_is_a_conflict() {
+    for (silent, unheard) in [(0, false), (2, false), (0, true)] {
+        let mut rig = Rig::with(SequencerSettings { digests: 2, ..settings(1 << 20) });
+        for sequence in 1..=8 {
+            rig.deliver(sequence);
+        }
+        rig.stored.truncate(3);
+        (rig.silent, rig.unheard) = (silent, unheard);
+        for event in [other_event(4), other_event(6)] {
+            rig.delivered += 1;
+            rig.handle(Input::Arrived { delivery: rig.delivered, event });
+            rig.unheard = false;
+        }
+        rig.deliver(5);
+        rig.deliver(9);
+        let letters = rig.stored.iter().flat_map(|(batch, _)| &batch.letters);
+        let causes: Vec<_> = letters.map(|letter| (letter.id.sequence, letter.cause)).collect();
+        assert_eq!(causes, [(4, Cause::Conflict), (6, Cause::Conflict)], "{silent} {unheard}");
+        assert_eq!((rig.next(), rig.acked, &rig.stopped), (Some(10), 12, &None));
+        assert_eq!(rig.sequencer.stats().duplicates, 1);
+    }
 }
