@@ -240,26 +240,47 @@ fn lost_events(admin: SocketAddr) -> Result<usize> {
     Ok(usize::try_from(lost)?)
 }
 
+/// Two hosts of a `fifo` stream with one partition. One host owns the partition and reads its queue, and the other host
+/// accepts the events.
+struct HostPair {
+    redis: Redis,
+    reader: Service,
+    accepting: Service,
+    /// The admin address of the accepting host.
+    admin: SocketAddr,
+    /// The address at which the accepting host accepts events.
+    address: SocketAddr,
+    _homes: [Home; 2],
+}
+
+impl HostPair {
+    fn start(lease: &str) -> Result<Self> {
+        let redis = Redis::start(&[])?;
+        let text = format!(
+            "{SECTIONS}[runtime]\nlease = \"{lease}\"\n\
+             [store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 2\n\
+             [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\nsource = {{ kind = \"http\" }}\n\
+             [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
+            redis.url()
+        );
+        let homes = [Home::new(&["tally"], &text)?, Home::new(&["tally"], &text)?];
+        let mut reader = Service::start(&homes[0], &["run"])?;
+        http::ready(&mut reader)?;
+        let mut accepting = Service::start(&homes[1], &["run"])?;
+        let admin = http::ready(&mut accepting)?;
+        let address = ingress(&mut accepting)?;
+        Ok(Self { redis, reader, accepting, admin, address, _homes: homes })
+    }
+}
+
 /// One host owns the only partition and reads its queue. Another host accepts the events. While the reading host is
 /// paused, the server loses accepted events. The accepting host must count and log exactly these events as lost,
 /// although it reads no queue.
 #[test]
 fn lost_events_for_another_process_are_counted() -> Result<()> {
     const SOME: usize = 400;
-    let redis = Redis::start(&[])?;
-    let text = format!(
-        "{SECTIONS}[runtime]\nlease = \"10m\"\n\
-         [store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 2\n\
-         [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\nsource = {{ kind = \"http\" }}\n\
-         [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
-        redis.url()
-    );
-    let homes = [Home::new(&["tally"], &text)?, Home::new(&["tally"], &text)?];
-    let mut reader = Service::start(&homes[0], &["run"])?;
-    http::ready(&mut reader)?;
-    let mut accepting = Service::start(&homes[1], &["run"])?;
-    let admin = http::ready(&mut accepting)?;
-    let address = ingress(&mut accepting)?;
+    let pair = HostPair::start("10m")?;
+    let HostPair { redis, mut reader, mut accepting, admin, address, _homes } = pair;
     let until_effects = |reader: &Service, name: char| {
         wait_until(&format!("the effects of all events {name}"), || {
             Ok(effects(reader)?.get(&name) == Some(&SOME))
@@ -309,20 +330,8 @@ fn lost_events_for_another_process_are_counted() -> Result<()> {
 #[test]
 fn lost_events_are_counted_once_over_a_takeover() -> Result<()> {
     const SOME: usize = 400;
-    let redis = Redis::start(&[])?;
-    let text = format!(
-        "{SECTIONS}[runtime]\nlease = \"2s\"\n\
-         [store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 2\n\
-         [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\nsource = {{ kind = \"http\" }}\n\
-         [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
-        redis.url()
-    );
-    let homes = [Home::new(&["tally"], &text)?, Home::new(&["tally"], &text)?];
-    let mut reader = Service::start(&homes[0], &["run"])?;
-    http::ready(&mut reader)?;
-    let mut accepting = Service::start(&homes[1], &["run"])?;
-    let admin = http::ready(&mut accepting)?;
-    let address = ingress(&mut accepting)?;
+    let pair = HostPair::start("2s")?;
+    let HostPair { redis, mut reader, mut accepting, admin, address, _homes } = pair;
     post_all(address, &events("a")[..SOME])?;
     wait_until("the first effects", || Ok(effects(&reader)?.get(&'a') == Some(&SOME)))?;
     let early = redis.snapshot()?;
