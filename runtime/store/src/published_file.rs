@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-/// The number of the form of a mark without kept lines. A mark in the first form contains only the length, and no form
+/// The format number of a mark without kept lines. A mark in the first format contains only the length, and no format
 /// number.
 const FORMAT: u8 = 2;
-/// The number of the form of a mark with the range of kept lines.
+/// The format number of a mark with the range of kept lines.
 const KEPT_FORMAT: u8 = 3;
 
 /// The published part of a file, as recorded in the store.
@@ -16,10 +16,10 @@ const KEPT_FORMAT: u8 = 3;
 pub struct PublishedFile {
     /// The number of published bytes.
     pub length: u64,
-    /// The fingerprint of the file; `None` in the first form.
+    /// The fingerprint of the file; `None` in the first format.
     pub fingerprint: Option<FileFingerprint>,
-    /// The part of the file that has lines of unpublished messages. The sink must not write these messages again.
-    /// `None` if there are no such lines.
+    /// The part of the file with the lines of messages that the store has not recorded as published. The sink must not
+    /// write these messages again. `None` if the file has no such lines.
     pub kept: Option<Range<u64>>,
 }
 
@@ -33,7 +33,7 @@ pub struct FileFingerprint {
 }
 
 impl PublishedFile {
-    /// Returns the value of a mark.
+    /// Encodes the value of a mark.
     pub fn encode(
         length: u64,
         FileFingerprint { inode, tail }: FileFingerprint,
@@ -45,7 +45,7 @@ impl PublishedFile {
         std::iter::once(format).chain(numbers.flat_map(u64::to_le_bytes)).collect()
     }
 
-    /// Reads the value of a mark. Returns `None` if the value has no known form.
+    /// Decodes the value of a mark. Returns `None` if the format of the value is unknown.
     pub fn decode(value: &[u8]) -> Option<Self> {
         let number = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_le_bytes);
         if let Some(length) = number(value) {

@@ -25,7 +25,7 @@ const LOST: &str = "ordain.events.lost";
 /// The type of a record about the events that waited during a loss.
 const SAFE: &str = "ordain.events.safe";
 
-/// The events of a key that the store still has in some form.
+/// The numbers of events of a key that took effect, or that wait in the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct KeyFate {
     /// The number of events that took effect.
@@ -37,7 +37,7 @@ pub(crate) struct KeyFate {
 /// The fates of the events, for each key.
 pub(crate) type KeyFates = BTreeMap<String, KeyFate>;
 
-/// Reads the fates of the events from the store, which the configuration in this home names.
+/// Reads the fates of the events from the store that the configuration in `home` names.
 pub(crate) fn stored_fates(home: &Home) -> Result<KeyFates> {
     let rows = home.rows(&["keys", "list", "cases", "--json", "--limit", "1000000"])?;
     let fate = |row: &Value| -> Result<(String, KeyFate)> {
@@ -49,7 +49,7 @@ pub(crate) fn stored_fates(home: &Home) -> Result<KeyFates> {
     rows.iter().map(fate).collect()
 }
 
-/// The reports of losses that must not count an event with an effect.
+/// The reports of losses that must not count an event that has an effect or waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExactReports {
     /// All reports.
@@ -87,7 +87,8 @@ pub(crate) struct ShardBalance {
     reported_by_readers: u64,
     /// The number of accepted events that the servers could lose.
     at_risk: u64,
-    /// The part of `at_risk` that was sent before the last end of a host. No process need remember these events.
+    /// The part of `at_risk` that was sent before the last end of a host. The hosts need not report these events,
+    /// because the process that accepted them may have ended.
     excused: u64,
 }
 
@@ -128,8 +129,8 @@ impl ReportedLosses {
         Ok(Self(losses))
     }
 
-    /// Checks the time in each report: a host must have accepted an event of the shard at this time, and the servers
-    /// must have been able to lose the event.
+    /// Checks the time in each report: a host must have accepted an event of the shard at this time, and the event must
+    /// be an event that the servers could lose.
     pub(crate) fn check_times(&self, sent: &SentEvents) -> Result<()> {
         for loss in &self.0 {
             let is_first = |event: &AcceptedEvent| {
@@ -179,9 +180,11 @@ impl ShardBalance {
         }
     }
 
-    /// Checks three rules. Each event has an effect, waits, is reported as lost, or was sent before a host ended. The
-    /// hosts report only events that the servers could lose. The reports in `exact` count only events that neither have
-    /// an effect nor wait.
+    /// Compares the numbers by three rules:
+    ///
+    /// - Each event has an effect, waits, is reported as lost, or is excused.
+    /// - The hosts report only events that the servers could lose.
+    /// - The reports in `exact` count only events that neither have an effect nor wait.
     pub(crate) fn check(&self, exact: ExactReports) -> Result<()> {
         let Self { accepted, taken, held, reported, at_risk, excused, .. } = *self;
         ensure!(
@@ -202,9 +205,9 @@ impl ShardBalance {
     }
 }
 
-/// Checks a record about the events that waited during a loss. The record must not state more lost events than the
-/// earlier records about the same queue together. `unstated` contains this total for each queue. A record that states
-/// how many events are safe begins a new total.
+/// Checks the number of lost events in a record of the type [`SAFE`]. This number must not exceed the sum of the lost
+/// events in the earlier records of the type [`LOST`] about the same queue. `unstated` contains this sum for each
+/// queue. A record that states how many events are safe sets the sum to 0.
 fn check_recount(unstated: &mut BTreeMap<String, u64>, record: &Value) -> Result<()> {
     let data = &record["data"];
     let queue = format!("{} {} {}", record["source"], record["subject"], data["shard"]);

@@ -6,23 +6,23 @@
 //! the event and has not returned it.
 //!
 //! - Some mishaps destroy accepted events that wait in the broker: the removal of a queue or of the virtual host, and a
-//!   policy that makes queues drop messages. Shortly before such a mishap, the producer pauses until the host has
+//!   policy that makes queues drop messages. Shortly before such a mishap, the producer pauses until the hosts have
 //!   acknowledged all events, so that all earlier events are safe. The events that the producer then publishes until
 //!   the end of the remedy are at risk.
 //! - All other mishaps must lose nothing, so the events that are accepted meanwhile are safe. The hosts must not report
 //!   the loss of a queue.
 //!
-//! Each safe event must take effect once, and in the order of its key. The events of a `fifo` stream that are at risk
-//! may have no effect. With a `sequenced` stream, the later events of a key wait in the store for a lost event. At the
-//! end, the test sends all events of a `sequenced` stream again, and then all of them must have taken effect.
+//! Each safe event must take effect once, and in the order of its key. An event of a `fifo` stream that is at risk may
+//! remain without an effect. With a `sequenced` stream, the later events of a key wait in the store for a lost event.
+//! At the end, the test sends all events of a `sequenced` stream again, and then all of them must have taken effect.
 //!
 //! After each loss of a queue, the log of a host must name the queue. If the queue `cases.dropped` has messages, the
-//! log must report them. A round without these reports must not lose any event. If only a policy can have destroyed
-//! events, the queue `cases.dropped` must have all of them.
+//! log must report them. If the broker has lost no queue, the number of lost events must not exceed the number of
+//! messages in `cases.dropped`.
 //!
 //! If the exchange divides the messages among several queues, a mishap of the queues or of the exchange moves keys to
-//! other queues for a while. The order within such a key is then undefined for a `fifo` stream. In these rounds, the
-//! producer pauses until the end of the remedy.
+//! other queues for a while. A `fifo` stream then has no defined order within such a key. During such a mishap of a
+//! `fifo` stream, the producer therefore pauses until the end of the remedy.
 //!
 //! An operator can also empty a queue (`purge_queue`). Ordain cannot detect this loss, as the guide states, so this
 //! mishap is absent.
@@ -64,7 +64,7 @@ const STREAM_QUEUES: &str = r"^cases(\.[0-9]+)?$";
 const LEASE: &str = "10s";
 /// The part of the machine's memory that the broker may use.
 const MEMORY_PART: f64 = 0.4;
-/// A limit of the memory that the broker always exceeds.
+/// A part of the machine's memory that the broker always exceeds.
 const TOO_LITTLE_MEMORY: f64 = 0.000_01;
 
 /// The beginning of the log line of a `sequenced` stream that has lost a queue. The line also names the queue.
@@ -145,7 +145,7 @@ impl Settings {
 /// A running round.
 struct Round {
     fleet: Fleet,
-    /// The broker. The home and the client of the rig are not used.
+    /// The rig that runs the broker. The round does not use the home and the client of the rig.
     rig: Arc<Rig>,
     settings: Settings,
     /// True if the broker has lost a queue. The hosts have named each lost queue.
@@ -296,8 +296,8 @@ impl Round {
         wait_for_command("a report of the removed exchange", || Ok(reports() > before))
     }
 
-    /// Replaces some queues by classic queues, lets the stream use them for a while, and deletes them, as the error of
-    /// the hosts advises.
+    /// Replaces some queues by classic queues, and lets the stream use the classic queues for a while. Then deletes the
+    /// classic queues, as the error of the hosts advises.
     fn replace_queues(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         let queues = self.draw_queues(random);
         self.lose(&queues, |rig| queues.iter().try_for_each(|queue| replace_queue(rig, queue)))?;
@@ -313,8 +313,8 @@ impl Round {
         queues.into_iter().enumerate().filter(is_drawn).map(|(_, queue)| queue).collect()
     }
 
-    /// Makes the broker lose these queues by `lose`, and waits until the hosts have named each of them. Then resumes a
-    /// `fifo` stream, as the log advises, and waits until the stream consumes all its queues.
+    /// Calls `lose`, which makes the broker lose these queues, and waits until the hosts have named each queue. Then
+    /// resumes a `fifo` stream, as the log advises, and waits until the stream consumes all its queues.
     fn lose(&mut self, queues: &[String], lose: impl FnOnce(&Rig) -> Result<()>) -> Result<()> {
         let earlier: Vec<usize> = queues.iter().map(|queue| self.reports_of(queue)).collect();
         lose(&self.rig)?;
@@ -372,7 +372,7 @@ impl Round {
         Ok(dropped)
     }
 
-    /// Returns the number of log lines of all hosts that contain both words.
+    /// Returns the number of log lines of all hosts that contain both `words` and `name`.
     fn lines_with(&self, words: &str, name: &str) -> usize {
         let is_counted = |line: &&str| line.contains(words) && line.contains(name);
         let of_host = |host: &Receiver| host.log().lines().filter(is_counted).count();
@@ -412,8 +412,8 @@ fn delete(rig: &Rig, queues: &[String]) -> Result<()> {
     queues.iter().try_for_each(|queue| client.delete_queue(queue))
 }
 
-/// Deletes a queue, and declares a classic queue with the same name. If a host has declared its own queue in between,
-/// begins again.
+/// Deletes a queue, and declares a classic queue with the same name. Tries again if a host has declared its own queue
+/// after the deletion.
 fn replace_queue(rig: &Rig, queue: &str) -> Result<()> {
     wait_until("a classic queue", || {
         let client = rig.connect()?;
@@ -422,7 +422,7 @@ fn replace_queue(rig: &Rig, queue: &str) -> Result<()> {
     })
 }
 
-/// Returns whether all queues are bound to the exchange, and whether the exchange and all queues have their markers.
+/// Returns whether all queues are bound to the exchange, and the exchange and all queues have their markers.
 fn is_whole(rabbit: &Rabbit, queues: &[String]) -> Result<bool> {
     let bound = rabbit.bound(EXCHANGE)?;
     let are_bound = queues.iter().all(|queue| bound.contains(queue));

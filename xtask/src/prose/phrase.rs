@@ -1,19 +1,19 @@
-//! The families of phrases, and the search of a passage for them.
+//! The families of forbidden phrases, and the search for these phrases in a passage.
 
 use super::passage::{Passage, Word};
 
 /// Phrases that break the same rule of style.
 pub(super) struct Family {
     pub(super) name: &'static str,
-    /// A short rule for texts without these phrases.
+    /// A short rule that states the correct form.
     pub(super) advice: &'static str,
     /// Each pattern is a list of elements, separated by spaces. The elements match words one after the other:
     ///
     /// - `a|b`: one of these words;
-    /// - `^a`: this word at the start of a sentence;
-    /// - `?a`: this word or none;
+    /// - `^a|b`: one of these words at the start of a sentence;
+    /// - `?a|b`: one of these words, or no word;
     /// - `…`: up to `GAP_WORDS` words;
-    /// - `!a`: the next word is not `a`.
+    /// - `!a|b`: no word, but the next word must not be one of these words.
     patterns: &'static [&'static str],
 }
 
@@ -21,7 +21,7 @@ const GAP_WORDS: usize = 4;
 
 pub(super) const FAMILY_COUNT: usize = 12;
 
-/// Forms that correct English also has are in no family: for example `what happens` (with `happened`) and `what the
+/// No family contains a form that correct English also uses: for example `what happens` (with `happened`) and `what the
 /// host does`, the nouns `hearing` and `saying`, and `tell` or `say` between backticks.
 pub(super) const FAMILIES: [Family; FAMILY_COUNT] = [
     Family {
@@ -102,7 +102,7 @@ pub(super) const FAMILIES: [Family; FAMILY_COUNT] = [
     },
 ];
 
-/// Finds every phrase of a passage: its family, its line and an excerpt.
+/// Finds every forbidden phrase in a passage. Returns the family, the line and an excerpt of each phrase.
 pub(super) fn find(passage: &Passage) -> Vec<(&'static Family, usize, String)> {
     let words = passage.words();
     let mut found = Vec::new();
@@ -130,8 +130,8 @@ pub(super) fn find(passage: &Passage) -> Vec<(&'static Family, usize, String)> {
     found
 }
 
-/// Returns how many words a pattern matches at the start of `words`. `is_cut` is true if punctuation precedes these
-/// words.
+/// Returns how many words a pattern matches at the start of `words`. `is_cut` is true if the previous word
+/// ends a clause. The match then cannot continue with a word.
 fn length_of_match(words: &[Word], pattern: &[&str], is_cut: bool) -> Option<usize> {
     let Some((element, rest)) = pattern.split_first() else { return Some(0) };
     let next = words.first().filter(|_| !is_cut);

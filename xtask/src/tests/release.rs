@@ -1,6 +1,6 @@
 //! Tests against the servers of another release of Debian. As root on Linux, the command installs the release in a
 //! folder of its own. It builds the tests outside of this folder, and runs them with this folder as their root folder.
-//! Without root or Linux, it runs the tests with the servers in the `PATH`.
+//! If it does not run as root on Linux, it runs the tests with the servers in the `PATH`.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -23,7 +23,7 @@ pub(super) enum ServerRelease {
     Debian13,
     /// Valkey 8.1 in place of Redis.
     Debian13Valkey,
-    /// The newest packages of Debian.
+    /// The packages of Debian unstable.
     Unstable,
 }
 
@@ -97,7 +97,7 @@ fn run_programs(
 ) -> Result<()> {
     let folder = if is_root()? { Some(install(release)?) } else { None };
     if folder.is_none() {
-        announce("only root can install another release: testing with the servers in the PATH");
+        announce("only root on Linux can install a release: testing with the servers in the PATH");
     }
     let mut passed = 0;
     for (program, parts) in programs {
@@ -160,14 +160,14 @@ fn install(release: ServerRelease) -> Result<PathBuf> {
         .env("DEBIAN_FRONTEND", "noninteractive")
         .stdout(Stdio::null()))?;
     if release == ServerRelease::Debian13Valkey {
-        // The tests start the server by the name of Redis.
+        // The tests start the server by the name `redis-server`.
         symlink("valkey-server", folder.join("usr/bin/redis-server"))?;
     }
     fs::write(complete, "")?;
     Ok(folder)
 }
 
-/// Builds a program of tests, and returns its path.
+/// Builds a test program, and returns its path.
 fn build(program: &str) -> Result<PathBuf> {
     announce(&format!("building {program}"));
     let mut build = cargo("test");
@@ -176,7 +176,7 @@ fn build(program: &str) -> Result<PathBuf> {
     build.arg("--message-format=json-render-diagnostics");
     let output = build.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
-        bail!("the tests cannot be built");
+        bail!("cargo cannot build the tests");
     }
     let is_program = |artifact: &Value| {
         artifact["target"]["name"] == program && artifact["target"]["kind"][0] == "test"

@@ -1,5 +1,5 @@
-//! The kept lines of a file sink. The store has not recorded these lines as published. A start keeps them nevertheless,
-//! because the store is at an earlier time than the file.
+//! The kept lines of a file sink. The store has not recorded these lines as published. A start nevertheless keeps these
+//! lines in the file, because the store has gone back to a time before the sink wrote them.
 //!
 //! The outbox (committed messages that are not published yet) of such a store may contain messages that the file
 //! already has. The sink must not write these messages a second time. This module finds the lines of these messages,
@@ -52,15 +52,15 @@ pub(super) struct UnpublishedLine {
 pub(super) struct ComparedLines {
     /// The end of the last complete line.
     pub(super) complete_length: u64,
-    /// For each stream, the number of lines that are messages of the stream and not in the outbox.
+    /// For each stream, the number of lines with messages of the stream that are not in the outbox.
     pub(super) lost: BTreeMap<String, u64>,
     /// The lines whose messages are in the outbox, by the ids of the messages.
     pub(super) unpublished: HashMap<String, UnpublishedLine>,
 }
 
 impl ComparedLines {
-    /// Reads a part of the file. `range` must begin at the beginning of a line. `outbox` has the ids of the messages in
-    /// the outbox.
+    /// Reads a part of the file. `range` must begin at the beginning of a line. `outbox` contains the ids of the
+    /// messages in the outbox.
     pub(super) fn read(
         file: &File,
         range: Range<u64>,
@@ -147,8 +147,8 @@ impl KeptLines {
         }
     }
 
-    /// Removes the line of a message. Returns whether the file has this message, so that the sink must skip it.
-    /// `number` is the number that the store has given to the message.
+    /// Removes the line of a message from the list. Returns whether the file already contains this message. If so, the
+    /// sink must skip the message. `number` is the number that the store has given to the message.
     ///
     /// If a message has the id of a line but other content, another execution of the same event emitted the message.
     /// The sink must write such a message, because the store contains the result of this other execution.
@@ -165,8 +165,8 @@ impl KeptLines {
         let id = content.id(stream);
         let Some(line) = self.unpublished.remove(&id) else { return false };
         let mut encoded = Vec::new();
-        // The store may have given another number to the message than the line has. The number is not a part of the
-        // message, so it must not count as a difference.
+        // The number of the message in the store may differ from the number in the line. The number is not a part of
+        // the message, so it must not count as a difference.
         content.encode(stream, line.number, &mut encoded);
         if digest(&encoded) != line.digest {
             tracing::warn!(

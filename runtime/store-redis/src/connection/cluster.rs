@@ -51,7 +51,8 @@ struct ClusterState {
     slots: Vec<SlotState>,
     /// The masters of all slots, and the nodes to which slots are moving.
     nodes: HashMap<NodeAddress, Arc<ClusterNode>>,
-    /// The number of broken connections, plus the number of refreshes that found new masters.
+    /// The number of broken connections, plus the number of refreshes that found new masters, plus the number of
+    /// changes of `next` in all slots.
     disconnects: u64,
     /// The number of times that this process fetched the masters of the slots.
     refreshes: u64,
@@ -114,13 +115,14 @@ impl Cluster {
         Ok(Self { address: address.clone(), state: Mutex::new(state), last_refresh })
     }
 
-    /// Returns the number of broken connections, plus the number of refreshes that found new masters.
+    /// Returns the number of broken connections, plus the number of changes after which a node may lack writes: the
+    /// refreshes that found new masters, and the newly known moves of slots.
     pub(super) fn disconnects(&self) -> u64 {
         self.state().disconnects
     }
 
     /// Returns the number of broken connections to the nodes that have data of the slot of this hash tag, plus the
-    /// number of changes of the slot's master.
+    /// number of changes of these nodes.
     pub(super) fn tag_disconnects(&self, tag: &[u8]) -> u64 {
         self.state().slots[slot_of(tag)].disconnects
     }
@@ -207,7 +209,7 @@ impl Cluster {
                     }
                 }
                 RetryMethod::WaitAndRetry => {
-                    // While a slot moves to another node, both nodes refuse some calls. Neither has failed.
+                    // While a slot moves to another node, both nodes refuse some calls. Neither node has failed.
                     if error.kind() != ErrorKind::Server(ServerErrorKind::TryAgain) {
                         self.refresh(refreshes, slot, Some(&node), None).await;
                     }
@@ -224,7 +226,7 @@ impl Cluster {
         }
     }
 
-    /// Sends a command to every master.
+    /// Sends a command to every master. Returns all answers, or the first error.
     pub(super) async fn call_all_masters(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
         let (masters, refreshes) = self.masters();
         let calls = masters.iter().map(async |(slot, master)| {
@@ -278,13 +280,13 @@ impl Cluster {
         node
     }
 
-    /// Returns the master of a slot, and the present number of refreshes.
+    /// Returns the master of a slot, and the current number of refreshes.
     fn master(&self, slot: usize) -> (Option<Arc<ClusterNode>>, u64) {
         let state = self.state();
         (state.slots[slot].master.clone(), state.refreshes)
     }
 
-    /// Returns all masters, each with one of its slots, and the present number of refreshes.
+    /// Returns all masters, each with one of its slots, and the current number of refreshes.
     fn masters(&self) -> (Vec<(usize, Arc<ClusterNode>)>, u64) {
         let state = self.state();
         let mut masters: Vec<(usize, Arc<ClusterNode>)> = Vec::new();
@@ -298,9 +300,9 @@ impl Cluster {
         (masters, state.refreshes)
     }
 
-    /// Fetches the masters of the slots after a call for `slot` failed. Returns at once if another call has refreshed
-    /// them since the number of refreshes was `refreshes`. `failed` is the node that did not answer, or that refused or
-    /// redirected the call. `named` is the node to which `failed` redirected the call.
+    /// Fetches the masters of the slots after a call for `slot` failed. Returns at once if another call has fetched
+    /// the masters since this call read `refreshes`, the number of refreshes. `failed` is the node that did not answer,
+    /// or that refused or redirected the call. `named` is the node to which `failed` redirected the call.
     async fn refresh(
         &self,
         refreshes: u64,
@@ -416,8 +418,8 @@ impl ClusterState {
     }
 }
 
-/// Waits for answers about the masters of the slots until `found` has the rank `best`. Keeps in `found` the answer with
-/// the highest rank.
+/// Waits for answers about the masters of the slots until `found` has the rank `best`, or no answer is outstanding.
+/// Keeps in `found` the answer with the highest rank.
 async fn collect_owners<R: Ord>(
     answers: Vec<BoxFuture<'_, RedisResult<SlotOwners>>>,
     found: &mut SlotOwners,

@@ -1,4 +1,4 @@
-//! The master that Sentinels name. All links of a store share it.
+//! The master that Sentinels name. All links of a store share this master.
 //!
 //! A store has several links if its commits wait for replicas. During a split, an old master may still accept writes
 //! when the Sentinels already name a new master. If each link found the master by itself, one link could use the old
@@ -20,9 +20,9 @@ use super::sentinel::{SentinelAnswer, open_master, query_sentinels};
 use ordain_store::RedisAddress;
 use ordain_util::wait::shortened;
 
-/// The interval between two queries of the Sentinels while the connections to a master work. The queries are needed
-/// because a replaced master may still accept writes. It loses these writes when it becomes a replica of the new
-/// master.
+/// The interval between two regular queries of the Sentinels. The queries are needed even while all connections to the
+/// master work, because a replaced master may still accept writes. The replaced master loses these writes when it
+/// becomes a replica of the new master.
 const SENTINEL_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The master that Sentinels name, as all links of a store know it.
@@ -74,7 +74,8 @@ impl SentinelMaster {
         let (mut master, changes) = self.choose(&answer);
         let mut opened = open_master(&address, &master).await;
         if opened.is_err() && master != answer.master {
-            // The known master does not answer as a master, so even an older answer is better.
+            // The known master does not answer as a master, so the master in the answer is the better choice, even if
+            // the answer is outdated.
             master = answer.master.clone();
             opened = open_master(&address, &master).await;
         }
@@ -82,7 +83,7 @@ impl SentinelMaster {
         match self.record(&master, &answer, changes) {
             Some(changes) => Ok((connection, changes)),
             None => Err(retryable_error(format!(
-                "the Sentinels have replaced the master {:?} during the connection to {master}",
+                "the Sentinels replaced the master {:?} while this process connected to {master}",
                 self.name
             ))),
         }
@@ -108,7 +109,7 @@ impl SentinelMaster {
 
     /// Records that `master`, which was chosen after `answer`, accepted a connection. `changes` is the number of
     /// changes at the time of the choice. Counts a change of the master before it returns. Returns the number of
-    /// changes for which a connection to `master` is valid, or `None` if the master has changed since the choice.
+    /// changes for which a connection to `master` is valid, or `None` if another master was recorded since the choice.
     fn record(&self, master: &NodeAddress, answer: &SentinelAnswer, changes: u64) -> Option<u64> {
         let mut known = self.known();
         if known.address.as_ref() == Some(master) {
@@ -147,8 +148,8 @@ impl KnownMaster {
     /// Returns whether the answer may come from Sentinels that do not know of the newest election, because they are cut
     /// off from the others.
     fn is_outdated(&self, answer: &SentinelAnswer) -> bool {
-        // If all Sentinels have answered, the answer is not outdated, even if its epoch is lower than before. The epoch
-        // is lower if an operator has configured the Sentinels anew.
+        // If all Sentinels have answered, the answer is not outdated, even if its epoch is lower than the known epoch:
+        // the epoch falls when an operator configures the Sentinels anew.
         if answer.is_complete {
             return false;
         }
@@ -229,8 +230,8 @@ mod tests {
         assert_eq!(known.epoch, 1, "an outdated answer confirms nothing");
     }
 
-    /// The known master does not answer, so the links use the master of an outdated answer. They must return to the
-    /// known master when a Sentinel names it again.
+    /// The known master does not answer, so the links use the master of an outdated answer. The links must return to
+    /// the known master when a Sentinel names it again.
     #[test]
     fn outdated_answer_keeps_no_link_from_the_newer_master() {
         let mut known = replaced_in(5);

@@ -10,8 +10,8 @@ use super::super::losses::{KeyFate, KeyFates, stored_fates};
 use super::{MESSAGES_DROPPED, ROUTE, Round};
 
 impl Round {
-    /// Checks the effects of all events. Returns the counts, as they are before the events of a `sequenced` stream are
-    /// sent again.
+    /// Checks the losses and the effects of all events. Between the two checks, sends all events of a `sequenced`
+    /// stream again. Returns the counts from the time before this repetition.
     pub(super) fn check(&mut self, target: &EventTarget, sent: &SentEvents) -> Result<Counts> {
         let counts = counts_of(sent, &self.settled_fates(sent)?);
         self.check_loss(&counts)?;
@@ -27,7 +27,7 @@ impl Round {
             Ok(matches!(last, Some(Ok(()))))
         });
         published.with_context(|| format!("{last:?}"))?;
-        // The store has lost nothing.
+        // No host may report that the store has lost events.
         self.fleet.hosts.iter_mut().try_for_each(|host| host.check_lost(0))?;
         self.fleet.hosts.iter_mut().try_for_each(|host| host.service.end())?;
         // A host publishes all its messages before it ends, so this check also finds an event that took effect twice.
@@ -35,14 +35,15 @@ impl Round {
         Ok(counts)
     }
 
-    /// Waits until the hosts have acknowledged all events. Each event then has an effect, waits in the store for an
-    /// earlier event of its key, or is lost. Returns the fates of the events in the store.
+    /// Waits until the hosts have acknowledged all events, and until the fates of the events in the store no longer
+    /// change. Each event then has an effect, waits in the store for an earlier event of its key, or is lost. Returns
+    /// the fates.
     fn settled_fates(&self, sent: &SentEvents) -> Result<KeyFates> {
         self.rig.until_empty()?;
         let home = &self.fleet.hosts.first().context("a host")?.home;
         let mut fates = KeyFates::new();
         let mut last = None;
-        let settled = wait_for_command("safe events with an effect, or held", || {
+        let settled = wait_for_command("the effects of all safe events that are not held", || {
             let before = std::mem::replace(&mut fates, stored_fates(home)?);
             last = Some(self.check_fates(sent, &fates));
             Ok(matches!(last, Some(Ok(()))) && before == fates)
@@ -51,8 +52,8 @@ impl Round {
         Ok(fates)
     }
 
-    /// Checks that as many events of each key as are safe have an effect, or wait for a lost event of the key. The
-    /// events of a `fifo` stream do not wait.
+    /// Checks each key: the number of its events that have an effect, or wait for a lost event, must not be less than
+    /// the number of its safe events. No event of a `fifo` stream may wait.
     fn check_fates(&self, sent: &SentEvents, fates: &KeyFates) -> Result<()> {
         for (key, events) in sent {
             let KeyFate { taken, held } = fates.get(key).copied().unwrap_or_default();
@@ -88,7 +89,7 @@ impl Round {
             ..Demands::default()
         };
         let taken: usize = taken(&self.fleet.hosts, sent, demands)?.values().sum();
-        ensure!(taken == count, "the output has {taken} effects, and the store has {count}");
+        ensure!(taken == count, "the output has {taken} effects instead of {count}");
         Ok(())
     }
 }

@@ -6,34 +6,34 @@ use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;
 use rand_chacha::ChaCha8Rng;
 
-/// The hosts log in to the broker with this name and the same password. The mishaps of this user do not concern the
-/// producer, which is another user.
+/// The hosts log in to the broker with this user name, which is also the password. The mishaps that concern this user
+/// do not affect the producer, which logs in as another user.
 pub(super) const USER: &str = "host";
 
-/// A mistake of the broker's operator, with its end.
+/// A mistake of the broker's operator, and the step that ends the mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mishap {
-    /// The exchange is deleted, and a producer declares it again without bindings.
+    /// The operator deletes the exchange, and a producer declares the exchange again without bindings.
     ExchangeReplaced,
-    /// The binding of a queue is removed.
+    /// The operator removes the binding of a queue.
     BindingRemoved,
-    /// Some queues are deleted.
+    /// The operator deletes some queues.
     QueuesDeleted,
-    /// Some queues are deleted, and declared again as classic queues. After a while, the classic queues are deleted.
+    /// The operator deletes some queues, declares them again as classic queues, and later deletes the classic queues.
     QueuesReplaced,
-    /// The virtual host is deleted with everything in it, and created again.
+    /// The operator deletes the virtual host with its entire content, and creates the virtual host again.
     VirtualHostReplaced,
     /// For a while, the broker refuses all connections of the hosts.
     HostsRefused(Refusal),
-    /// All connections are closed, including the connection of the producer.
+    /// The operator closes all connections, including the connection of the producer.
     ConnectionsClosed,
     /// For a while, a policy with this definition makes the queues of the stream drop messages.
     MessagesDropped(&'static str),
     /// For a while, the broker accepts no messages, because it has too little memory.
     MemoryExhausted,
-    /// The broker is stopped and started.
+    /// The operator stops the broker and starts it again.
     BrokerStopped,
-    /// The broker is killed and started.
+    /// The operator kills the broker and starts it again.
     BrokerKilled,
 }
 
@@ -42,9 +42,9 @@ pub(super) enum Mishap {
 pub(super) enum Refusal {
     /// The user has no rights to the virtual host.
     Rights,
-    /// The user has another password.
+    /// The operator has changed the password of the user.
     Password,
-    /// The user may have no connection.
+    /// The limit of the user's connections is 0.
     Limit,
 }
 
@@ -81,7 +81,7 @@ impl Mishap {
         Ok(mishaps)
     }
 
-    /// Returns whether the broker may lose accepted events.
+    /// Returns whether the mishap may destroy accepted events.
     pub(super) fn is_destructive(self) -> bool {
         matches!(
             self,
@@ -104,7 +104,7 @@ impl Mishap {
         )
     }
 
-    /// Returns whether the broker ends and starts again.
+    /// Returns whether the mishap ends the broker and starts it again.
     fn restarts_broker(self) -> bool {
         matches!(self, Self::BrokerStopped | Self::BrokerKilled)
     }
