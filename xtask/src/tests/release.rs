@@ -14,6 +14,10 @@ use serde_json::Value;
 use super::{counted, threads};
 use crate::setup::{announce, cargo, root, run, target_dir};
 
+/// Test programs, each with filters: only tests whose names contain one of the filters run. Without a filter, all tests
+/// of the program run.
+type TestPrograms = &'static [(&'static str, &'static [&'static str])];
+
 /// A release whose servers the tests use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ServerRelease {
@@ -52,17 +56,16 @@ impl ServerRelease {
         }
     }
 
-    /// Returns the test programs to run, each with filters: only tests whose names contain one of the filters run.
-    fn programs(self) -> &'static [(&'static str, &'static [&'static str])] {
+    /// Returns the tests of brokers and stores.
+    fn programs(self) -> TestPrograms {
         match self {
             Self::Debian13Valkey => &[("store_redis", &[])],
             _ => &[("broker", &["broker::amqp"]), ("store_redis", &[])],
         }
     }
 
-    /// Returns the basic tests, in the form of [`Self::programs`]: the queues of the broker; and the store on one
-    /// server, on a Cluster and under Sentinel.
-    fn basic_programs(self) -> &'static [(&'static str, &'static [&'static str])] {
+    /// Returns the basic tests: the queues of the broker; and the store on one server, on a Cluster and under Sentinel.
+    fn basic_programs(self) -> TestPrograms {
         const STORE: &[&str] = &["single_server::", "cluster::", "failover::", "rights::"];
         match self {
             Self::Debian13Valkey => &[("store_redis", STORE)],
@@ -92,10 +95,10 @@ pub(super) fn test(release: ServerRelease, filter: Option<&str>) -> Result<()> {
 
 fn run_programs(
     release: ServerRelease,
-    programs: &[(&str, &[&str])],
+    programs: TestPrograms,
     filter: Option<&str>,
 ) -> Result<()> {
-    let folder = if is_root()? { Some(install(release)?) } else { None };
+    let folder = if is_linux_root()? { Some(install(release)?) } else { None };
     if folder.is_none() {
         announce("only root on Linux can install a release: testing with the servers in the PATH");
     }
@@ -119,7 +122,7 @@ fn run_programs(
     Ok(())
 }
 
-fn is_root() -> Result<bool> {
+fn is_linux_root() -> Result<bool> {
     let id = Command::new("id").arg("-u").output().context("cannot start `id`")?;
     Ok(cfg!(target_os = "linux") && id.stdout.trim_ascii() == b"0")
 }
