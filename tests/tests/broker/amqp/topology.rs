@@ -62,8 +62,11 @@ fn queue_in_another_form_is_reported() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "")?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     rig.until_declared()?;
+    // The host is paused, because it would declare its own queue at once after the deletion.
+    service.pause()?;
     rig.client.delete_queue("cases")?;
     rig.client.queue_with("cases", FieldTable::default())?;
+    service.resume()?;
     service.until_says("topology not as configured")?;
     service.until_says("inequivalent arg")?;
     wait_until("a count", || Ok(changes(&mut service)? > 0))?;
