@@ -15,6 +15,7 @@ use std::io;
 
 pub(crate) use error::PublisherError;
 pub(crate) use file::FileSink;
+pub(crate) use kept_lines::UnpublishedMessages;
 pub(crate) use publisher::{
     CommittedBatch, OutboxBacklog, OutboxPublisher, PartitionHandle, PublisherCommand,
 };

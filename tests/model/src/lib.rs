@@ -18,6 +18,7 @@ mod scopes;
 mod set;
 mod shard;
 mod sharing;
+mod sink_file;
 mod store;
 mod walk;
 mod world;
@@ -45,6 +46,10 @@ pub use rollout::{
     RolloutWorld,
 };
 pub use sharing::{Fleet, SharingFault, SharingStep, SharingWorld};
+pub use sink_file::{
+    LINE_LOST, MESSAGE_SKIPPED, SinkFileFault, SinkFileScope, SinkFileStep, SinkFileViolation,
+    SinkFileWorld,
+};
 pub use walk::{PlayedRun, all_are_tested, breaks, play, walk};
 pub use world::World;
 

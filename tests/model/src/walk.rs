@@ -98,7 +98,7 @@ pub fn play<M: CheckedModel>(
     let mut played = PlayedRun { steps: Vec::new(), reached: BTreeSet::new(), broken: None };
     let mut states = model.init_states();
     let mut actions = Vec::new();
-    while let Some(state) = states.pop() {
+    while let Some(mut state) = states.pop() {
         let reached = sometimes.iter().filter(|property| (property.condition)(model, &state));
         played.reached.extend(reached.map(|property| property.name));
         let broken = always.iter().find(|property| !(property.condition)(model, &state));
@@ -110,7 +110,11 @@ pub fn play<M: CheckedModel>(
         }
         let action = actions.swap_remove(choose(&actions));
         played.steps.push(action.clone());
-        states.extend(model.next_state(&state, action));
+        // A step that changes nothing has no next state.
+        if let Some(next) = model.next_state(&state, action) {
+            state = next;
+        }
+        states.push(state);
     }
     played
 }

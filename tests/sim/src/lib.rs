@@ -18,6 +18,7 @@ mod queue;
 mod rng;
 mod rollout;
 mod sharing;
+mod sink_file;
 mod source;
 mod store;
 mod trace;
@@ -35,6 +36,7 @@ pub use protocol::run_protocol;
 pub use queue::run_queue;
 pub use rollout::run_rollout;
 pub use sharing::run_sharing;
+pub use sink_file::run_sink_file;
 
 /// Options for a run.
 #[derive(Debug, Clone, Default)]

@@ -1,15 +1,15 @@
 //! The files of a configuration. The process opens all files before it reads or writes any of them. No file may be both
 //! read and written, or written by two sinks, even under different names.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::{RunError, RunStatus};
-use crate::sink::{FileSink, LineSink, Sinks};
-use ordain_cloudevents::{letter_event, message_id};
+use crate::sink::{FileSink, LineSink, Sinks, UnpublishedMessages};
 use ordain_config::{Config, ConfigError, FileOrStdio, LoadedConfig, SinkConfig, SourceConfig};
 use ordain_publish::incident::{IncidentSubject, MessagesLost, record};
 use ordain_store::{Partition, Store, StoreError};
@@ -270,9 +270,9 @@ impl FileSinkPath<'_> {
         let mark = store.mark(&FileSink::mark_name(self.path)).await?;
         let opened = FileSink::open(self.path, mark.as_deref()).map_err(unwritable)?;
         let unpublished = if opened.needs_outbox() {
-            unpublished_ids(&self.loaded.config, store).await?
+            unpublished_messages(&self.loaded.config, store).await?
         } else {
-            HashSet::new()
+            UnpublishedMessages::default()
         };
         let (sink, lost) = opened.finish(&unpublished).map_err(unwritable)?;
         // Record the present length now. If a later start finds lines beyond this length, that start knows that a
@@ -282,16 +282,17 @@ impl FileSinkPath<'_> {
     }
 }
 
-/// Returns the ids of all messages in the outbox. Includes the messages of all sinks, because the sink of a message may
-/// have written to another file in an earlier run.
-async fn unpublished_ids(
+/// Returns all messages in the outbox. Includes the messages of all sinks, because the sink of a message may have
+/// written to another file in an earlier run.
+async fn unpublished_messages(
     config: &Config,
     store: &dyn Store,
-) -> Result<HashSet<String>, StoreError> {
-    let mut ids = HashSet::new();
+) -> Result<UnpublishedMessages, StoreError> {
+    let mut unpublished = UnpublishedMessages::default();
     for (name, stream) in &config.streams {
+        let stream_name = name.shared();
         for number in 0..stream.source.partitions() {
-            let partition = Partition { stream: name.shared(), number };
+            let partition = Partition { stream: Arc::clone(&stream_name), number };
             for shard in 0..store.shards() {
                 let mut after = 0;
                 loop {
@@ -300,15 +301,11 @@ async fn unpublished_ids(
                     let Some(last) = entries.last() else { break };
                     after = last.number;
                     for entry in entries {
-                        ids.extend(entry.messages.iter().map(|message| message_id(name, message)));
-                        let letters = entry.letters.iter();
-                        ids.extend(
-                            letters.map(|letter| letter_event(name, letter).id().to_owned()),
-                        );
+                        unpublished.add_entry(&stream_name, entry);
                     }
                 }
             }
         }
     }
-    Ok(ids)
+    Ok(unpublished)
 }

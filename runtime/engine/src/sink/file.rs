@@ -2,13 +2,12 @@
 //!
 //! The store records the file's length together with the removal of the messages from the outbox (committed messages
 //! that are not published yet). If the process dies after it wrote lines and before the store recorded them, the file
-//! has lines after the recorded length. The next start removes these lines and publishes their messages again from the
-//! outbox. If the outbox lacks the message of a line after the recorded length, the store is at an earlier time than
-//! the file. Ordain then keeps all complete lines, because consumers may have read them, and the store could never
-//! publish their messages again. If the outbox has the messages of some of these lines, the sink skips the messages. If
-//! another file has taken the place of the sink file, Ordain never truncates this other file.
+//! has lines after the recorded length. The next start keeps these lines. If the outbox has the message of a line, the
+//! sink skips this message. If the outbox lacks the message, the store is at an earlier time than the file, and the
+//! start reports the message as lost. A start removes only an incomplete line and data of other programs from the end
+//! of the file. If another file has taken the place of the sink file, Ordain removes nothing from this other file.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -16,7 +15,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::content::SinkContent;
-use super::kept_lines::{ComparedLines, KeptLines};
+use super::kept_lines::{ComparedLines, KeptLines, UnpublishedMessages, report_differing};
 use ordain_store::Mark;
 use ordain_store::published_file::{FileFingerprint, PublishedFile};
 use ordain_util::canonical_path::canonical_path;
@@ -47,18 +46,17 @@ pub(crate) struct FileSinkRecovery {
 }
 
 impl FileSinkRecovery {
-    /// Returns whether [`finish`](Self::finish) needs the ids of the messages in the outbox.
+    /// Returns whether [`finish`](Self::finish) needs the messages of the outbox.
     pub(crate) fn needs_outbox(&self) -> bool {
         self.file_length > self.sink.tail.end() || self.kept_range.is_some()
     }
 
-    /// Truncates the file to the length in the store, if every message beyond that length is in the outbox. If the
-    /// outbox lacks one of these messages, keeps all complete lines. `outbox` has the ids of the messages in the
-    /// outbox. A truncation to the length in the store also removes lines of other programs. Returns the sink and, for
-    /// each stream, the number of messages in the file that the store lacks.
+    /// Compares the lines that the store has not recorded with the outbox. Removes an incomplete line and data of other
+    /// programs from the end of the file. Returns the sink and, for each stream, the number of messages in the file
+    /// that the store lacks.
     pub(crate) fn finish(
         self,
-        outbox: &HashSet<String>,
+        outbox: &UnpublishedMessages,
     ) -> io::Result<(FileSink, BTreeMap<String, u64>)> {
         let Self { mut sink, file_length, kept_range } = self;
         if let Some(range) = kept_range {
@@ -66,6 +64,8 @@ impl FileSinkRecovery {
             sink.kept.add(range, compared.unpublished);
         }
         let lost = sink.recover(file_length, outbox)?;
+        // Make the content of the file durable before the store's mark includes it.
+        sink.file.sync_all()?;
         sink.kept.report(&sink.path);
         Ok((sink, lost))
     }
@@ -121,33 +121,33 @@ impl FileSink {
         Ok(FileSinkRecovery { sink, file_length, kept_range })
     }
 
-    /// Removes the data after the published length, or keeps its complete lines. Returns, for each stream, the number
-    /// of messages in the kept lines that the store lacks.
+    /// Keeps the complete lines after the published length. Returns, for each stream, the number of messages in these
+    /// lines that the store lacks.
     fn recover(
         &mut self,
         file_length: u64,
-        outbox: &HashSet<String>,
+        outbox: &UnpublishedMessages,
     ) -> io::Result<BTreeMap<String, u64>> {
         let length = self.tail.end();
         if file_length == length {
             return Ok(BTreeMap::new());
         }
-        let ComparedLines { complete_length, lost, unpublished } =
-            ComparedLines::read(&self.file, length..file_length, outbox)?;
-        if lost.is_empty() {
-            self.file.set_len(length)?;
-            tracing::info!(
-                path = %self.path.display(), bytes = file_length - length,
-                "removed the last lines of the sink file, because the store had not recorded them as published; \
-                 Ordain writes their messages again"
+        let range = length..file_length;
+        let mut compared = ComparedLines::read(&self.file, range.clone(), outbox)?;
+        if let Some(start) = compared.foreign_end() {
+            tracing::warn!(
+                path = %self.path.display(), bytes = file_length - start,
+                "removed data from the end of the sink file: another process had written this data, or a power \
+                 failure had damaged the last lines. If the removed data contains messages of Ordain, Ordain writes \
+                 these messages again"
             );
-            return Ok(lost);
+            compared = ComparedLines::read(&self.file, range.start..start, outbox)?;
         }
+        let ComparedLines { complete_length, lost, differing, unpublished, .. } = compared;
         self.file.set_len(complete_length)?;
-        // Make these lines durable before the store's mark includes them.
-        self.file.sync_all()?;
         self.tail = TailFingerprint::read(&self.file, complete_length)?;
         self.kept.add(length..complete_length, unpublished);
+        report_differing(&self.path, differing);
         Ok(lost)
     }
 
@@ -257,7 +257,11 @@ mod tests {
 
     /// Opens a sink whose outbox is empty.
     fn open(path: &Path, mark: Option<&[u8]>) -> FileSink {
-        FileSink::open(path, mark).expect("opened").finish(&HashSet::new()).expect("finished").0
+        FileSink::open(path, mark)
+            .expect("opened")
+            .finish(&UnpublishedMessages::default())
+            .expect("finished")
+            .0
     }
 
     /// Writes a file with two messages. Returns its path, and a mark that covers only the first message.
@@ -279,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_unknown_to_the_store_are_removed() {
+    fn lines_of_other_programs_are_removed() {
         let folder = tempfile::tempdir().expect("a folder");
         let (path, known) = written(folder.path(), "kept\n");
         assert_eq!(after(&path, &known.value, "2\n"), "kept\none\n2\n");
@@ -293,41 +297,6 @@ mod tests {
 
         fs::remove_file(&path).expect("removed");
         assert_eq!(after(&path, &known.value, "three\n"), "three\n");
-    }
-
-    #[test]
-    fn lines_missing_from_the_outbox_are_never_removed() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (path, known) = written(folder.path(), "");
-        let line = |id: &str| format!("{{\"id\":\"{id}\",\"source\":\"/ordain/s\"}}\n");
-        let foreign = "{\"id\":\"c\",\"source\":\"/shop\"}\nno JSON\n";
-        let more = [&*line("a"), foreign, &*line("b"), "{\"id\":\"to"].concat();
-        let all = [b"one\n", more.as_bytes()].concat();
-        let after = |outbox: &[&str]| {
-            fs::write(&path, &all).expect("written");
-            let opened = FileSink::open(&path, Some(&known.value)).expect("opened");
-            assert!(opened.needs_outbox());
-            let outbox = outbox.iter().map(|id| (*id).to_owned()).collect();
-            let (mut sink, lost) = opened.finish(&outbox).expect("finished");
-            sink.append(b"new\n").expect("appended");
-            (fs::read_to_string(&path).expect("read"), lost.get("s").copied())
-        };
-        assert_eq!(after(&["a", "b", "z"]), ("one\nnew\n".to_owned(), None));
-        for (outbox, lost) in [(&["a"][..], 1), (&["b"], 1), (&[], 2)] {
-            let (content, counted) = after(outbox);
-            assert_eq!(counted, Some(lost));
-            assert_eq!(content, format!("one\n{}{foreign}{}new\n", line("a"), line("b")));
-        }
-
-        // If the process crashes before the store has the new length, the next start finds the same lines.
-        fs::write(&path, &all).expect("written");
-        for _ in 0..2 {
-            let kept = open(&path, Some(&known.value)).mark();
-            let lines = format!("one\n{}{foreign}{}", line("a"), line("b"));
-            assert_eq!(fs::read_to_string(&path).expect("read"), lines);
-            let published = PublishedFile::decode(&kept.value).expect("a mark");
-            assert_eq!(published.length, lines.len() as u64);
-        }
     }
 
     #[test]

@@ -1,26 +1,27 @@
-//! The kept lines of a file sink. The store has not recorded these lines as published. A start nevertheless keeps these
-//! lines in the file, because the store has gone back to a time before the sink wrote them.
+//! The lines of a file sink that the store has not recorded as published. A start never removes complete lines, because
+//! consumers may have read them, and because an operator may next put an older copy of the store back, which lacks their
+//! messages.
 //!
-//! The outbox (committed messages that are not published yet) of such a store may contain messages that the file
-//! already has. The sink must not write these messages a second time. This module finds the lines of these messages,
-//! and recognises the messages when the publisher passes them to the sink. The store's mark of the file contains the
-//! range of the kept lines until the sink has skipped the messages. If the process ends before that, the next start
-//! reads the range again.
+//! The outbox (committed messages that are not published yet) may contain the messages of such lines. The sink must not
+//! write these messages a second time. This module finds the lines of these messages, and recognises the messages when
+//! the publisher passes them to the sink. The store's mark of the file contains the range of the kept lines until the
+//! sink has skipped the messages. If the process ends before that, the next start reads the range again.
 //!
-//! This module keeps in memory only the lines whose messages are in the outbox, so the outbox limits this memory.
+//! This module keeps in memory only the ids of messages that are in the outbox, so the outbox limits this memory.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::content::SinkContent;
-use ordain_core::digest;
+use ordain_store::OutboxEntry;
 
 /// Maximum size of a line that Ordain may have written, in bytes: an event of the largest size, in base64.
 const LINE_BYTES: u64 = 128 << 20;
@@ -39,37 +40,64 @@ struct LineIdentity<'a> {
     sequence: Option<&'a RawValue>,
 }
 
-/// A line whose message is in the outbox.
-#[derive(Debug)]
-pub(super) struct UnpublishedLine {
-    /// The number of the message in the line; `None` if the line has no number.
-    number: Option<u64>,
-    /// A digest of the whole line.
-    digest: u64,
+/// The messages of the outbox that a process finds at its start, by their ids.
+#[derive(Default)]
+pub(crate) struct UnpublishedMessages(HashMap<String, (Arc<str>, SinkContent)>);
+
+impl UnpublishedMessages {
+    /// Adds the messages and forwarded dead letters of a commit.
+    pub(crate) fn add_entry(&mut self, stream: &Arc<str>, entry: OutboxEntry) {
+        for message in entry.messages {
+            self.add(stream, SinkContent::Message(message));
+        }
+        for letter in entry.letters {
+            self.add(stream, SinkContent::Letter(Box::new(letter)));
+        }
+    }
+
+    fn add(&mut self, stream: &Arc<str>, content: SinkContent) {
+        self.0.insert(content.id(stream), (Arc::clone(stream), content));
+    }
+
+    /// Compares a line with the message that has the same id. `number` is the number in the line: it is not a part of
+    /// the message. Returns `None` if the outbox has no message with this id.
+    fn has_line(&self, id: &str, number: Option<u64>, line: &[u8]) -> Option<bool> {
+        let (stream, content) = self.0.get(id)?;
+        let mut encoded = Vec::with_capacity(line.len());
+        content.encode(stream, number, &mut encoded);
+        Some(encoded == line)
+    }
 }
 
 /// The lines in a part of a sink file, compared with the outbox.
+#[derive(Default)]
 pub(super) struct ComparedLines {
     /// The end of the last complete line.
     pub(super) complete_length: u64,
     /// For each stream, the number of lines with messages of the stream that are not in the outbox.
     pub(super) lost: BTreeMap<String, u64>,
-    /// The lines whose messages are in the outbox, by the ids of the messages.
-    pub(super) unpublished: HashMap<String, UnpublishedLine>,
+    /// The number of lines with the id of a message of the outbox, but with other content. The store lacks the messages
+    /// of these lines, because another execution of the same event emitted them. `lost` includes these lines.
+    pub(super) differing: u64,
+    /// The ids of the lines whose messages are in the outbox, each with the number of the message in the line; `None`
+    /// if the line has no number.
+    pub(super) unpublished: HashMap<String, Option<u64>>,
+    /// The beginning of the first line that Ordain has not written.
+    foreign: Option<u64>,
+    /// True if a line after the first line that Ordain has not written has a message that the outbox lacks.
+    has_lost_after_foreign: bool,
 }
 
 impl ComparedLines {
-    /// Reads a part of the file. `range` must begin at the beginning of a line. `outbox` contains the ids of the
-    /// messages in the outbox.
+    /// Reads a part of the file. `range` must begin at the beginning of a line.
     pub(super) fn read(
         file: &File,
         range: Range<u64>,
-        outbox: &HashSet<String>,
+        outbox: &UnpublishedMessages,
     ) -> io::Result<Self> {
         let mut reader = BufReader::new(file);
         let mut at = reader.seek(SeekFrom::Start(range.start))?;
-        let mut compared =
-            Self { complete_length: at, lost: BTreeMap::new(), unpublished: HashMap::new() };
+        let mut compared = Self { complete_length: at, ..Self::default() };
         let mut line = Vec::new();
         let mut is_continuation = false;
         loop {
@@ -84,25 +112,35 @@ impl ComparedLines {
             if is_whole {
                 compared.complete_length = at;
             }
-            if is_whole && !is_continuation {
-                compared.add(&line, outbox);
+            if is_whole && (is_continuation || !compared.add(&line, outbox)) {
+                compared.foreign.get_or_insert(at - read as u64);
             }
             // The rest of a line above the size limit is not a line of its own.
             is_continuation = !is_whole;
         }
     }
 
-    /// Adds a complete line. Ignores lines of other programs.
-    fn add(&mut self, line: &[u8], outbox: &HashSet<String>) {
-        let Ok(identity) = serde_json::from_slice::<LineIdentity<'_>>(line) else { return };
+    /// Adds a complete line. Returns `false` if Ordain has not written the line.
+    fn add(&mut self, line: &[u8], outbox: &UnpublishedMessages) -> bool {
+        let Ok(identity) = serde_json::from_slice::<LineIdentity<'_>>(line) else { return false };
         let LineIdentity { id, source, sequence } = identity;
-        let Some(stream) = source.strip_prefix(OWN_SOURCE) else { return };
-        if !outbox.contains(&*id) {
-            *self.lost.entry(stream.to_owned()).or_default() += 1;
-            return;
-        }
+        let Some(stream) = source.strip_prefix(OWN_SOURCE) else { return false };
         let number = sequence.and_then(|number| number.get().trim_matches('"').parse().ok());
-        self.unpublished.insert(id.into_owned(), UnpublishedLine { number, digest: digest(line) });
+        let found = outbox.has_line(&id, number, line);
+        if found == Some(true) {
+            self.unpublished.insert(id.into_owned(), number);
+            return true;
+        }
+        self.differing += u64::from(found.is_some());
+        *self.lost.entry(stream.to_owned()).or_default() += 1;
+        self.has_lost_after_foreign |= self.foreign.is_some();
+        true
+    }
+
+    /// Returns the beginning of the part that may be removed from the end of the file: it begins with a line that
+    /// Ordain has not written, and the outbox has all messages in it. Returns `None` if there is no such part.
+    pub(super) fn foreign_end(&self) -> Option<u64> {
+        self.foreign.filter(|_| !self.has_lost_after_foreign)
     }
 }
 
@@ -112,13 +150,13 @@ impl ComparedLines {
 pub(super) struct KeptLines {
     /// A part of the file that contains all these lines.
     range: Range<u64>,
-    /// The lines, by the ids of their messages.
-    unpublished: HashMap<String, UnpublishedLine>,
+    /// The numbers in the lines, by the ids of the messages.
+    unpublished: HashMap<String, Option<u64>>,
 }
 
 impl KeptLines {
     /// Adds lines that are in `range`.
-    pub(super) fn add(&mut self, range: Range<u64>, unpublished: HashMap<String, UnpublishedLine>) {
+    pub(super) fn add(&mut self, range: Range<u64>, unpublished: HashMap<String, Option<u64>>) {
         if unpublished.is_empty() {
             return;
         }
@@ -149,9 +187,6 @@ impl KeptLines {
 
     /// Removes the line of a message from the list. Returns whether the file already contains this message. If so, the
     /// sink must skip the message. `number` is the number that the store has given to the message.
-    ///
-    /// If a message has the id of a line but other content, another execution of the same event emitted the message.
-    /// The sink must write such a message, because the store contains the result of this other execution.
     pub(super) fn take(
         &mut self,
         path: &Path,
@@ -163,28 +198,27 @@ impl KeptLines {
             return false;
         }
         let id = content.id(stream);
-        let Some(line) = self.unpublished.remove(&id) else { return false };
-        let mut encoded = Vec::new();
-        // The number of the message in the store may differ from the number in the line. The number is not a part of
-        // the message, so it must not count as a difference.
-        content.encode(stream, line.number, &mut encoded);
-        if digest(&encoded) != line.digest {
+        let Some(in_file) = self.unpublished.remove(&id) else { return false };
+        if in_file != number {
             tracing::warn!(
-                path = %path.display(), id,
-                "the store went back in time: the sink file has a message with the same id as an unpublished message \
-                 of the store, but with other content. The line stays in the file, and Ordain also writes the message \
-                 of the store"
-            );
-            return false;
-        }
-        if line.number != number {
-            tracing::warn!(
-                path = %path.display(), id, in_file = line.number, in_store = number,
+                path = %path.display(), id, in_file, in_store = number,
                 "the store went back in time and has given another number to a message that the sink file already \
                  has. Ordain does not write the message again, so the message keeps its earlier number in the file"
             );
         }
         true
+    }
+}
+
+/// Logs lines that have the ids of unpublished messages, but other content.
+pub(super) fn report_differing(path: &Path, lines: u64) {
+    if lines > 0 {
+        tracing::warn!(
+            path = %path.display(), lines,
+            "the store went back in time: the sink file has messages with the same ids as unpublished messages of the \
+             store, but with other content, because their events were executed again. These lines stay in the file, \
+             and Ordain also writes the messages of the store"
+        );
     }
 }
 
@@ -194,6 +228,7 @@ mod tests {
 
     use ordain_core::{EmittedMessage, Message, MessageParts};
     use ordain_store::OutboxMessage;
+    use ordain_store::published_file::PublishedFile;
 
     use super::*;
     use crate::sink::FileSink;
@@ -215,19 +250,19 @@ mod tests {
         lines
     }
 
-    /// Returns the kept lines of a file with these lines. The messages of all lines are in the outbox.
-    fn kept(lines: &[u8], outbox: &[&SinkContent]) -> KeptLines {
+    fn outbox(contents: &[&SinkContent]) -> UnpublishedMessages {
+        let mut outbox = UnpublishedMessages::default();
+        contents.iter().for_each(|content| outbox.add(&"s".into(), (*content).clone()));
+        outbox
+    }
+
+    /// Compares the lines of a file with the outbox.
+    fn compare(lines: &[u8], outbox: &UnpublishedMessages) -> ComparedLines {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("out");
         fs::write(&path, lines).expect("written");
         let file = File::open(&path).expect("opened");
-        let outbox = outbox.iter().map(|content| content.id("s")).collect();
-        let range = 0..lines.len() as u64;
-        let compared = ComparedLines::read(&file, range.clone(), &outbox).expect("read");
-        assert!(compared.lost.is_empty());
-        let mut kept = KeptLines::default();
-        kept.add(range, compared.unpublished);
-        kept
+        ComparedLines::read(&file, 0..lines.len() as u64, outbox).expect("read")
     }
 
     #[test]
@@ -237,7 +272,10 @@ mod tests {
         let other_two = content(2, "3");
         for number in [None, Some(7)] {
             let lines = lines(&[(&one, number), (&other_two, number)]);
-            let mut kept = kept(&lines, &[&one, &two]);
+            let compared = compare(&lines, &outbox(&[&one, &two]));
+            assert_eq!((compared.differing, compared.lost.get("s").copied()), (1, Some(1)));
+            let mut kept = KeptLines::default();
+            kept.add(0..lines.len() as u64, compared.unpublished);
             let mut takes =
                 |content: &SinkContent| kept.take(Path::new("out"), "s", content, number);
             assert!(!takes(&content(3, "1")), "the file has no message of event 3");
@@ -248,11 +286,84 @@ mod tests {
         }
     }
 
+    /// The event was executed twice. The outbox has the message of the first execution, and the file has the messages
+    /// of both.
+    #[test]
+    fn message_is_compared_with_every_line() {
+        let one = content(1, "1");
+        let lines = lines(&[(&one, None), (&content(1, "2"), None)]);
+        let compared = compare(&lines, &outbox(&[&one]));
+        assert_eq!((compared.differing, compared.unpublished.len()), (1, 1));
+    }
+
+    /// Opens a file with this content and with a mark at its beginning. Returns the remaining content, the number of
+    /// lost messages, and whether the sink skips message `skipped`.
+    fn recovered(content: &[u8], outbox: &UnpublishedMessages, skipped: &SinkContent) -> Recovered {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("out");
+        let open = |mark: Option<&[u8]>| FileSink::open(&path, mark).expect("opened");
+        let (sink, _) = open(None).finish(&UnpublishedMessages::default()).expect("finished");
+        let mark = sink.mark();
+        fs::write(&path, content).expect("written");
+        // If the process crashes before the store has the new length, the next start finds the same lines.
+        let mut first = None;
+        for _ in 0..2 {
+            let (mut sink, lost) = open(Some(&mark.value)).finish(outbox).expect("finished");
+            let content = fs::read(&path).expect("read");
+            let published = PublishedFile::decode(&sink.mark().value).expect("a mark");
+            assert_eq!(published.length, content.len() as u64);
+            let is_skipped = sink.take_kept("s", skipped, None);
+            let found = (content, lost.get("s").copied(), is_skipped);
+            assert_eq!(*first.get_or_insert_with(|| found.clone()), found);
+        }
+        first.expect("two starts")
+    }
+
+    /// The content of a file after a start, the number of lost messages, and whether a message is skipped.
+    type Recovered = (Vec<u8>, Option<u64>, bool);
+
+    #[test]
+    fn complete_lines_stay_and_an_incomplete_line_is_removed() {
+        let one = content(1, "1");
+        let two = content(2, "2");
+        let complete = lines(&[(&one, None), (&two, None)]);
+        let torn = [&complete, &lines(&[(&content(3, "3"), None)])[..20]].concat();
+        for (messages, lost, is_skipped) in [
+            (&[&one, &two][..], None, true),
+            (&[&one], Some(1), true),
+            (&[&two], Some(1), false),
+            (&[], Some(2), false),
+        ] {
+            let expected = (complete.clone(), lost, is_skipped);
+            assert_eq!(recovered(&torn, &outbox(messages), &one), expected);
+        }
+    }
+
+    /// A foreign line and zeros, as a power failure may leave them, are removed with the lines after them, unless
+    /// the outbox lacks the message of such a line.
+    #[test]
+    fn foreign_lines_are_removed_if_no_lost_message_follows() {
+        let one = content(1, "1");
+        let two = content(2, "2");
+        let lines_one = lines(&[(&one, None)]);
+        for foreign in [&b"no JSON\n"[..], b"{\"id\":\"c\",\"source\":\"/shop\"}\n", &[0; 8]] {
+            let all = [&lines_one, foreign, &lines(&[(&two, None)])].concat();
+            let both = outbox(&[&one, &two]);
+            assert_eq!(recovered(&all, &both, &one), (lines_one.clone(), None, true));
+            assert_eq!(recovered(&all, &outbox(&[&two]), &two).0, lines_one);
+            if foreign[0] != 0 {
+                assert_eq!(recovered(&all, &outbox(&[&one]), &one), (all, Some(1), true));
+            }
+        }
+    }
+
     #[test]
     fn message_with_another_number_is_skipped() {
         let one = content(1, "1");
         for (in_file, in_store) in [(Some(7), Some(5)), (None, Some(5)), (Some(7), None)] {
-            let mut kept = kept(&lines(&[(&one, in_file)]), &[&one]);
+            let lines = lines(&[(&one, in_file)]);
+            let mut kept = KeptLines::default();
+            kept.add(0..1, compare(&lines, &outbox(&[&one])).unpublished);
             assert!(kept.take(Path::new("out"), "s", &one, in_store));
         }
     }
@@ -262,12 +373,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("out");
         let open = |mark: Option<&[u8]>| FileSink::open(&path, mark).expect("opened");
-        let (sink, _) = open(None).finish(&HashSet::new()).expect("finished");
+        let (sink, _) = open(None).finish(&UnpublishedMessages::default()).expect("finished");
         let mut mark = sink.mark();
         let one = content(1, "1");
         let two = content(2, "2");
         fs::write(&path, lines(&[(&one, None), (&two, None)])).expect("written");
-        let outbox = HashSet::from([one.id("s")]);
+        let outbox = outbox(&[&one]);
         let mut published = mark.clone();
         // The first process ends before the store has recorded that the message is published. The second process must
         // skip the message too.

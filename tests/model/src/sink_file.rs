@@ -1,0 +1,152 @@
+//! A model of a file sink whose mark is in an embedded store. Operators put older copies of the store back. The state
+//! has the store with its commits, its outbox and the mark, the file, and the process that writes the file. A checker
+//! walks through all runs of small scopes, and the simulator plays long random runs. The model is written from the
+//! protocol alone.
+
+mod world;
+
+use stateright::{Model, Property};
+
+pub use world::{SinkFileViolation, SinkFileWorld};
+
+/// The limits of a run: the number of events, the number of rare steps, and the fault.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SinkFileScope {
+    /// Number of events. Each execution of an event emits one message.
+    pub events: u8,
+    /// Number of different messages that executions of one event may emit. More than one, if a handler uses the time
+    /// or random numbers.
+    pub contents: u8,
+    /// Number of times that the process is killed.
+    pub kills: u8,
+    /// Number of copies of the store that the operator makes.
+    pub copies: u8,
+    /// Number of times that the operator puts a copy back.
+    pub restores: u8,
+    /// A rule that is broken on purpose.
+    pub fault: Option<SinkFileFault>,
+}
+
+/// A rule that is broken on purpose, to prove that the checks find broken rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SinkFileFault {
+    /// A start removes the lines after the length in the mark.
+    LinesAreRemoved,
+    /// A start removes the lines after the length in the mark, if the outbox has all their messages.
+    UnpublishedLinesAreRemoved,
+    /// A start does not write a mark, so the first mark is written with the first removal from the outbox.
+    NoMarkAtStart,
+    /// A start does not sync the file before it writes the mark.
+    StartDoesNotSync,
+    /// The store records the length of the file in another write than the removal from the outbox.
+    MarkIsSeparate,
+    /// Messages leave the outbox before their lines are synced.
+    RemovedBeforeSync,
+    /// The process does not recognise messages that the kept lines already have.
+    KeptLinesAreRepeated,
+    /// The mark lacks the range of the kept lines.
+    KeptRangeIsForgotten,
+    /// The process compares only the ids of lines and messages, and not their contents.
+    OnlyIdsAreCompared,
+    /// The process compares a message only with the last line that has the id of the message.
+    OnlyLastLineIsCompared,
+}
+
+impl SinkFileFault {
+    /// All faults.
+    pub const ALL: [Self; 10] = [
+        Self::LinesAreRemoved,
+        Self::UnpublishedLinesAreRemoved,
+        Self::NoMarkAtStart,
+        Self::StartDoesNotSync,
+        Self::MarkIsSeparate,
+        Self::RemovedBeforeSync,
+        Self::KeptLinesAreRepeated,
+        Self::KeptRangeIsForgotten,
+        Self::OnlyIdsAreCompared,
+        Self::OnlyLastLineIsCompared,
+    ];
+}
+
+/// A step of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SinkFileStep {
+    /// A process starts, and compares the file with the mark and the outbox.
+    Start,
+    /// The process executes the first event without a commit, and commits it. The execution emits the message with this
+    /// content.
+    Commit(u8),
+    /// The process writes the line of the next message of the outbox.
+    Write,
+    /// The process syncs the file, and removes the written messages from the outbox.
+    Remove,
+    /// The process ends. The store keeps this number of its writes since the last sync.
+    Kill(usize),
+    /// The machine loses its power. The store keeps this number of its writes since the last sync. The file keeps only
+    /// synced lines.
+    PowerLoss(usize),
+    /// The operator copies the store.
+    Copy,
+    /// The operator puts the copy with this index back. No process is running.
+    Restore(usize),
+}
+
+impl Model for SinkFileScope {
+    type State = SinkFileWorld;
+    type Action = SinkFileStep;
+
+    fn init_states(&self) -> Vec<SinkFileWorld> {
+        vec![SinkFileWorld::new(self)]
+    }
+
+    fn actions(&self, world: &SinkFileWorld, steps: &mut Vec<SinkFileStep>) {
+        if world.broken_at_end().is_some() {
+            return;
+        }
+        if world.is_running() {
+            steps.extend((0..self.contents).map(SinkFileStep::Commit));
+            steps.extend([SinkFileStep::Write, SinkFileStep::Remove]);
+            if world.kills() < self.kills {
+                steps.extend((0..=world.unsynced_writes()).map(SinkFileStep::Kill));
+                steps.extend((0..=world.unsynced_writes()).map(SinkFileStep::PowerLoss));
+            }
+        } else {
+            steps.push(SinkFileStep::Start);
+            if world.restores() < self.restores {
+                steps.extend((0..world.copies()).map(SinkFileStep::Restore));
+            }
+        }
+        steps.extend((world.copies() < usize::from(self.copies)).then_some(SinkFileStep::Copy));
+    }
+
+    fn next_state(&self, world: &SinkFileWorld, step: SinkFileStep) -> Option<SinkFileWorld> {
+        let mut next = world.clone();
+        next.step(step);
+        (next != *world).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        macro_rules! never {
+            ($broken:ident) => {
+                Property::always(
+                    SinkFileViolation::$broken.rule(),
+                    |_: &Self, world: &SinkFileWorld| {
+                        world.broken_at_end() != Some(SinkFileViolation::$broken)
+                    },
+                )
+            };
+        }
+        vec![
+            never!(Missing),
+            never!(Duplicated),
+            never!(Removed),
+            Property::sometimes(LINE_LOST, |_, world: &SinkFileWorld| world.has_lost_lines()),
+            Property::sometimes(MESSAGE_SKIPPED, |_, world: &SinkFileWorld| world.has_skipped()),
+        ]
+    }
+}
+
+/// A property that at least one run of a scope must show; otherwise the scope is too small to test anything.
+pub const LINE_LOST: &str = "a start finds lines whose messages the store lacks";
+/// A property that at least one run of a scope must show; otherwise the scope is too small to test anything.
+pub const MESSAGE_SKIPPED: &str = "the process skips a message that the file already has";

@@ -1,0 +1,50 @@
+//! Walks through all runs of a file sink whose store goes back in time, with few events. `docs/internals/protocol.md`
+//! describes the scopes.
+
+use ordain_model::{
+    LINE_LOST, MESSAGE_SKIPPED, SinkFileFault, SinkFileScope, SinkFileViolation, all_are_tested,
+    breaks, walk,
+};
+
+fn is_killed() -> SinkFileScope {
+    SinkFileScope { events: 2, contents: 1, kills: 3, ..SinkFileScope::default() }
+}
+
+fn goes_back() -> SinkFileScope {
+    SinkFileScope { contents: 2, copies: 1, restores: 1, kills: 2, ..is_killed() }
+}
+
+fn goes_back_twice() -> SinkFileScope {
+    SinkFileScope { copies: 2, restores: 2, ..goes_back() }
+}
+
+/// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
+type Break = (SinkFileFault, fn() -> SinkFileScope, SinkFileViolation);
+
+const FAULTS: &[Break] = &[
+    (SinkFileFault::LinesAreRemoved, goes_back, SinkFileViolation::Removed),
+    (SinkFileFault::UnpublishedLinesAreRemoved, goes_back, SinkFileViolation::Missing),
+    (SinkFileFault::NoMarkAtStart, is_killed, SinkFileViolation::Duplicated),
+    (SinkFileFault::StartDoesNotSync, goes_back, SinkFileViolation::Duplicated),
+    (SinkFileFault::MarkIsSeparate, is_killed, SinkFileViolation::Duplicated),
+    (SinkFileFault::RemovedBeforeSync, is_killed, SinkFileViolation::Missing),
+    (SinkFileFault::KeptLinesAreRepeated, goes_back, SinkFileViolation::Duplicated),
+    (SinkFileFault::KeptRangeIsForgotten, goes_back, SinkFileViolation::Duplicated),
+    (SinkFileFault::OnlyIdsAreCompared, goes_back_twice, SinkFileViolation::Missing),
+    (SinkFileFault::OnlyLastLineIsCompared, goes_back_twice, SinkFileViolation::Duplicated),
+];
+
+#[test]
+fn no_run_of_a_file_sink_breaks_a_rule() {
+    walk("is_killed", &is_killed(), &[MESSAGE_SKIPPED]);
+    walk("goes_back", &goes_back(), &[LINE_LOST, MESSAGE_SKIPPED]);
+    walk("goes_back_twice", &goes_back_twice(), &[LINE_LOST, MESSAGE_SKIPPED]);
+}
+
+#[test]
+fn every_fault_of_a_file_sink_is_found() {
+    all_are_tested(&SinkFileFault::ALL, FAULTS.iter().map(|(fault, ..)| *fault));
+    for (fault, scope, broken) in FAULTS {
+        breaks(fault, &SinkFileScope { fault: Some(*fault), ..scope() }, broken.rule());
+    }
+}
