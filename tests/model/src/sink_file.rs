@@ -17,7 +17,7 @@ pub struct SinkFileScope {
     /// Number of different messages that executions of one event may emit. More than one, if a handler uses the time
     /// or random numbers.
     pub contents: u8,
-    /// Number of times that the process is killed.
+    /// Number of unexpected ends of the process.
     pub kills: u8,
     /// Number of copies of the store that the operator makes.
     pub copies: u8,
@@ -38,6 +38,8 @@ pub enum SinkFileFault {
     NoMarkAtStart,
     /// A start does not sync the file before it writes the mark.
     StartDoesNotSync,
+    /// A start does not write the kept lines again, so a sync does not write them to the disk either.
+    LinesAreNotWrittenAgain,
     /// The store records the length of the file in another write than the removal from the outbox.
     MarkIsSeparate,
     /// Messages leave the outbox before their lines are synced.
@@ -54,11 +56,12 @@ pub enum SinkFileFault {
 
 impl SinkFileFault {
     /// All faults.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::LinesAreRemoved,
         Self::UnpublishedLinesAreRemoved,
         Self::NoMarkAtStart,
         Self::StartDoesNotSync,
+        Self::LinesAreNotWrittenAgain,
         Self::MarkIsSeparate,
         Self::RemovedBeforeSync,
         Self::KeptLinesAreRepeated,
@@ -85,9 +88,13 @@ pub enum SinkFileStep {
     /// The machine loses its power. The store keeps this number of its writes since the last sync. The file keeps only
     /// synced lines.
     PowerLoss(usize),
+    /// The sync of the file fails, and the process ends. The store keeps this number of its writes since the last sync.
+    /// The system counts the unsynced lines as written, so a second sync does not write them.
+    SyncFails(usize),
     /// The operator copies the store.
     Copy,
-    /// The operator puts the copy with this index back. No process is running.
+    /// The operator puts the copy with this index back. No process is running, and the last process did not end
+    /// because of a failed sync: the next start may then not know which lines it must write again.
     Restore(usize),
 }
 
@@ -109,10 +116,11 @@ impl Model for SinkFileScope {
             if world.kills() < self.kills {
                 steps.extend((0..=world.unsynced_writes()).map(SinkFileStep::Kill));
                 steps.extend((0..=world.unsynced_writes()).map(SinkFileStep::PowerLoss));
+                steps.extend((0..=world.unsynced_writes()).map(SinkFileStep::SyncFails));
             }
         } else {
             steps.push(SinkFileStep::Start);
-            if world.restores() < self.restores {
+            if world.restores() < self.restores && !world.has_unwritten_lines() {
                 steps.extend((0..world.copies()).map(SinkFileStep::Restore));
             }
         }

@@ -26,6 +26,7 @@ const FAULTS: &[Break] = &[
     (SinkFileFault::UnpublishedLinesAreRemoved, goes_back, SinkFileViolation::Missing),
     (SinkFileFault::NoMarkAtStart, is_killed, SinkFileViolation::Duplicated),
     (SinkFileFault::StartDoesNotSync, goes_back, SinkFileViolation::Duplicated),
+    (SinkFileFault::LinesAreNotWrittenAgain, is_killed, SinkFileViolation::Missing),
     (SinkFileFault::MarkIsSeparate, is_killed, SinkFileViolation::Duplicated),
     (SinkFileFault::RemovedBeforeSync, is_killed, SinkFileViolation::Missing),
     (SinkFileFault::KeptLinesAreRepeated, goes_back, SinkFileViolation::Duplicated),

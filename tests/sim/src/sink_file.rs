@@ -37,7 +37,10 @@ pub fn run_sink_file(
 /// Returns the weight of a step in the random choice. Kills and copies are rarer than the work of the process.
 fn weight(step: SinkFileStep, rare: u64) -> u64 {
     match step {
-        SinkFileStep::Kill(_) | SinkFileStep::PowerLoss(_) | SinkFileStep::Copy => 1,
+        SinkFileStep::Kill(_)
+        | SinkFileStep::PowerLoss(_)
+        | SinkFileStep::SyncFails(_)
+        | SinkFileStep::Copy => 1,
         SinkFileStep::Restore(_) | SinkFileStep::Remove => 2 + rare,
         SinkFileStep::Start | SinkFileStep::Commit(_) => 3 + rare,
         SinkFileStep::Write => 6 + 2 * rare,
@@ -49,6 +52,7 @@ fn special(step: SinkFileStep) -> Option<&'static str> {
     Some(match step {
         SinkFileStep::Kill(_) => "the process is killed",
         SinkFileStep::PowerLoss(_) => "the power fails",
+        SinkFileStep::SyncFails(_) => "a sync fails",
         SinkFileStep::Restore(_) => "a copy is put back",
         _ => return None,
     })

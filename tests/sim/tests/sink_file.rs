@@ -10,8 +10,8 @@ use ordain_sim::run_sink_file;
 
 const SEEDS: u64 = 20_000;
 
-/// Number of states and steps that the runs must reach: three special steps, lost lines, and skipped messages.
-const NOTABLE: usize = 5;
+/// Number of states and steps that the runs must reach: four special steps, lost lines, and skipped messages.
+const NOTABLE: usize = 6;
 
 #[test]
 fn each_message_is_in_the_file_once() {

@@ -21,6 +21,9 @@ use ordain_store::published_file::{FileFingerprint, PublishedFile};
 use ordain_util::canonical_path::canonical_path;
 use ordain_util::tail_fingerprint::TailFingerprint;
 
+/// Size of the parts in which a start writes the kept lines again, in bytes.
+const REWRITE_BYTES: usize = 1 << 20;
+
 /// An open file sink.
 #[derive(Debug)]
 pub(crate) struct FileSink {
@@ -65,7 +68,10 @@ impl FileSinkRecovery {
         }
         let lost = sink.recover(file_length, outbox)?;
         // Make the content of the file durable before the store's mark includes it.
-        sink.file.sync_all()?;
+        if !sink.is_synced {
+            sink.file.sync_all()?;
+            sink.is_synced = true;
+        }
         sink.kept.report(&sink.path);
         Ok((sink, lost))
     }
@@ -87,6 +93,7 @@ impl FileSink {
             })?),
         };
         let mut kept_range = None;
+        let mut is_synced = false;
         let length = match published {
             None => file_length,
             Some(PublishedFile { length, .. }) if file_length < length => {
@@ -104,6 +111,7 @@ impl FileSink {
             Some(PublishedFile { length, kept, .. }) => {
                 // The range exceeds the length if another process has truncated the file during a run.
                 kept_range = kept.filter(|range| range.end <= length);
+                is_synced = true;
                 length
             }
         };
@@ -115,7 +123,7 @@ impl FileSink {
             file,
             inode,
             tail,
-            is_synced: true,
+            is_synced,
             kept: KeptLines::default(),
         };
         Ok(FileSinkRecovery { sink, file_length, kept_range })
@@ -145,10 +153,27 @@ impl FileSink {
         }
         let ComparedLines { complete_length, lost, differing, unpublished, .. } = compared;
         self.file.set_len(complete_length)?;
+        self.rewrite(length..complete_length)?;
         self.tail = TailFingerprint::read(&self.file, complete_length)?;
         self.kept.add(length..complete_length, unpublished);
         report_differing(&self.path, differing);
         Ok(lost)
+    }
+
+    /// Writes a part of the file again, with the same content. If a sync of the last process failed, the system may
+    /// count this part as written although it is not on the disk. The next sync would then not write it.
+    fn rewrite(&mut self, range: Range<u64>) -> io::Result<()> {
+        let mut buffer = vec![0; REWRITE_BYTES];
+        let mut at = range.start;
+        while at < range.end {
+            let left = usize::try_from(range.end - at).unwrap_or(REWRITE_BYTES);
+            let part = &mut buffer[..left.min(REWRITE_BYTES)];
+            self.file.read_exact_at(part, at)?;
+            self.file.write_all_at(part, at)?;
+            at += part.len() as u64;
+        }
+        self.is_synced = false;
+        Ok(())
     }
 
     /// Returns the name of a file's mark in the store. The name is the same for every spelling of the path.

@@ -252,7 +252,9 @@ mod tests {
 
     fn outbox(contents: &[&SinkContent]) -> UnpublishedMessages {
         let mut outbox = UnpublishedMessages::default();
-        contents.iter().for_each(|content| outbox.add(&"s".into(), (*content).clone()));
+        for content in contents {
+            outbox.add(&"s".into(), (*content).clone());
+        }
         outbox
     }
 

@@ -84,6 +84,8 @@ struct State {
     file: Vec<Message>,
     /// Number of lines of the file that survive a power loss.
     synced: usize,
+    /// The lines that are not on the disk although the system counts them as written, because a sync failed.
+    unwritten: Range<usize>,
     process: Option<Process>,
     /// Lines that a start removed.
     removed: Vec<Message>,
@@ -132,6 +134,7 @@ impl SinkFileWorld {
             copies: Vec::new(),
             file: Vec::new(),
             synced: 0,
+            unwritten: 0..0,
             process: None,
             removed: Vec::new(),
             commits: 0,
@@ -156,6 +159,21 @@ impl SinkFileWorld {
             SinkFileStep::PowerLoss(kept) => {
                 state.end(kept);
                 state.file.truncate(state.synced);
+                let end = state.unwritten.end.min(state.synced);
+                state.file.drain(state.unwritten.start.min(end)..end);
+                state.unwritten = 0..0;
+                state.synced = state.file.len();
+            }
+            SinkFileStep::SyncFails(kept) => {
+                if state.file.len() > state.synced {
+                    let first = if state.unwritten.is_empty() {
+                        state.synced
+                    } else {
+                        state.unwritten.start
+                    };
+                    state.unwritten = first..state.file.len();
+                }
+                state.end(kept);
             }
             SinkFileStep::Copy => {
                 if state.copies.last() != Some(&state.store) {
@@ -188,6 +206,11 @@ impl SinkFileWorld {
     /// Returns the number of copies of the store.
     pub fn copies(&self) -> usize {
         self.state.copies.len()
+    }
+
+    /// Returns whether the system counts lines as written that are not on the disk.
+    pub fn has_unwritten_lines(&self) -> bool {
+        !self.state.unwritten.is_empty()
     }
 
     /// Returns how often the operator has put a copy back.
@@ -252,6 +275,9 @@ impl State {
                 self.removed.extend(self.file.drain(rest));
                 self.synced = self.synced.min(self.file.len());
             } else {
+                if !self.is(SinkFileFault::LinesAreNotWrittenAgain) {
+                    self.unwritten.end = self.unwritten.end.min(rest.start);
+                }
                 self.keep(&mut process, rest);
             }
         }
