@@ -290,7 +290,9 @@ impl Rabbit {
     pub fn sync(&self) -> Result<()> {
         // `catch`, because another test's virtual host may close a table at this moment. The close then writes the
         // table.
-        let sync = "ok = mnesia:sync_log(), [catch dets:sync(Table) || Table <- dets:all()], ok.";
+        // Since RabbitMQ 4.3, another database (Khepri) has the place of Mnesia. Khepri syncs each write.
+        let sync = "case mnesia:system_info(is_running) of yes -> ok = mnesia:sync_log(); no -> ok end, \
+                    [catch dets:sync(Table) || Table <- dets:all()], ok.";
         let done = self.server.evaluate(sync)?;
         ensure!(done == "ok", "mnesia:sync_log, dets:sync: {done}");
         Ok(())
@@ -300,13 +302,17 @@ impl Rabbit {
     /// acknowledgement. For a queue that does not reply, both numbers are `u64::MAX`.
     pub fn queues(&self) -> Result<BTreeMap<String, (u64, u64)>> {
         // `rabbitmqctl` lists counts of quorum queues that are up to five seconds old, so this function queries the
-        // queues themselves.
+        // queues themselves. A query has another form since RabbitMQ 4.3.
         let listed = self.server.evaluate(&format!(
             "Count = fun(Queue, Query) -> \
-                 {{ok, {{_, Count}}, _}} = ra:leader_query(amqqueue:get_pid(Queue), Query), Count end, \
+                 Leader = amqqueue:get_pid(Queue), \
+                 {{ok, {{_, Count}}, _}} = try ra:leader_query(Leader, fun rabbit_fifo:Query/1) \
+                     catch error:function_clause -> \
+                         ra:leader_query(Leader, {{rabbit_fifo, Query, []}}) end, \
+                 Count end, \
              Counts = fun(Queue) -> case amqqueue:is_quorum(Queue) of \
-                 true -> [Count(Queue, fun rabbit_fifo:query_messages_ready/1), \
-                          Count(Queue, fun rabbit_fifo:query_messages_checked_out/1)]; \
+                 true -> [Count(Queue, query_messages_ready), \
+                          Count(Queue, query_messages_checked_out)]; \
                  false -> [Count || {{_, Count}} <- rabbit_amqqueue:info(Queue, \
                               [messages_ready, messages_unacknowledged])] end end, \
              unicode:characters_to_binary([begin \
