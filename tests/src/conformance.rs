@@ -93,7 +93,8 @@ macro_rules! conformance_suite {
                 letters_expire_independently;
             outbox: entries_are_returned_in_order, refused_writes_add_no_messages,
                 published_entries_are_removed_and_their_marks_written, marks_are_written_and_read,
-                checkpoint_under_another_claim_is_refused, letters_are_forwarded_once;
+                mark_is_replaced_only_if_unchanged, checkpoint_under_another_claim_is_refused,
+                letters_are_forwarded_once;
             expiry: tombstone_is_loaded_until_it_expires,
                 ended_key_starts_again_under_another_incarnation, last_write_determines_the_expiry,
                 data_of_expired_key_never_reappears;

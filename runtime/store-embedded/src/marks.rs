@@ -21,6 +21,13 @@ impl MarkStore for EmbeddedStore {
             .map(drop)
     }
 
+    async fn replace_mark(&self, mark: &Mark, before: Option<&Bytes>) -> Result<bool, StoreError> {
+        check_marks([mark])?;
+        let mark = mark.clone();
+        let before = before.cloned();
+        self.send_request(|answer| WriterRequest::ReplaceMark { mark, before, answer }).await
+    }
+
     async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError> {
         let name = name.to_owned();
         self.read(move |shared| mark(shared, &name)).await

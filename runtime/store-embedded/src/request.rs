@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use ordain_core::{Batch, CommitReply, Key};
 use tokio::sync::oneshot;
 
@@ -42,6 +43,12 @@ pub(super) enum WriterRequest {
         outbox: Option<OutboxRemoval>,
         marks: Vec<Mark>,
         answer: ReplySender<Option<u64>>,
+    },
+    /// Writes a mark if its present value is `before`. The reply is `true` if the thread has written the mark.
+    ReplaceMark {
+        mark: Mark,
+        before: Option<Bytes>,
+        answer: ReplySender<bool>,
     },
     Assign {
         assign: Arc<AssignRequest>,

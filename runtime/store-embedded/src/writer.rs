@@ -50,6 +50,7 @@ enum PendingReply {
     Assign(ReplySender<Result<AssignReply, StoreError>>, Result<AssignReply, StoreError>),
     Dequeue(ReplySender<Result<DequeueResult, StoreError>>, Result<DequeueResult, StoreError>),
     Done(ReplySender<Option<u64>>, Option<u64>),
+    Replaced(ReplySender<bool>, bool),
     Unit(ReplySender<()>),
 }
 
@@ -63,6 +64,7 @@ impl PendingReply {
             Self::Assign(answer, reply) => drop(answer.send(reply)),
             Self::Dequeue(answer, done) => drop(answer.send(done)),
             Self::Done(answer, last) => drop(answer.send(last)),
+            Self::Replaced(answer, is_put) => drop(answer.send(is_put)),
             Self::Unit(answer) => drop(answer.send(())),
         }
     }
@@ -167,6 +169,10 @@ impl StoreWriter {
             WriterRequest::Done { outbox, marks, answer } => {
                 let last = self.done(outbox.as_ref(), marks)?;
                 PendingReply::Done(answer, last)
+            }
+            WriterRequest::ReplaceMark { mark, before, answer } => {
+                let is_put = self.replace_mark(mark, before.as_deref())?;
+                PendingReply::Replaced(answer, is_put)
             }
             WriterRequest::Assign { assign, answer } => {
                 let reply = self.assign(&assign)?;
@@ -330,6 +336,16 @@ impl StoreWriter {
             batch.insert(&tables.meta, keys::mark(&mark.name), mark.value);
         }
         batch.commit().map(|()| last)
+    }
+
+    fn replace_mark(&self, mark: Mark, before: Option<&[u8]>) -> fjall::Result<bool> {
+        let meta = &self.shared.tables.meta;
+        let table_key = keys::mark(&mark.name);
+        let is_expected = meta.get(&table_key)?.as_deref() == before;
+        if is_expected {
+            meta.insert(table_key, mark.value)?;
+        }
+        Ok(is_expected)
     }
 }
 

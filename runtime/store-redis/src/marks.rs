@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use redis::{Value, cmd};
+use redis::{Cmd, Value, cmd};
 
 use super::error::{has_code, request_error};
 use super::message_log::put_witness;
@@ -14,6 +14,16 @@ use super::{RedisStore, commit};
 use ordain_store::{
     Claim, Mark, MarkConditions, MarkStore, Partition, Store, StoreError, check_marks,
 };
+
+impl RedisStore {
+    /// Creates a call of the script that writes a mark if its present value is `before`.
+    fn mark_call(&self, keys: &[String], mark: &Mark, before: Option<&Bytes>) -> Cmd {
+        let mut call = self.script_call(&self.scripts.mark, keys);
+        call.arg(&mark.name).arg(&mark.value[..]).arg(u8::from(before.is_some()));
+        call.arg(before.map(|value| &value[..]).unwrap_or_default());
+        call
+    }
+}
 
 #[async_trait]
 impl MarkStore for RedisStore {
@@ -28,6 +38,16 @@ impl MarkStore for RedisStore {
             put.arg(&mark.name).arg(&mark.value[..]);
         }
         self.run_command(&put).await.map(drop)
+    }
+
+    async fn replace_mark(&self, mark: &Mark, before: Option<&Bytes>) -> Result<bool, StoreError> {
+        check_marks([mark])?;
+        let keys = [self.names.in_common_shard(RedisKeyKind::Marks)];
+        let call = self.mark_call(&keys, mark, before);
+        let is_put = self.run_script(&self.scripts.mark, call).await? == Value::Int(1);
+        // If the reply of the first try was lost, the store has repeated the call, and the repetition has found the new
+        // value.
+        Ok(is_put || self.mark(&mark.name).await?.as_ref() == Some(&mark.value))
     }
 
     async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError> {
@@ -46,9 +66,7 @@ impl MarkStore for RedisStore {
         let puts = (0..).zip(conditions.before).map(async |(shard, before)| {
             let mut keys = vec![self.names.in_shard(shard, RedisKeyKind::Marks)];
             keys.extend(conditions.destination.map(|to| self.log_key(shard, to)));
-            let mut call = self.script_call(script, &keys);
-            call.arg(&mark.name).arg(&mark.value[..]).arg(u8::from(before.is_some()));
-            call.arg(before.as_deref().unwrap_or_default());
+            let mut call = self.mark_call(&keys, mark, before.as_ref());
             put_witness(&mut call, conditions.witnesses.get(&shard));
             self.run_script(script, call).await.map(|answer| answer == Value::Int(1))
         });

@@ -22,6 +22,7 @@ mod redis_address;
 mod redis_options;
 mod report;
 mod retry;
+mod shared_record;
 mod spill;
 pub mod versions;
 
@@ -56,6 +57,7 @@ pub use redis_address::RedisAddress;
 pub use redis_options::{REDIS_BATCH_LIMIT, RedisOptions};
 pub use report::{BLOCKED_STATES, InstanceReport, PendingWork};
 pub use retry::retry_until_ok;
+pub use shared_record::SharedRecord;
 pub use spill::{FOUND_BYTES_LIMIT, SpillArea};
 pub use versions::is_version;
 

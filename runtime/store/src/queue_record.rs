@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Mark, Store, StoreError};
+use super::{SharedRecord, Store, StoreError};
 
 /// The record of the queue of one partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,53 +58,61 @@ impl QueueRecords {
         format!("amqp-queue/{}/{partition}", self.stream)
     }
 
-    /// Reads the record of a partition; `None` if no process has written one. Fails if a later version of Ordain has
-    /// written the record.
-    pub async fn get(&self, partition: u32) -> Result<Option<QueueRecord>, StoreError> {
-        let name = self.mark_name(partition);
-        let Some(value) = self.store.mark(&name).await? else { return Ok(None) };
-        serde_json::from_slice(&value)
-            .map(Some)
-            .map_err(|error| StoreError::Corrupt(format!("the mark {name}: {error}")))
+    /// Reads the record of a partition. Fails if a later version of Ordain has written the record.
+    pub async fn get(&self, partition: u32) -> Result<SharedRecord<QueueRecord>, StoreError> {
+        SharedRecord::read(&*self.store, self.mark_name(partition)).await
     }
 
     /// Records the loss of a queue durably. The caller must do this before it declares the queue again, because a queue
-    /// that exists again no longer shows that it was lost.
+    /// that exists again no longer shows that it was lost. Returns `false`, and writes nothing, if another process has
+    /// changed the record since the caller read `before`.
     pub async fn put_loss(
         &self,
-        partition: u32,
+        before: &SharedRecord<QueueRecord>,
         queue: String,
         reason: String,
-    ) -> Result<(), StoreError> {
-        self.put(partition, &QueueRecord::Lost { queue, reason }).await?;
-        self.store.flush().await
+    ) -> Result<bool, StoreError> {
+        let is_put = self.replace(before, &QueueRecord::Lost { queue, reason }).await?;
+        self.store.flush().await?;
+        Ok(is_put)
     }
 
-    /// Writes the record of a partition.
-    pub async fn put(&self, partition: u32, record: &QueueRecord) -> Result<(), StoreError> {
-        let value = serde_json::to_vec(record).expect("a record has only texts").into();
-        self.store.put_marks(&[Mark { name: self.mark_name(partition), value }]).await
+    /// Replaces the record of a partition. Returns `false`, and writes nothing, if another process has changed the
+    /// record since the caller read `before`. A process that was paused for a while can therefore not erase a loss that
+    /// the next owner of the partition has recorded meanwhile.
+    pub async fn replace(
+        &self,
+        before: &SharedRecord<QueueRecord>,
+        record: &QueueRecord,
+    ) -> Result<bool, StoreError> {
+        before.replace(&*self.store, record).await
     }
 
     /// Returns each loss that stopped the stream: the partition, and the description of the loss.
     pub async fn losses(&self, partitions: u32) -> Result<Vec<(u32, String)>, StoreError> {
         let mut losses = Vec::new();
         for partition in 0..partitions {
-            if let Some(QueueRecord::Lost { reason, .. }) = self.get(partition).await? {
+            if let Some(QueueRecord::Lost { reason, .. }) = self.get(partition).await?.record {
                 losses.push((partition, reason));
             }
         }
         Ok(losses)
     }
 
-    /// Acknowledges the losses, so that the stream consumes the new queues. Returns the acknowledged losses.
+    /// Acknowledges the losses, so that the stream consumes the new queues. Returns the acknowledged losses. Does not
+    /// acknowledge a loss that a process records while this method runs, because the operator has not seen that loss.
     pub async fn resume(&self, partitions: u32) -> Result<Vec<(u32, String)>, StoreError> {
-        let losses = self.losses(partitions).await?;
-        for (partition, _) in &losses {
-            self.put(*partition, &QueueRecord::Resumed).await?;
+        let mut resumed = Vec::new();
+        for partition in 0..partitions {
+            let before = self.get(partition).await?;
+            if let Some(QueueRecord::Lost { reason, .. }) = &before.record
+                && self.replace(&before, &QueueRecord::Resumed).await?
+            {
+                resumed.push((partition, reason.clone()));
+            }
         }
         self.store.flush().await?;
-        Ok(losses)
+        Ok(resumed)
     }
 }
 

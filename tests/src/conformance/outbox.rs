@@ -183,6 +183,32 @@ pub async fn marks_are_written_and_read(fixture: &mut impl Fixture) {
     }
 }
 
+/// The store replaces a mark only if the mark still has the value that the caller has read. So of two callers that read
+/// the same value, only the first one replaces it.
+pub async fn mark_is_replaced_only_if_unchanged(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let replace = async |before: Option<&'static str>, value: &'static str| {
+        let mark = Mark { name: "record".into(), value: value.into() };
+        let before = before.map(Bytes::from);
+        let replaced = store.replace_mark(&mark, before.as_ref()).await.expect("an answer");
+        let found = store.mark("record").await.expect("a mark");
+        (replaced, found.map(|value| String::from_utf8_lossy(&value).into_owned()))
+    };
+    let found = |value: &str| Some(value.to_owned());
+    assert_eq!(replace(Some("1"), "2").await, (false, None));
+    assert_eq!(replace(Some(""), "2").await, (false, None));
+    assert_eq!(replace(None, "1").await, (true, found("1")));
+    assert_eq!(replace(None, "2").await, (false, found("1")));
+    assert_eq!(replace(Some("1"), "").await, (true, found("")));
+    assert_eq!(replace(Some("1"), "3").await, (false, found("")));
+    assert_eq!(replace(None, "3").await, (false, found("")));
+    assert_eq!(replace(Some(""), "3").await, (true, found("3")));
+    store.flush().await.expect("a flush");
+    fixture.reopen().await;
+    let kept = fixture.store().mark("record").await.expect("a mark");
+    assert_eq!(kept, Some("3".into()));
+}
+
 /// A checkpoint depends on the commits of its owner. The store therefore refuses a checkpoint under another claim.
 pub async fn checkpoint_under_another_claim_is_refused(fixture: &mut impl Fixture) {
     let store = fixture.store();

@@ -170,8 +170,14 @@ async fn removed_outbox_entries_and_marks_persist() {
     rig.proxy.lose_requests(1, "marks");
     through.put_marks(&mark("2")).await.expect("a mark");
     assert_eq!(through.mark("m").await.expect("a mark"), Some("2".into()));
+
+    // After this call, the server knows the script, so the reply that the proxy loses is the reply of the script.
+    assert!(direct.replace_mark(&mark("3")[0], Some(&"2".into())).await.expect("a mark"));
+    rig.proxy.lose_replies(1, "marks");
+    assert!(through.replace_mark(&mark("4")[0], Some(&"3".into())).await.expect("a mark"));
+    assert_eq!(direct.mark("m").await.expect("a mark"), Some("4".into()));
     let counts = rig.proxy.counts();
-    assert_eq!((counts.replies_lost, counts.requests_lost), (2, 2));
+    assert_eq!((counts.replies_lost, counts.requests_lost), (3, 2));
 }
 
 /// All shards commit through a network that continually loses requests and replies, and closes connections.
