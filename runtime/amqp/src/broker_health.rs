@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lapin::Connection;
 use ordain_store::BrokerHealth;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::connect::{BrokerEndpoint, BrokerError};
 
@@ -38,12 +38,9 @@ pub fn watch_broker_health(
         let mut reached_at = Instant::now();
         let mut responding_since = None;
         while !status_sender.is_closed() {
-            let response = timeout(response_timeout, check_response(&broker, &mut connection));
-            let error = match response.await {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(error.to_string()),
-                Err(_) => Some(format!("{broker} does not answer within {response_timeout:?}")),
-            };
+            let response = check_response(&broker, &mut connection);
+            let error = broker.within(response_timeout, response).await.err();
+            let error = error.map(|error| error.to_string());
             let health = if error.is_none() {
                 reached_at = Instant::now();
                 // Report the broker as up only after the other processes have had time to reconnect. Otherwise the

@@ -198,16 +198,24 @@ impl BrokerEndpoint {
             },
             properties,
         );
-        match timeout(CONNECT_TIMEOUT, connecting).await {
-            Ok(connected) => {
-                let connection = connected.map_err(failed)?;
-                attempt.succeed();
-                Ok(connection)
-            }
-            Err(_) => Err(BrokerError::Unavailable(format!(
-                "{self} does not answer within {CONNECT_TIMEOUT:?}"
-            ))),
-        }
+        let connected = async { connecting.await.map_err(failed) };
+        let connection = self.within(CONNECT_TIMEOUT, connected).await?;
+        attempt.succeed();
+        Ok(connection)
+    }
+
+    /// Limits the time of requests to the broker.
+    pub async fn within<T, E: From<BrokerError>>(
+        &self,
+        limit: Duration,
+        requests: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        timeout(limit, requests).await.unwrap_or_else(|_| Err(self.no_answer(limit).into()))
+    }
+
+    /// Returns the error about a broker that has not answered within a time limit.
+    pub(super) fn no_answer(&self, limit: Duration) -> BrokerError {
+        BrokerError::Unavailable(format!("{self} does not answer within {limit:?}"))
     }
 
     /// Reads the properties that the broker sends before the login.

@@ -21,7 +21,9 @@ use super::fifo_queue::{
     warn_without_marker,
 };
 use super::prefetch::AdaptivePrefetch;
+use super::prepare::TopologyError;
 use super::queue_monitor::{ConsumerProgress, monitor_queue, record_change, restore_exchange};
+use super::store_timeout::with_store_timeout;
 use super::subscription::{Subscription, SubscriptionEnd};
 use super::topology::TopologyChange;
 use ordain_cloudevents::{AckProgress, DeliveryBatch, READ_AHEAD_BATCHES, SourceHandle};
@@ -105,14 +107,16 @@ async fn run(
                 &mut prefetch,
             );
             let ended = tokio::select! {
-                ended = subscription.run(consumer, deliver, &mut acknowledged) => ended,
+                ended = subscription.run(consumer, deliver, &mut acknowledged) => {
+                    ended.map_err(QueueCheckError::from)
+                }
                 error = monitor_queue(options, &connection, &queue, &progress, known.is_marked) => Err(error),
                 () = options.ownership.wait_inactive() => Ok(SubscriptionEnd::Suspended),
             };
             waiting = options.lag.get();
             options.lag.set(None);
             close(&connection, &channel).await;
-            ended.map_err(QueueCheckError::from)
+            ended
         };
         let error = match session.await {
             Ok(SubscriptionEnd::Done) => return,
@@ -197,8 +201,8 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
         }
         tokio::time::sleep(shortened(RESUME_CHECK_INTERVAL)).await;
         // If the store does not answer, the next check repeats the request.
-        if let Ok(record) = options.records.get(options.partition).await
-            && !matches!(record, Some(QueueRecord::Lost { .. }))
+        if let Ok(stored) = with_store_timeout(options.records.get(options.partition)).await
+            && !matches!(stored.record, Some(QueueRecord::Lost { .. }))
         {
             tracing::info!(stream, queue, "stream resumed by an operator");
             return;
@@ -208,7 +212,7 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
 
 /// Restores the queue and the exchange of a stopped stream, so that no new message is lost before the stream is
 /// resumed.
-async fn restore_topology(options: &ConsumerOptions) -> Result<(), BrokerError> {
+async fn restore_topology(options: &ConsumerOptions) -> Result<(), TopologyError> {
     let ConsumerOptions { broker, stream, partition, .. } = options;
     let connection = broker.connect(&format!("ordain {stream} {partition}")).await?;
     let restored = restore_own_queue(options, &connection).await;
@@ -219,7 +223,7 @@ async fn restore_topology(options: &ConsumerOptions) -> Result<(), BrokerError> 
             record_change(options, &change);
         }
     }
-    restored
+    restored.map_err(TopologyError::from)
 }
 
 /// Limits the time of a subscription's steps. A queue without a leader never responds, for example after a crash of the

@@ -4,14 +4,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions};
-use lapin::types::FieldTable;
-use lapin::{Channel, Connection, Event as ConnectionEvent, ExchangeKind};
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::{Channel, Connection, Event as ConnectionEvent};
 use tokio::time::timeout;
 
 use super::confirm_tracker::{ConfirmFuture, ConfirmResult, PendingPublish};
 use super::connect::{BrokerEndpoint, BrokerError, is_caused_by_message, is_state_error};
 use super::encode::AmqpMessage;
+use super::topology::check_exchange;
 
 /// Time that the library may need to report the error that ended a connection.
 const END_REPORT_DELAY: Duration = Duration::from_millis(100);
@@ -76,25 +76,14 @@ pub(super) async fn check_sink_exchange(
     sink: &str,
     exchange: &str,
 ) -> Result<(), BrokerError> {
-    let failed = |error| broker.error(&error);
-    let channel = connection.create_channel().await.map_err(failed)?;
-    let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
-    let declared = channel.exchange_declare(
-        exchange.into(),
-        ExchangeKind::Topic,
-        options,
-        FieldTable::default(),
-    );
-    declared.await.map_err(|error| {
-        failed(error).map_refusal(|_, reason| {
+    check_exchange(broker, connection, exchange).await.map_err(|error| {
+        error.map_refusal(|_, reason| {
             format!(
                 "the exchange {exchange:?} of the sink {sink} cannot be used: {reason}. Declare it first, with the queues \
                  that its messages go to"
             )
         })
-    })?;
-    let _ = channel.close(200, "done".into()).await;
-    Ok(())
+    })
 }
 
 impl Exchange {
@@ -163,13 +152,9 @@ impl Exchange {
             let channel = self.channel(&connection).await?;
             Ok::<_, BrokerError>((connection, channel))
         };
-        let (connection, channel) = match timeout(answer_timeout, open).await {
-            Ok(Ok(opened)) => opened,
-            Ok(Err(error)) => return (item, unavailable(error.to_string())),
-            Err(_) => {
-                let words = format!("{} does not answer within {answer_timeout:?}", self.broker);
-                return (item, unavailable(words));
-            }
+        let (connection, channel) = match self.broker.within(answer_timeout, open).await {
+            Ok(opened) => opened,
+            Err(error) => return (item, unavailable(error.to_string())),
         };
         if !item.ownership.is_active() {
             // Connecting may have taken longer than the lease.

@@ -4,11 +4,13 @@
 
 use jiff::Timestamp;
 use lapin::Connection;
-use ordain_store::{QueueRecord, QueueRecords, StoreError};
+use ordain_store::{QueueRecord, QueueRecords, SharedRecord, StoreError};
 
 use super::connect::{BrokerEndpoint, BrokerError, RefusalCause};
 use super::consumer_options::ConsumerOptions;
+use super::prepare::TopologyError;
 use super::queue_monitor::record_change;
+use super::store_timeout::with_store_timeout;
 use super::topology::Topology;
 
 /// The reason why a `fifo` stream must not consume its queue.
@@ -23,6 +25,9 @@ pub(super) enum QueueCheckError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Another process has changed the record of the queue meanwhile. The next attempt reads the new record.
+    #[error("another process has changed the record of the queue")]
+    RecordChanged,
 }
 
 /// Records in the store which queues of a stream are lost. The caller must call this function before it prepares the
@@ -32,13 +37,19 @@ pub(super) async fn record_lost_queues(
     broker: &BrokerEndpoint,
     connection: &Connection,
     records: &QueueRecords,
-) -> Result<(), BrokerError> {
-    let failed = |error: StoreError| BrokerError::Unavailable(error.to_string());
+) -> Result<(), TopologyError> {
     for partition in 0..topology.partitions() {
-        let record = records.get(partition).await.map_err(failed)?;
-        if is_lost(topology, broker, connection, partition, record.as_ref()).await? {
-            let loss = describe_loss(&topology.queue(partition), None);
-            records.put_loss(partition, topology.queue(partition), loss).await.map_err(failed)?;
+        loop {
+            let stored = with_store_timeout(records.get(partition)).await?;
+            if !is_lost(topology, broker, connection, partition, stored.record.as_ref()).await? {
+                break;
+            }
+            let queue = topology.queue(partition);
+            let loss = describe_loss(&queue, None);
+            if with_store_timeout(records.put_loss(&stored, queue, loss)).await? {
+                break;
+            }
+            // The owner of the partition has changed the record meanwhile: check the queue against the new record.
         }
     }
     Ok(())
@@ -56,12 +67,13 @@ pub(super) async fn check_subscribed_queue(
 ) -> Result<(), QueueCheckError> {
     let ConsumerOptions { broker, topology, partition, records, stream, .. } = options;
     let queue = topology.queue(*partition);
-    let record = records.get(*partition).await?;
-    refuse_lost_queue(record.as_ref(), &queue)?;
-    if is_lost(topology, broker, connection, *partition, record.as_ref()).await? {
-        return Err(record_loss(options, connection, waiting).await);
+    let stored = with_store_timeout(records.get(*partition)).await?;
+    let record = stored.record.as_ref();
+    refuse_lost_queue(record, &queue)?;
+    if is_lost(topology, broker, connection, *partition, record).await? {
+        return Err(record_loss(options, connection, &stored, waiting).await);
     }
-    if has_marker(record.as_ref(), &queue) {
+    if has_marker(record, &queue) {
         return Ok(());
     }
     let mut has_marker = topology.is_declared() && !*is_marker_refused;
@@ -77,10 +89,10 @@ pub(super) async fn check_subscribed_queue(
         has_marker = false;
     }
     let consumed = QueueRecord::Consumed { queue, has_marker };
-    if record.as_ref() != Some(&consumed) {
-        records.put(*partition, &consumed).await?;
+    if record == Some(&consumed) || with_store_timeout(records.replace(&stored, &consumed)).await? {
+        return Ok(());
     }
-    Ok(())
+    Err(QueueCheckError::RecordChanged)
 }
 
 /// Logs that the broker has refused the marker of a queue.
@@ -100,14 +112,13 @@ pub(super) fn warn_without_marker(stream: &str, queue: &str, reason: &str) {
 pub(super) async fn check_marker(
     options: &ConsumerOptions,
     connection: &Connection,
-) -> Result<bool, BrokerError> {
+) -> Result<bool, QueueCheckError> {
     let ConsumerOptions { broker, topology, partition, records, .. } = options;
-    let record = records.get(*partition).await;
-    let record = record.map_err(|error| BrokerError::Unavailable(error.to_string()))?;
+    let record = with_store_timeout(records.get(*partition)).await?.record;
     let queue = topology.queue(*partition);
     let is_recorded = refuse_lost_queue(record.as_ref(), &queue).is_err();
     if is_recorded || is_lost(topology, broker, connection, *partition, record.as_ref()).await? {
-        return Err(BrokerError::Unavailable(format!("the queue {queue:?} was removed")));
+        return Err(BrokerError::Unavailable(format!("the queue {queue:?} was removed")).into());
     }
     Ok(has_marker(record.as_ref(), &queue))
 }
@@ -121,10 +132,11 @@ pub(super) async fn handle_missing_queue(
 ) -> Result<(), QueueCheckError> {
     let ConsumerOptions { broker, topology, partition, records, .. } = options;
     let queue = topology.queue(*partition);
-    let record = records.get(*partition).await?;
-    refuse_lost_queue(record.as_ref(), &queue)?;
-    if is_lost(topology, broker, connection, *partition, record.as_ref()).await? {
-        return Err(record_loss(options, connection, waiting).await);
+    let stored = with_store_timeout(records.get(*partition)).await?;
+    let record = stored.record.as_ref();
+    refuse_lost_queue(record, &queue)?;
+    if is_lost(topology, broker, connection, *partition, record).await? {
+        return Err(record_loss(options, connection, &stored, waiting).await);
     }
     restore_own_queue(options, connection).await.map_err(QueueCheckError::from)
 }
@@ -166,12 +178,15 @@ fn has_marker(record: Option<&QueueRecord>, queue: &str) -> bool {
 async fn record_loss(
     options: &ConsumerOptions,
     connection: &Connection,
+    before: &SharedRecord<QueueRecord>,
     waiting: Option<u64>,
 ) -> QueueCheckError {
     let queue = options.topology.queue(options.partition);
     let reason = describe_loss(&queue, waiting);
-    if let Err(error) = options.records.put_loss(options.partition, queue, reason.clone()).await {
-        return error.into();
+    match with_store_timeout(options.records.put_loss(before, queue, reason.clone())).await {
+        Ok(true) => {}
+        Ok(false) => return QueueCheckError::RecordChanged,
+        Err(error) => return error.into(),
     }
     // If the restoration fails, the consumer repeats it while it waits for the operator.
     let _ = restore_own_queue(options, connection).await;

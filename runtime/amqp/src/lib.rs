@@ -3,7 +3,8 @@
 //! Connections: `connect` opens connections and classifies their errors. `attempt` closes the sockets of failed
 //! attempts to connect. `broker_health` monitors whether the broker responds. `topology` declares exchanges, queues and
 //! bindings, and `topology_record` records the bindings. `prepare` declares and records the topology when a process
-//! starts. `inspect` reports the state of the broker and changes nothing; `greeting` reads the version of the broker.
+//! starts. `store_timeout` limits the time of the requests to the store. `inspect` reports the state of the broker and
+//! changes nothing; `greeting` reads the version of the broker.
 //!
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options`. A
 //! `subscription` receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor` detects a queue
@@ -37,6 +38,7 @@ mod publish;
 mod publish_warnings;
 mod queue_monitor;
 mod retry_queue;
+mod store_timeout;
 mod subscription;
 mod topology;
 mod topology_record;
@@ -51,7 +53,7 @@ pub use consumer_options::{ConsumerOptions, topology_throttle};
 pub use decode::DeliveryDecoder;
 pub use inspect::inspect_broker;
 pub use prefetch::LastPrefetch;
-pub use prepare::{PreparedTopology, prepare_topology};
+pub use prepare::{PREPARE_TIMEOUT, PreparedTopology, TopologyError, prepare_topology};
 pub use produce::{ExchangeProducer, SequencedEvent};
 pub use publish::{ExchangeSink, PublishedCount};
 pub use topology::Topology;

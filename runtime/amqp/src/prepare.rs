@@ -1,13 +1,40 @@
 //! Prepares the topology of a stream at the start of a process, and records it in the store.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use ordain_store::{QueueRecords, StoreError};
 
 use super::connect::{BrokerEndpoint, BrokerError};
 use super::fifo_queue::record_lost_queues;
+use super::store_timeout::with_store_timeout;
 use super::topology::Topology;
 use super::topology_record::{Binding, ExchangeMarker, TopologyRecord};
+
+/// Time limit for the preparation of a stream's topology. With the maximum number of partitions, the preparation needs
+/// thousands of round trips.
+pub const PREPARE_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// The reason why the topology of a stream cannot be prepared or restored.
+#[derive(Debug, thiserror::Error)]
+pub enum TopologyError {
+    /// The broker refused a request, or is unavailable.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// The store, which has the records of queues and bindings, failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl TopologyError {
+    /// Returns whether a retry may succeed without a change of the configuration.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Broker(error) => error.may_pass(),
+            Self::Store(error) => matches!(error, StoreError::Unavailable(_)),
+        }
+    }
+}
 
 /// The findings of the preparation of a stream's topology.
 #[derive(Debug, Default)]
@@ -32,25 +59,22 @@ pub async fn prepare_topology(
     records: &QueueRecords,
     is_fifo: bool,
     is_known: bool,
-) -> Result<PreparedTopology, BrokerError> {
-    let failed = |error: StoreError| BrokerError::Unavailable(error.to_string());
+) -> Result<PreparedTopology, TopologyError> {
     let store = records.store();
     let stream = records.stream();
     let connection = broker.connect(&format!("ordain {stream}")).await?;
     if is_fifo {
         record_lost_queues(topology, broker, &connection, records).await?;
     }
-    let mut record = TopologyRecord::read(store, stream).await.map_err(failed)?;
-    let before = record.clone();
-    if topology.is_declared() {
-        record.replace_bindings(topology.bindings());
-    }
-    if record != before {
-        // Write the record before the declarations, so that a crash never leaves a binding that no record names.
-        record.write(store, stream).await.map_err(failed)?;
-    }
+    // Write the record before the declarations, so that a crash never leaves a binding that no record names.
+    let recorded = TopologyRecord::update(store, stream, |record| {
+        if topology.is_declared() {
+            record.replace_bindings(topology.bindings());
+        }
+    });
+    let record = with_store_timeout(recorded).await?;
     let marker = ExchangeMarker::new(store, stream);
-    let has_marker = marker.is_set_for(topology.exchange()).await.map_err(failed)?;
+    let has_marker = with_store_timeout(marker.is_set_for(topology.exchange())).await?;
     let is_exchange_replaced =
         has_marker && topology.is_exchange_replaced(broker, &connection).await?;
     let is_exchange_missing =
@@ -59,13 +83,13 @@ pub async fn prepare_topology(
     let (limited_queues, refusal) = match prepared {
         Ok(limited_queues) => (limited_queues, None),
         Err(error @ BrokerError::Refused { .. }) if is_known => (Vec::new(), Some(error)),
-        Err(error) => return Err(error),
+        Err(error) => return Err(error.into()),
     };
     // The declarations are done, so an error of the connection does not matter.
     let _ = connection.close(200, "done".into()).await;
     if is_exchange_replaced || is_exchange_missing {
         // Record that the exchange has no marker. The next check of the topology declares the marker again.
-        marker.set(None).await.map_err(failed)?;
+        with_store_timeout(marker.set(None)).await?;
     }
     let former_bindings = record.former;
     Ok(PreparedTopology { limited_queues, former_bindings, is_exchange_replaced, refusal })

@@ -168,7 +168,7 @@ impl ExchangeProducer {
             let sent = channel.basic_publish(to, key, options, body.bytes(), properties.clone());
             // While the broker blocks publishers, the library waits without a time limit until it can write to the
             // socket.
-            let sent = timeout(limit, sent).await.map_err(|_| no_answer(&broker, limit))?;
+            let sent = timeout(limit, sent).await.map_err(|_| broker.no_answer(limit))?;
             confirms.push(sent.map_err(failed)?);
         }
         let mut returned = Vec::new();
@@ -238,7 +238,7 @@ impl ExchangeProducer {
                 Ok::<_, lapin::Error>(channel)
             };
             let opened = timeout(limit, opened).await;
-            let opened = opened.map_err(|_| no_answer(&self.broker, limit))?;
+            let opened = opened.map_err(|_| self.broker.no_answer(limit))?;
             let channel = opened.map_err(|error| self.broker.error(&error))?;
             self.link = Some((connection, channel));
         }
@@ -273,10 +273,6 @@ fn is_open((connection, channel): &ProducerLink) -> bool {
 
 fn is_blocked((connection, _): &ProducerLink) -> bool {
     connection.status().blocked()
-}
-
-fn no_answer(broker: &BrokerEndpoint, limit: Duration) -> BrokerError {
-    BrokerError::Unavailable(format!("{broker} does not answer within {limit:?}"))
 }
 
 /// An event and its sequence, if it has one.

@@ -15,7 +15,7 @@ use lapin::Channel;
 use ordain_core::DeadLetter;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::confirm_tracker::{ConfirmResult, ConfirmTracker, PendingPublish, UnmatchedReturn};
 use super::connect::{BrokerEndpoint, BrokerError, is_caused_by_message, is_state_error};
@@ -205,9 +205,8 @@ impl ExchangePublisher {
             }
             self.drop_disowned(&published);
             let limit = shortened(CONFIRM_TIMEOUT);
-            let link = timeout(limit, self.exchange.connect(connection.take())).await;
-            let silent = format!("{} does not answer within {limit:?}", self.exchange.broker);
-            let link = match link.unwrap_or(Err(BrokerError::Unavailable(silent))) {
+            let connected = self.exchange.connect(connection.take());
+            let link = match self.exchange.broker.within(limit, connected).await {
                 Ok(link) => link,
                 Err(error) => {
                     self.wait_before_reconnect(&error.to_string()).await;

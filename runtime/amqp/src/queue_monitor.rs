@@ -13,10 +13,11 @@ use tokio::time::{sleep, timeout};
 
 use super::connect::BrokerError;
 use super::consumer_options::ConsumerOptions;
-use super::fifo_queue::check_marker;
+use super::fifo_queue::{QueueCheckError, check_marker};
+use super::prepare::TopologyError;
+use super::store_timeout::with_store_timeout;
 use super::topology::TopologyChange;
 use super::topology_record::ExchangeMarker;
-use ordain_store::StoreError;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
@@ -68,12 +69,12 @@ pub(super) async fn monitor_queue(
     queue: &str,
     flow: &ConsumerProgress,
     is_marked: bool,
-) -> BrokerError {
+) -> QueueCheckError {
     let ConsumerOptions { broker, lag, .. } = options;
     let channel = match timeout(shortened(CHECK_TIMEOUT), connection.create_channel()).await {
         Ok(Ok(channel)) => channel,
-        Ok(Err(error)) => return broker.error(&error),
-        Err(_) => return no_queue_answer(queue),
+        Ok(Err(error)) => return broker.error(&error).into(),
+        Err(_) => return no_queue_answer(queue).into(),
     };
     let mut before = None;
     let mut silent_checks = 0;
@@ -92,8 +93,8 @@ pub(super) async fn monitor_queue(
         let counts = timeout(shortened(CHECK_TIMEOUT), queue_counts(&channel, queue)).await;
         let QueueCounts { ready, consumers } = match counts {
             Ok(Ok(counts)) => counts,
-            Ok(Err(error)) => return broker.error(&error),
-            Err(_) => return no_queue_answer(queue),
+            Ok(Err(error)) => return broker.error(&error).into(),
+            Err(_) => return no_queue_answer(queue).into(),
         };
         lag.set(Some(ready.into()));
         let taken = flow.received();
@@ -101,11 +102,12 @@ pub(super) async fn monitor_queue(
         before = Some(taken);
         silent_checks = if is_stalled { silent_checks + 1 } else { 0 };
         if silent_checks == SILENT_CHECK_LIMIT {
-            return BrokerError::Unavailable(format!(
+            let reason = format!(
                 "the queue {queue:?} has {ready} messages and delivers none to this process; subscribing again. \
                  If this repeats, another consumer receives the messages: stop that consumer, or let it use another \
                  queue"
-            ));
+            );
+            return BrokerError::Unavailable(reason).into();
         }
         shared_checks = if consumers > 1 { shared_checks + 1 } else { 0 };
         if shared_checks >= SHARED_CHECK_LIMIT && shared_throttle.allow() {
@@ -128,20 +130,19 @@ async fn restore_topology(
     connection: &Connection,
     dropped_throttle: &mut LogThrottle,
     is_marked: bool,
-) -> Result<(), BrokerError> {
+) -> Result<(), QueueCheckError> {
     let ConsumerOptions { broker, topology, partition, .. } = options;
-    // The owner of partition 0 restores the exchange, which all partitions share. If the restoration fails, the next
-    // check repeats it.
-    if *partition == 0
-        && let Ok(Ok(changes)) = timeout(shortened(CHECK_TIMEOUT), restore_exchange(options)).await
-    {
-        for change in changes {
-            record_change(options, &change);
-        }
-    }
+    let limit = shortened(CHECK_TIMEOUT);
     if *partition == 0 {
+        // The owner of partition 0 restores the exchange, which all partitions share. If the restoration fails, the
+        // next check repeats it.
+        if let Ok(changes) = broker.within(limit, restore_exchange(options)).await {
+            for change in changes {
+                record_change(options, &change);
+            }
+        }
         let report = report_dropped(options, connection, dropped_throttle);
-        if !matches!(timeout(shortened(CHECK_TIMEOUT), report).await, Ok(Ok(()))) {
+        if broker.within(limit, report).await.is_err() {
             options.dropped.set(None);
         }
     }
@@ -150,15 +151,12 @@ async fn restore_topology(
     // queue without delivering anything to it. The error about the missing queue ends the subscription, and the next
     // subscription declares the queue.
     let may_declare = if options.is_fifo() {
-        let has_marker = timeout(shortened(CHECK_TIMEOUT), check_marker(options, connection)).await;
-        has_marker.unwrap_or_else(|_| Err(no_answer()))?
+        broker.within(limit, check_marker(options, connection)).await?
     } else {
         is_marked
     };
     let restored = topology.restore_queue(broker, connection, *partition, may_declare);
-    let change =
-        timeout(shortened(CHECK_TIMEOUT), restored).await.unwrap_or_else(|_| Err(no_answer()))?;
-    if let Some(change) = change {
+    if let Some(change) = broker.within(limit, restored).await? {
         record_change(options, &change);
     }
     // This check follows the declaration, because the declaration may have created the queue anew.
@@ -177,8 +175,7 @@ async fn check_replaced(
 ) -> Result<(), BrokerError> {
     let ConsumerOptions { broker, topology, partition, .. } = options;
     let has_marker = topology.has_marker(broker, connection, *partition);
-    let has_marker = timeout(shortened(CHECK_TIMEOUT), has_marker).await;
-    if has_marker.unwrap_or_else(|_| Err(no_answer()))? {
+    if broker.within(shortened(CHECK_TIMEOUT), has_marker).await? {
         return Ok(());
     }
     let queue = topology.queue(*partition);
@@ -219,22 +216,17 @@ fn no_queue_answer(queue: &str) -> BrokerError {
     BrokerError::Unavailable(format!("the queue {queue:?} does not answer"))
 }
 
-fn no_answer() -> BrokerError {
-    BrokerError::Unavailable("the broker does not answer declarations".to_owned())
-}
-
 /// Restores the exchange and the bindings that lead to it. Returns the differences.
 pub(super) async fn restore_exchange(
     options: &ConsumerOptions,
-) -> Result<Vec<TopologyChange>, BrokerError> {
+) -> Result<Vec<TopologyChange>, TopologyError> {
     let ConsumerOptions { broker, topology, stream, records, .. } = options;
-    let failed = |error: StoreError| BrokerError::Unavailable(error.to_string());
     let marker = ExchangeMarker::new(records.store(), stream);
-    let before = marker.is_set_for(topology.exchange()).await.map_err(failed)?;
+    let before = with_store_timeout(marker.is_set_for(topology.exchange())).await?;
     let mut has_marker = before;
     let changes = topology.restore_exchange(broker, stream, &mut has_marker).await?;
     if has_marker != before {
-        marker.set(topology.exchange().filter(|_| has_marker)).await.map_err(failed)?;
+        with_store_timeout(marker.set(topology.exchange().filter(|_| has_marker))).await?;
     }
     Ok(changes)
 }

@@ -17,7 +17,7 @@ use lapin::options::{
 };
 use lapin::protocol::{AMQPErrorKind, AMQPHardError};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Channel, Connection, ErrorKind, ExchangeKind};
+use lapin::{Channel, Connection, ErrorKind, ExchangeKind, Queue};
 
 use super::connect::{BrokerEndpoint, BrokerError, RefusalCause};
 use super::topology_record::{Binding, BindingKind};
@@ -233,17 +233,12 @@ impl Topology {
         connection: &Connection,
         partition: u32,
     ) -> Result<(), BrokerError> {
-        let failed = |error| broker.error(&error);
-        let channel = connection.create_channel().await.map_err(failed)?;
-        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let queue = self.queue(partition);
-        let found = channel.queue_declare(queue.as_str().into(), options, FieldTable::default());
-        found.await.map_err(|error| {
-            failed(error).map_refusal(|_, reason| {
+        read_queue(broker, connection, &queue).await.map(drop).map_err(|error| {
+            error.map_refusal(|_, reason| {
                 format!("the queue {queue:?} is required and cannot be used: {reason}")
             })
-        })?;
-        channel.close(200, "done".into()).await.map_err(failed)
+        })
     }
 
     /// Returns an error if a partition's queue is of type stream. A queue of type stream never removes a message, and
@@ -318,19 +313,8 @@ impl Topology {
         broker: &BrokerEndpoint,
         connection: &Connection,
     ) -> Result<Option<u32>, BrokerError> {
-        let failed = |error| broker.error(&error);
-        let channel = connection.create_channel().await.map_err(failed)?;
-        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        let name = self.dropped_name();
-        let nothing = FieldTable::default();
-        match channel.queue_declare(name.as_str().into(), options, nothing).await.map_err(failed) {
-            Ok(queue) => {
-                channel.close(200, "done".into()).await.map_err(failed)?;
-                Ok(Some(queue.message_count()))
-            }
-            Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(error),
-        }
+        let queue = find_queue(broker, connection, &self.dropped_name()).await?;
+        Ok(queue.map(|queue| queue.message_count()))
     }
 
     /// Declares the exchange and the queue that receive the messages that the broker drops from other queues.
@@ -447,8 +431,36 @@ fn describe_stream_queue(queue: &str) -> String {
     )
 }
 
+/// Returns an existing queue, with the numbers of its messages and consumers.
+async fn read_queue(
+    broker: &BrokerEndpoint,
+    connection: &Connection,
+    queue: &str,
+) -> Result<Queue, BrokerError> {
+    let failed = |error| broker.error(&error);
+    let channel = connection.create_channel().await.map_err(failed)?;
+    let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+    let found = channel.queue_declare(queue.into(), options, FieldTable::default()).await;
+    let found = found.map_err(failed)?;
+    channel.close(200, "done".into()).await.map_err(failed)?;
+    Ok(found)
+}
+
+/// Returns a queue; `None` if the broker does not have it.
+async fn find_queue(
+    broker: &BrokerEndpoint,
+    connection: &Connection,
+    queue: &str,
+) -> Result<Option<Queue>, BrokerError> {
+    match read_queue(broker, connection, queue).await {
+        Ok(queue) => Ok(Some(queue)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Checks that an exchange exists.
-async fn check_exchange(
+pub(super) async fn check_exchange(
     broker: &BrokerEndpoint,
     connection: &Connection,
     exchange: &str,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use lapin::options::ExchangeUnbindOptions;
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection};
-use ordain_store::{Mark, Store, StoreError};
+use ordain_store::{Mark, SharedRecord, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
@@ -83,16 +83,26 @@ impl TopologyRecord {
 
     /// Reads the record of a stream. Returns an empty record if no process has written one.
     pub async fn read(store: &Arc<dyn Store>, stream: &str) -> Result<Self, StoreError> {
-        let name = Self::mark_name(stream);
-        let Some(value) = store.mark(&name).await? else { return Ok(Self::default()) };
-        serde_json::from_slice(&value)
-            .map_err(|error| StoreError::Corrupt(format!("the mark {name}: {error}")))
+        let stored = SharedRecord::read(&**store, Self::mark_name(stream)).await?;
+        Ok(stored.record.unwrap_or_default())
     }
 
-    /// Writes the record of a stream.
-    pub async fn write(&self, store: &Arc<dyn Store>, stream: &str) -> Result<(), StoreError> {
-        let value = serde_json::to_vec(self).expect("a record has only texts").into();
-        store.put_marks(&[Mark { name: Self::mark_name(stream), value }]).await
+    /// Changes the record of a stream, and returns the changed record. If another process has changed the record
+    /// meanwhile, reads the record and calls `change` again.
+    pub async fn update(
+        store: &Arc<dyn Store>,
+        stream: &str,
+        change: impl Fn(&mut Self),
+    ) -> Result<Self, StoreError> {
+        loop {
+            let stored = SharedRecord::<Self>::read(&**store, Self::mark_name(stream)).await?;
+            let before = stored.record.clone().unwrap_or_default();
+            let mut record = before.clone();
+            change(&mut record);
+            if record == before || stored.replace(&**store, &record).await? {
+                return Ok(record);
+            }
+        }
     }
 
     /// Replaces the recorded bindings by `bindings`, the bindings of the present configuration. Recorded bindings that
@@ -125,6 +135,10 @@ impl<'a> ExchangeMarker<'a> {
     }
 
     /// Records the name of the exchange that has a marker. `None` records that no exchange has a marker.
+    ///
+    /// A starting process and the owner of partition 0 may overwrite each other's value. If the value lacks a marker that
+    /// exists, the owner declares the marker again at its next check. If the value names a marker that is gone, the next
+    /// check reports the exchange as replaced, and declares its bindings again.
     pub(super) async fn set(&self, exchange: Option<&str>) -> Result<(), StoreError> {
         let value = exchange.unwrap_or_default().to_owned().into();
         self.store.put_marks(&[Mark { name: self.name.clone(), value }]).await
@@ -138,9 +152,8 @@ pub async fn unbind(
 ) -> Result<(), BrokerError> {
     let connection = broker.connect("ordain streams unbind").await?;
     for binding in bindings {
-        let unbound = timeout(UNBIND_TIMEOUT, unbind_one(broker, &connection, binding)).await;
-        let silent = format!("{broker} does not answer within {UNBIND_TIMEOUT:?}");
-        match unbound.unwrap_or(Err(BrokerError::Unavailable(silent))) {
+        let unbound = unbind_one(broker, &connection, binding);
+        match broker.within(UNBIND_TIMEOUT, unbound).await {
             Err(error) if !error.is_not_found() => return Err(error),
             _ => {}
         }

@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, LocalBoxFuture};
-use ordain_amqp::{BrokerEndpoint, BrokerError};
+use ordain_amqp::{BrokerEndpoint, BrokerError, TopologyError};
 use ordain_config::numbering::{self, NumberingError};
 use ordain_config::{ConfigError, LoadedConfig, SourceConfig};
 use ordain_store::{InstanceId, InstanceInfo, Partition, Store, StoreError};
@@ -110,6 +110,15 @@ pub enum RunError {
     /// A part of the host panicked.
     #[error("bug in Ordain: {0}")]
     Panic(tokio::task::JoinError),
+}
+
+impl From<TopologyError> for RunError {
+    fn from(error: TopologyError) -> Self {
+        match error {
+            TopologyError::Broker(error) => error.into(),
+            TopologyError::Store(error) => error.into(),
+        }
+    }
 }
 
 impl From<NumberingError> for RunError {

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use ordain_core::{Event, OrderingMode};
 
-use ordain_amqp::{BrokerEndpoint, BrokerError, ExchangeProducer, Topology};
+use ordain_amqp::{BrokerEndpoint, BrokerError, ExchangeProducer, PREPARE_TIMEOUT, Topology};
 use ordain_config::numbering::{self, NumberingError};
 use ordain_config::{
     AmqpSourceConfig, ConfigError, LoadedConfig, NumberingPolicy, ResourceName, RoutingKeyTemplate,
@@ -36,9 +36,6 @@ pub use writer::QueueWriter;
 
 /// The time for which calls to an unreachable store or broker are retried.
 pub const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time limit for declaring the exchange and the queues of a stream. With the maximum number of partitions, the
-/// declaration takes thousands of round trips.
-const PREPARE_TIMEOUT: Duration = Duration::from_mins(2);
 /// Time limit for the end of the connection after the declaration.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -440,9 +437,7 @@ async fn open_producer(
     let broker = BrokerEndpoint::of(loaded)?.expect("the check of the settings requires a broker");
     let connection = broker.connect(&format!("ordain publish {stream}")).await?;
     let topology = Topology::of(source);
-    let prepared = timeout(PREPARE_TIMEOUT, topology.prepare(&broker, &connection, false)).await;
-    let silent = format!("{broker} does not answer declarations within {PREPARE_TIMEOUT:?}");
-    prepared.unwrap_or(Err(BrokerError::Unavailable(silent)))?;
+    broker.within(PREPARE_TIMEOUT, topology.prepare(&broker, &connection, false)).await?;
     // The topology is declared, so an error on close does not matter.
     let _ = timeout(CLOSE_TIMEOUT, connection.close(200, "done".into())).await;
     let exchange = source.exchange.as_ref().map_or("", |exchange| exchange.0.as_str());

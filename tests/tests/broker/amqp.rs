@@ -10,6 +10,7 @@ mod links;
 mod lost;
 mod messages;
 mod publish;
+mod records;
 mod refused;
 mod stopped;
 mod timeouts;

@@ -4,6 +4,7 @@ mod damage;
 mod full;
 mod lost_files;
 mod opening;
+mod queue_records;
 mod support;
 
 use support::Rig;

@@ -5,14 +5,14 @@
 use std::collections::BTreeMap;
 
 use lapin::Connection;
-use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions};
+use lapin::options::ExchangeDeclareOptions;
 use lapin::types::FieldTable;
 use lapin::{ExchangeKind, Queue};
 
 use super::form::{FormDifference, NO_DELIVERY_LIMIT, QueueForm};
 use super::{
     DELIVERY_LIMIT_ARGUMENT, QUEUE_TYPE_ARGUMENT, Topology, check_exchange, describe_stream_queue,
-    stream_arguments, with_advice,
+    find_queue, stream_arguments, with_advice,
 };
 use crate::connect::{BrokerEndpoint, BrokerError, RefusalCause};
 use ordain_util::finding::Finding;
@@ -227,26 +227,6 @@ impl Topology {
         let nothing = FieldTable::default();
         channel.exchange_declare(exchange.into(), kind, durable, nothing).await.map_err(failed)?;
         channel.close(200, "done".into()).await.map_err(failed)
-    }
-}
-
-/// Returns an existing queue.
-async fn find_queue(
-    broker: &BrokerEndpoint,
-    connection: &Connection,
-    queue: &str,
-) -> Result<Option<Queue>, BrokerError> {
-    let failed = |error| broker.error(&error);
-    let channel = connection.create_channel().await.map_err(failed)?;
-    let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-    let found = channel.queue_declare(queue.into(), options, FieldTable::default()).await;
-    match found.map_err(failed) {
-        Ok(queue) => {
-            channel.close(200, "done".into()).await.map_err(failed)?;
-            Ok(Some(queue))
-        }
-        Err(error) if error.is_not_found() => Ok(None),
-        Err(error) => Err(error),
     }
 }
 

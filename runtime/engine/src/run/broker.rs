@@ -11,8 +11,8 @@ use super::RunError;
 use crate::sink::Sinks;
 use crate::source::QueueNotifiers;
 use ordain_amqp::{
-    Binding, BrokerEndpoint, BrokerError, ExchangeSink, PreparedTopology, Topology, TopologyRecord,
-    inspect_broker, prepare_topology, unbind,
+    Binding, BrokerEndpoint, BrokerError, ExchangeSink, PREPARE_TIMEOUT, PreparedTopology,
+    Topology, TopologyError, TopologyRecord, inspect_broker, prepare_topology, unbind,
 };
 use ordain_config::NumberingPolicy;
 use ordain_config::{ConfigError, LoadedConfig, SinkConfig, SourceConfig};
@@ -24,8 +24,6 @@ use ordain_util::log_throttle::LogThrottle;
 pub(super) const BROKER_START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Delay before the process retries an action that the broker did not perform.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Time limit for one attempt. A stream with the maximum number of partitions needs thousands of round trips.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(2);
 /// Time between two warnings that the broker is unavailable.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -50,14 +48,14 @@ pub(super) async fn prepare(
         let is_known = known_streams.iter().any(|stream| **stream == **name);
         let prepare =
             async || prepare_topology(&topology, broker, &records, is_fifo, is_known).await;
-        let prepared = retry_until_available(until, prepare).await?;
+        let prepared = retry_until_available(broker, until, prepare).await?;
         report_prepared(loaded, name, &prepared);
     }
     for (name, sink) in &loaded.config.sinks {
         let SinkConfig::Amqp(config) = sink else { continue };
-        let opened =
-            retry_until_available(until, async || ExchangeSink::open(name, config, broker).await)
-                .await?;
+        let open =
+            async || ExchangeSink::open(name, config, broker).await.map_err(TopologyError::from);
+        let opened = retry_until_available(broker, until, open).await?;
         match NumberingPolicy::for_sink(&loaded.config, name, sink, store.shards()) {
             Some(policy) => sinks.add_sequenced(name, policy, Some(opened), store, notifiers),
             None => sinks.add_exchange(name, opened),
@@ -123,34 +121,37 @@ fn report_prepared(loaded: &LoadedConfig, stream: &str, prepared: &PreparedTopol
 /// Retries an action while its error may be temporary. The retries end at the time `until`, or have no time limit if
 /// `until` is `None`. Returns a permanent error at once.
 async fn retry_until_available<T>(
+    broker: &BrokerEndpoint,
     until: Option<Instant>,
-    work: impl AsyncFn() -> Result<T, BrokerError>,
-) -> Result<T, BrokerError> {
+    work: impl AsyncFn() -> Result<T, TopologyError>,
+) -> Result<T, TopologyError> {
     let mut throttle = LogThrottle::new(WARN_INTERVAL);
     loop {
-        let attempt = tokio::time::timeout(ATTEMPT_TIMEOUT, work()).await;
-        let attempt = attempt.unwrap_or_else(|_| {
-            Err(BrokerError::Unavailable("the broker does not answer declarations".to_owned()))
-        });
-        let error = match attempt {
+        let error = match broker.within(PREPARE_TIMEOUT, work()).await {
             Err(error) if error.may_pass() => error,
             done => return done,
         };
         if until.is_some_and(|until| Instant::now() >= until) {
             return Err(match error {
-                BrokerError::Unavailable(reason) => BrokerError::Unavailable(format!(
-                    "{reason}. The broker stayed unavailable: is RabbitMQ running at `broker.url`?"
-                )),
-                refused @ BrokerError::Refused { .. } => refused,
+                TopologyError::Broker(BrokerError::Unavailable(reason)) => {
+                    let reason = format!(
+                        "{reason}. The broker stayed unavailable: is RabbitMQ running at `broker.url`?"
+                    );
+                    BrokerError::Unavailable(reason).into()
+                }
+                error => error,
             });
         }
         if throttle.allow() {
             match &error {
-                BrokerError::Unavailable(reason) => {
+                TopologyError::Broker(BrokerError::Unavailable(reason)) => {
                     tracing::warn!("broker unavailable: {reason}; waiting for it");
                 }
-                BrokerError::Refused { reason, .. } => {
+                TopologyError::Broker(BrokerError::Refused { reason, .. }) => {
                     tracing::warn!("request refused by the broker: {reason}; retrying");
+                }
+                TopologyError::Store(error) => {
+                    tracing::warn!("records of queues and bindings unavailable: {error}; retrying");
                 }
             }
         }
@@ -208,12 +209,10 @@ pub async fn unbind_former(
         );
         return Err(RunError::Config(loaded.setting_error("streams", words)));
     }
-    let before = TopologyRecord::read(store, stream).await?;
-    let mut record = before.clone();
+    let mut record = TopologyRecord::read(store, stream).await?;
     update_record(loaded, stream, &mut record);
-    let (shared, removed): (BTreeSet<_>, BTreeSet<_>) =
-        record.former.into_iter().partition(|former| is_shared(loaded, stream, former));
-    record.former = shared;
+    let mut removed = record.former;
+    removed.retain(|former| !is_shared(loaded, stream, former));
     if !removed.is_empty() {
         let Some(broker) = BrokerEndpoint::of(loaded)? else {
             let words = "the bindings are in a broker: configure [broker] to remove them";
@@ -221,9 +220,11 @@ pub async fn unbind_former(
         };
         unbind(&broker, &removed).await?;
     }
-    if record != before {
-        record.write(store, stream).await?;
-        store.flush().await?;
-    }
+    TopologyRecord::update(store, stream, |record| {
+        update_record(loaded, stream, record);
+        record.former.retain(|former| !removed.contains(former));
+    })
+    .await?;
+    store.flush().await?;
     Ok(removed)
 }
