@@ -25,6 +25,7 @@ use ordain_amqp::{BrokerEndpoint, BrokerError, TopologyError};
 use ordain_config::numbering::{self, NumberingError};
 use ordain_config::{ConfigError, LoadedConfig, SourceConfig};
 use ordain_store::{InstanceId, InstanceInfo, Partition, Store, StoreError};
+use ordain_util::log_throttle::LogThrottle;
 use ordain_util::shutdown::shutdown_requested;
 use ordain_util::wait::shortened;
 use ordain_wasm::{HandlerRegistry, LoadError, WorkerPool};
@@ -366,6 +367,7 @@ async fn watch_store_servers(store: &Arc<dyn Store>) {
     let mut disconnects = store.disconnects();
     let mut checked_at = Instant::now();
     let mut is_due = false;
+    let mut throttle = LogThrottle::new(shortened(SERVER_CHECK_INTERVAL));
     loop {
         tokio::time::sleep(shortened(SERVER_WATCH_INTERVAL)).await;
         let before = std::mem::replace(&mut disconnects, store.disconnects());
@@ -373,12 +375,25 @@ async fn watch_store_servers(store: &Arc<dyn Store>) {
         if !is_due {
             continue;
         }
-        // The check fails while no server answers, for example until a replica becomes master. It is then still due.
-        let Ok(finding) = store.check_servers().await else { continue };
-        is_due = false;
-        checked_at = Instant::now();
-        if let Some(words) = finding {
-            tracing::error!("store may lose data: {words}");
+        match store.check_servers().await {
+            Ok(finding) => {
+                is_due = false;
+                checked_at = Instant::now();
+                if let Some(words) = finding {
+                    tracing::error!("store may lose data: {words}");
+                }
+            }
+            // The check is still due. For example, no server answers until a replica becomes master.
+            Err(error) if throttle.allow() => {
+                let next_step = match error {
+                    StoreError::Unusable(_) => {
+                        "correct the login of `store.url`, or the rights of its user; Ordain repeats the check"
+                    }
+                    _ => "Ordain repeats the check",
+                };
+                tracing::warn!("settings of the store's servers not checked: {error}; {next_step}");
+            }
+            Err(_) => {}
         }
     }
 }

@@ -55,6 +55,7 @@ use self::error::{has_code, start_error, with_address};
 use self::names::{RedisKeyKind, RedisKeys};
 use self::retry_warnings::{RetryWarnings, WARN_INTERVAL};
 use self::script::LuaScripts;
+use self::server::ServerSettings;
 use self::value::{number, parts, text};
 use ordain_store::{
     DurabilityReport, HEALTH_MARK, Partition, RedisAddress, RedisOptions, Store, StoreError,
@@ -348,14 +349,15 @@ impl Store for RedisStore {
     }
 
     async fn check_servers(&self) -> Result<Option<String>, StoreError> {
-        match server::inspect_servers(&self.connection, self.replicas).await {
-            Ok(report) if report.is_at_risk && report != self.durability => {
-                Ok(Some(report.description))
-            }
-            Ok(_) => Ok(None),
-            Err(StoreError::Unusable(words)) => Ok(Some(words)),
-            Err(error) => Err(error),
+        // An error of this request, for example a refused login, does not show that the store may lose data.
+        let settings = ServerSettings::read(&self.connection).await?;
+        match settings.check() {
+            Ok(()) => {}
+            Err(StoreError::Unusable(words)) => return Ok(Some(words)),
+            Err(error) => return Err(error),
         }
+        let report = settings.durability(self.connection.kind(), self.replicas);
+        Ok((report.is_at_risk && report != self.durability).then_some(report.description))
     }
 
     /// Writes to every shard, because the shards of a Cluster are on several servers. If replicas are required, waits

@@ -40,7 +40,7 @@ impl ServerSettings {
     }
 
     /// Returns an error if a server could silently lose acknowledged events.
-    fn check(&self) -> Result<(), StoreError> {
+    pub(super) fn check(&self) -> Result<(), StoreError> {
         for info in &self.infos {
             check_version(info_field(info, "redis_version").unwrap_or("unknown"))?;
             check_role(info)?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use ordain_servers::{Redis, Sentinel, wait_until};
+use ordain_servers::{Options, Redis, Sentinel, wait_until};
 use ordain_tests::http;
 use ordain_tests::service::Service;
 
@@ -61,5 +61,28 @@ fn weaker_durability_of_running_server_is_reported() -> Result<()> {
     service.until_says(&format!("{AT_RISK}{words}"))?;
     let log = service.stderr();
     ensure!(!log.contains("did not complete a request"), "a connection broke: {log}");
+    service.end()
+}
+
+/// While the host runs, its user loses the right to read the settings. The host must report that it cannot check the
+/// settings, and must not report that the store may lose data. When the user has the right again, the host must check
+/// the settings.
+#[test]
+fn refused_check_of_settings_is_no_risk() -> Result<()> {
+    let rights = "~ordain:* +@all -@dangerous +info +config|get";
+    let options = Options::new().password("secret").user("shop", "right-secret", rights);
+    let redis = Redis::with(&options)?;
+    let home = home(&format!("redis://shop:right-secret@127.0.0.1:{}", redis.port()))?;
+    let mut service = Service::start(&home, &["--wait-divisor=50", "run"])?;
+    http::ready(&mut service)?;
+    redis.command(&["ACL", "SETUSER", "shop", "-info"])?;
+    service.until_says("settings of the store's servers not checked: ")?;
+    let log = service.stderr();
+    let line = log.lines().find(|line| line.contains("not checked")).unwrap_or_default();
+    ensure!(line.contains("info") && line.contains("or the rights of its user"), "{log}");
+    ensure!(!log.contains(AT_RISK) && !log.contains("secret"), "{log}");
+    redis.command(&["CONFIG", "SET", "appendfsync", "no"])?;
+    redis.command(&["ACL", "SETUSER", "shop", "+info"])?;
+    service.until_says(&format!("{AT_RISK}Redis: the server leaves syncing"))?;
     service.end()
 }
