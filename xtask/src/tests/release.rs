@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -17,6 +18,10 @@ use crate::setup::{announce, cargo, root, run, target_dir};
 /// Test programs, each with filters: only tests whose names contain one of the filters run. Without a filter, all tests
 /// of the program run.
 type TestPrograms = &'static [(&'static str, &'static [&'static str])];
+
+/// The age at which a call replaces an installation of Debian unstable. Debian changes the packages of this release
+/// every day; the packages of the other releases keep their versions.
+const UNSTABLE_AGE_LIMIT: Duration = Duration::from_hours(24);
 
 /// A release whose servers the tests use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -127,11 +132,18 @@ fn is_linux_root() -> Result<bool> {
     Ok(cfg!(target_os = "linux") && id.stdout.trim_ascii() == b"0")
 }
 
-/// Installs a release into a folder, if no earlier call has installed it. Returns the folder.
+/// Returns whether an installation is up to date. `complete` is the file that the installation wrote at its end.
+fn is_up_to_date(release: ServerRelease, complete: &Path) -> bool {
+    let Ok(file) = fs::metadata(complete) else { return false };
+    let age = file.modified().ok().and_then(|written_at| written_at.elapsed().ok());
+    release != ServerRelease::Unstable || age.is_some_and(|age| age < UNSTABLE_AGE_LIMIT)
+}
+
+/// Installs a release into a folder, if no installation of an earlier call is up to date. Returns the folder.
 fn install(release: ServerRelease) -> Result<PathBuf> {
     let folder = target_dir().join("servers").join(release.name());
     let complete = folder.join("ordain-complete");
-    if complete.is_file() {
+    if is_up_to_date(release, &complete) {
         return Ok(folder);
     }
     announce(&format!("installing the servers of {} into {}", release.name(), folder.display()));
@@ -214,4 +226,24 @@ fn inside(folder: &Path, program: &Path) -> Command {
     // `/tmp` is the folder for temporary files that both root folders share.
     command.env("TMPDIR", "/tmp");
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn only_installation_of_unstable_becomes_outdated() {
+        let complete = std::env::temp_dir().join(format!("ordain-complete-{}", std::process::id()));
+        let releases = [ServerRelease::Debian13, ServerRelease::Unstable];
+        let found = || releases.map(|release| is_up_to_date(release, &complete));
+        assert_eq!(found(), [false, false]);
+        let file = fs::File::create(&complete).expect("a file");
+        assert_eq!(found(), [true, true]);
+        file.set_modified(SystemTime::now() - 2 * UNSTABLE_AGE_LIMIT).expect("the time");
+        assert_eq!(found(), [true, false]);
+        fs::remove_file(&complete).expect("the file");
+    }
 }
