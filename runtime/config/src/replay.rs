@@ -1,5 +1,6 @@
 //! `[streams.NAME] gap.replay`: the sources of missing events.
 
+use std::fmt;
 use std::time::Duration;
 
 use toml::de::DeValue;
@@ -44,8 +45,15 @@ section! {
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A URL with the placeholders `{stream}`, `{key}` and `{sequence}`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ReplayUrl(pub String);
+
+/// Shows only the host, because the rest of the URL may be confidential.
+impl fmt::Debug for ReplayUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReplayUrl({}/…)", self.host())
+    }
+}
 
 impl ReplayUrl {
     /// Returns scheme, host and port. Metrics and listings identify the server by this text, because the rest
@@ -80,7 +88,9 @@ impl Scalar for ReplayUrl {
         if rest[..path].contains('@') {
             return Err("write no user: use `authorization` instead".to_owned());
         }
-        let found = placeholders(text, &["stream", "key", "sequence"])?;
+        // The error of `placeholders` is not shown, because it may contain the value of a variable.
+        let found = placeholders(text, &["stream", "key", "sequence"])
+            .map_err(|_| "use only the placeholders {stream}, {key} and {sequence}")?;
         for needed in ["key", "sequence"] {
             if !found.contains(&needed) {
                 return Err(format!(
@@ -114,8 +124,8 @@ impl Authorization {
     }
 }
 
-impl std::fmt::Debug for Authorization {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Authorization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Authorization(…)")
     }
 }

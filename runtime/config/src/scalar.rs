@@ -4,6 +4,9 @@ use toml::de::DeValue;
 
 use super::reader::{ConfigReader, SettingNode, SettingValue, describe};
 
+/// The description of a value that an error must not show.
+const HIDDEN_VALUE: &str = "another value (not shown)";
+
 /// A value that is written as one text, number or switch.
 pub(super) trait Scalar: Sized {
     /// Description of a valid value.
@@ -63,6 +66,12 @@ impl<T: Scalar> SettingValue for T {
                 (text, number.to_string())
             }
             DeValue::Boolean(value) if T::BARE => (value.to_string(), value.to_string()),
+            // A token without quotes is a number.
+            _ if T::SECRET => {
+                let message = format!("expected {}, found {HIDDEN_VALUE}", T::FORM);
+                reader.report(node.line, &node.name, message);
+                return None;
+            }
             _ => {
                 reader.report_wrong_form(node, T::FORM);
                 return None;
@@ -74,7 +83,7 @@ impl<T: Scalar> SettingValue for T {
                 _ => value,
             }),
             Err(hint) => {
-                let found = if T::SECRET { "another text (not shown)" } else { &shown };
+                let found = if T::SECRET { HIDDEN_VALUE } else { &shown };
                 let hint = if hint.is_empty() { hint } else { format!("; {hint}") };
                 let message = format!("expected {}, found {found}{hint}", T::FORM);
                 reader.report(node.line, &node.name, message);

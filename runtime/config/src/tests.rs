@@ -249,8 +249,8 @@ fn fields_must_have_their_form() {
         ("gap.attempts = 0", "between 1 and 1_000, found 0"),
         ("gap.replay = \"store\"", "expected an array"),
         ("gap.replay = [\"http://h/{stream}/{key}\"]", "{sequence} is missing"),
-        ("gap.replay = [\"http://h/{keys}/{sequence}\"]", "did you mean {key}?"),
-        ("gap.replay = [\"http://h/{key/{sequence}\"]", "unknown placeholder {key/{sequence}"),
+        ("gap.replay = [\"http://h/{keys}/{sequence}\"]", "{stream}, {key} and {sequence}"),
+        ("gap.replay = [\"http://h/{key/{sequence}\"]", "{stream}, {key} and {sequence}"),
         ("gap.replay = [\"http://{key}/{sequence}\"]", "a host without placeholders, then a path"),
         ("gap.replay = [\"ftp://h/{key}/{sequence}\"]", "expected \"store\", a URL"),
         ("gap.replay = [\"http://h/{key}/{sequence}\", \"store\"]", "\"store\" is not first"),
@@ -356,7 +356,7 @@ fn settings_are_checked_against_each_other() {
             (
                 8,
                 "ingress.token",
-                "expected a token of at least 16 visible ASCII characters, found another text (not shown)",
+                "expected a token of at least 16 visible ASCII characters, found another value (not shown)",
             ),
         ],
     );
@@ -366,7 +366,7 @@ fn settings_are_checked_against_each_other() {
             (
                 5,
                 "broker.url",
-                "expected a URL such as \"amqp://user:password@host:5672/vhost\" (or amqps://), found another text \
+                "expected a URL such as \"amqp://user:password@host:5672/vhost\" (or amqps://), found another value \
                  (not shown)",
             ),
             (6, "broker.heartbeat", "at most half of runtime.lease, here 5000ms"),
@@ -592,9 +592,70 @@ fn streams_of_a_numbered_exchange_must_be_numbered_alike() {
 fn secrets_are_not_printed() {
     let loaded = parse(include_str!("tests/full.toml")).expect("a valid configuration");
     let printed = format!("{loaded:?}");
-    for secret in ["secret@", "0123456789abcdef", "fedcba9876543210"] {
+    for secret in ["secret@", "0123456789abcdef", "fedcba9876543210", "n={sequence}"] {
         assert!(!printed.contains(secret), "{printed}");
     }
+}
+
+/// Settings that may contain a secret are invalid. No error may show the secret, neither if the file itself contains it,
+/// nor if it is the value of a variable or the content of a file.
+#[test]
+fn errors_do_not_contain_secrets() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let secret_file = folder.path().join("password");
+    std::fs::write(&secret_file, "hunter2\n").expect("written");
+    let from_file = format!("${{file:{}}}", secret_file.display());
+    let env = |name: &str| (name == "PASSWORD").then(|| "hunter2".to_owned());
+    let check = |setting: &str, text: &str| {
+        let text = format!("{ORDERS}{text}\n");
+        let parsed = LoadedConfig::parse(Path::new("/etc/ordain/ordain.toml"), &text, &env);
+        let error = parsed.expect_err(&text).to_string();
+        assert!(error.contains(setting) && !error.contains("hunter2"), "{text}: {error}");
+    };
+    let replay = "streams.orders.gap.replay[0]";
+    for written in ["hunter2", "${PASSWORD}", &from_file, "${OTHER:-hunter2}", "${hunter2 }"] {
+        for (setting, text) in [
+            ("broker.url", "[broker]\nurl = \"http://shop:SECRET@broker\""),
+            ("broker.url", "[broker]\nurl = \"amqp://shop:SECRET/x@broker\""),
+            ("broker.url", "[broker]\nurl = \"amqp://shop:SECRET@broker/a/b\""),
+            ("broker.url", "[broker]\nurl = \"amqp://SECRET@broker\""),
+            ("store.url", "[store]\nkind = \"redis\"\nurl = \"redis://shop:SECRET/x@redis\""),
+            ("store.url", "[store]\nkind = \"redis\"\nurl = \"redis://:SECRET@redis:port\""),
+            ("store.url", "[store]\nkind = \"redis\"\nurl = \"redis://SECRET@redis\""),
+            ("admin.token", "[admin]\ntoken = \"SECRET\""),
+            ("ingress.token", "[ingress]\ntoken = \"SECRET SECRET SECRET\""),
+            (
+                replay,
+                "gap.replay = [{ url = \"http://h/{key}/{sequence}\", authorization = \"SECRET\\n\" }]",
+            ),
+        ] {
+            check(setting, &text.replace("SECRET", written));
+        }
+    }
+    // The error shows the URL of a replay server with its variables, but not the values of the variables.
+    for written in ["${PASSWORD}", &from_file] {
+        for url in ["http://h/{key}?SECRET", "http://h/{key}/{sequence}?{SECRET}", "ftp://SECRET"] {
+            for text in ["gap.replay = [\"URL\"]", "gap.replay = [{ url = \"URL\" }]"] {
+                check(replay, &text.replace("URL", &url.replace("SECRET", written)));
+            }
+        }
+    }
+    // A token or a password without quotes is a number.
+    for (setting, text) in [
+        ("admin.token", "[admin]\ntoken = 12345678901234567"),
+        ("broker.url", "[broker]\nurl = 12345678901234567"),
+        ("store.url", "[store]\nkind = \"redis\"\nurl = 12345678901234567"),
+    ] {
+        let error = parse(&format!("{ORDERS}{text}\n")).expect_err(text).to_string();
+        assert!(error.contains(setting) && !error.contains("12345"), "{text}: {error}");
+    }
+
+    // The file of a valid URL gets a password that makes the URL invalid.
+    let text = format!("{ORDERS}[broker]\nurl = \"amqp://shop:{from_file}@broker\"\n");
+    let broker = parse(&text).expect("a valid configuration").config.broker.expect("a broker");
+    std::fs::write(&secret_file, "hunter2/@").expect("written");
+    let error = broker.url.read_again().expect_err("an invalid URL");
+    assert!(error.contains("%2F") && !error.contains("hunter2"), "{error}");
 }
 
 #[test]

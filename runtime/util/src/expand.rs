@@ -82,10 +82,10 @@ fn variable(inside: &str, env: EnvLookup<'_>) -> Result<String, String> {
     };
     let letters = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     if name.is_empty() || !letters || name.starts_with(|c: char| c.is_ascii_digit()) {
-        return Err(format!(
-            "`${{{inside}}}` is not a variable: write `${{NAME}}`, `${{NAME:-default}}` or `${{file:/path}}`, or `$${{` \
-             for a literal `${{`"
-        ));
+        // The error does not show the text, which may be a part of a password.
+        return Err("the text between `${` and `}` is not a variable: write `${NAME}`, `${NAME:-default}` or \
+                    `${file:/path}`, or `$${` for a literal `${`"
+            .to_owned());
     }
     // With a default, an empty variable counts as unset, as in a shell.
     match (env(name), default) {
