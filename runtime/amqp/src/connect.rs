@@ -224,6 +224,11 @@ impl BrokerEndpoint {
         BrokerGreeting::read(&self.current_uri()).await.map_err(failed)
     }
 
+    /// Returns the name of the virtual host.
+    pub(super) fn virtual_host(&self) -> &str {
+        &self.uri.vhost
+    }
+
     /// Describes the login of a connection, without the password.
     pub(super) fn describe_login(&self) -> String {
         let AMQPUri { authority, vhost, .. } = &self.uri;

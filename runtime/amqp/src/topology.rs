@@ -8,6 +8,7 @@
 mod form;
 mod inspect;
 mod markers;
+mod policy;
 
 use std::collections::BTreeSet;
 
@@ -23,6 +24,7 @@ use super::connect::{BrokerEndpoint, BrokerError, RefusalCause};
 use super::topology_record::{Binding, BindingKind};
 use form::{QueueArguments, QueueForm};
 use ordain_config::{AmqpSourceConfig, ExchangeBinding};
+pub use policy::no_delivery_limit_command;
 
 /// The exchange type that distributes messages over queues by a fixed hash of the routing key. The plugin
 /// `rabbitmq_sharding` provides it.

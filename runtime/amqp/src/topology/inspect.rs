@@ -12,7 +12,7 @@ use lapin::{ExchangeKind, Queue};
 use super::form::{FormDifference, NO_DELIVERY_LIMIT, QueueForm};
 use super::{
     DELIVERY_LIMIT_ARGUMENT, QUEUE_TYPE_ARGUMENT, Topology, check_exchange, describe_stream_queue,
-    find_queue, stream_arguments, with_advice,
+    find_queue, no_delivery_limit_command, stream_arguments, with_advice,
 };
 use crate::connect::{BrokerEndpoint, BrokerError, RefusalCause};
 use ordain_util::finding::Finding;
@@ -33,13 +33,25 @@ impl Topology {
         version: Option<(u64, u64)>,
         findings: &mut Vec<Finding>,
     ) -> Result<(), BrokerError> {
+        let mut limited = Vec::new();
         for partition in 0..self.partitions {
             let queue = self.queue(partition);
-            if let Some(found) = find_queue(broker, connection, &queue).await? {
-                self.inspect_queue(stream, broker, connection, version, &found, findings).await?;
-            } else {
+            let Some(found) = find_queue(broker, connection, &queue).await? else {
                 findings.push(self.describe_missing("queue", &queue, stream));
+                continue;
+            };
+            if self.inspect_queue(stream, broker, connection, version, &found, findings).await? {
+                limited.push(queue);
             }
+        }
+        if !limited.is_empty() {
+            findings.push(Finding::warning(format!(
+                "queues of stream {stream} have no argument {DELIVERY_LIMIT_ARGUMENT} ({}): unless a policy sets another \
+                 limit, RabbitMQ 4 delivers each message at most 20 times, and then drops it. Remove the limit with a \
+                 policy: {}",
+                limited.join(", "),
+                no_delivery_limit_command(broker, stream, &limited)
+            )));
         }
         if self.declare {
             let dropped = self.dropped_name();
@@ -71,7 +83,8 @@ impl Topology {
         }
     }
 
-    /// Compares an existing queue with the form that the stream needs.
+    /// Compares an existing queue with the form that the stream needs. Returns whether RabbitMQ applies its default
+    /// delivery limit to the queue.
     async fn inspect_queue(
         &self,
         stream: &str,
@@ -80,7 +93,7 @@ impl Topology {
         version: Option<(u64, u64)>,
         queue: &Queue,
         findings: &mut Vec<Finding>,
-    ) -> Result<(), BrokerError> {
+    ) -> Result<bool, BrokerError> {
         let name = queue.name().as_str();
         let expected = if self.declare { self.queue_arguments(false) } else { stream_arguments() };
         let what = format!(
@@ -93,13 +106,13 @@ impl Topology {
             Err(BrokerError::Refused { reason, .. }) => {
                 findings
                     .push(Finding::note(format!("{what}; its arguments are unknown: {reason}")));
-                return Ok(());
+                return Ok(false);
             }
             Err(error) => return Err(error),
         };
         if form.is_stream() {
             findings.push(Finding::error(describe_stream_queue(name)));
-            return Ok(());
+            return Ok(false);
         }
         let version_4 = version.is_some_and(|(major, _)| major >= DEFAULT_LIMIT_VERSION);
         let limit = form.arguments.get(DELIVERY_LIMIT_ARGUMENT).map(String::as_str);
@@ -126,16 +139,7 @@ impl Topology {
         }
         let is_quorum =
             form.arguments.get(QUEUE_TYPE_ARGUMENT).is_some_and(|kind| kind == "quorum");
-        if is_quorum && version_4 && limit.is_none() && form.is_complete {
-            findings.push(Finding::warning(format!(
-                "the queue {name:?} of stream {stream} has no argument {DELIVERY_LIMIT_ARGUMENT}: unless a policy sets \
-                 another limit, RabbitMQ 4 delivers each message at most 20 times, and then drops it. Remove the limit \
-                 with a policy: rabbitmqctl set_policy ordain-no-delivery-limit '^({})$' '{{\"delivery-limit\": -1}}' \
-                 --apply-to quorum_queues",
-                name.replace('.', "\\.")
-            )));
-        }
-        Ok(())
+        Ok(is_quorum && version_4 && limit.is_none() && form.is_complete)
     }
 
     async fn inspect_exchanges(

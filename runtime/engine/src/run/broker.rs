@@ -12,7 +12,8 @@ use crate::sink::Sinks;
 use crate::source::QueueNotifiers;
 use ordain_amqp::{
     Binding, BrokerEndpoint, BrokerError, ExchangeSink, PREPARE_TIMEOUT, PreparedTopology,
-    Topology, TopologyError, TopologyRecord, inspect_broker, prepare_topology, unbind,
+    Topology, TopologyError, TopologyRecord, inspect_broker, no_delivery_limit_command,
+    prepare_topology, unbind,
 };
 use ordain_config::NumberingPolicy;
 use ordain_config::{ConfigError, LoadedConfig, SinkConfig, SourceConfig};
@@ -49,7 +50,7 @@ pub(super) async fn prepare(
         let prepare =
             async || prepare_topology(&topology, broker, &records, is_fifo, is_known).await;
         let prepared = retry_until_available(broker, until, prepare).await?;
-        report_prepared(loaded, name, &prepared);
+        report_prepared(loaded, broker, name, &prepared);
     }
     for (name, sink) in &loaded.config.sinks {
         let SinkConfig::Amqp(config) = sink else { continue };
@@ -79,7 +80,12 @@ pub async fn inspect(
 }
 
 /// Logs the problems that were found while a stream's topology (exchange, queues and bindings) was prepared.
-fn report_prepared(loaded: &LoadedConfig, stream: &str, prepared: &PreparedTopology) {
+fn report_prepared(
+    loaded: &LoadedConfig,
+    broker: &BrokerEndpoint,
+    stream: &str,
+    prepared: &PreparedTopology,
+) {
     let PreparedTopology { limited_queues, former_bindings, is_exchange_replaced, refusal } =
         prepared;
     if let Some(error) = refusal {
@@ -89,14 +95,12 @@ fn report_prepared(loaded: &LoadedConfig, stream: &str, prepared: &PreparedTopol
         );
     }
     if !limited_queues.is_empty() {
-        let names: Vec<_> = limited_queues.iter().map(|queue| queue.replace('.', "\\.")).collect();
         tracing::warn!(
             stream,
             queues = limited_queues.join(", "),
             "queue declared under RabbitMQ 3: RabbitMQ 4 delivers each of its messages at most 20 times, and then moves \
-             the message to the dead-letter exchange. Remove the limit with a policy: rabbitmqctl set_policy \
-             ordain-no-delivery-limit '^({})$' '{{\"delivery-limit\": -1}}' --apply-to quorum_queues",
-            names.join("|"),
+             the message to the dead-letter exchange. Remove the limit with a policy: {}",
+            no_delivery_limit_command(broker, stream, limited_queues)
         );
     }
     for binding in former_bindings {
