@@ -127,6 +127,8 @@ async fn run(
                 continue;
             }
             Ok(SubscriptionEnd::Cancelled) => {
+                // Another program may have declared the queue again with other arguments.
+                known.is_type_checked = false;
                 // From 4.3 on, RabbitMQ also ends a consumer that does not acknowledge a delivery in time.
                 if options.is_fifo() && (known.is_marker_refused || !options.topology.is_declared())
                 {
@@ -177,7 +179,7 @@ struct KnownQueue {
     is_marker_refused: bool,
     /// `true` if the queue of a `sequenced` stream got its marker before the last subscription.
     is_marked: bool,
-    /// `true` if a check has found that the queue is not of type stream.
+    /// `true` if a check has found that the queue is not of type stream, and the queue has not been removed since.
     is_type_checked: bool,
 }
 
@@ -263,6 +265,7 @@ async fn subscribe(
     let (channel, consumer) = match open().await.map_err(|error| broker.error(&error)) {
         Ok(opened) => opened,
         Err(error) if error.is_not_found() => {
+            known.is_type_checked = false;
             if options.is_fifo() {
                 handle_missing_queue(options, &connection, waiting).await?;
             } else {

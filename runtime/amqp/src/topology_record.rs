@@ -136,9 +136,9 @@ impl<'a> ExchangeMarker<'a> {
 
     /// Records the name of the exchange that has a marker. `None` records that no exchange has a marker.
     ///
-    /// A starting process and the owner of partition 0 may overwrite each other's value. If the value lacks a marker that
-    /// exists, the owner declares the marker again at its next check. If the value names a marker that is gone, the next
-    /// check reports the exchange as replaced, and declares its bindings again.
+    /// The write is unconditional, because no harm follows if a starting process and the owner of partition 0 overwrite
+    /// each other's value. If the value lacks a marker that exists, the owner declares the marker again at its next
+    /// check. If the value names a missing marker, the next check declares the bindings of the exchange again.
     pub(super) async fn set(&self, exchange: Option<&str>) -> Result<(), StoreError> {
         let value = exchange.unwrap_or_default().to_owned().into();
         self.store.put_marks(&[Mark { name: self.name.clone(), value }]).await

@@ -597,8 +597,8 @@ fn secrets_are_not_printed() {
     }
 }
 
-/// Settings that may contain a secret are invalid. No error may show the secret, neither if the file itself contains it,
-/// nor if it is the value of a variable or the content of a file.
+/// Settings that may contain a secret are invalid. No error may show the secret, neither if the configuration itself
+/// contains it, nor if it is the value of a variable or the content of a file.
 #[test]
 fn errors_do_not_contain_secrets() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -177,6 +177,26 @@ fn queue_of_type_stream_with_a_long_name_is_refused() -> Result<()> {
     service.end()
 }
 
+/// While the host runs, another program replaces a queue by a queue of type stream. The host must check the type again.
+#[test]
+fn queue_replaced_by_a_stream_is_refused() -> Result<()> {
+    let rig = Rig::with(ADMIN, "", "declare = false")?;
+    rig.client.exchange("cases", ExchangeKind::Fanout)?;
+    rig.client.queue_with("cases", FieldTable::default())?;
+    rig.client.bind("cases", "cases", "")?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    let lines = in_turn(3, 10);
+    rig.publish(&lines)?;
+    rig.check(&lines)?;
+    rig.client.delete_queue("cases")?;
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("stream".into()));
+    arguments.insert("x-max-age".into(), AMQPValue::LongString("1D".into()));
+    rig.client.queue_with("cases", arguments)?;
+    service.until_says("is of type stream, which never removes messages")?;
+    service.end()
+}
+
 /// A classic queue that another program has declared is used as it is.
 #[test]
 fn classic_queue_without_declarations_is_used() -> Result<()> {

@@ -6,7 +6,7 @@ use ordain_store::{QueueRecord, QueueRecords, SharedRecord, Store};
 use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
 
 /// Two processes have read the same record. One of them records the loss of the queue. The other process, for example
-/// an earlier owner of the partition that was paused, must not erase the loss. After an operator has resumed the stream,
+/// an earlier owner of the partition that was paused, must not erase the loss. When an operator has resumed the stream,
 /// no process may record the same loss again.
 #[tokio::test]
 async fn outdated_write_changes_no_record() {
@@ -16,7 +16,7 @@ async fn outdated_write_changes_no_record() {
     let records = QueueRecords::new(&store, &"s".into());
     let consumed = QueueRecord::Consumed { queue: "q".to_owned(), has_marker: true };
     let lose = async |before: &SharedRecord<QueueRecord>| {
-        let put = records.put_loss(before, "q".to_owned(), "gone".to_owned()).await;
+        let put = records.put_loss(before, "q".to_owned(), "removed".to_owned()).await;
         put.expect("an answer")
     };
     let losses = async || records.losses(1).await.expect("losses");
@@ -27,9 +27,9 @@ async fn outdated_write_changes_no_record() {
     let before = records.get(0).await.expect("a record");
     assert!(lose(&before).await);
     assert!(!records.replace(&before, &consumed).await.expect("an answer"));
-    assert_eq!(losses().await, [(0, "gone".to_owned())]);
+    assert_eq!(losses().await, [(0, "removed".to_owned())]);
 
-    assert_eq!(records.resume(1).await.expect("losses"), [(0, "gone".to_owned())]);
+    assert_eq!(records.resume(1).await.expect("losses"), [(0, "removed".to_owned())]);
     assert!(!lose(&before).await);
     assert!(losses().await.is_empty());
     assert!(records.resume(1).await.expect("losses").is_empty());
