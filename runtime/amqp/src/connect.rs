@@ -198,7 +198,8 @@ impl BrokerEndpoint {
             },
             properties,
         );
-        let connected = async { connecting.await.map_err(failed) };
+        // On the heap, because this future is large and a part of many others.
+        let connected = Box::pin(async { connecting.await.map_err(failed) });
         let connection = self.within(CONNECT_TIMEOUT, connected).await?;
         attempt.succeed();
         Ok(connection)

@@ -126,24 +126,7 @@ async fn run(
                 options.health.set(SourceState::Retrying { reason });
                 continue;
             }
-            Ok(SubscriptionEnd::Cancelled) => {
-                // Another program may have declared the queue again with other arguments.
-                known.is_type_checked = false;
-                // From 4.3 on, RabbitMQ also ends a consumer that does not acknowledge a delivery in time.
-                if options.is_fifo() && (known.is_marker_refused || !options.topology.is_declared())
-                {
-                    tracing::error!(
-                        stream,
-                        queue,
-                        "subscription ended by the broker: Ordain subscribes again, but cannot detect whether another \
-                         program has removed the queue and declared it again. If a program has done this, the events \
-                         of the old queue are lost: publish again the events that have not taken effect"
-                    );
-                }
-                QueueCheckError::Broker(BrokerError::Unavailable(
-                    "the broker has ended the subscription: was the queue removed?".to_owned(),
-                ))
-            }
+            Ok(SubscriptionEnd::Cancelled) => cancelled(options, &queue, &mut known),
             Err(error) => error,
         };
         let is_first = !std::mem::replace(&mut is_interrupted, true);
@@ -170,6 +153,27 @@ async fn run(
             () = deliver.closed() => return,
         }
     }
+}
+
+/// Returns the error of a subscription that the broker has ended.
+fn cancelled(options: &ConsumerOptions, queue: &str, known: &mut KnownQueue) -> QueueCheckError {
+    // Another program may have declared the queue again with other arguments.
+    known.is_type_checked = false;
+    // From 4.3 on, RabbitMQ also ends a consumer that does not acknowledge a delivery in time.
+    if options.is_fifo() && (known.is_marker_refused || !options.topology.is_declared()) {
+        tracing::error!(
+            stream = &*options.stream,
+            queue,
+            "subscription ended by the broker: Ordain subscribes again, but cannot detect whether another \
+             program has removed the queue and declared it again. If a program has done this, the events \
+             of the old queue are lost: publish again the events that have not taken effect"
+        );
+    }
+    QueueCheckError::Broker(BrokerError::Unavailable(
+        "the broker has ended the subscription: it has removed the queue, or it had no delivery \
+         acknowledgement within its consumer_timeout (RabbitMQ 4.3 and later)"
+            .to_owned(),
+    ))
 }
 
 /// Facts about a queue that its consumer has learned in earlier subscriptions.

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 pub use options::RabbitOptions;
 pub use programs::rabbit_version;
@@ -184,7 +184,7 @@ impl Rabbit {
     pub fn add_narrow_user(&self, name: &str) -> Result<()> {
         // On RabbitMQ 4.0 and later, Ordain succeeds in declaring an exchange `{queue}.version.*`, and so needs the
         // right to declare it.
-        let version = if self.major_version()? >= 4 { r"|\.version\..*" } else { "" };
+        let version = if self.version()? >= (4, 0) { r"|\.version\..*" } else { "" };
         self.add_user(name, "guest", &format!(r"^cases(\.dropped{version})?$"))
     }
 
@@ -245,11 +245,19 @@ impl Rabbit {
         Ok(())
     }
 
-    /// Returns the major version of the broker.
-    pub fn major_version(&self) -> Result<u32> {
+    /// Returns the major and the minor version of the broker.
+    pub fn version(&self) -> Result<(u32, u32)> {
         let version = self.server.evaluate("list_to_binary(rabbit_misc:version()).")?;
-        let major = version.split('.').next().unwrap_or_default();
-        major.parse().with_context(|| format!("the version of the broker is {version:?}"))
+        let mut parts = version.split('.').map(str::parse);
+        match (parts.next(), parts.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
+            _ => bail!("the version of the broker is {version:?}"),
+        }
+    }
+
+    /// Returns whether the broker can hash keys into queues without a plugin.
+    pub fn has_hash_exchange(&self) -> Result<bool> {
+        Ok(self.version()? >= (4, 3))
     }
 
     /// Limits the number of connections of a user. `None` removes the limit.

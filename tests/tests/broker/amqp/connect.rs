@@ -47,7 +47,8 @@ fn text(text: &str) -> AMQPValue {
 fn new_and_declared_topologies_are_reported_and_unchanged() -> Result<()> {
     let rig = Rig::with("", "", "partitions = 4")?;
     let [out, _] = check(&rig.home, 0)?;
-    let version = format!(": RabbitMQ {}.", rig.rabbit.major_version()?);
+    let (major, minor) = rig.rabbit.version()?;
+    let version = format!(": RabbitMQ {major}.{minor}.");
     ensure_contains(
         &out,
         &[
@@ -196,8 +197,12 @@ fn user_with_narrow_rights_can_check() -> Result<()> {
 fn missing_plugin_and_stopped_broker_are_reported() -> Result<()> {
     let rabbit = Rabbit::with(&RabbitOptions::new().without_plugins())?;
     let rig = Rig::on(rabbit, "", "", "partitions = 4")?;
-    let [_, errors] = check(&rig.home, 78)?;
-    ensure_contains(&errors, &["rabbitmq-plugins enable rabbitmq_sharding"])?;
+    if rig.rabbit.has_hash_exchange()? {
+        check(&rig.home, 0)?;
+    } else {
+        let [_, errors] = check(&rig.home, 78)?;
+        ensure_contains(&errors, &["rabbitmq-plugins enable rabbitmq_sharding"])?;
+    }
     rig.rabbit.stop()?;
     let [out, errors] = check(&rig.home, 75)?;
     ensure_contains(&errors, &["error: broker: ", "refused"])?;

@@ -320,7 +320,7 @@ fn queue_of_rabbitmq_3_is_used_under_rabbitmq_4() -> Result<()> {
         rig.until_declared()?;
         let lines = execute_first(&rig)?;
         let is_limited = service.stderr().contains("queue declared under RabbitMQ 3");
-        ensure!(is_limited == (rig.rabbit.major_version()? >= 4), "{}", service.stderr());
+        ensure!(is_limited == (rig.rabbit.version()? >= (4, 0)), "{}", service.stderr());
         let policy = " ordain-no-delivery-limit-cases '^(cases)$' '{\"delivery-limit\": -1}' ";
         ensure!(is_limited == service.stderr().contains(policy), "{}", service.stderr());
         // The next start must use the same queue.
