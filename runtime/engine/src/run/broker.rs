@@ -87,7 +87,8 @@ fn report_prepared(loaded: &LoadedConfig, stream: &str, prepared: &PreparedTopol
     if let Some(error) = refusal {
         tracing::error!(
             stream,
-            "topology not as configured: {error}; the stream starts, and its consumers retry"
+            "topology not as configured (exchange, queues or bindings): {error}; the stream starts, and its consumers \
+             retry"
         );
     }
     if !limited_queues.is_empty() {
@@ -95,9 +96,10 @@ fn report_prepared(loaded: &LoadedConfig, stream: &str, prepared: &PreparedTopol
         tracing::warn!(
             stream,
             queues = limited_queues.join(", "),
-            "queue declared under RabbitMQ 3: RabbitMQ 4 delivers each of its messages at most 20 times, and then moves \
-             the message to the dead-letter exchange. Remove the limit with a policy: rabbitmqctl set_policy \
-             ordain-no-delivery-limit '^({})$' '{{\"delivery-limit\": -1}}' --apply-to quorum_queues",
+            "queue declared under RabbitMQ 3: RabbitMQ 4 delivers each message of the queue at most 20 times, and then \
+             moves the message to the queue whose name ends with .dropped. Remove the limit with a policy (add `-p \
+             VHOST` for a virtual host other than `/`): rabbitmqctl set_policy ordain-no-delivery-limit-{stream} \
+             '^({})$' '{{\"delivery-limit\": -1}}' --apply-to quorum_queues",
             names.join("|"),
         );
     }
@@ -187,10 +189,10 @@ fn is_shared(loaded: &LoadedConfig, stream: &str, binding: &Binding) -> bool {
     })
 }
 
-/// Removes the bindings of a stream that only earlier configurations needed. Removes all bindings of the stream if it
-/// has no source in the broker any more. Keeps the bindings that another stream may need. Returns the removed bindings.
-/// The operator must first give all processes the new configuration, because a process with an earlier configuration
-/// declares its bindings again.
+/// Removes the bindings of a stream that only earlier configurations needed. Removes all bindings of the stream if the
+/// stream has no source in the broker any more. Keeps the bindings that another stream may need. Returns the removed
+/// bindings. The operator must first give all processes the new configuration, because a process with an earlier
+/// configuration would declare the removed bindings again.
 pub async fn unbind_former(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
