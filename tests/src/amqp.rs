@@ -135,9 +135,9 @@ impl Client {
         })
     }
 
-    /// Publishes messages once. Returns whether the broker confirmed all of them and returned none of them for lack of
-    /// a queue. Fails if the broker closes the connection or the channel, or if a confirm is missing after five
-    /// seconds. Even if some messages are not accepted, others may be in a queue.
+    /// Publishes messages once. Returns whether the broker confirmed all messages and returned none of them as
+    /// unroutable. Fails if the broker closes the connection or the channel, or if a confirm is missing after five
+    /// seconds. Even if this function fails or returns false, some of the messages may be in a queue.
     pub fn try_publish(&self, exchange: &str, messages: &[Outgoing]) -> Result<bool> {
         let messages: Vec<&Outgoing> = messages.iter().collect();
         let answers = self.runtime.block_on(async {
@@ -170,8 +170,9 @@ impl Client {
     }
 
     /// Receives `count` messages of a queue and acknowledges them. One acknowledgement covers all messages that arrive
-    /// together, to keep the number of acknowledgements small: if a channel is closed while many acknowledgements are
-    /// on their way to a quorum queue, the queue drops some of them, and the broker delivers their messages again.
+    /// together, to keep the number of acknowledgements small. Many acknowledgements can still be on their way to a
+    /// quorum queue when the channel is closed: the queue then drops some of them, and the broker delivers their
+    /// messages again.
     pub fn take(&self, queue: &str, count: usize) -> Result<Vec<Delivery>> {
         self.take_counted(queue, count, |_| Ok(true))
     }
@@ -220,7 +221,7 @@ impl Client {
         })
     }
 
-    /// Receives messages of a queue and acknowledges them, until no message arrives for a second.
+    /// Receives messages of a queue until no message arrives for a second, and then acknowledges all received messages.
     pub fn take_all(&self, queue: &str) -> Result<Vec<Delivery>> {
         self.runtime.block_on(async {
             let (channel, mut consumer) = self.consume(queue, None).await?;
@@ -263,7 +264,8 @@ impl Client {
         self.runtime.block_on(self.consume(queue, Some(1)))
     }
 
-    /// Consumes on a separate channel. Without a prefetch the broker delivers all messages of the queue.
+    /// Consumes on a separate channel. Without a prefetch, only the broker limits the number of unacknowledged
+    /// deliveries.
     async fn consume(&self, queue: &str, prefetch: Option<u16>) -> Result<(Channel, Consumer)> {
         let channel = self.connection.create_channel().await?;
         if let Some(prefetch) = prefetch {
@@ -337,7 +339,7 @@ pub fn to_line(delivery: &Delivery) -> Result<String> {
     Ok(json!({ "id": id, "subject": header(delivery, "X-Key"), "data": data }).to_string())
 }
 
-/// Returns a header of a message if its value is a text.
+/// Returns the value of a header of a message: a text unchanged, and any other value in its debug form.
 pub fn header(delivery: &Delivery, name: &str) -> Option<String> {
     let headers = delivery.properties.headers().as_ref()?;
     match headers.inner().get(name)? {

@@ -162,7 +162,7 @@ impl Shared {
         let event = events.get(path);
         let mut random = self.random.lock().ok()?;
         let (status, body) = if random.random_range(0..1_000) < self.failing {
-            // Another event than the requested one, for a wrong response.
+            // An event that was not requested, for a wrong response.
             let other = events.values().next().filter(|found| Some(*found) != event);
             match random.random_range(0..5) {
                 0 => return None,

@@ -25,8 +25,8 @@ pub struct Service {
     stderr: PathBuf,
 }
 
-/// The arguments for a host that waits only a fifth of the usual time for brokers and stores, for tests that must see
-/// the end of such a wait.
+/// The arguments for a host that waits only a fifth of the usual time for brokers and stores. Tests that must see the
+/// end of such a wait use these arguments.
 pub const RUN_WITH_SHORT_WAITS: [&str; 2] = ["--wait-divisor=5", "run"];
 
 impl Service {
@@ -116,7 +116,7 @@ impl Service {
         self.signal("CONT")
     }
 
-    /// Waits until a condition holds. Fails if the host ends before.
+    /// Waits until a condition holds. Fails if the host ends first.
     pub fn until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
         wait_until(what, || {
             if is_so() {

@@ -36,8 +36,8 @@ pub fn hash(mut hash: u64, line: &Line) -> u64 {
     hash
 }
 
-/// Checks the messages of a file sink against the input: for each key, one message for each event, in order, with the
-/// right count and hash, and no id twice.
+/// Checks the messages of a file sink against the input: each key must have one message for each event, in order, with
+/// the right count and hash. No id may occur twice.
 pub fn check(input: &BTreeMap<String, BTreeMap<u64, Line>>, output: &str) -> Result<()> {
     let mut ids = HashSet::new();
     let mut got: BTreeMap<String, Vec<(u64, u64, String)>> = BTreeMap::new();

@@ -202,7 +202,8 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
             tracing::error!(
                 stream,
                 queue,
-                "stream stopped: {reason}. The command to resume it is `ordain streams resume {stream}`"
+                "stream stopped: {reason}. Other partitions of the stream continue. The command to resume the stream \
+                 is `ordain streams resume {stream}`"
             );
         }
         tokio::time::sleep(shortened(RESUME_CHECK_INTERVAL)).await;

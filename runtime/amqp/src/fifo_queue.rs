@@ -100,9 +100,10 @@ pub(super) fn warn_without_marker(stream: &str, queue: &str, reason: &str) {
     tracing::warn!(
         stream,
         queue,
-        "queue without a marker: the broker refused the exchange {queue}.marker ({reason}). Without this exchange, \
-         Ordain cannot detect that another program removes the queue and declares it again, and that the events of the \
-         old queue are lost. Allow the user of `broker.url` to configure and read the exchange"
+        "queue without a marker: the broker refused the exchange {queue}.marker ({reason}). Another program can remove \
+         the queue and declare it again; the events of the old queue are then lost. Without the exchange, Ordain \
+         cannot detect this loss. Allow the user of `broker.url` to configure and read the exchange, and start Ordain \
+         again"
     );
 }
 

@@ -96,7 +96,8 @@ impl PublishWarnings {
             held = held.len() + 1,
             id = &*escape_invisible(&id),
             bytes = outgoing.body.bytes().len(),
-            "message refused by the broker: {reason}; Ordain keeps it and tries again. Messages of other event keys are still published"
+            "message refused by the broker: {reason}; Ordain keeps the message and tries again. Messages of other \
+             event keys are still published"
         );
     }
 
@@ -106,9 +107,9 @@ impl PublishWarnings {
             tracing::error!(
                 sink = self.exchange.sink,
                 held = held.len() + 1,
-                "the broker has neither accepted nor refused messages of the exchange {:?} with the routing key {:?}: \
-                 check that each bound queue has a leader. Ordain keeps them and tries again. Messages of \
-                 other event keys are still published",
+                "messages not confirmed: the broker has neither accepted nor refused messages of the exchange {:?} \
+                 with the routing key {:?}; check that each bound queue has a leader. Ordain keeps the messages and \
+                 tries again. Messages of other event keys are still published",
                 self.exchange.name,
                 outgoing.routing_key.as_str()
             );

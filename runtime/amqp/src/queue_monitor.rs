@@ -115,8 +115,8 @@ pub(super) async fn monitor_queue(
                 stream = &*options.stream,
                 queue,
                 consumers,
-                "queue has another consumer: RabbitMQ gives each message to only one of them; stop the other consumer, \
-                 or let it use another queue"
+                "queue has another consumer: RabbitMQ delivers each message to only one consumer; stop the other \
+                 consumer, or let it use another queue"
             );
         }
         sleep(shortened(CHECK_INTERVAL)).await;
@@ -200,9 +200,9 @@ async fn report_dropped(
         tracing::error!(
             stream = &**stream,
             messages,
-            "broker has dropped messages of this stream: its queues have a length limit, a message TTL or a delivery \
-             limit (from a policy, an argument or the default of RabbitMQ 4). Remove the limit, then move the messages from the queue that collects them \
-             (its name ends with .dropped) back to the exchange"
+            "broker has dropped messages of this stream: the queues of the stream have a length limit, a message TTL \
+             or a delivery limit (from a policy, an argument or the default of RabbitMQ 4). The dropped messages are \
+             in the queue whose name ends with .dropped. Remove the limit, then move these messages back to the exchange"
         );
     }
     Ok(())
@@ -238,14 +238,14 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
         TopologyChange::QueueMissing(queue) => tracing::warn!(
             stream,
             queue,
-            "queue missing: declared again by Ordain, with its bindings; the events of the old queue are lost, so publish them \
-             again"
+            "queue missing: declared again by Ordain, with its bindings; the events of the old queue are lost, so \
+             publish them again"
         ),
         TopologyChange::ExchangeMissing(exchange) => tracing::warn!(
             stream,
             exchange,
-            "exchange missing: declared again by Ordain, with its bindings; events that were published while the exchange was \
-             missing are lost, so publish them again"
+            "exchange missing: declared again by Ordain, with its bindings; events that were published while the \
+             exchange was missing are lost, so publish them again"
         ),
         TopologyChange::ExchangeReplaced(exchange) => tracing::warn!(
             stream,
@@ -255,7 +255,8 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
         ),
         TopologyChange::Refused(reason) if allows_error(options) => tracing::error!(
             stream,
-            "topology not as configured: {reason}; the stream continues, but events may be lost or out of order"
+            "topology not as configured (exchange, queues or bindings): {reason}; the stream continues, but events \
+             may be lost or out of order"
         ),
         TopologyChange::Refused(_) => return,
     }

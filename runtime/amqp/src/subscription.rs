@@ -167,8 +167,8 @@ impl<'a> Subscription<'a> {
             tracing::warn!(
                 stream = &*self.options.stream,
                 queue = self.queue,
-                "message with a priority: RabbitMQ 4 delivers this message before earlier messages, and a fifo stream executes \
-                 events in the order of delivery; publish without a priority"
+                "message with a priority: RabbitMQ 4 delivers this message before earlier messages, and a fifo stream \
+                 executes events in the order of delivery; publish without a priority"
             );
         }
     }

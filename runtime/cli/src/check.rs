@@ -28,14 +28,15 @@ const PARTITION_TIMEOUT: Duration = Duration::from_millis(100);
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     config: FileArg,
-    /// Instead of checking, print every setting with its meaning, default and reason.
+    /// Check nothing, and print every setting with its meaning, its default and the reason for the default.
     #[arg(long)]
     explain: bool,
     /// Also connect to the store and the broker, and report everything that a start would refuse or warn about.
     ///
     /// The check changes nothing in the servers.
     ///
-    /// Exits with 75 if a server cannot be reached or refuses a request for now, and with 78 if a start cannot succeed.
+    /// Exits with 75 if a server cannot be reached, or if a server refuses a request for now. Exits with 78 if a start
+    /// cannot succeed.
     #[arg(long, conflicts_with = "explain")]
     connect: bool,
     /// Print the result as JSON.

@@ -47,14 +47,15 @@ enum OrdainCommand {
     Check(check::CheckArgs),
     /// Publish events to a stream.
     ///
-    /// The store numbers the events that have no number, and keeps all events for replay. The store or the broker
-    /// confirms each event.
+    /// In a `sequenced` stream, the store numbers the events that have no number, and keeps all events for replay. The
+    /// store or the broker confirms each event.
     ///
-    /// You can repeat the command after a crash: the repetition neither duplicates nor renumbers events.
+    /// You can repeat the command after a crash: published events keep their numbers and take effect once. To repeat
+    /// the command for a single event (`--key`), name the id of the event with `--id`.
     Publish(publish::PublishArgs),
     /// Generate events for trials, tests and measurements. The same seed generates the same events.
     Generate(GenerateArgs),
-    /// Inspect keys: their status and its reason.
+    /// Inspect keys: the status of each key, and the reason for the status.
     #[command(subcommand)]
     Keys(keys::KeysCommand),
     /// Inspect streams, and resume a stream that has stopped.

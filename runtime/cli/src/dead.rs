@@ -16,7 +16,7 @@ const PAGE_ROWS: usize = 200;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeadCommand {
-    /// List the dead letters of a stream.
+    /// List the dead letters of a stream: the events that ended without effect.
     List(DeadListArgs),
     /// Show a dead letter with its whole event.
     Show(DeadShowArgs),
@@ -28,7 +28,7 @@ pub(crate) struct DeadListArgs {
     inspect: InspectArgs,
     /// The stream.
     stream: String,
-    /// Only dead letters of this key.
+    /// List only the dead letters of this key.
     #[arg(long)]
     key: Option<String>,
     /// Maximum number of rows.
@@ -45,9 +45,9 @@ pub(crate) struct DeadShowArgs {
     inspect: InspectArgs,
     /// The stream.
     stream: String,
-    /// The id, as `list` prints it.
+    /// The id of the dead letter, as `ordain dead list` prints it.
     id: String,
-    /// The key; empty for an event without a key.
+    /// The key of the event. Leave out this option for an event without a key.
     #[arg(long, default_value = "")]
     key: String,
     /// Print JSON on one line.

@@ -22,8 +22,8 @@ use ordain_store::{KeyFilter, ListPage, QueueRecords, Store};
 pub(crate) struct InspectArgs {
     #[command(flatten)]
     config: ConfigArg,
-    /// Read from the process that listens at this URL instead of opening the store. The process's token is
-    /// read from `ORDAIN_TOKEN`.
+    /// URL of the admin listener of a running process. The command then uses this process instead of opening the
+    /// store. The command reads the token of the process from the environment variable `ORDAIN_TOKEN`.
     #[arg(long, value_name = "URL", value_parser = parse_url, conflicts_with = "config")]
     admin: Option<String>,
 }

@@ -13,7 +13,7 @@ use ordain_http::view::{
 
 /// Show the processes that share the streams, and the partitions that each process owns.
 ///
-/// For each partition, also show its backlog and the time at which the process became its owner.
+/// For each partition, also show the backlog, and the time at which the process became the owner of the partition.
 #[derive(Debug, Args)]
 pub(crate) struct InstancesArgs {
     #[command(flatten)]

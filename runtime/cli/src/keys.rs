@@ -23,16 +23,19 @@ pub(crate) enum KeysCommand {
     List(KeysListArgs),
     /// Show the whole record of a key, including its state.
     ///
-    /// Events: `next` is the sequence to settle next; all lower sequences are settled. `held` are later events that
-    /// wait in the store, with a lower and an upper bound of their sequences. `skipped` lists the ranges of sequences
-    /// that were skipped because their events never arrived.
+    /// Events: `next` is the sequence of the event that the key settles next (ends with or without effect). All lower
+    /// sequences are settled. `held` describes the later events that wait in the store, with a lower and an upper bound
+    /// of their sequences. `skipped` lists the ranges of sequences that were skipped because their events never
+    /// arrived.
     ///
-    /// Failures: `trouble` is the reason why the key is blocked, with the `limit` that a handler exceeded. `attempts`
-    /// counts the failed attempts of event `next`. `gap_rounds` counts the rounds of requests for event `next`.
-    /// `park_generation` counts how often the key was parked.
+    /// Failures: `trouble` is the reason why the key is blocked. If a handler exceeded a limit, `trouble` names the
+    /// `limit`. `attempts` counts the failed attempts to execute event `next`. `gap_rounds` counts the rounds of
+    /// requests for event `next`, if this event is missing. `park_generation` counts how often the key was parked
+    /// (stopped at a failed or missing event).
     ///
     /// Handler: `version` is the handler version of the last event that took effect. `version_digest` is the SHA-256 of
-    /// the file of that version. `version_generation` is the number of the rollout that selected the version.
+    /// the file of that version. `version_generation` is the number of the rollout (the stored choice of a version)
+    /// that selected the version.
     ///
     /// Owner: `partition` is the partition of the key. `due_at` is the time at which the owner of the partition checks
     /// the key next.
@@ -40,14 +43,14 @@ pub(crate) enum KeysCommand {
     /// Messages: `incarnation` is the time of the key's first commit. The ids of the key's messages are derived from
     /// this time and other values.
     ///
-    /// Gaps: `gaps` are the last 16 gaps whose timeout elapsed. Each gap has the missing sequences, the start, the
-    /// number of rounds of requests, the answers of each replay source, and the end.
+    /// Gaps (missing events): `gaps` lists the last 16 gaps whose timeout (`gap.timeout`) elapsed. Each gap has the
+    /// missing sequences, the start, the number of rounds of requests, the answers of each replay source, and the end.
     ///
-    /// The end of a gap is `arrived` (the stream's source delivered the event), `replayed` (a replay source returned
-    /// the event), or `passed` (another owner settled the sequences, or the key ended). If all rounds failed, the end
-    /// is `skipped`, `parked` or `waiting`, as `gap.on_exhausted` determines. A gap that has not ended is `open`.
+    /// The `end` of a gap is `open` (the gap has not ended), `arrived` (the stream's source delivered the event),
+    /// `replayed` (a replay source returned the event), or `passed` (another owner settled the sequences, or the key
+    /// ended). If all rounds failed, `gap.on_exhausted` determines the end: `skipped`, `parked` or `waiting`.
     Show(KeyArgs),
-    /// Explain in words the status of a key, its reason and the remedy.
+    /// Explain in words the status of a key, the reason for the status, and the remedy.
     Why(KeyArgs),
 }
 
@@ -57,10 +60,10 @@ pub(crate) struct KeysListArgs {
     inspect: InspectArgs,
     /// The stream.
     stream: String,
-    /// Only keys with this status.
+    /// List only the keys with this status.
     #[arg(long, value_parser = status_parser())]
     status: Option<KeyStatus>,
-    /// Only keys with this prefix.
+    /// List only the keys that begin with this prefix.
     #[arg(long, default_value = "")]
     prefix: String,
     /// Maximum number of rows.

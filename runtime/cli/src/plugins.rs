@@ -15,10 +15,10 @@ use ordain_wasm::create_engine;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PluginsCommand {
-    /// List the handlers in the folder, with the streams that use them and the errors of their files.
+    /// List the handlers in the folder of handlers, with the streams that use them and the errors of their files.
     ///
-    /// With `--admin` the list also shows which handlers the process runs, and in which streams (`-`: none).
-    /// Without `--admin` this is unknown (`?`).
+    /// With `--admin`, the column RUNS IN shows the streams in which the process runs the handler (`-`: none). Without
+    /// `--admin`, these streams are unknown (`?`).
     List(PluginsListArgs),
     /// Check files before you copy them into the folder of handlers. A process checks its folder in the same way.
     ///
@@ -40,7 +40,7 @@ pub(crate) struct PluginsListArgs {
 pub(crate) struct PluginsCheckArgs {
     #[command(flatten)]
     config: ConfigArg,
-    /// The files, named as in the folder: `NAME@VERSION.wasm`.
+    /// The files, named as in the folder of handlers: `NAME@VERSION.wasm`.
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Print one JSON object per line.

@@ -25,7 +25,7 @@ use ordain_util::wait::shortened;
 
 /// The text that `--help` prints after the options.
 const AFTER_HELP: &str = "\
-If a line is invalid, the command publishes all earlier lines and stops: fix the line and repeat the
+If a line is invalid, the command publishes all earlier lines and stops. Fix the line, and repeat the
 command. With an embedded store, this command and `ordain run` cannot run at the same time. With
 [store] kind = \"redis\", you can publish events while the stream runs.
 
@@ -39,11 +39,11 @@ Examples:
 pub(crate) struct PublishArgs {
     /// The stream.
     stream: String,
-    /// File of CloudEvents in JSON, one per line; - is standard input. An event that is already published is
-    /// recognised by its id and keeps its number.
+    /// File of CloudEvents in JSON, one event per line; - is standard input. In a `sequenced` stream, the command
+    /// recognises each event that is already published by the id of the event. Such an event keeps its number.
     #[arg(required_unless_present = "key", conflicts_with_all = ["key", "kind", "data", "id", "sequence", "end"])]
     file: Option<PathBuf>,
-    /// Key of a single event, instead of a file.
+    /// Key of a single event. Use this option instead of a file to publish one event.
     #[arg(long, requires = "kind")]
     key: Option<String>,
     /// Type of the event.
@@ -52,7 +52,8 @@ pub(crate) struct PublishArgs {
     /// Data of the event, as JSON.
     #[arg(long, value_name = "JSON", requires = "key")]
     data: Option<String>,
-    /// Id of the event, by which a repeated publish is recognised. Default: a new id.
+    /// Id of the event. If you publish the event again, use the same id: Ordain recognises the repeat by the id.
+    /// Default: a new id.
     #[arg(long, requires = "key")]
     id: Option<String>,
     /// Number of the event within its key, if the producer numbers events. Default: the store numbers the event.

@@ -27,14 +27,16 @@ use ordain_wasm::HandlerRegistry;
 pub(crate) struct RunArgs {
     #[command(flatten)]
     config: FileArg,
-    /// Exit when every source has ended and every event is settled or held (waits in the store). Accepts
-    /// sources of kind `file` and `stream`, and rejects `amqp` and `http`, which have no end.
+    /// Exit when every source has ended, and every event is settled (ended with or without effect) or held (waits in
+    /// the store). All sources must be of kind `file` or `stream`, because sources of kind `amqp` and `http` have no
+    /// end.
     #[arg(long)]
     once: bool,
-    /// With --once: exit with 1 if an event was dead-lettered or is held.
+    /// With --once: exit with 1 if an event became a dead letter or is held.
     #[arg(long, requires = "once")]
     strict: bool,
-    /// Print the report as JSON; to standard error if a sink writes to standard output.
+    /// Print the report as JSON to standard output. If a sink writes to standard output, print the report to standard
+    /// error.
     #[arg(long)]
     json: bool,
 }
@@ -78,7 +80,7 @@ impl RunArgs {
             print_lossy(report.text(loaded).trim_end());
         }
         if !self.once {
-            totals::log("ended", &report.stats);
+            totals::log("run ended: totals of the run", &report.stats);
         }
         Ok(())
     }
@@ -197,7 +199,7 @@ async fn shut_down(
 ) -> Result<Option<RunReport>, CommandError> {
     tracing::info!(
         ?grace,
-        "shutting down: finishing and committing running events; a second signal ends the process now"
+        "shutting down: finishing and committing running events; a second signal ends the process at once"
     );
     stop.send_replace(true);
     tokio::select! {
@@ -205,8 +207,8 @@ async fn shut_down(
         () = tokio::time::sleep(grace) => {
             tracing::warn!(
                 ?grace,
-                "shutdown incomplete: `runtime.shutdown_grace` elapsed; the next start executes the unfinished \
-                 events again"
+                "shutdown incomplete: `runtime.shutdown_grace` elapsed, so the process ends now; the next start, or \
+                 another instance, executes the uncommitted events again and publishes the unpublished messages"
             );
             Ok(None)
         }

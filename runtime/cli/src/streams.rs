@@ -14,14 +14,16 @@ pub(crate) enum StreamsCommand {
     /// List the streams. For each stream that receives no events, show the reason.
     ///
     /// Only a running process knows whether a stream receives events, so use `--admin`. Without `--admin`, the list
-    /// shows only the streams that have stopped because their queue is lost.
+    /// shows a reason only for streams that have stopped because their queue is lost.
     List(StreamsListArgs),
     /// Resume a fifo stream that has stopped because its queue is lost.
     ///
-    /// The messages of the lost queue do not come back. First publish again the events that have not taken effect:
-    /// `ordain keys list STREAM` shows the number of the next expected event of each key. This command then lets the
-    /// stream consume the queue that now has the name of the lost queue. Running processes consume the queue within
-    /// seconds.
+    /// The messages of the lost queue do not come back. Before you run this command, publish again the events of the
+    /// lost queue that have not taken effect. For each key, `ordain keys list STREAM` shows the number of the next
+    /// event; all events with lower numbers have ended.
+    ///
+    /// This command lets the stream consume the queue that now has the name of the lost queue. Running processes begin
+    /// to consume this queue within seconds.
     Resume(StreamActionArgs),
     /// Remove the bindings that earlier configurations of a stream made, or all bindings of a stream that is not
     /// configured any more.
@@ -46,7 +48,7 @@ pub(crate) struct StreamActionArgs {
     stream: String,
     #[command(flatten)]
     inspect: InspectArgs,
-    /// Print JSON, one acknowledged loss or removed binding per line.
+    /// Print JSON, one line for each acknowledged loss (`resume`) or each removed binding (`unbind`).
     #[arg(long)]
     json: bool,
 }

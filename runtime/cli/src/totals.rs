@@ -16,7 +16,7 @@ pub(crate) async fn log_changes(figures: &RunStatus) -> std::convert::Infallible
         tokio::time::sleep(LOG_INTERVAL).await;
         let now = figures.total_stats();
         if differs(&now, &logged) {
-            log("running", &now);
+            log("running: totals since the start", &now);
             logged = now;
         }
     }

@@ -13,8 +13,8 @@ const RECORDED_LIMIT: usize = 60;
 pub struct CommitTimes(VecDeque<(u64, u64)>);
 
 impl CommitTimes {
-    /// Records the time of a commit, in ms since the Unix epoch, if the last recorded time is at least a minute
-    /// earlier. The commit must be newer than all recorded commits.
+    /// Records the time of a commit, in ms since the Unix epoch. Records nothing if the last recorded time is less than
+    /// a minute earlier. The commit must be newer than all recorded commits.
     pub fn record(&mut self, commit: u64, time: u64) {
         if self.0.back().is_none_or(|(_, last)| time >= last + RECORD_INTERVAL_MS) {
             self.0.push_back((commit, time));

@@ -3,9 +3,10 @@
 //!
 //! Shares are even: if two instances run the same stream, their numbers of partitions of this stream differ by at most
 //! one. An owner keeps a partition as long as the owner's share has room for the partition, so that few partitions
-//! move. If several instances may own a partition, rendezvous hashing chooses one of them (Thaler and Ravishankar,
-//! "Using name-based mappings to increase hit rates", 1998). Rendezvous hashing alone would be uneven: with an average
-//! of ten partitions per instance, some instance would have about twenty.
+//! move. A free partition goes to an instance whose share has room: the instance that owns the fewest partitions. If
+//! several instances own equally few partitions, rendezvous hashing chooses one of them (Thaler and Ravishankar, "Using
+//! name-based mappings to increase hit rates", 1998). Rendezvous hashing alone would be uneven: with an average of ten
+//! partitions per instance, some instance would have about twenty.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -206,8 +207,8 @@ mod tests {
             let min = loads.values().min().unwrap();
             let max = loads.values().max().unwrap();
             assert!(max - min <= 1 && *max as usize <= even + 1, "step {step}: {min} to {max}");
-            // Only the partitions of the joining or leaving instance move, and one partition more if the size of an
-            // even share changes.
+            // Only the partitions of the joining or leaving instance move. If the size of an even share changes, one
+            // further partition may move.
             assert!(moved <= least + 1, "step {step}: {moved} moved, {least} had to");
             owners = next;
         }

@@ -20,7 +20,7 @@ pub struct GapEntry {
     /// The time of the first write that recorded the gap, by the clock of the store. The field is 0 until that write,
     /// because only the store knows its clock.
     pub since: u64,
-    /// The time, in ms, that passed after the owner learned of the gap until the first write recorded the gap.
+    /// The time, in ms, between the moment when the owner learned of the gap and the first write that recorded the gap.
     pub waited: u64,
     /// The time when the owner learned of the gap, by the clock of the owner. This time is used only until the first
     /// write that records the gap, and is not stored.
@@ -187,10 +187,14 @@ impl GapHistory {
         Arc::make_mut(self.0.as_mut()?).last_mut()
     }
 
-    /// Removes the recorded gaps that begin at or after `from`, because their sequences were not settled and are
-    /// missing again. Returns the first of these gaps, extended to the last recorded sequence. If no gap begins at or
-    /// after `from`, removes and returns the newest gap instead, but only if that gap is open and its last sequence is
-    /// at least `from - 1`. If the newest remaining gap contains `from`, shortens that gap to end at `from - 1`.
+    /// Removes the recorded gaps for the sequences from `from` on, because these sequences were not settled and are
+    /// missing again. There are two cases:
+    /// - If gaps begin at or after `from`, removes all of them. Returns the first of these gaps, extended to the last
+    ///   recorded sequence.
+    /// - If no gap begins at or after `from`, removes and returns the newest gap, but only if this gap is open and its
+    ///   last sequence is at least `from - 1`.
+    ///
+    /// If the newest remaining gap contains `from`, shortens that gap to end at `from - 1`.
     pub(crate) fn withdraw_from(&mut self, from: u64) -> Option<GapEntry> {
         self.iter().next_back().filter(|gap| gap.last.saturating_add(1) >= from)?;
         let entries = Arc::make_mut(self.0.as_mut()?);

@@ -39,7 +39,7 @@ pub enum Input {
     /// between these two. Like a delivery, an early event needs [credit](crate::Sequencer::credit).
     ArrivedEarly(Arc<Event>),
     /// The source became unavailable (`true`) or available again (`false`). An unavailable source may hold missing
-    /// events, so the sequencer does not give up any gap (missing events of a key) until the source has been available
+    /// events. The sequencer therefore gives up gaps (missing events of a key) only after the source has been available
     /// again for `gap.timeout`.
     SourceUnavailable(bool),
     /// The source lost its connection and will deliver all unacknowledged events again, under new delivery numbers.
@@ -83,9 +83,9 @@ pub enum Input {
         token: AttemptToken,
         /// The requested events that the source found, ascending by sequence.
         found: Vec<(u64, Arc<Event>)>,
-        /// The first sequence that the source did not search for. [`u64::MAX`] if the source searched for all requested
-        /// sequences. The first requested sequence if the source could not be queried at all; the round of requests
-        /// then does not count towards `gap.attempts`.
+        /// The first sequence that the source did not search for. The value is [`u64::MAX`] if the source searched for
+        /// all requested sequences. The value is the first requested sequence if the source could not be queried at
+        /// all. In that case, the round of requests does not count towards `gap.attempts`.
         until: u64,
         /// The reason why the source may find more events later: the source failed, or requested another try later.
         /// `None` if the answer is final.

@@ -14,7 +14,7 @@ use crate::limit::{HandlerLimit, untagged};
 use crate::version::{Rollout, VersionName};
 
 /// The durable record of one key, without its handler's state. The store reads and writes the state separately, so that
-/// a change of the state does not rewrite the record, and a change of the record does not rewrite the state.
+/// a change of the record or of the state rewrites only the changed part.
 ///
 /// The times in the record are by the store's clock, in ms since the Unix epoch. In a record that is being written, a
 /// time of 0 means "the time of this commit". The store replaces the 0, because only the store knows its clock.
@@ -139,9 +139,9 @@ impl KeyRecord {
     }
 }
 
-/// The status of a key. A change to `Waiting`, or from `Retrying` to another status, does not by itself cause a write:
-/// the next write of the key stores the new status. The stored status may therefore be older than the state of the lane
-/// in memory.
+/// The status of a key. Two changes do not by themselves cause a write: the change to `Waiting`, and the change from
+/// `Retrying` to another status. The next write of the key stores the new status. The stored status may therefore be
+/// older than the state of the lane in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyStatus {
     /// Events run when they arrive.
@@ -254,7 +254,7 @@ impl SpillExtent {
 }
 
 /// The content digests of the last settled events, in ascending order of their sequences. The last digest belongs to
-/// the sequence `next - 1`. By the digest, the sequencer distinguishes a repeat of a settled event from a conflict: an
+/// the sequence `next - 1`. The digest distinguishes a repeat of a settled event from a conflict. A conflict is an
 /// event with the same sequence but other content. For this purpose, 32 bits per digest are enough. At the default
 /// length of 64 digests, the list costs 256 bytes per key record.
 ///
@@ -462,8 +462,8 @@ pub struct KeyWrite {
     /// The events to write to the spill area, with their sequences. If the spill area already has an event with the
     /// same sequence, the store keeps the existing event.
     pub spill: Vec<(u64, Arc<Event>)>,
-    /// In a `fifo` stream, the ids of the events that the stream newly accepted, each with its assigned sequence, in
-    /// ascending order. The write adds these ids to the remembered ids of the key.
+    /// In a `fifo` stream, the ids of the events that this write makes durable (settled or spilled) for the first time,
+    /// each with its assigned sequence, in ascending order. The write adds these ids to the remembered ids of the key.
     pub ids: SmallVec<[AcceptedId; 2]>,
     /// The time from the commit until the owner must process the key again, in ms. The write sets the key's entry in
     /// the due index, which the owner reads. `None` if the key needs no such entry.

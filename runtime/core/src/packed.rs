@@ -74,8 +74,8 @@ impl<const N: usize> PackedStrings<N> {
         4 * N + self.buffer.len()
     }
 
-    /// Decodes the output of [`Self::encode`] and consumes the rest of `input`. The first `texts`
-    /// parts must be UTF-8.
+    /// Decodes the output of [`Self::encode`]. `input` must contain nothing else. The first `texts` parts must be
+    /// UTF-8.
     pub(crate) fn decode(mut input: Bytes, texts: usize) -> Result<Self, UnpackError> {
         use bytes::Buf;
         if input.len() < 4 * N {

@@ -161,8 +161,8 @@ impl<C, W: Clone> ProducerHistory<C, W> {
     /// Records that the producer has again written the call that [`Self::next_lost`] returned. `call` replaces the call
     /// in memory, and has the form that the store has now. `at` is the time of the write if the store had lost events
     /// of the call, and `None` if the store still had all events of the call. The old witnesses stay until the store
-    /// has all calls again. If the producer cannot write one of the calls again, the store therefore refuses new events
-    /// of the producer, because a shard still lacks its old witness.
+    /// has all calls again. Until then, the store refuses new events of the producer, because the producer names an old
+    /// witness that a shard lacks. If the producer cannot write one of the calls again, the refusals continue.
     pub fn written_again(&mut self, call: C, witnesses: BTreeMap<u32, W>, at: Option<u64>) {
         if let Some(written) = self.calls.get_mut(self.rewritten) {
             written.call = call;

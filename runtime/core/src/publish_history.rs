@@ -68,8 +68,7 @@ struct LostEntry<P> {
 pub struct PublishProgress {
     /// The number of new parts in the call; 0 if the call contained lost parts.
     pub new_chunks: usize,
-    /// The number of messages that the call sent again and whose number has changed: the store gave the message another
-    /// number than before the loss.
+    /// The number of messages that the call sent again and to which the store gave another number than before the loss.
     pub changed: usize,
 }
 
@@ -116,11 +115,11 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         self.last.is_none() && self.forgotten.is_none() && !self.has_lost()
     }
 
-    /// Returns the two values that the next call names: the last outbox position that the store must have, and the last
-    /// commit whose messages the store may forget. Normally the second value is `done`, the last commit of the outbox
-    /// whose messages are all published. But while lost parts wait to be sent again, the second value is lower than the
-    /// first commit of these parts. The store must not forget their messages, because it must recognise these messages
-    /// if a call is repeated.
+    /// Returns the two values that the next call names: the last outbox position that the store must have, and the
+    /// commit up to which the store may forget messages. Normally the second value is `done`, the commit up to which
+    /// all messages of the outbox are published. But while lost parts wait to be sent again, the second value is lower
+    /// than the first commit of these parts. The store must not forget their messages, because it must recognise these
+    /// messages if a call is repeated.
     pub fn next_call(&self, done: u64) -> (Option<OutboxPosition>, u64) {
         let first = self.lost.front().map(|lost| lost.entry.chunk.position().commit);
         let known = first.map_or(done, |first| done.min(first.saturating_sub(1)));
@@ -156,8 +155,8 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
     }
 
     /// Records that the store has `parts`: the first parts of [`PublishHistory::next_chunks`]. `numbers` are the
-    /// numbers that the store gave to the messages of the parts. If the store may lose the parts (`may_roll_back`),
-    /// they stay in memory.
+    /// numbers that the store gave to the messages of the parts. If the store may lose the parts (`may_roll_back`), the
+    /// parts stay in memory.
     pub fn record_answer(
         &mut self,
         parts: &[P],

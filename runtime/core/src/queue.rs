@@ -4,11 +4,11 @@
 //! A store that lost the writes of the last seconds assigns the numbers of the lost entries to new entries. A number
 //! alone therefore does not identify an entry. For this reason, the store keeps a history with each number: a digest of
 //! the previous history and of a random number of the call that wrote the entry. If an entry has both the number and
-//! the history that the reader remembers, then the store has replaced neither this entry nor any earlier entry. The
-//! history of a damaged entry is unknown, so the reader identifies a damaged entry by its number alone.
+//! the history that the reader remembers, this entry and all earlier entries are still the same. The history of a
+//! damaged entry is unknown, so the reader identifies a damaged entry by its number alone.
 //!
 //! Each request to read names the last queue position that the reader has read, and each request to remove entries
-//! names the last position to remove. The store rejects a request with a position that is not in its history. The
+//! names the last position to remove. The store rejects the request if the queue does not have this position. The
 //! reader then reads its queue again from the beginning, and [`QueueCursor`] decides which entries are still to be
 //! delivered.
 
@@ -68,7 +68,7 @@ pub struct QueueRecount {
     /// The number of covered entries that the reader has found since the recount began. A found entry is safe even if
     /// the store loses it later, because the reader has its event in memory.
     pub safe: u64,
-    /// The number of lost entries that were reported since the recount began.
+    /// The number of lost entries that were passed to [`QueueCursor::confirm_rollback`] since the recount began.
     pub lost: u64,
 }
 
@@ -90,9 +90,13 @@ struct ExpectedRun {
     is_recounted: bool,
 }
 
-/// The maximum length of each of three lists: the delivered runs that a cursor remembers after their removal, the runs
-/// that it expects, and the runs of [`UnreadRuns`](crate::UnreadRuns). Each call of a producer makes one run, so the
-/// limit covers some seconds of a fast stream. Each list takes at most about 200 kB.
+/// The maximum length of each of three lists:
+/// - the delivered runs that a cursor remembers after their removal
+/// - the runs that a cursor expects
+/// - the runs of [`UnreadRuns`](crate::UnreadRuns)
+///
+/// Each call of a producer makes one run, so the limit covers some seconds of a fast stream. Each list takes at most
+/// about 200 kB.
 pub(crate) const RUNS_LIMIT: usize = 4_096;
 
 /// A cursor: the position of a reader in one queue, the entries that the reader has delivered, and the entries that it
@@ -103,8 +107,9 @@ pub struct QueueCursor {
     /// have had other entries between them.
     delivered: VecDeque<QueueRun>,
     /// The numbers and histories of late entries: unfinished entries that the cursor delivered after entries with
-    /// higher numbers. The store had removed a late entry, and then went back in time, so the queue contained the entry
-    /// again. The cursor no longer remembered that it had delivered the entry.
+    /// higher numbers. The store had removed a late entry before. Then the store went back in time and lost the
+    /// removal, so the queue contained the entry again. The cursor did not recognise the entry: the cursor had
+    /// forgotten that it had delivered the entry, or another reader had delivered the entry.
     late: BTreeMap<u64, u64>,
     /// The entries that writers of this process have put into the queue and that the cursor has not read yet.
     expected: VecDeque<ExpectedRun>,
@@ -162,9 +167,9 @@ impl QueueCursor {
         true
     }
 
-    /// Records that a read after the position [`QueueCursor::after`] found no entries, and counts the expected entries
-    /// as lost. `first` is the number of the first entry in the queue, or of the next entry if the queue is empty. Call
-    /// this function only if all expected entries were written before the read began.
+    /// Records that a read after the position [`QueueCursor::after`] found no entries. Counts the expected entries from
+    /// number `first` on as lost. `first` is the number of the first entry in the queue, or of the next entry if the
+    /// queue is empty. Call this function only if all expected entries were written before the read began.
     pub fn record_end(&mut self, first: u64) {
         let end = self.read.max(first.saturating_sub(1));
         if self.last_delivered().is_some_and(|last| last > end) {
@@ -281,8 +286,8 @@ impl QueueCursor {
         self.recount.get_or_insert_default();
     }
 
-    /// Records that the store went back in time. `lost` is the number of lost entries that were reported. Begins a
-    /// recount if none is running.
+    /// Records that the store went back in time. `lost` is the number of entries in the loss that [`Self::take_loss`]
+    /// returned; 0 without such a loss. Begins a recount if none is running.
     pub fn confirm_rollback(&mut self, lost: u64) {
         if self.recount.is_none() {
             self.suspect_rollback();
@@ -293,8 +298,7 @@ impl QueueCursor {
     }
 
     /// Ends the recount if the cursor no longer expects any entry that the recount covers. Returns the result if the
-    /// store went back in time. An entry that another reader has read and removed is neither safe nor lost in this
-    /// result.
+    /// store went back in time. This result does not count an entry that another reader has read and removed.
     pub fn take_recount(&mut self) -> Option<QueueRecount> {
         let is_covered = |expected: &ExpectedRun| expected.is_recounted;
         if self.recount.is_none() || self.expected.iter().any(is_covered) {

@@ -3,12 +3,14 @@
 //! rollout from the offers of all instances. If several instances send a rollout to the store, the store accepts one of
 //! these rollouts.
 //!
-//! The instances choose the highest offered version as soon as one of them offers it. The chosen version stays while at
-//! least one instance offers it and no instance offers a higher version. When no instance offers the chosen version any
-//! more, an instance may choose an older version in only two cases. In the first case, this instance offered the chosen
-//! version and has lost its file. In the second case, no other instance offered the chosen version when this instance
-//! started. The restriction has two reasons: a crashed instance may return with the file, and an older version may be
-//! unable to read states that the newer version has written.
+//! The instances choose the highest offered version as soon as an instance offers this version. The chosen version
+//! stays while at least one instance offers it and no instance offers a higher version. When no instance offers the
+//! chosen version any more, an instance may choose an older version in only two cases. In the first case, this instance
+//! offered the chosen version and has lost its file. In the second case, no other instance offered the chosen version
+//! when this instance started. The restriction has two reasons: a crashed instance may return with the file, and an
+//! older version may be unable to read states that the newer version has written. The restriction applies only to the
+//! newest rollout of the same handler. It does not apply if the store went back in time and lost the newest rollout, or
+//! if the stream now has another handler.
 
 use crate::{Build, Rollout, split_version};
 

@@ -7,12 +7,12 @@
 //! [`Sequencer::poll_timeout`] returns. At that time, call [`Sequencer::handle_timeout`].
 //!
 //! Each part of the sequencer is in its own file. A lane is the in-memory queue of one active key. `arrive` decides
-//! what happens to an arriving event, and `repeat` decides about an event that arrives again, and compares it with the
-//! digests in `settled_events`. `dispatch` forms turns and accepts their results. `retry` handles failures, and `gap`
-//! handles missing events. `spill` moves events between memory and store. `commit` forms batches and handles the
-//! replies. `load` loads and evicts lanes, and `restart` restarts them. `due` reads the due index of the store, and
-//! loads the keys that must be processed again. All parts call `reschedule` after they have changed a lane. A lane
-//! (`lane`, with `held` and `chunk`) must never access another lane.
+//! what happens to an arriving event. `repeat` decides about an event that arrives again; for this decision,
+//! `settled_events` keeps digests of settled events. `dispatch` forms turns and accepts their results. `retry` handles
+//! failures, and `gap` handles missing events. `spill` moves events between memory and store. `commit` forms batches
+//! and handles the replies. `load` loads and evicts lanes, and `restart` restarts them. `due` reads the due index of
+//! the store, and loads the keys that must be processed again. All parts call `reschedule` after they have changed a
+//! lane. A lane (`lane`, with `held` and `chunk`) must never access another lane.
 
 /// Returns whether a deliberate fault is active; always `false` without the feature `faults`.
 macro_rules! fault {
@@ -229,9 +229,12 @@ impl Sequencer {
     }
 
     /// Returns the key that permanently prevents the sequencer from accepting events, and the sequence of the event at
-    /// which the key stopped. A key has this effect if it is stopped, the store already holds `spill_limit` events of
-    /// the key, and `overflow` is `pause`. Only an operator's action can release the key. Returns `None` if there is no
-    /// such key.
+    /// which the key stopped. A key has this effect if three conditions hold:
+    /// - The key is parked, or waits for a missing event without a time limit.
+    /// - The store already holds `spill_limit` events of the key.
+    /// - The setting `overflow` is `pause`.
+    ///
+    /// Only an operator's action can release the key. Returns `None` if there is no such key.
     pub fn stopped_by(&self) -> Option<(&Key, u64)> {
         if self.credit() > 0 || self.turns > 0 || !self.shards.iter().all(ShardState::is_quiet) {
             return None;

@@ -63,8 +63,8 @@ pub struct SequencerSettings {
     pub retry: RetrySettings,
     /// The number of ids remembered for a key of a `fifo` stream.
     pub id_window: usize,
-    /// The minimum time for which the sequencer remembers the id of an event after the commit that settled the event.
-    /// The sequencer may forget the id earlier if the id is no longer among the last `id_window` ids of its key.
+    /// The minimum time from the commit that settles an event until the sequencer forgets the id of the event. Only the
+    /// last `id_window` ids of a key have this minimum time; the sequencer may forget earlier ids at any time.
     pub id_ttl: u64,
     /// The number of newest ids of a key that the sequencer remembers regardless of their age. After a crash or a lost
     /// answer, the source may deliver the events with these ids again.
@@ -142,7 +142,7 @@ pub const SOURCES_LIMIT: usize = 9;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GapSettings {
     /// The time from the arrival of the first event after the gap to the first round. A round requests the missing
-    /// events from every replay source.
+    /// events from the replay sources, one after the other.
     pub timeout: u64,
     /// The maximum number of rounds for one gap.
     pub attempts: u32,
@@ -156,9 +156,9 @@ pub struct GapSettings {
     pub max_width: u64,
     /// The action after the last round if the event is still missing.
     pub on_exhausted: ExhaustedPolicy,
-    /// If a key receives no event for this time, the last event of the key may be lost. The sequencer then requests the
-    /// next event of the key from the replay sources, but only once. With `None`, the sequencer never makes this
-    /// request.
+    /// The time without events after which the newest event of a key may be lost. After this time, the sequencer
+    /// requests the next event of the key from the replay sources. The sequencer repeats this request only if a source
+    /// could not be queried. With `None`, the sequencer never makes this request.
     pub tail: Option<u64>,
 }
 

@@ -11,7 +11,7 @@ pub struct Stats {
     pub delivered: u64,
     /// The number of events settled durably with effect.
     pub settled: u64,
-    /// The number of deliveries that repeat an event which was already settled or held durably.
+    /// The number of deliveries that repeat an event. A repeat counts as soon as its event is durably settled or held.
     pub duplicates: u64,
     /// The number of durable dead letters of each [`Cause`], in the order of [`Cause::ALL`].
     pub dead: [u64; Cause::ALL.len()],

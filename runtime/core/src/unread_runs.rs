@@ -44,7 +44,8 @@ impl WriterCalls {
 }
 
 /// For one queue, the runs that no reader of this process expects. Each call of the writer makes at most one run. There
-/// are at most `RUNS_LIMIT` runs: above the limit, the oldest runs are dropped, and their loss is not counted.
+/// are at most `RUNS_LIMIT` runs. Above this limit, the oldest runs are dropped, and if the store loses their entries,
+/// the loss is not counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct UnreadRuns {
     /// The runs, each with the time when the writer put it into the queue, in ms since 1970. The runs are in the order
@@ -87,10 +88,11 @@ impl UnreadRuns {
     }
 
     /// Compares the runs with the record of the writer. Removes the runs that the store has lost, and returns their
-    /// loss. Also removes the runs that another reader has removed from the queue. `asked` is the result that
-    /// [`Self::calls`] returned before the record was requested. Runs of later calls stay, because the record need not
-    /// contain these calls. `stored` is the record. `first` is the number of the first entry in the queue, or of the
-    /// next entry if the queue is empty.
+    /// loss. Also removes the runs that another reader has removed from the queue. If the record is missing and may
+    /// have expired, removes all compared runs, and returns no loss. `asked` is the result that [`Self::calls`]
+    /// returned before the record was requested. Runs of later calls stay, because the record need not contain these
+    /// calls. `stored` is the record. `first` is the number of the first entry in the queue, or of the next entry if
+    /// the queue is empty.
     pub fn check(
         &mut self,
         asked: &BTreeSet<u64>,
@@ -211,7 +213,8 @@ mod tests {
         assert_eq!(lost, Some(QueueLoss { entries: 5, since: NOW - 2 }));
     }
 
-    /// A missing record means a loss, unless the record may have expired.
+    /// If the record cannot have expired, a missing record means a loss. If the record may have expired, no loss is
+    /// reported.
     #[test]
     fn missing_record_is_a_loss_only_if_it_cannot_have_expired() {
         let gone = WriterCalls::default();

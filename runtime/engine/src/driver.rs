@@ -43,7 +43,7 @@ const COMPLETION_BATCH_LIMIT: usize = 8;
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 /// Before a driver releases its partition, it waits until the messages of the partition are published. The driver stops
 /// waiting when no message has been published for this time. The remaining messages (for example, messages for a full
-/// queue) then stay in the outbox, the store's record of committed messages that are not published yet.
+/// queue) then stay in the outbox (committed messages that are not published yet).
 const PUBLISH_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The driver of one partition.
@@ -63,7 +63,8 @@ pub struct Driver {
     waiting_loads: Vec<(ordain_core::AttemptToken, ordain_core::Key)>,
     /// Number of loads that are running.
     running_loads: usize,
-    /// Requests, not sent yet, to read spilled events (events that were moved from memory into the store).
+    /// Requests to read spilled events (events that were moved from memory into the store). The driver has not sent
+    /// these requests yet.
     waiting_reads: VecDeque<SpillReadRequest>,
     /// Number of reads that are running.
     running_reads: usize,
@@ -107,8 +108,10 @@ struct RollbackTracker {
 }
 
 impl Driver {
-    /// Runs the driver. Returns in one of three cases: this instance must release the partition, nothing is left to do
-    /// in a run with `once`, or the driver failed.
+    /// Runs the driver. Returns in one of three cases:
+    /// - This instance must release the partition, or has lost it.
+    /// - A run with `once` has nothing left to do.
+    /// - The driver or its source failed.
     pub async fn run(config: DriverConfig) -> Result<Stats, DriverError> {
         let DriverConfig { mut completions, mut source, mut inbox, .. } = config;
         let DriverConfig { mut version, mut may_end, once, .. } = config;
@@ -259,9 +262,9 @@ impl Driver {
         is_idle
     }
 
-    /// Warns if a key blocks the stream because the store holds `spill_limit` events of the key. Returns an error
-    /// instead if no later event can unblock the stream: in a run with `once`, or after a failure of the source. Does
-    /// not return this error before the search for parked keys has ended.
+    /// Warns if a key blocks the stream because the store holds `spill_limit` events of the key. In a run with `once`,
+    /// and after a failure of the source, no later event can unblock the stream. The method then returns an error
+    /// instead of the warning, as soon as the search for parked keys has ended.
     fn check_blocked(&mut self, once: bool, searched: bool) -> Result<(), DriverError> {
         let Some((key, event)) = self.sequencer.stopped_by().filter(|_| !self.source_ended) else {
             return Ok(());
@@ -334,7 +337,7 @@ impl Driver {
                     *first = (*first).min(last + 1);
                 }
                 if let Some((shard, number)) = applied {
-                    // Record the commit before the sequencer acknowledges the deliveries that depend on it.
+                    // Record the commit before the sequencer acknowledges the deliveries that depend on the commit.
                     self.handle.record_commit(shard, number);
                 }
                 self.sequencer.handle(now, input);
@@ -511,8 +514,8 @@ impl Driver {
     }
 
     /// Handles the failure of a source. The source may be unable to deliver its events a second time. The driver
-    /// therefore ends only when each delivered event is settled or held in the store, which takes at most
-    /// `spill_after`.
+    /// therefore ends only when each delivered event is settled or held in the store. The sequencer moves waiting
+    /// events into the store after `spill_after`.
     async fn handle_source_failure(&mut self, source: &mut SourceHandle) {
         let gone = |_| std::io::Error::other("its reader ended unexpectedly");
         let error = (&mut source.failure).await.unwrap_or_else(gone);

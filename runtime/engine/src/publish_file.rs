@@ -22,7 +22,7 @@ use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 /// Number of collected events at which the publisher publishes the events without waiting for more.
 const PUBLISH_THRESHOLD_EVENTS: usize = 2_048;
 /// Maximum number of times that one run starts to read a file. Each time the store goes back in time, the run reads the
-/// file again from its oldest checkpoint.
+/// file again from the oldest checkpoint of the file (each shard of the store has a checkpoint).
 const REWIND_ATTEMPTS: usize = 5;
 
 /// The reason why a file was not published to its end. If the error names a line, all lines before that line are
@@ -177,7 +177,7 @@ async fn publish_once(
             }
             if bad.is_some() {
                 // The user is about to change the bad line, so the fingerprint in the checkpoint covers only the lines
-                // before it.
+                // before the bad line.
                 fingerprint = Some(read_fingerprint(opened, position).map_err(read_error)?);
             }
             if (done.is_some() || bad.is_some())
@@ -197,7 +197,7 @@ async fn publish_once(
     Ok(if is_back { PublishEnd::StoreRolledBack } else { PublishEnd::AtEnd })
 }
 
-/// The checkpoints of a file: each shard (slice of the store) has one.
+/// The checkpoints of a file: each shard (slice of the store) has one checkpoint.
 struct Checkpoints {
     /// The name of the marks (named records in the store) that contain the checkpoints.
     name: String,
@@ -223,8 +223,9 @@ impl Checkpoints {
                 tracing::warn!(
                     file = %path.display(),
                     line = position.line + 1,
-                    "the last run ended early, or the store has lost events of the last run: publishing from \
-                     this line on; the store recognises repeated events by their ids, but forgets ids that are older than `retain`"
+                    "the last run ended early, or the store has lost events of the last run: publishing from this line \
+                     on; the store recognises repeated events by their ids, but forgets ids that are older than \
+                     `retain`"
                 );
                 position
             }

@@ -214,7 +214,8 @@ impl<'a> PreparedRun<'a> {
         })
     }
 
-    /// Returns the notifiers that wake the readers of this process when it adds entries to queues in the store.
+    /// Returns the notifiers that wake the readers of this process when this process adds entries to queues in the
+    /// store.
     pub fn notifiers(&self) -> &Arc<QueueNotifiers> {
         &self.notifiers
     }
@@ -312,7 +313,8 @@ impl<'a> PreparedRun<'a> {
             () = watch_accepted_events(store, &accepted, lost_events) => Ok(0),
         };
         if unpublished.is_err() {
-            // This instance owns no partition any more. Other instances publish the messages that it left unpublished.
+            // This instance drives no partition any more. The next owner of each partition publishes the messages that
+            // this instance left unpublished.
             publishing.shutdown().await;
         }
         if let Some(end_intake) = end_intake {
@@ -336,11 +338,12 @@ impl<'a> PreparedRun<'a> {
         } else {
             tracing::warn!(
                 messages = (unpublished > 0).then_some(unpublished),
-                "committed messages left unpublished: the store keeps them, and the next start publishes them"
+                "committed messages left unpublished: the store keeps the messages, and the next start, or another \
+                 instance, publishes them"
             );
         }
-        // Stop the publisher although the broker may not have confirmed all messages. The next start publishes the
-        // unconfirmed messages again.
+        // Stop the publisher although the broker may not have confirmed all messages. The next owner of each partition
+        // publishes the unconfirmed messages again.
         publishing.abort_all();
         store.flush().await?;
         let held = if once { Some(HeldTotals::count(&**store).await?) } else { None };

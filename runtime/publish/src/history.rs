@@ -204,8 +204,8 @@ impl PublishedCalls {
         tracing::warn!(
             %to,
             events = repeated,
-            "the store went back in time and lost events of this publisher: the publisher has written them again from \
-             memory"
+            "the store went back in time and lost events of this publisher: the publisher has written again the lost \
+             events that it still had in memory"
         );
         let is_incomplete = self.history.is_incomplete(self.now());
         for shard in std::mem::take(&mut self.lossy_shards) {
@@ -222,7 +222,7 @@ impl PublishedCalls {
                 %since,
                 cloudevent = record(&self.stream, IncidentSubject::Publisher, &incident),
                 "the store went back in time. This publisher keeps at most 16 MiB of its events in memory and has \
-                 dropped older ones: some of the dropped events may be lost. Publish the events of the last two \
+                 dropped older events: some of the dropped events may be lost. Publish the events of the last two \
                  minutes again, with their ids"
             );
         }

@@ -260,7 +260,8 @@ fn describe_persistence(appends: bool, syncs: Option<&str>) -> &'static str {
         }
         (true, _) => {
             "the server keeps a log (appendonly yes), but does not report how it syncs the log (allow the user \
-             `CONFIG GET`): unless the server has `appendfsync always`, a crash loses the events acknowledged last"
+             `CONFIG GET`): with any setting other than `appendfsync always`, a crash loses the events acknowledged \
+             last"
         }
         (false, _) => {
             "the server keeps no log of its writes (appendonly no): a restart loses \
@@ -278,7 +279,7 @@ fn describe_replicas(wanted: u32, connected: u64) -> Option<String> {
             .to_owned(),
         (wanted, connected) if connected < u64::from(wanted) => format!(
             "each commit waits for {wanted} {}, but a master has only {connected} now: until \
-             it has more, no event is acknowledged",
+             the master has more, no event is acknowledged",
             if wanted == 1 { "replica" } else { "replicas" }
         ),
         (1, _) => "each commit waits until a replica has it too: a failover to that replica loses \

@@ -1,4 +1,4 @@
-//! Delays between retries. Each delay is twice the previous one, up to a maximum.
+//! Delays between retries. Each delay is twice the previous delay, up to a maximum.
 
 use std::time::Duration;
 

@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 
 use ordain_core::digest;
 
-/// The size limit of a fingerprint, in bytes. A fingerprint of this size contains a few events, which two different
-/// files rarely share, and is quick to read.
+/// The size limit of a fingerprint, in bytes. A fingerprint of this size is quick to read, and contains a few events.
+/// Two different files rarely contain the same events at the same position.
 pub const TAIL_LIMIT_BYTES: usize = 4 << 10;
 
 /// The last bytes before a position of a file, at most [`TAIL_LIMIT_BYTES`].

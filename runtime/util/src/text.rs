@@ -24,9 +24,9 @@ pub fn escape_invisible(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Applies [`escape_invisible`] to each line of a text, and keeps the line ends. JSON over several lines keeps its
-/// value if it has no tabs between its tokens: the line ends are between tokens, and the escapes are valid in JSON
-/// strings.
+/// Applies [`escape_invisible`] to each line of a text, and keeps the line ends. If a JSON text has no tab or carriage
+/// return between its tokens, the text keeps its value: the line ends are between tokens, and the escapes are valid in
+/// JSON strings.
 pub fn escape_invisible_lines(text: &str) -> Cow<'_, str> {
     if !text.contains(|c| c != '\n' && is_invisible(c)) {
         return Cow::Borrowed(text);

@@ -146,7 +146,7 @@ fn build_wasm_engine(
         // A limit on address space (`ulimit -v`) is the usual reason.
         tracing::warn!(
             "instance pool unavailable: {error:#}; handlers will start more slowly. The usual reason is a limit on \
-             address space (`ulimit -v`)"
+             address space (`ulimit -v`): remove this limit"
         );
         wasmtime::Engine::new(&config)
     })

@@ -128,8 +128,8 @@ impl Cluster {
         number.context("the owner is none of the nodes")
     }
 
-    /// Waits until every running node serves all slots. A test needs this after a restart, because a returning node
-    /// waits 2 seconds before it serves.
+    /// Waits until every running node serves all slots. A test must call this method after a restart, because a
+    /// returning node waits 2 seconds before it serves.
     pub fn until_ready(&self) -> Result<()> {
         let known = format!("cluster_known_nodes:{}", self.nodes.len() + self.replicas.len());
         let slots = format!("cluster_slots_ok:{SLOTS}");
@@ -163,7 +163,7 @@ fn nodes(masters: usize, options: &Options) -> Result<Vec<Redis>> {
     let mut nodes = Vec::new();
     for _ in 0..masters {
         let node = Redis::with(&options)?;
-        // Each node must trust the others, so all nodes have the certificates of the first one.
+        // Each node must trust the others, so all nodes have the certificates of the first node.
         if let Some((_, certificates)) = node.tls() {
             options = options.tls_like(certificates);
         }

@@ -1,8 +1,8 @@
 //! Ports that no other process uses, even while the server on such a port is down.
 //!
-//! The ports are outside the range from which the system chooses the local ports of connections. Otherwise, while a
-//! server is down, the system could give the server's port to a client as its local port, even to a client that tries
-//! to connect to this server.
+//! The ports are outside the range from which the system chooses the local ports of connections. From that range, the
+//! system could give the port of a server that is down to a client as the client's local port. Even a client that tries
+//! to connect to this server could get the port.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};

@@ -95,7 +95,7 @@ impl Proxy {
             if listens {
                 return Ok(self.state.lock().listens);
             }
-            // The check also tries to connect, because clients may still be able to connect for a moment: a process
+            // The check also tries to connect. Clients may still be able to connect for a moment, because a process
             // that another thread is starting may hold a copy of the closed listener.
             let connects = self.wake();
             Ok(!connects && !self.state.lock().listens)
@@ -130,9 +130,9 @@ impl Proxy {
         self.state.change(|inner| inner.lose_requests(count, containing.as_ref()));
     }
 
-    /// Holds back the next Redis request that contains the given bytes until its connection ends. Also holds back
-    /// everything that the client sends after this request on the same connection. Earlier requests and all replies
-    /// pass. A further call of this method replaces the previous one.
+    /// Holds back the next Redis request that contains the given bytes, and everything that the client sends after this
+    /// request on the same connection. The held bytes never reach the server: they are dropped when the connection
+    /// ends. Earlier requests and all replies pass. A further call of this method replaces the previous one.
     pub fn hold_request(&self, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.hold_request(containing.as_ref()));
     }

@@ -1,7 +1,8 @@
 //! A real `rabbitmq-server`: a separate broker for one test, or a virtual host on a broker that several tests share.
 //!
-//! A start costs seven seconds of processor time, so a test uses a shared broker, except if it kills, pauses, blocks or
-//! configures the broker. Every method takes `&self`, so that a test can kill a broker while other threads use it.
+//! A start costs seven seconds of processor time, so most tests use a shared broker. A test that kills, pauses, blocks
+//! or configures its broker starts a separate broker. Every method takes `&self`, so that a test can kill a broker
+//! while other threads use it.
 
 mod console;
 mod options;
@@ -179,11 +180,12 @@ impl Rabbit {
         Ok(())
     }
 
-    /// Adds a user who may declare and delete only the queues and exchanges that a stream with the queue `cases` needs,
-    /// but not the stream's markers.
+    /// Adds a user who may declare and delete the queues and exchanges that a stream with the queue `cases` needs. The
+    /// user has no right to declare the stream's markers, or any other resource.
     pub fn add_narrow_user(&self, name: &str) -> Result<()> {
-        // On RabbitMQ 4.0 and later, Ordain succeeds in declaring an exchange `{queue}.version.*`, and so needs the
-        // right to declare it.
+        // To recognise RabbitMQ 4.0 and later, Ordain declares an exchange `{queue}.version.*`. The type of this
+        // exchange exists only in these versions. In these versions, Ordain therefore needs the right to declare the
+        // exchange.
         let version = if self.version()? >= (4, 0) { r"|\.version\..*" } else { "" };
         self.add_user(name, "guest", &format!(r"^cases(\.dropped{version})?$"))
     }
@@ -296,9 +298,9 @@ impl Rabbit {
     /// Waits until the broker has written declarations to its disk. The broker writes them up to two seconds late. If a
     /// test kills the broker before the declaration of a queue is written, the queue loses even its confirmed messages.
     pub fn sync(&self) -> Result<()> {
-        // `catch`, because another test's virtual host may close a table at this moment. The close then writes the
-        // table.
-        // Since RabbitMQ 4.3, another database (Khepri) has the place of Mnesia. Khepri syncs each write.
+        // `catch` ignores errors, because another test's virtual host may close a table at this moment. The close then
+        // writes the table. Since RabbitMQ 4.3, another database (Khepri) has the place of Mnesia. Khepri syncs each
+        // write.
         let sync = "case mnesia:system_info(is_running) of yes -> ok = mnesia:sync_log(); no -> ok end, \
                     [catch dets:sync(Table) || Table <- dets:all()], ok.";
         let done = self.server.evaluate(sync)?;

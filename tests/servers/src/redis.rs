@@ -52,8 +52,8 @@ impl Redis {
         Self::with(&lines.iter().fold(Options::new(), |options, line| options.line(line)))
     }
 
-    /// Starts a server with options, and waits until it replies, or, for a replica, until it is in step with its
-    /// master.
+    /// Starts a server with options, and waits until it replies. If the server is a replica, also waits until it is in
+    /// step with its master.
     pub fn with(options: &Options) -> Result<Self> {
         let mut tries = 1;
         loop {

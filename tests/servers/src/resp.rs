@@ -49,7 +49,7 @@ impl Reply {
     }
 }
 
-/// A connection to a server. The connection waits at most 30 seconds for a reply.
+/// A connection to a server. The connection waits at most a minute for a reply.
 #[derive(Debug)]
 pub struct Connection {
     stream: BufReader<TcpStream>,

@@ -222,8 +222,8 @@ impl Sentinel {
         Ok(CutOff { connection, clients })
     }
 
-    /// Starts a new replica of the old master, after the Sentinel has replaced a master that is cut off. The Sentinel
-    /// does not know this replica, so the replica stays with the old master.
+    /// Starts a new replica of a master that is cut off, after the Sentinel has replaced this master. The Sentinel does
+    /// not know the new replica, so the replica stays with the old master.
     pub fn start_replica_of_cut_off(&self) -> Result<Redis> {
         let login = format!("masterauth {CUT_OFF_PASSWORD}");
         Redis::with(&Options::new().replica_of(self.replica()).line(&login))

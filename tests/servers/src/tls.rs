@@ -1,5 +1,5 @@
-//! Certificates for one server, or for all nodes of a Cluster, made when the server or the first node starts, so that
-//! the repository contains no key.
+//! Certificates for one server, or for all nodes of a Cluster. The certificates are made when the server or the first
+//! node starts, so that the repository contains no key.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -7,7 +7,7 @@ use ordain_store::{KeyFilter, Store};
 
 use super::{Fixture, Owner, event, first_write, key_record, next_write, record_write};
 
-/// Changes a write so that it ends its key, whose record expires after `expire_in` ms.
+/// Changes a write so that the write ends its key. The record of the key then expires after `expire_in` ms.
 fn completing(mut write: KeyWrite, expire_in: u64) -> KeyWrite {
     write.record.status = KeyStatus::Completed;
     write.expire_in = Some(expire_in);

@@ -64,7 +64,8 @@ pub async fn commit_under_an_unknown_claim_is_rejected(fixture: &mut impl Fixtur
     assert!(matches!(reply, CommitReply::RolledBack { .. }), "{reply:?}");
 }
 
-/// The store accepts a commit only if its number follows the number of the last commit, or equals it (a repeat).
+/// The store accepts only two commit numbers: the number that follows the last commit, and the number of the last
+/// commit itself (a repeat).
 pub async fn commit_with_a_wrong_number_is_rejected(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;

@@ -52,7 +52,7 @@ pub async fn lease_has_only_one_holder(fixture: &mut impl Fixture) {
     // An instance may repeat its request, because the reply may be lost.
     let second = acquire(store, &partition, one).await;
     assert!(second > first);
-    // A release with an old epoch has no effect.
+    // A release has no effect if it names an old epoch, or an instance that does not hold the lease.
     store.release(&partition, one, first).await.expect("an answer");
     store.release(&partition, other, second).await.expect("an answer");
     assert_eq!(store.table().await.expect("a table").holder(&partition), Some(one));
@@ -253,7 +253,7 @@ pub async fn heartbeat_of_expired_instance_changes_the_table(fixture: &mut impl 
 }
 
 /// If instances start one after the other, and each ends soon after its start, the store removes the ended instances.
-/// The store does not mistake them for instances that could not reach it.
+/// The store does not mistake the ended instances for instances that could not reach the store.
 pub async fn instances_that_end_one_after_another_are_removed(fixture: &mut impl Fixture) {
     let ids: [InstanceId; 5] = std::array::from_fn(|_| InstanceId::random());
     for id in ids {

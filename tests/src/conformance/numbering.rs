@@ -157,8 +157,9 @@ pub async fn messages_at_the_same_outbox_position_are_distinguished(fixture: &mu
     assert_eq!(results(later.send(store, chunks()).await), [Known(6), Known(8)]);
 }
 
-/// If an owner assigns a lost message again, the message gets its earlier number, unless another message has that
-/// number now. The owner may assign lost messages in any order.
+/// An owner assigns a lost message again. If no other message has the earlier number of the lost message now, the lost
+/// message gets this number again. Otherwise, the lost message gets a new number. The owner may assign lost messages in
+/// any order.
 pub async fn lost_message_gets_its_earlier_number(fixture: &mut impl Fixture) {
     use AssignItemReply::New;
     let store = fixture.store();
@@ -200,8 +201,9 @@ pub async fn message_is_identified_by_its_commit_and_id(fixture: &mut impl Fixtu
     assert_eq!(second.assign(store, 7, &[message(&b, "1")]).await, [Known(1)]);
     assert_eq!(second.assign(store, 7, &items).await, [Known(2), Known(1), Known(3)]);
 
-    // Assign the messages of many commits: first in one call for each commit, and then in calls with several commits
-    // and with one more message in each commit. Each of the later calls is repeated once.
+    // The first owner assigns the messages of many commits, in one call for each commit. The second owner assigns these
+    // messages again, in calls with several commits and with one more message in each commit, and repeats each call
+    // once. The third owner assigns all messages again, and divides the commits into calls in another way.
     let of_shard = |epoch| Sender::exchange(store, epoch).with(|origin| origin.shard = 1);
     let old = |commit: u64| message(&b, &format!("old {commit}"));
     let new = |commit: u64| message(&b, &format!("new {commit}"));
@@ -272,7 +274,7 @@ pub async fn messages_of_lost_commits_are_forgotten(fixture: &mut impl Fixture) 
 
     // The messages of commits 5 and 6 are assigned first, and the message of commit 3 in a later call. Then the outbox
     // loses commits 5 and 6. The store must forget the messages of these two commits, and keep the message of commit 3,
-    // although it arrived last.
+    // although this message arrived last.
     let mixed = |epoch| Sender::exchange(store, epoch).with(|origin| origin.shard = 2);
     for commit in [5, 6] {
         let assigned = mixed(1).assign(store, commit, &[message(&a, &format!("c {commit}"))]).await;
@@ -349,8 +351,8 @@ pub async fn numbering_starts_again_after_a_key_ended(fixture: &mut impl Fixture
     fixture.advance_clock(COMPLETED_TTL_MS).await;
     let items = [message(&a, "new"), message(&b, "2")];
     assert_eq!(sender.assign(fixture.store(), 4, &items).await, [New(1), New(2)]);
-    // The key has started again. The store must keep its new messages when it removes the expired data of the old
-    // incarnation.
+    // The key has started again. The store must keep the new messages of the key when the store removes the expired
+    // data of the key's old incarnation.
     assert_eq!(sender.retained(fixture.store(), &a, 0, 9).await, [(1, "new".to_owned())]);
     for commit in 20..26 {
         sender.assign(fixture.store(), commit, &[message(&b, &commit.to_string())]).await;
@@ -495,7 +497,8 @@ pub async fn messages_wait_in_order_until_removed(fixture: &mut impl Fixture) {
     assert_eq!(read(store, 0, 10, 1 << 20).await, [row(7, 5, "5")]);
 }
 
-/// If a destination has no numbers, the store only puts each message into the queue of its partition.
+/// If the store does not number the messages of a destination, it only puts each message into the queue of its
+/// partition.
 pub async fn messages_without_numbers_are_queued(fixture: &mut impl Fixture) {
     use AssignItemReply::{Known, New};
     let store = fixture.store();

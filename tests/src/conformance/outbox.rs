@@ -11,7 +11,7 @@ use ordain_store::{Claim, Mark, OutboxEntry, Store};
 
 use super::{Fixture, Owner, first_write, key_record, next_write, record_write};
 
-/// Makes a message. Its index determines which optional values it has.
+/// Makes a message. `index` determines which optional values the message has.
 fn emitted(sequence: u64, index: u32) -> EmittedMessage {
     let data = format!("{sequence}.{index}");
     let message = Message::new(&MessageParts {

@@ -45,7 +45,7 @@ impl Queue {
     }
 
     /// Adds events with these data to the queue, in call `call` of a writer. Names call `witness` of the writer as the
-    /// witness, or no witness if `witness` is 0. Returns false if the shard lacks the witness.
+    /// witness; if `witness` is 0, names no witness. Returns false if the shard lacks the witness.
     async fn put_by(
         &self,
         store: &dyn Store,
@@ -253,8 +253,9 @@ pub async fn lost_calls_of_a_writer_are_reported(fixture: &mut impl Fixture) {
     assert!(queue.put_by(store, 7, 7, 5, &["8"]).await);
 }
 
-/// In random histories with many losses, the store accepts a queue position if the queue has, or had, the entry at this
-/// position, and refuses all other queue positions.
+/// In random histories with many losses, the store accepts all queue positions of the present history. The store
+/// refuses the queue positions of lost entries, except positions before the last removed entry, because the store no
+/// longer has the history digests of the removed entries.
 pub async fn only_positions_of_the_present_history_are_accepted(fixture: &mut impl Fixture) {
     for seed in 0..3_u64 {
         let queue = Queue::new(fixture.store(), &format!("next-{seed}")).await;

@@ -1,4 +1,4 @@
-//! Many commits, loads, ended keys and reopenings in a random order, compared with a simple model. The case detects a
+//! Many commits, loads, expiries and reopenings in a random order, compared with a simple model. The case detects a
 //! store whose cache of its own writes returns wrong data.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ const KEYS: usize = 20_000;
 const BATCH: usize = 250;
 /// The number of random steps after every key has been written once.
 const STEPS: usize = 150;
-/// The lifetime of ended key records, in ms.
+/// The lifetime of the key records that expire, in ms.
 const LIFETIME_MS: u64 = 1_000_000;
 
 /// The data of a key that the model expects in the store.
@@ -104,7 +104,7 @@ async fn commit(store: &dyn Store, owner: &mut Owner, model: &mut Model, writes:
     }
 }
 
-/// Loads keys, which assigns them to the partition of `owner`, and compares all of them with the model.
+/// Loads keys, and compares all of them with the model. The load assigns the keys to the partition of `owner`.
 async fn load(store: &dyn Store, owner: &Owner, model: &mut Model, keys: &[Key]) {
     let loaded = store.load(&owner.partition, keys, usize::MAX).await.expect("the load succeeds");
     for (key, loaded) in keys.iter().zip(loaded) {

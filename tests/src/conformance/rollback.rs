@@ -152,8 +152,8 @@ pub async fn removed_letters_reappear_until_the_commit_is_repeated(fixture: &mut
     assert_eq!(store.letter("s", &far.id).await.expect("a read"), None);
 }
 
-/// After a lost commit is repeated, its letters are in the outbox again, once, even if they were published before the
-/// loss. A removal that names the lost commit does not remove these letters.
+/// After the owner has repeated a lost commit, each letter of the commit is in the outbox again, exactly once, even if
+/// the letter was published before the loss. A removal that names the lost commit does not remove these letters.
 pub async fn lost_letters_are_forwarded_again(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let store = fixture.store();
@@ -238,8 +238,8 @@ pub async fn lost_removals_from_the_outbox_can_be_repeated(fixture: &mut impl Fi
     }
 }
 
-/// If the store loses a commit, it loses the events that the commit spilled, and again has the spilled events that the
-/// commit settled. The repeated commit spills and settles the same events.
+/// If the store loses a commit, it loses the events that the commit spilled. The spilled events that the commit settled
+/// are in the store again. The repeated commit spills and settles the same events.
 pub async fn lost_spills_are_repeated_with_their_commit(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let spilling = |condition, next_sequence, new: &[u64], all: &[u64]| {

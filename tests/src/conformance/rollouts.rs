@@ -111,7 +111,7 @@ pub async fn instances_agree_after_a_rollout_was_lost(fixture: &mut impl Fixture
 }
 
 /// After a key was executed under a rollout, the store accepts commits of the key only under this rollout or a newer
-/// one.
+/// rollout.
 pub async fn commit_under_an_older_rollout_is_refused(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;

@@ -36,7 +36,8 @@ fn gaps<'a>(home: &Home, keys: impl IntoIterator<Item = &'a String>) -> Result<V
     Ok(gaps)
 }
 
-/// Returns how many events of these gaps a replay source found in total.
+/// Returns the total number of events that replay sources have found for these gaps. Counts only the replay sources
+/// whose names begin with `source`.
 fn found(gaps: &[Value], source: &str) -> u64 {
     let answers = gaps.iter().filter_map(|gap| gap["answers"].as_array()).flatten();
     let of_source = answers
@@ -143,8 +144,8 @@ fn lost_event_is_replayed_from_server() -> Result<()> {
     Ok(())
 }
 
-/// One event in a thousand is lost, and no replay source has it. Depending on `gap.on_exhausted`, its key is parked,
-/// continues without the event, or waits. The events of all other keys take effect.
+/// One event in a thousand is lost, and no replay source has it. Depending on `gap.on_exhausted`, the key of a lost
+/// event is parked, continues without the event, or waits. The events of all other keys take effect.
 #[test]
 fn permanently_lost_event_parks_skips_or_waits() -> Result<()> {
     let lines = in_turn(500, 20);
@@ -219,8 +220,8 @@ fn expect_waiting_keys_reported(
     let admin = format!("http://{}", http::admin(service)?);
     // The log may also report other keys: under load, an event may arrive only after both replay rounds.
     let lines = |key: &String| {
-        let words = "event missing: Ordain has made all its replay requests and has not received the event; the \
-                     key waits for it; see `ordain keys why cases";
+        let words = "missing events not received: Ordain has made all its replay requests, and the key still \
+                     waits for the events; see `ordain keys why cases";
         service.stderr().matches(&format!("{words} {key}`")).count()
     };
     let complete = wait_until("a line of each key", || Ok(keys.iter().all(|key| lines(key) == 1)));
@@ -303,8 +304,8 @@ fn events_behind_refusals_are_found() -> Result<()> {
     Ok(())
 }
 
-/// A replay server answers endlessly, never answers, or sends more than the request allows. The host must count each
-/// such answer as failed, within a time limit and with little memory.
+/// A replay server never answers, announces a huge body, or sends endless headers or an endless body. The host must
+/// count each such answer as failed, within a time limit and with little memory.
 #[test]
 fn hostile_server_counts_as_failed() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;

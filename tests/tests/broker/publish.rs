@@ -155,7 +155,7 @@ fn bad_line_stops_command_until_corrected() -> Result<()> {
     rig.home.write("events.ndjson", text(&lines))?;
     let (code, words) = refused(&rig, &["cases", "events.ndjson"])?;
     ensure!(code == 1 && words.contains("line 201") && words.contains("subject"), "{words}");
-    // The command publishes the events before a conflict, and reports them as published.
+    // The command publishes the events that precede a conflicting event in the file, and reports them as published.
     let known: Value = serde_json::from_str(&lines[0])?;
     let conflict = json!({"specversion": "1.0", "id": known["id"], "source": known["source"],
         "type": "other", "subject": known["subject"]});
@@ -283,7 +283,7 @@ fn library_publishes_like_command() -> Result<()> {
         ensure!(matches!(none, Some(PublishError::Configuration(_))), "{none:?}");
         anyhow::Ok(())
     })?;
-    // The publisher has published the events before the wrong event.
+    // In each call with a wrong event, the publisher has published the event that precedes the wrong event.
     let lines: Vec<String> = [("a", 3), ("b", 3)]
         .into_iter()
         .flat_map(|(key, last)| (1..=last).map(move |n| (key, n)))

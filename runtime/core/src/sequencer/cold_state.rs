@@ -84,7 +84,8 @@ impl ColdState {
         self.0.is_some()
     }
 
-    /// Returns the cold state if it is allocated, for changes that only remove data and therefore need no allocation.
+    /// Returns the cold state if it is allocated. This function is for changes that only remove data, because such
+    /// changes need no allocation.
     pub(super) fn get_mut(&mut self) -> Option<&mut ColdFields> {
         self.0.as_deref_mut()
     }

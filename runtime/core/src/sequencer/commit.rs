@@ -35,8 +35,8 @@ pub(super) struct ShardState {
     pub(super) resend_at: Option<u64>,
     /// The number of times that the first batch got no reply.
     tries: u32,
-    /// The last batch that was formed, until its reply arrives. This batch is also the last batch of `sending`, except
-    /// during a recovery: then `sending` ends with a void batch, whose writes never apply.
+    /// The last batch that was formed, until its reply arrives. Normally this batch is also the last batch of
+    /// `sending`. During a recovery, `sending` ends with a void batch instead: a batch whose writes never apply.
     in_flight: Option<InFlightBatch>,
     /// The lanes that have something to write.
     pub(super) dirty: VecDeque<u32>,

@@ -5,12 +5,15 @@ use super::Sequencer;
 use crate::effect::Effect;
 use crate::event::{Key, shard_of};
 
-/// The delay until the next read of the due index, in ms, in three cases. First, no lane was free for a due key.
-/// Second, a lane whose key must be processed again left memory during the last pass over the index. Third, the store
-/// has not searched the whole index. Without the delay, the sequencer would read the index in a busy loop.
+/// The delay until the next read of the due index, in ms, in three cases:
+/// - No lane is free.
+/// - A lane whose key must be processed again left memory during the last pass over the index.
+/// - The store has not searched the whole index.
+///
+/// Without the delay, the sequencer would read the index in a busy loop.
 const SCAN_RETRY_DELAY_MS: u64 = 1_000;
-/// The delay in the same three cases, in ms, when the source has ended. This delay is shorter, because after the end of
-/// the source the caller waits until all events are settled.
+/// The delay in the last two of these cases, in ms, after the source has ended. This delay is shorter, because the
+/// caller then waits until all events are settled.
 const SCAN_RETRY_DELAY_AT_END_MS: u64 = 20;
 /// The maximum number of entries in one read of the due index.
 const SCAN_PAGE_LIMIT: usize = 256;
@@ -24,8 +27,8 @@ pub(super) struct DueScan {
     after: Option<(u64, Key)>,
     reading: bool,
     in_pass: bool,
-    /// `true` if the last pass was complete: since it began, every read has searched its whole part of the index, and
-    /// no lane whose key must be processed again has left memory.
+    /// `true` if the last pass was complete. A pass is complete if two conditions hold since its beginning: every read
+    /// has searched its whole part of the index, and no lane whose key must be processed again has left memory.
     clean: bool,
 }
 
@@ -117,9 +120,11 @@ impl Sequencer {
         }
     }
 
-    /// Loads a due key again if its lane has nothing due. The due entry may come from another partition, and the lane
-    /// does not know about it. This happens in three steps: the other partition took the key over; it spilled events
-    /// and wrote the entry; and an earlier lane of this partition, which has left memory since, took the key back.
+    /// Loads a due key again if its lane has nothing due. The due entry then comes from another partition, and the lane
+    /// does not know the entry. This happens in three steps:
+    /// - The other partition took the key over.
+    /// - The other partition spilled events of the key, and wrote the due entry.
+    /// - An earlier load of this partition took the key back, but no lane uses the answer to this load any more.
     fn wake_idle(&mut self, key: &Key) {
         let Some(index) = self.lanes.find(key) else { return };
         let lane = &self.lanes[index];

@@ -1,6 +1,6 @@
 //! Handles gaps: missing events of a key. A clock of `gap.timeout` starts at the arrival of the first later event. When
-//! the clock expires, rounds query every replay source ([`round`]). If all rounds fail, [`exhausted`] applies
-//! `gap.on_exhausted`. The arrival of the missing event ends the gap at any time.
+//! the clock expires, rounds query the replay sources, one after the other ([`round`]). If all rounds fail,
+//! [`exhausted`] applies `gap.on_exhausted`. The arrival of the missing event ends the gap at any time.
 
 mod exhausted;
 mod round;

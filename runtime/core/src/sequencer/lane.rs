@@ -63,7 +63,7 @@ pub(super) struct Lane {
     /// `true` if the store has no record, as far as this owner knows.
     pub(super) absent: bool,
     /// `true` if the sequencer only assumes that the store has no record, and no commit has confirmed this assumption
-    /// yet. Until a commit confirms the assumption, no event may become a dead letter because of it.
+    /// yet. Until a commit confirms the assumption, no event may become a dead letter because of this assumption.
     pub(super) absence_assumed: bool,
     /// The handler's state after all events below `done`.
     pub(super) state: Option<Bytes>,
@@ -376,8 +376,8 @@ impl Lane {
         self.cold.get_mut()?.unreadable.take_if(|_| written)
     }
 
-    /// Returns whether the lane is idle, and holds events that are not durable and for which `spill_limit` leaves no
-    /// room.
+    /// Returns whether nothing of the lane is in progress, and the lane holds events that cannot become durable,
+    /// because `spill_limit` leaves no room for them.
     pub(super) fn durable_but_full(&self, settings: &SequencerSettings) -> bool {
         self.held.not_durable() > 0
             && self.turn.is_none()

@@ -1,5 +1,6 @@
-//! Decides whether an event is a duplicate, a conflict or a late original, if its sequence or id was held or settled
-//! before. A late original is an event that arrives after its sequence was skipped.
+//! Decides what happens to an arriving event if its sequence or id already belongs to a held or settled event, or if
+//! its sequence was skipped. The arriving event is a duplicate, a conflict or a late original. A late original is an
+//! event that arrives after its sequence was skipped.
 
 use std::sync::Arc;
 
@@ -72,7 +73,8 @@ impl Sequencer {
         let bytes = letter.memory();
         let empty = LetterId { key: Arc::clone(&lane.key), sequence, tag: 0 };
         let chunk = lane.chunk(None, &self.settings);
-        // If the same chunk skips the sequence, no write contains the letter without an event yet.
+        // If this chunk also contains the skip, the letter without an event is still in the chunk, and not yet in the
+        // store.
         chunk.letters.retain(|letter| letter.id != empty);
         chunk.removed_letters.push(empty);
         chunk.letters.push(letter);

@@ -53,7 +53,8 @@ impl Sequencer {
         if self.settings.retry.on_new_version
             && active.is_none_or(|active| active.build.version != version.build.version)
         {
-            // Another version became active during the turn, and has not tried the event yet.
+            // During the turn, another version became active, or no version is available in this process any more. The
+            // version that is active next tries the event again.
             self.clear_failure(index);
             return;
         }
@@ -137,7 +138,7 @@ impl Sequencer {
         if lane.held.to_run() == 0 && lane.cold.stored_only.count == 0 {
             // The event is neither in memory nor in the store, so the event must arrive again. Usually the source
             // delivers the event again. But if the event was the lost last event of the key, only replay found it, and
-            // the next request for `gap.tail` finds it again. Until the event arrives, nothing of the key is due.
+            // the next request for `gap.tail` finds it again. Until the event arrives, nothing else of the key is due.
             lane.cold.get_or_init().tail_at = tail;
             lane.must_write = true;
         }

@@ -1,15 +1,18 @@
 //! Keeps the digests of settled events for longer than the key record does. If an event has the sequence of a settled
 //! event, the digest shows whether the event is a repeat of the settled event or another event.
 //!
-//! Another event arrives under the same sequence if the store numbers the events of a stream and goes back in time: the
-//! store loses the numbers together with the commits. The sequencer recovers the commits, but no process recovers the
-//! number of an event whose publisher has ended. A later publisher may then get this number for another event. The key
-//! record has the digests of only the last settled events. But the `CommitHistory` (`commit/recovery.rs`) still has the
-//! commits of all lost events, and so the digests of these events. The sequencer collects the digests from the history
-//! when it needs them: at a recovery, and when an event arrives again whose digest is not in the key record.
+//! If the store numbers the events of a stream, another event may get the sequence of a settled event after the store
+//! has gone back in time. The store then loses the numbers of events together with the commits that settled these
+//! events. The sequencer recovers the commits, but no process recovers the number of an event whose publisher has
+//! ended. The store may give this number to another event of a later publisher.
 //!
-//! The store gives these numbers again on purpose: a publisher that repeats the lost events gives each event its
-//! earlier number, and the sequencer recognises the repeats.
+//! The key record has the digests of only the last settled events. But the `CommitHistory` (`commit/recovery.rs`) still
+//! has the commits of all lost events, and therefore the digests of these events. The sequencer collects the digests
+//! from the history in two cases: at a recovery, and when an event arrives for a settled sequence whose digest is not
+//! in the key record.
+//!
+//! The store must give the lost numbers again. A publisher that still runs writes its lost events again, and each of
+//! these events gets its earlier number. The sequencer can therefore recognise these events as repeats.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -41,10 +44,10 @@ struct KeyDigests {
 }
 
 impl SettledEvents {
-    /// Records the events that an applied commit settled. `evicted_digests` contains, for writes of the batch, the
-    /// position of the write, and the sequences and digests of the events whose digests are not in the key record of the
-    /// write. While the digests take more than `bytes_limit` bytes, forgets the key whose first digests were recorded
-    /// before those of all other keys.
+    /// Records the events that an applied commit settled. `evicted_digests` has an entry for each write that settled
+    /// more events than its key record has digests. The entry contains the position of the write in the batch, and the
+    /// sequences and digests of the events that the key record lacks. If all digests together take more than
+    /// `bytes_limit` bytes, forgets whole keys, in the order in which the keys were first recorded.
     pub(super) fn record_commit(
         &mut self,
         batch: &Batch,

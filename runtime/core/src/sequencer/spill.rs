@@ -196,8 +196,8 @@ impl Sequencer {
         self.can_spill_head(head.lane).then(|| head.at.saturating_add(self.settings.spill_after))
     }
 
-    /// Returns whether the lane of the oldest delivery can spill. While no handler version is available, no lane
-    /// spills: all keys wait, and the source keeps the events for which there is no room.
+    /// Returns whether the lane of the oldest delivery can spill. Returns `false` while no handler version is
+    /// available. In that time, all keys wait, and the source keeps the events for which there is no room.
     pub(super) fn can_spill_head(&self, lane: u32) -> bool {
         lane != NO_LANE
             && self.settings.rollout.is_some()
@@ -267,8 +267,8 @@ impl Sequencer {
             return;
         }
         // Early events and replayed events have no delivery that blocks other deliveries, and the lane can get these
-        // events again. The lane therefore drops these events. Events of a `fifo` key stay, because they would get
-        // other numbers if they arrived again later.
+        // events again. A lane of a `sequenced` stream therefore drops these events. In a `fifo` stream, these events
+        // stay, because they would get other numbers if they arrived again later.
         let is_numbered_here = lane.ids.is_some();
         let is_dropped = |held: &HeldEvent| {
             held.delivery == 0 && held.copy == SpillCopy::None && !is_numbered_here

@@ -12,8 +12,8 @@ use ordain_core::{
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::{escape_invisible, shell_quoted, truncated};
 
-/// Maximum number of log lines per interval. This module counts further lines and does not write them, because a
-/// handler that fails for every key would otherwise fill the disk with log lines.
+/// Maximum number of log lines per interval. This module only counts further lines. If the module wrote all lines, a
+/// handler that fails for every key would fill the disk with log lines.
 const LINE_LIMIT: u32 = 20;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -77,9 +77,9 @@ fn log_parked_key(stream: &str, write: &KeyWrite, failure: &FailureInfo) {
     );
 }
 
-/// Returns the gap (the missing events of the key) if all replay rounds have failed and the key still waits, and if no
-/// earlier write has recorded these two facts. After such a write, the gap contains the time of the write, and this
-/// function returns `None`.
+/// Returns the newest gap (missing events of the key) if this write is the first to record two facts: all replay rounds
+/// of the gap have failed, and the key still waits. Before this write, the field `until` of the gap is 0; afterwards,
+/// the field contains the time of the write.
 fn newly_waiting(record: &KeyRecord) -> Option<&GapEntry> {
     record.gaps.iter().next_back().filter(|gap| gap.end == GapEnd::Waiting && gap.until == 0)
 }
@@ -94,7 +94,7 @@ fn log_missing_event(stream: &str, write: &KeyWrite, gap: &GapEntry) {
         first = gap.first,
         last = gap.last,
         rounds = gap.rounds,
-        "event missing: Ordain has made all its replay requests and has not received the event; the key waits for it; \
+        "missing events not received: Ordain has made all its replay requests, and the key still waits for the events; \
          see `ordain keys why {stream} {}`",
         shell_quoted(&write.key)
     );

@@ -25,7 +25,7 @@ pub struct DriverConfig {
     pub settings: SequencerSettings,
     /// The store, which keeps all state of the partition.
     pub store: Arc<dyn Store>,
-    /// The handler version that executes events, with notifications when it changes.
+    /// The handler version that executes events, with notifications when the version changes.
     pub version: VersionWatcher,
     /// The queue for turns (runs of events of one key) that workers execute.
     pub turns: TurnQueueHandle,

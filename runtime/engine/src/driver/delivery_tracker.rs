@@ -18,7 +18,7 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) struct DeliveryTracker {
     /// The name of the checkpoint from which the source resumes; `None` if the source cannot resume.
     checkpoint_name: Option<String>,
-    /// The channel of acknowledgements to the source; `None` if the source does not need them.
+    /// The channel of acknowledgements to the source; `None` if the source needs no acknowledgements.
     acknowledgements: Option<watch::Sender<AckProgress>>,
     /// The epoch (number) of the subscription from which deliveries arrive.
     subscription_epoch: u64,
@@ -34,8 +34,8 @@ pub(super) struct DeliveryTracker {
     fingerprints: VecDeque<ReadFingerprint>,
     /// Number of deliveries that were acknowledged since the last checkpoint.
     unsaved: usize,
-    /// The number of newly acknowledged deliveries in the checkpoint that is being written; `None` if none is being
-    /// written.
+    /// The number of newly acknowledged deliveries in the checkpoint that is being written; `None` if no checkpoint is
+    /// being written.
     saving: Option<usize>,
     /// `true` if the store may have lost the last checkpoint.
     is_checkpoint_lost: bool,
@@ -131,7 +131,7 @@ impl DeliveryTracker {
         self.checkpoint_name.is_some() && (self.unsaved > 0 || self.is_checkpoint_lost)
     }
 
-    /// Returns the time at which the next checkpoint is due at the latest; `None` if no checkpoint is needed, or a
+    /// Returns the time at which the next checkpoint is due at the latest; `None` if no checkpoint is needed, or if a
     /// checkpoint is being written.
     pub(super) fn next_checkpoint_at(&self) -> Option<Instant> {
         (self.needs_checkpoint() && self.saving.is_none())

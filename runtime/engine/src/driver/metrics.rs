@@ -12,9 +12,9 @@ use ordain_util::histogram::{BATCH_EVENTS, COMMIT_SECONDS, Histogram, PUBLISH_TO
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::SourceHealth;
 
-/// Maximum age of an event whose delay [`CommitHistograms::publish_to_commit`] includes. The age counts from the time
-/// that the producer set in the event. A time beyond this age is wrong, or belongs to an old event that is read again.
-/// One such delay could outweigh a million other delays in the sum of all delays.
+/// Maximum age of an event. [`CommitHistograms::publish_to_commit`] leaves older events out. The age counts from the
+/// time that the producer set in the event. A time beyond this age is wrong, or belongs to an old event that is read
+/// again. A single such delay could outweigh a million other delays in the sum of all delays.
 const EVENT_AGE_LIMIT: Duration = Duration::from_hours(30 * 24);
 /// Maximum time by which a producer's clock may be ahead of the clock of this process. Up to this limit, a producer's
 /// time in the future counts as the present time. Beyond the limit, [`CommitHistograms::publish_to_commit`] leaves the
@@ -24,7 +24,8 @@ const CLOCK_SKEW_LIMIT: Duration = Duration::from_mins(1);
 /// Time between two warnings about keys that have moved to this partition from another partition.
 const MOVED_WARN_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The metrics of a partition. The drivers of the partition write them; `GET /metrics` and status reports read them.
+/// The metrics of a partition. The drivers of the partition write the metrics; `GET /metrics` and status reports read
+/// the metrics.
 #[derive(Debug)]
 pub struct PartitionMetrics {
     partition: Partition,
@@ -38,8 +39,8 @@ pub struct PartitionMetrics {
     /// The numbers of events that were received over HTTP and are not published to the broker yet. The first number
     /// counts the events of this partition; the second number counts the events without a known partition.
     pub inbox: [Arc<BacklogGauge>; 2],
-    /// The number of events that this process put into the store for the partition and that the store lost before the
-    /// stream read them.
+    /// The number of lost events of this process: this process put these events into the store for the partition, and
+    /// the store lost the events before the stream read them.
     pub lost_events: Arc<AtomicU64>,
     /// The number of times that an exchange, queue or binding of the stream was missing or different in the broker
     /// while the stream ran.
@@ -159,7 +160,8 @@ impl PartitionMetrics {
     }
 
     /// Records an applied commit. `took` is the duration of the commit. For each event that the commit settled,
-    /// `settled` has the time that the producer set in the event, in ms since the Unix epoch.
+    /// `settled` has the time that the producer set in the event, in ms since the Unix epoch; `None` if the event has
+    /// no such time.
     pub(super) fn record_commit(&self, took: Duration, settled: &[Option<u64>]) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut histograms = self.lock_histograms();
@@ -210,8 +212,12 @@ impl PartitionMetrics {
         self.commit_histograms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the partition is idle: its source has ended or is empty, all its events are settled or held in
-    /// the store, and all committed messages are published.
+    /// Returns whether the partition is idle. In a run without `once`, a partition never counts as idle. With `once`, a
+    /// partition is idle when four conditions hold:
+    /// - The source has ended. A source that other streams feed counts as ended from the start.
+    /// - All received events are settled or held in the store.
+    /// - All committed messages are published.
+    /// - The search for parked keys has ended.
     pub fn is_idle(&self) -> bool {
         self.is_idle.load(Ordering::SeqCst)
     }

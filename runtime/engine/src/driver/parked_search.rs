@@ -3,8 +3,9 @@
 //! parked keys in the store.
 //!
 //! The sequencer decides what happens to each found key, and does not report its decision to the search. The search
-//! therefore repeats until it finds no key any more. At its end, the search records the current rollout (the record
-//! that names the current handler version). A driver that starts later under the same rollout does not search again.
+//! therefore repeats its pass over the keys, at most [`PASS_LIMIT`] times, until a pass finds no key. The search then
+//! records the current rollout (the record that names the current handler version). A driver that starts later under
+//! the same rollout does not search again. If the last pass still finds keys, the search ends without this record.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

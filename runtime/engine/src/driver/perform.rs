@@ -1,8 +1,9 @@
 //! Performs the effects that the sequencer requests: calls to the store, the workers and the publisher. Only the
-//! sequencer decides whether an event takes effect, waits or becomes a dead letter; this module must never decide it.
+//! sequencer decides whether an event takes effect, waits or becomes a dead letter; this module must never make this
+//! decision.
 //!
-//! The driver itself waits for the store's answers. A separate task for each request would be slower, because it would
-//! have to wake the driver on another thread. This module retries a failed read until it succeeds, because the
+//! The driver itself waits for the store's answers. A separate task for each request would be slower, because the task
+//! would have to wake the driver on another thread. This module retries a failed read until it succeeds, because the
 //! sequencer cannot continue without the result.
 
 use std::future::{Future, ready};
@@ -40,7 +41,7 @@ const LOGGED_SHARD_LIMIT: usize = 16;
 pub(super) type StoreFuture = Pin<Box<dyn Future<Output = StoreReply> + Send>>;
 
 /// The result of a request to write a checkpoint: `true` if the store wrote the checkpoint, `false` if the store
-/// refused it.
+/// refused the checkpoint.
 pub(super) type CheckpointResult = Result<bool, StoreError>;
 
 /// An answer of the store or of a replay source.
@@ -260,8 +261,8 @@ impl Driver {
                     partition = partition.number,
                     shard,
                     number,
-                    "THE STORE WENT BACK IN TIME: {found}. This process repeats the lost commits from memory, or ends if it \
-                     cannot"
+                    "THE STORE WENT BACK IN TIME: {found}. This process repeats the lost commits from memory. If the \
+                     process cannot repeat all of them, it ends"
                 ),
                 _ => {}
             }
@@ -323,7 +324,7 @@ impl Driver {
 
     fn request(&mut self, future: impl Future<Output = StoreReply> + Send + 'static) {
         let mut request: StoreFuture = Box::pin(future);
-        // This first poll sends the request at once. Without this poll, the request would not be sent before the driver
+        // This first poll sends the request at once. Without this poll, the request would be sent only when the driver
         // next waits for answers.
         if let Poll::Ready(reply) = request.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             request = Box::pin(ready(reply));

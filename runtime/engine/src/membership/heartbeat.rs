@@ -253,7 +253,8 @@ impl HeartbeatTask {
                 if self.throttle.allow() {
                     tracing::warn!(
                         %error,
-                        "heartbeat not written; other instances may take over the partitions of this instance"
+                        "heartbeat not written; retrying. If the lease expires first, other instances may take over \
+                         the partitions of this instance"
                     );
                 }
                 sleep(HEARTBEAT_INTERVAL).await;

@@ -189,7 +189,8 @@ impl ReplayClient {
         self.host.lock_last_answer().is_some_and(|at| at >= started_at)
     }
 
-    /// Requests one event. Also returns the permits for the memory that the answer takes.
+    /// Requests one event. Also returns the permits of the request, which the caller keeps while the answer takes
+    /// memory.
     async fn request(
         self: &Arc<Self>,
         key: Key,

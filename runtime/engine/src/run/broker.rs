@@ -91,15 +91,16 @@ fn report_prepared(
     if let Some(error) = refusal {
         tracing::error!(
             stream,
-            "topology not as configured: {error}; the stream starts, and its consumers retry"
+            "topology not as configured (exchange, queues or bindings): {error}; the stream starts, and its consumers \
+             retry"
         );
     }
     if !limited_queues.is_empty() {
         tracing::warn!(
             stream,
             queues = limited_queues.join(", "),
-            "queue declared under RabbitMQ 3: RabbitMQ 4 delivers each of its messages at most 20 times, and then moves \
-             the message to the dead-letter exchange. Remove the limit with a policy: {}",
+            "queue declared under RabbitMQ 3: RabbitMQ 4 delivers each message of the queue at most 20 times, and then \
+             moves the message to the queue whose name ends with .dropped. Remove the limit with a policy: {}",
             no_delivery_limit_command(broker, stream, limited_queues)
         );
     }
@@ -192,10 +193,10 @@ fn is_shared(loaded: &LoadedConfig, stream: &str, binding: &Binding) -> bool {
     })
 }
 
-/// Removes the bindings of a stream that only earlier configurations needed. Removes all bindings of the stream if it
-/// has no source in the broker any more. Keeps the bindings that another stream may need. Returns the removed bindings.
-/// The operator must first give all processes the new configuration, because a process with an earlier configuration
-/// declares its bindings again.
+/// Removes the bindings of a stream that only earlier configurations needed. Removes all bindings of the stream if the
+/// stream has no source in the broker any more. Keeps the bindings that another stream may need. Returns the removed
+/// bindings. The operator must first give all processes the new configuration, because a process with an earlier
+/// configuration would declare the removed bindings again.
 pub async fn unbind_former(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,

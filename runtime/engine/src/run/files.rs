@@ -109,9 +109,9 @@ fn report_lost_messages(sink: &str, path: &Path, stream: &str, messages: u64) {
     tracing::warn!(
         stream, sink, %path, lines = messages,
         cloudevent = record(stream, IncidentSubject::Sink(sink), &incident),
-        "THE STORE WENT BACK IN TIME: it lacks the last messages of the file and cannot publish them \
-         again. Was an older copy of the store's folder restored? These messages stay in the file, and new \
-         messages are written after them"
+        "THE STORE WENT BACK IN TIME: it lacks the last messages of the file, so Ordain cannot write these messages \
+         again. Was an older copy of the store's folder restored? The messages stay in the file, and new messages are \
+         written after them"
     );
 }
 

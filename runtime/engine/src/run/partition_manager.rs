@@ -210,8 +210,8 @@ impl<'a> PartitionManager<'a> {
             if health == BrokerHealth::Down {
                 let reason = status.error.as_deref().unwrap_or_default();
                 tracing::warn!(
-                    "broker unusable for longer than the lease: {reason}; instances that can use the broker take over \
-                     the partitions of this instance"
+                    "broker unusable for longer than the lease: {reason}; other instances that can use the broker, if \
+                     any, take over the partitions of this instance"
                 );
             }
         }

@@ -119,7 +119,7 @@ pub(super) async fn check_backlog(
 }
 
 /// Returns the size limit, in bytes, of the messages of earlier owners that may wait for exchanges. The limit has room
-/// for the messages that one dead process left unpublished, if its settings were the settings of this process.
+/// for the messages that one dead process left unpublished, if that process had the same settings as this process.
 pub(super) fn backlog_bytes_limit(config: &Config) -> usize {
     2 * config.runtime.memory_budget.bytes()
 }
@@ -127,8 +127,10 @@ pub(super) fn backlog_bytes_limit(config: &Config) -> usize {
 impl PartitionFactory<'_> {
     /// Claims a partition under the epoch of the lease. Publishes the messages that an earlier owner left in the outbox
     /// of the partition (committed messages that are not published yet). Then builds the parts of the driver. Returns
-    /// `None` if another process has claimed the partition under a later lease, if the publisher has ended, or if the
-    /// stream is not configured here.
+    /// `None` in three cases:
+    /// - Another process has claimed the partition under a later lease.
+    /// - The publisher has ended.
+    /// - The stream is not configured here.
     pub(super) async fn start_partition(
         &self,
         partition: &Partition,
@@ -199,9 +201,10 @@ impl PartitionFactory<'_> {
                         Err(_) if throttle.allow() => tracing::warn!(
                             stream = &*partition.stream,
                             partition = partition.number,
-                            "partition not started yet: messages that earlier processes left unpublished take \
-                             more than twice the `memory_budget`. Ordain publishes these messages first. If this \
-                             line repeats, check that the sinks accept messages"
+                            "partition not started yet: Ordain first publishes the messages that earlier \
+                             processes left unpublished, and sends at most about twice the `memory_budget` of \
+                             them at a time; some of these messages are not sent yet. If this line repeats, check \
+                             that the sinks accept messages"
                         ),
                         Err(_) => {}
                     }

@@ -133,8 +133,8 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Returns the error for a stream whose version has been missing for longer than the lease duration. After this
-    /// time, an instance that died is no longer in the membership, so its version no longer counts as available.
+    /// Returns the error for a stream whose version has been missing for longer than the lease duration. Within this
+    /// time, an instance that died leaves the membership, and its version no longer counts as available.
     fn check_missing(&mut self) -> Option<RunError> {
         let timeout = Duration::from_millis(self.loaded.config.runtime.lease.0);
         for (stream, _) in self.handlers.streams() {
@@ -221,8 +221,8 @@ impl<'a> RolloutController<'a> {
         for file in removed {
             tracing::warn!(
                 handler = &*file.build.version,
-                "last file of a handler removed; the running version continues, but the next start fails unless the \
-                 folder has a file of this handler again"
+                "last file of a handler removed; the running version continues. Put a file of this handler back into \
+                 the folder: without such a file, the next start fails"
             );
         }
     }
@@ -392,7 +392,7 @@ impl<'a> RolloutController<'a> {
                 version,
                 generation = rollout.number,
                 reason = %escape_invisible(&reason),
-                "handler version missing; the keys of the stream wait for it"
+                "handler version missing; in this process, the keys of the stream wait for this version"
             ),
         }
     }
@@ -441,7 +441,7 @@ impl<'a> RolloutController<'a> {
     }
 }
 
-/// Waits for the result of a load; `None` if its thread could not start or panicked.
+/// Waits for the result of a load. Returns `None` if the thread of the load could not start or panicked.
 async fn load_finished(
     loading: &mut Option<(HandlerFile, FileStamp, PendingLoad)>,
 ) -> Option<Result<Arc<Handler>, LoadError>> {

@@ -46,8 +46,8 @@ pub(super) fn share(
     partitions.filter(|partition| is_ours(partition) && !is_kept(partition)).collect()
 }
 
-/// Returns each instance with the streams whose partitions it may own. An instance that does not reach the broker is a
-/// candidate for a stream only if no instance with this stream reaches the broker.
+/// Returns each instance with the streams whose partitions it may own. While at least one instance with a stream
+/// reaches the broker (`Up`), an instance that has lost the broker (`Down`) is no candidate for this stream.
 fn candidates(members: &[(InstanceId, InstanceInfo)]) -> Vec<OwnerCandidate<'_>> {
     let streams_with_broker: BTreeSet<&str> = members
         .iter()

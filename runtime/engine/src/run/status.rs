@@ -36,7 +36,7 @@ struct RunState {
     partitions: Vec<Arc<PartitionMetrics>>,
     driven: usize,
     share: usize,
-    /// True if the broker responds; `None` without a broker.
+    /// True if the broker responds; `None` without a broker, and before the first check.
     is_broker_connected: Option<bool>,
     /// The number of requests to the ingress (the HTTP listener for producers), by response status.
     requests: BTreeMap<u16, u64>,

@@ -25,7 +25,8 @@ pub enum PublisherError {
         /// The name of the missing sink.
         sink: String,
     },
-    /// A dead letter was committed for forwarding, and the configuration no longer has a sink for it.
+    /// A dead letter was committed for forwarding, and the configuration no longer has a sink for the dead letters of
+    /// the stream.
     #[error(
         "stream {stream} must forward a committed dead letter of key {key:?}, event {sequence}, but \
          its `dead_letter` is not set: set it again, at least until the letter is published"

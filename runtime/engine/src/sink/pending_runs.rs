@@ -27,8 +27,10 @@ enum RunQueueId {
     File(String),
 }
 
-/// The pending runs by number. A run is done when all its messages are published, all earlier runs of its shard are
-/// done, and all earlier runs of each of its files are done.
+/// The pending runs by number. A run is done when three conditions hold:
+/// - All messages of the run are published.
+/// - All earlier runs of the same shard are done.
+/// - For each file of the run, all earlier runs with lines for this file are done.
 #[derive(Default)]
 pub(super) struct PendingRuns {
     pending: HashMap<u64, PublishRun>,

@@ -348,8 +348,8 @@ impl OutboxPublisher {
     }
 
     /// Marks runs with file lines one after the other, because each mark covers more of a file than the previous mark.
-    /// Among the other runs, marks only the last run of each shard. Marks all shards concurrently, because each mark
-    /// may need a round trip to a server.
+    /// Among the other runs, marks only the last run of each shard. These marks run concurrently, because each mark may
+    /// need a round trip to a server.
     async fn mark_runs(&self, finished: &[PublishRun]) {
         let mut last_runs = BTreeMap::new();
         for run in finished.iter().filter(|run| !run.handle.ownership.is_lost()) {

@@ -1,6 +1,6 @@
-//! Messages that pass through the store on their way to a destination (an exchange, a stream or a file). The store
-//! numbers these messages and retains them for replay. If the destination is a stream, the store also puts the messages
-//! into the stream's queue.
+//! Messages that pass through the store on their way to a destination (an exchange, a stream or a file). If the
+//! destination needs numbers, the store numbers these messages and retains them for replay. If the destination is a
+//! stream, the store also puts the messages into the stream's queue.
 //!
 //! Each exchange and each stream has a task of its own, so that a blocked destination delays no other destination. A
 //! file has no task: the publisher itself writes the messages of a file, in the order of the file's marks. While a call
@@ -51,8 +51,8 @@ pub(crate) struct SequencedSink {
     destination: Destination,
     /// The messages of the run that is being gathered.
     gathered: Vec<OutboundMessage>,
-    /// The channel to the task. The limit of the outbox also limits this channel, because the outbox has all messages
-    /// of the channel.
+    /// The channel to the task. The limit of the outbox also limits this channel, because all messages of the channel
+    /// are also in the outbox.
     input: UnboundedSender<DestinationBatch>,
     start: Option<(SequenceAssigner, UnboundedReceiver<DestinationBatch>)>,
 }

@@ -134,8 +134,8 @@ impl Sinks {
         self.lines.values().any(|lines| lines.numbering.is_some())
     }
 
-    /// Announces a content before the publisher adds it. The store then numbers all announced contents in one call.
-    /// Does nothing if the messages of the content's sink have no numbers.
+    /// Announces a content before the publisher adds it. [`Self::number_announced`] then passes all announced contents
+    /// of a sink to the store together. Does nothing if the messages of the content's sink have no numbers.
     pub(super) fn announce(
         &mut self,
         handle: &Arc<PartitionHandle>,
@@ -211,8 +211,10 @@ impl Sinks {
         let mut marks = Vec::new();
         for (name, lines) in &mut self.lines {
             let BufferedLineSink { sink, buffer, has_skipped, .. } = lines;
-            // A run with a skipped message needs a mark too. The marks of a file then reach the store in order, so no
-            // mark without the kept lines becomes durable before the skipped message has left the outbox.
+            // A run with a skipped message needs a mark too. The store receives the marks of a file in order, each
+            // together with the removal of the run's messages from the outbox. A later mark no longer names the kept
+            // lines. Without the mark of this run, the later mark could become durable while the skipped message is
+            // still in the outbox. The next start would then write the message a second time.
             let needs_mark = std::mem::take(has_skipped) || !buffer.is_empty();
             if !needs_mark {
                 continue;
@@ -243,12 +245,12 @@ impl Sinks {
 }
 
 impl BufferedLineSink {
-    /// Encodes the next content, with its number if it has one. Skips a content that another owner publishes, and a
-    /// content that the file already has.
+    /// Encodes the next content, with its number if the content has a number. Skips a content that another owner
+    /// publishes, and a content that the file already has.
     fn put(&mut self, stream: &str, content: &SinkContent) {
         let mut number = None;
         if let Some(numbered) = &mut self.numbering {
-            // If an announcement is missing, the publisher must not continue, because it would then lose the message.
+            // If an announcement is missing, the publisher must not continue, because it would lose the message.
             number = numbered.numbers.pop_front().expect("every content was announced");
             if number.is_none() {
                 return;

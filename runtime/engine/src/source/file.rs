@@ -151,7 +151,7 @@ fn read_batch(lines: &mut SourceSplitter, options: &FileOptions) -> io::Result<D
 }
 
 /// Takes the last line if it has no line end. With `may_be_unfinished`, another process may still be writing the line.
-/// The function then takes the line only if it is an event; otherwise the line stays for the next run.
+/// The function then takes the line only if the line is an event. A line that is not an event stays for the next run.
 fn take_last_line(
     lines: &mut SourceSplitter,
     options: &FileOptions,

@@ -99,8 +99,8 @@ struct IngressRelay {
     queue: QueueOptions,
     producer: ExchangeProducer,
     early_sender: mpsc::Sender<Arc<Event>>,
-    /// Maximum number of events that the inbox may pass early before the broker has confirmed all events that the inbox
-    /// has read.
+    /// Maximum number of events that the inbox may pass early. The count begins again when the broker has confirmed all
+    /// events that the inbox has read.
     early_limit: usize,
     /// The number of events that are left of `early_limit`.
     early_left: usize,
@@ -137,10 +137,12 @@ impl IngressRelay {
         }
     }
 
-    /// Publishes waiting and new events until publishing fails or the inbox ends. Publishing fails if the broker is
-    /// unavailable. Publishing also fails if the broker refuses all events of an attempt, and the limit of unconfirmed
-    /// events leaves no room for another event. Returns the number of published events and, after a failure, its
-    /// reason.
+    /// Publishes waiting and new events until publishing fails or the inbox ends. Returns the number of published
+    /// events and, after a failure, the reason. Publishing fails in three cases:
+    /// - The broker is unavailable.
+    /// - The broker refuses all events of an attempt, and the limit of unconfirmed events leaves no room for another
+    ///   event.
+    /// - The reader of the queue in the store fails.
     async fn publish(&mut self) -> (u64, Option<String>) {
         let SourceHandle { mut deliveries, failure, acknowledge, task: ended, .. } =
             read_queue(self.queue.clone());

@@ -156,7 +156,7 @@ impl<R: Read> LineSplitter<R> {
             self.contiguous_from = self.contiguous_from.saturating_sub(gone);
         }
         if self.end == self.buffer.len() {
-            // The current line fills the buffer: keep its beginning and count the rest.
+            // The current line fills the buffer: keep the beginning of the line, and count the rest as dropped.
             let keep = self.start + self.limit + 1;
             self.dropped += (self.end - keep) as u64;
             self.end = keep;
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn head_and_tail_match_the_input() {
         let mut text = Vec::new();
-        // Lines of all lengths, including lines beyond the limit and the buffer, and no line end at the end.
+        // Lines of all lengths, including lines beyond the limit and the buffer. The last line has no line end.
         for length in [
             0,
             1,

@@ -32,8 +32,8 @@ impl QueueNotifiers {
         Arc::clone(self.lock().entry(partition.clone()).or_insert_with(new))
     }
 
-    /// Returns the writer of the events that this process accepts for a stream. This writer added all entries whose
-    /// positions the notifiers of the stream keep.
+    /// Returns the writer of the events that this process accepts for a stream. The notifiers of the stream keep only
+    /// positions of entries that this writer added.
     pub fn writer(&self, stream: &Arc<str>, shards: u32) -> Arc<QueueWriter> {
         let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || Arc::new(QueueWriter::new(shards));
@@ -136,14 +136,14 @@ impl QueueNotifier {
         ReadingGuard(Arc::clone(self))
     }
 
-    /// Takes the shards to whose queues this process wrote since the last call, with the added entries.
+    /// Takes the shards to which this process wrote since the last call, each with the added entries.
     pub(super) fn take_new_runs(&self) -> BTreeMap<u32, NewQueueRuns> {
         let new_runs = std::mem::take(&mut *self.lock_runs());
         new_runs.into_iter().map(|(shard, mut runs)| (shard, runs.take())).collect()
     }
 
-    /// Returns, for each shard with entries that no reader of this process has taken, the numbers of the calls that
-    /// added the entries. The result is empty while a reader of this process reads the partition.
+    /// Returns the shards with entries that no reader of this process has taken, each with the numbers of the calls
+    /// that added these entries. The result is empty while a reader of this process reads the partition.
     pub(super) fn unread_calls(&self) -> Vec<(u32, BTreeSet<u64>)> {
         if self.readers.load(Ordering::SeqCst) > 0 {
             return Vec::new();

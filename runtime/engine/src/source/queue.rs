@@ -41,8 +41,8 @@ use ordain_util::log_throttle::LogThrottle;
 const POLL_BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(200));
 /// Time between two polls if only this process writes to the queue.
 const EXCLUSIVE_POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// Number of acknowledged events at which the reader removes these events. In a queue with a limit below four times
-/// this number, a quarter of the limit applies instead.
+/// Number of acknowledged events at which the reader removes these events. If the limit of the queue is lower than four
+/// times this number, the reader uses a quarter of that limit instead.
 const REMOVAL_THRESHOLD_EVENTS: u64 = 512;
 /// Time after which the reader removes acknowledged events even if their number is below [`REMOVAL_THRESHOLD_EVENTS`].
 const REMOVAL_DELAY: Duration = Duration::from_millis(100);
@@ -84,7 +84,8 @@ pub struct QueueOptions {
     /// The owner whose commits settle these events. `None` if events are removed without a commit, as from the queue of
     /// an inbox.
     pub handle: Option<Arc<PartitionHandle>>,
-    /// The number of events that this process put into the queue and that the store lost before the reader read them.
+    /// The number of lost events of this process: this process put these events into the queue, and the store lost the
+    /// events before the reader read them.
     pub lost_events: Arc<AtomicU64>,
 }
 
@@ -228,8 +229,9 @@ impl QueueReader {
         Ok(())
     }
 
-    /// Takes the queue positions of the entries that this process wrote. After a connection broke, and after the driver
-    /// found that the store went back in time, the reader recounts all entries that wait now.
+    /// Takes the queue positions of the entries that this process wrote. If a connection broke, or if the driver found
+    /// that the store went back in time, the reader also begins a recount. The recount covers the entries that the
+    /// reader expects and has not read.
     fn take_new_runs(&mut self) {
         let disconnects = self.options.store.disconnects();
         for (shard, runs) in self.options.notifier.take_new_runs() {
@@ -420,7 +422,8 @@ impl QueueReader {
         report_lost_events(partition, shard, loss, safe, lost_events, LOST_EVENTS_MESSAGE);
     }
 
-    /// Reports how many of the events that waited when the store went back in time are still in the store.
+    /// Reports the result of a recount after the store went back in time: the number of waiting events that the store
+    /// still has, and the number of events that it has lost.
     fn report_recount(&self, shard: u32, recount: QueueRecount) {
         let Partition { stream, number } = &self.options.partition;
         let QueueRecount { safe, lost } = recount;

@@ -72,7 +72,7 @@ pub(crate) async fn watch_accepted_events(
                 });
             }
         }
-        // A check that fails or takes too long is repeated with the next check.
+        // If a check fails or takes too long, the next pass of this loop repeats it.
         let checks = queues.iter().map(|queue| timeout(CHECK_TIMEOUT, queue.check(&**store)));
         drop(join_all(checks).await);
         if renewed_at.elapsed() >= RENEWAL_INTERVAL {

@@ -67,7 +67,11 @@ async fn resume(app: &AdminState, stream: String) -> Result<Response, ProblemDet
         Ok(QueueRecords::new(&store, &name).resume(partitions).await?)
     };
     app.respond(resume, move |losses| {
-        tracing::info!(stream, partitions = losses.len(), "an operator resumes the stream");
+        tracing::info!(
+            stream,
+            partitions = losses.len(),
+            "an operator has resumed the stopped partitions of the stream"
+        );
         let resumed: Vec<_> = losses.iter().map(LossRow::of).collect();
         view::to_json(&ResumedPage { resumed })
     })

@@ -412,7 +412,7 @@ impl ClusterState {
         self.disconnects += u64::from(!moved.is_empty());
         for ([from, to], count) in moved {
             tracing::info!(
-                "{count} slots of the Cluster at {address} have a new master: {to} instead of {from}"
+                "Cluster at {address}: the master of {count} slots changed from {from} to {to}"
             );
         }
     }

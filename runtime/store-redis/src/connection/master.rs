@@ -119,7 +119,7 @@ impl SentinelMaster {
                 self.changes.fetch_add(1, Ordering::SeqCst);
                 tracing::warn!(
                     "the Sentinels at {} report that the master {:?} is now {master} and no longer {replaced}; \
-                     connecting to the new master",
+                     Ordain uses the new master from now on",
                     self.address,
                     self.name
                 );

@@ -32,7 +32,7 @@ struct Losses {
 
 impl Losses {
     /// Returns whether the proxy must lose or hold back this request: the request contains the bytes, and the number is
-    /// not used up. If so, reduces the number by one.
+    /// not used up. If the proxy must do this, reduces the number by one.
     fn take(&mut self, request: &[u8]) -> bool {
         let takes = self.left > 0 && contains(request, &self.containing);
         self.left -= u64::from(takes);

@@ -7,11 +7,13 @@ use crate::clock::Clock;
 use crate::redis::Redis;
 use crate::tls::Certificates;
 
-/// A second address at which every server of the tests listens. Tests need it for a host name that first resolves to
-/// one address and later to another. The address differs from the address at which this crate reserves ports.
+/// A second address at which every Redis server and every Sentinel listens. Tests need it for a host name that first
+/// resolves to one address and later to another. The address differs from the address at which this crate reserves
+/// ports.
 pub const SECOND_ADDRESS: &str = "127.0.0.3";
 
-/// Defaults of every server of the tests, in the language of `redis.conf`. A later line overrides an earlier one.
+/// Defaults of every Redis server and every Sentinel, in the language of `redis.conf`. A later line overrides an
+/// earlier line.
 const DEFAULTS: &[&str] = &[
     "bind 127.0.0.1 127.0.0.3",
     "protected-mode no",

@@ -158,7 +158,7 @@ pub(in crate::conformance) fn results(reply: AssignReply) -> Vec<AssignItemReply
     }
 }
 
-/// Returns the reply to a call with one group, which the store refuses with `reply`.
+/// Returns the reply to a call with one group if the store refuses the group with `reply`.
 pub(in crate::conformance) fn refused(reply: AssignGroupReply) -> AssignReply {
     AssignReply::Groups(vec![reply], Vec::new())
 }

@@ -178,8 +178,8 @@ fn wrong_login_is_unavailable_without_the_password() -> Result<()> {
     Ok(())
 }
 
-/// A user who has only the documented rights can run the check. The broker may refuse to compare an object with the
-/// configuration, because the user may not declare this object. The check must succeed nevertheless.
+/// A user who has only the documented rights can run the check. If the user has no right to declare an object, the
+/// broker may refuse to compare this object with the configuration. The check must succeed nevertheless.
 #[test]
 fn user_with_narrow_rights_can_check() -> Result<()> {
     let rig = Rig::new()?;

@@ -87,8 +87,8 @@ fn dead_letters_are_published_with_reason() -> Result<()> {
 }
 
 /// Two streams write their dead letters to one file. When the process ends, the first stream still has an unroutable
-/// message, so the host has not marked the first stream's line in the file as published. The host must then not mark
-/// any later line of the file either, not even a line of the second stream.
+/// message, so the host has not marked the first stream's line in the file as published. The host must also not mark
+/// any later line of the file as published, even if the line belongs to the second stream.
 #[test]
 fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "partitions = 1")?;

@@ -195,9 +195,10 @@ fn unresponsive_queue_delays_only_its_keys() -> Result<()> {
     service.end()
 }
 
-/// A queue has confirmed no message since the host started. The broker therefore delays the first message for this
-/// queue, and all messages that the host publishes after it. The host must publish the delayed messages of other keys
-/// again, without waiting for that first message.
+/// A queue does not reply, and has confirmed no message since the host started. When the broker receives the first
+/// message for such a queue, it blocks the channel. The first message and all messages that the host publishes after it
+/// therefore wait. The host must publish the waiting messages of other keys again, without waiting for that first
+/// message.
 #[test]
 fn queue_that_never_confirmed_delays_only_its_keys() -> Result<()> {
     let rig = rig(Rabbit::shared()?, "", "", "")?;

@@ -68,8 +68,8 @@ fn wrong_login_and_unreachable_broker_are_refused() -> Result<()> {
     refused(&rig.home, 75, &["broker unavailable", "127.0.0.1:1"]).map(drop)
 }
 
-/// A user who has rights only for the objects of the stream can run the host. RabbitMQ from 4.0 on requires further
-/// rights.
+/// The host can run as a user who may declare only the objects of the stream. On RabbitMQ 4.0 and later, the user may
+/// also declare an exchange from whose type the host recognises the version.
 #[test]
 fn user_with_narrow_rights_can_run() -> Result<()> {
     let rig = Rig::new()?;

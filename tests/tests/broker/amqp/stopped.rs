@@ -368,8 +368,8 @@ fn process_without_its_broker_is_not_ready_but_accepts_events() -> Result<()> {
     service.end()
 }
 
-/// The host is killed at different moments after the removal of the queue: before or after it records the loss, and
-/// before or after it declares the new queue. The next start must stop the stream in all cases.
+/// The host is killed at different moments after the removal of the queue: before or after the host has recorded the
+/// loss, and before or after the host has declared the new queue. The next start must stop the stream in all cases.
 #[test]
 fn loss_of_the_queue_stops_the_stream_after_a_kill() -> Result<()> {
     let rig = rig()?;

@@ -117,8 +117,8 @@ fn refused_subscription_is_reported_repeatedly() -> Result<()> {
     Ok(())
 }
 
-/// RabbitMQ 4 delivers messages with a higher priority first. So a `fifo` stream executes prioritised messages in
-/// another order than they were published.
+/// RabbitMQ 4 delivers messages with a higher priority first. So a `fifo` stream may execute a message with a priority
+/// before messages that were published earlier.
 #[test]
 fn priorities_in_a_fifo_stream_are_reported() -> Result<()> {
     let rig = Rig::with("", "ordering = \"fifo\"", "")?;

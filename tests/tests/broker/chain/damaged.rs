@@ -64,7 +64,7 @@ fn damaged_counter_stops_numbering_until_repaired() -> Result<()> {
     publish(&home, "b")?;
     redis.command(&["HDEL", log, "ca"])?;
     publish(&home, "b")?;
-    // The test replaces the Redis hash that holds all queues with a string.
+    // The test puts a string in the place of the Redis hash that holds the queues and the counters of the stream.
     redis.command(&["RENAME", log, "aside"])?;
     redis.command(&["SET", log, "something else"])?;
     let failed = home.output(&["publish", "orders", "--key", "c", "--type", "transaction"])?;

@@ -20,9 +20,9 @@ fn lines(from: u64, to: u64) -> String {
     text(&(from..=to).map(event).collect::<Vec<_>>())
 }
 
-/// Redis loses more messages between two streams than the process keeps in memory, so the process cannot send them
-/// again. The process ends. The log of the process has a record of the loss with the destination, the commits that
-/// emitted the messages, and a time before the first of these commits.
+/// Redis loses messages that one stream has sent to another. The process no longer has all of these messages in memory.
+/// The process therefore cannot send all of them again, and ends. The log of the process has a record of the loss with
+/// the destination, the commits that emitted the messages, and a time before the first of these commits.
 #[test]
 fn record_of_messages_beyond_memory_states_their_commits() -> Result<()> {
     let redis = Redis::start(&[])?;

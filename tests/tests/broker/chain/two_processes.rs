@@ -110,8 +110,8 @@ impl Pair {
         Ok(self.home.rows(&list)?.len())
     }
 
-    /// Returns all messages of a queue. Calls `take_all` repeatedly, because one call returns only the messages that
-    /// the broker delivers without an acknowledgement.
+    /// Returns all messages of a queue. Calls `take_all` repeatedly, because the broker limits the number of messages
+    /// that it delivers before the first acknowledgement.
     fn all_messages(&self, queue: &str) -> Result<Vec<Delivery>> {
         let mut seen = Vec::new();
         loop {

@@ -12,8 +12,8 @@ use serde_json::json;
 use super::support::{SECTIONS, ingress, metric, post_all, printed};
 
 const HOUR: i64 = 3_600;
-/// The differences between the clock of the server and the clock of the system, in hours. The test sets them one after
-/// the other.
+/// The differences between the clock of the server and the clock of the system, in hours. The test sets these
+/// differences one after the other.
 const OFFSETS: [i64; 4] = [2, 0, -2, 0];
 
 /// Three hosts accept events while the clock of the server jumps forward and back. The first host owns the only
@@ -67,8 +67,8 @@ fn events_take_effect_while_the_clock_of_redis_jumps() -> Result<()> {
     tally::check(&by_key(&lines)?, &printed(&services))?;
     ensure!(services[1..].iter().all(|service| service.stdout().is_empty()), "the partition moved");
 
-    // The second host accepts these events, and the server loses them. When the second host has counted them as lost,
-    // it has also checked all events that it accepted earlier.
+    // The second host accepts these events, and the server loses them. When the second host has counted these events as
+    // lost, the host has also checked all events that it accepted earlier.
     let early = redis.snapshot()?;
     services[0].pause()?;
     let unread: Vec<String> = (0..LOST)

@@ -139,7 +139,7 @@ fn wrong_request_is_named_and_rejected_whole() -> Result<()> {
     ensure!(other.status == 404 && other.problem()?.contains("these do: cases"), "{other:?}");
     ensure!(http::get(address, "/v1/streams/cases/events")?.status == 405);
     ensure!(http::get(address, "/")?.status == 404);
-    // Posts a sequence, then the same sequence with other content, and then the events after it.
+    // Posts an event, then another event with the same sequence, and then the two following events in reverse order.
     ensure!(post(address, ONE, &lines[0])?.status == 202);
     let other = lines[0].replace("\"n\":1", "\"n\":7");
     let answer = post(address, LINES, &format!("{other}\n{}\n{}\n", lines[2], lines[1]))?;
@@ -309,7 +309,7 @@ fn one_partition(redis: &Redis) -> String {
     config(&sections, source).replace("out.ndjson", "-")
 }
 
-/// Posts some events, and waits until these services print their effects.
+/// Posts some events, and waits until the services have printed the effects of these events.
 fn work(address: SocketAddr, services: &[Service]) -> Result<()> {
     let lines = in_turn(5, 4);
     ensure!(post(address, LINES, &text(&lines))?.status == 202);
@@ -370,12 +370,13 @@ fn lost_shard_is_named_at_the_start() -> Result<()> {
     service.end()
 }
 
-/// How long a host may accept events after its store has lost everything, or after the store's folder is gone. The
-/// documented limit is one second; the test allows another second for a busy machine.
+/// The time for which a host may still accept events after its store has lost everything, or after the store's folder
+/// is gone. The documented limit is one second; the test allows another second for a busy machine.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(2);
 
-/// Sends events, one after the other, until the host has ended. Returns the keys of the accepted events. The host must
-/// not accept events for long, because its store has just lost everything.
+/// Sends events, one after the other, until the host has ended. Returns the keys of the accepted events. The store of
+/// the host has just lost everything, or the store's folder is gone. The host must therefore stop accepting events
+/// within [`ACCEPT_LIMIT`].
 fn post_until_end(service: &mut Service, address: SocketAddr) -> Result<BTreeSet<String>> {
     let lost_at = Instant::now();
     let mut last_accepted = Duration::ZERO;
@@ -483,8 +484,8 @@ fn request_in_progress_is_rejected_after_failure() -> Result<()> {
     Ok(())
 }
 
-/// A Redis that went back assigns some numbers of its queue a second time. The host must read the new events with these
-/// numbers, although it has already read other events with the same numbers.
+/// A Redis that went back in time assigns some numbers of its queue a second time. The host must read the new events
+/// with these numbers, although it has already read other events with the same numbers.
 #[test]
 fn events_after_redis_rollback_take_effect() -> Result<()> {
     let redis = Redis::start(&[])?;

@@ -269,7 +269,7 @@ fn record_of_repeated_commits_states_their_numbers() -> Result<()> {
 }
 
 /// The server loses commits, but none of the waiting events. After the host has read these events, its record must
-/// state their number, and that all of them are safe. The host must count no event as lost.
+/// state the number of these events, and that all of them are safe. The host must count no event as lost.
 #[test]
 fn record_states_that_all_waiting_events_are_safe() -> Result<()> {
     let mut rig = Rig::start()?;

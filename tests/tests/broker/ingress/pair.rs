@@ -97,8 +97,8 @@ impl Pair {
 }
 
 /// Sorts the lines of both processes by sequence, and drops lines that were printed again after a crash. The hash in
-/// each message still shows after which other messages the handler emitted it, so the test can check the order of
-/// execution.
+/// each message depends on all earlier events of the key, in the order of their execution. So the test can still check
+/// this order.
 fn in_order(all: &str) -> Result<String> {
     let lines: BTreeSet<&str> = all.split_inclusive('\n').collect();
     let sequence = |line: &str| {
@@ -141,8 +141,8 @@ fn each_process_accepts_events(stream: &str) -> Result<()> {
     post_all(pair.addresses[0], fourth)?;
     pair.until(known.len() + new.len())?;
     let all: Vec<String> = known.iter().chain(&new).cloned().collect();
-    // Each of the two processes may have printed messages of the same key, because a partition may have moved: at the
-    // start, or while a process did not reach the broker.
+    // Both processes may have printed messages of one key, because a partition may have moved: at the start, or while a
+    // process did not reach the broker.
     tally::check(&by_key(&all)?, &in_order(&pair.end()?)?)
 }
 

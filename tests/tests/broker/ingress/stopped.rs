@@ -56,7 +56,7 @@ fn post_late(service: &mut Service, numbers: RangeInclusive<u64>) -> Result<BTre
 
 /// The server loses two executed events of each key while the host is stopped. After the next start, two other events
 /// of each key get the sequences of the lost events. No message of these events may have the id of a message from
-/// before the loss, because a receiver would drop it as a repeat.
+/// before the loss, because a receiver would drop the new message as a repeat.
 #[test]
 fn events_with_reused_numbers_have_new_message_ids() -> Result<()> {
     let redis = Redis::start(&[])?;

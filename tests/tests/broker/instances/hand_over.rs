@@ -165,9 +165,8 @@ fn instances_and_wanted_count_are_reported() -> Result<()> {
     Ok(())
 }
 
-/// Two instances with one store may run different streams. They may do this even while the store holds unpublished
-/// messages of a stream that only one of them runs. But all instances of a stream must configure the same number of
-/// partitions.
+/// Two instances with one store may run different streams. The store may even hold unpublished messages of a stream
+/// that only one of the instances runs. But all instances of a stream must configure the same number of partitions.
 #[test]
 fn instances_may_run_different_streams() -> Result<()> {
     let fleet = Fleet::new("", "")?;

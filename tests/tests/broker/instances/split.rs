@@ -1,9 +1,10 @@
-//! A test of two hosts under a Sentinel. For longer than the default lease, a network split separates the master and
-//! one of the hosts from the Sentinel, the replica and the other host. The replica becomes master.
+//! A test of two hosts whose Redis servers run under a Sentinel. For longer than the default lease, a network split
+//! separates the master and one of the hosts from the Sentinel, the replica and the other host. The replica becomes
+//! master.
 //!
-//! Each host takes over the partitions of the other host in its own master. When the split ends, the Sentinel's master
-//! lacks the claims that the separated host wrote during the split. This host then ends with an error, and its
-//! supervisor, here the test, starts it again.
+//! During the split, each of the two hosts uses another master, and takes over the partitions of the other host in this
+//! master. When the split ends, the Sentinel's master lacks the claims that the separated host wrote during the split.
+//! This host then ends with an error, and its supervisor, here the test, starts it again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -178,7 +179,8 @@ fn until_effects(hosts: [&Host; 2], lines: &[String]) -> Result<()> {
     arrived.with_context(|| format!("{last:?}\n{}", logs()))
 }
 
-/// Returns events for the replaced master. They have keys of their own, because the store loses their effects.
+/// Returns events for the replaced master. These events have keys of their own, because the store loses the effects of
+/// these events.
 fn events_of_old_master() -> Vec<String> {
     let event = |number| {
         (0..KEYS).map(move |key| line(&format!("old{key}"), number, &json!({ "n": number })))
@@ -187,9 +189,9 @@ fn events_of_old_master() -> Vec<String> {
 }
 
 /// During the split, each host accepts events and takes over all partitions in its own master. After the split, the
-/// host of the replaced master ends and is started again. Each event that the hosts accepted before the split, and each
-/// event that the other host accepted after the replacement, must take effect once and in the order of its key. The
-/// events that the replaced master accepted must take effect once, in that master only.
+/// host of the replaced master ends and is started again. Two groups of events must take effect once and in the order
+/// of their keys: the events that the hosts accepted before the split, and the events that the other host accepted
+/// after the replacement. The events that the replaced master accepted must take effect once, in that master only.
 #[test]
 fn owners_of_two_masters_lose_no_event_of_the_new_master() -> Result<()> {
     let group = Sentinel::start()?;

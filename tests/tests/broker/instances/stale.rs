@@ -14,8 +14,8 @@ const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
 const TAKEN_OVER: &str = "another process owns the partition now";
 /// The interval between two heartbeats of a host.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
-/// The number of heartbeats within which a lost lease must be acquired again. The time is shorter than a lease, so the
-/// test does not pass because a lease expires.
+/// The number of heartbeats within which a lost lease must be acquired again. These heartbeats take less time than a
+/// lease, so the test fails if an instance acquires the lease only after an expiry.
 const HEARTBEAT_LIMIT: u32 = 20;
 
 /// Isolates one of two hosts with `isolate`, for longer than the lease of this host. The other host takes over all
@@ -153,7 +153,7 @@ fn lost_leases_are_acquired_again() -> Result<()> {
     expect_recovery(&fleet, &[&first, &second])
 }
 
-/// Returns the lease of each partition, as the store keeps it; an empty text for a partition without a lease.
+/// Returns the lease of each partition as the store keeps it. For a partition without a lease, the text is empty.
 fn leases(fleet: &Fleet) -> Result<Vec<String>> {
     let lease = |partition: usize| -> Result<String> {
         let field = format!("{partition}:cases");
@@ -176,7 +176,8 @@ fn each_lost_lease_is_acquired_again_within_some_heartbeats() -> Result<()> {
     for partition in 0..PARTITIONS {
         let before = leases(&fleet)?;
         fleet.redis.command(&["HDEL", "ordain:{0}:leases", &format!("{partition}:cases")])?;
-        // A store that went back has another version of the table than the version that the instances know.
+        // The version of the membership table in a store that went back in time differs from the version that the
+        // instances know.
         let generation = (7 + partition).to_string();
         fleet.redis.command(&["HSET", "ordain:{0}:about", "generation", &generation])?;
         let lost_at = Instant::now();

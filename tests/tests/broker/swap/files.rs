@@ -158,8 +158,8 @@ fn host_runs_without_writable_cache_folder() -> Result<()> {
     service.end()
 }
 
-/// If the file of the active version cannot be read because of an error of the machine, the host does not roll back.
-/// The host retries until it can read the file.
+/// If an error of the machine prevents the host from reading the file of the active version, the host does not roll
+/// back. The host retries until it can read the file.
 #[test]
 fn unreadable_file_of_active_version_is_waited_for() -> Result<()> {
     let home = Home::new(&[], CONFIG)?;

@@ -148,7 +148,8 @@ fn dead_instance_causes_no_rollback() -> Result<()> {
     until_runs(&mut first, "tally@2.0.0")?;
     first.end()?;
     ensure!(stream(&mut second)?["missing"].is_string());
-    // An instance that starts without the active version rolls back if no other instance runs.
+    // If an instance starts without the active version while no other instance runs, it rolls the stream back to a
+    // lower version.
     second.signal("TERM")?;
     second.wait()?;
     let mut second = Service::start(&pair.homes[1], &["run"])?;

@@ -11,11 +11,11 @@
 //! for the newest commit, and the reply to the query shows the loss. Data that the sequencer read before the recovery
 //! may be older than the recovered commits. No later reply would reveal that the data is old: the store checks `next`,
 //! and a recovered commit that only spilled events does not change `next`. The sequencer therefore undoes everything
-//! that may depend on such data. The sequencer replaces the batch in flight by a void batch, whose writes have a
-//! condition that never holds. After the recovery, the sequencer loads the lanes of the shard again. The letters of the
-//! original batch go into the next batch. The original batch and the void batch have the same number. If an earlier
-//! request with the original batch still arrives at the store, the reply shows which of the two batches the store
-//! applied.
+//! that may depend on such data. The sequencer replaces the batch in flight (the original batch) by a void batch, whose
+//! writes have a condition that never holds. After the recovery, the sequencer loads the lanes of the shard again. The
+//! letters of the original batch go into the next batch. The original batch and the void batch have the same number. If
+//! an earlier request with the original batch still arrives at the store, the reply shows which of the two batches the
+//! store applied.
 //!
 //! One case remains. A request with the original batch may have been sent after the store went back, and may arrive
 //! between the last recovered commit and the void batch. The store then applies the original batch. The sequencer
@@ -54,8 +54,8 @@ pub(super) struct CommitHistory {
 struct KeptCommit {
     batch: Arc<Batch>,
     applied: AppliedCommit,
-    /// The position of each write that settled more events than its key record has digests, with the sequences and the
-    /// digests of the other events.
+    /// The position of each write that settled more events than its key record has digests, with the sequences and
+    /// digests of the events that the key record lacks.
     evicted_digests: Vec<(usize, Vec<(u64, u32)>)>,
     bytes: usize,
 }
@@ -103,7 +103,7 @@ fn void_batch(batch: &Batch) -> Batch {
         expire_in: None,
     });
     for write in &mut writes {
-        // No `next` reaches this value, which is after the last possible sequence.
+        // No key reaches this `next` in practice: the value follows the last valid sequence.
         write.condition = WriteCondition::Next(u64::MAX);
     }
     Batch { writes, letters: Vec::new(), ..*batch }

@@ -115,8 +115,8 @@ pub(super) struct WriteCost {
     pub(super) kept_bytes: usize,
 }
 
-/// Records in the key record that the events of a chunk are settled. Returns the sequences and digests of those events
-/// for whose digests the record has no room: a chunk may have more events than the record keeps digests.
+/// Records in the key record that the events of a chunk are settled. A chunk may have more events than the record keeps
+/// digests. Returns the sequences and digests of the events whose digests do not fit into the record.
 fn advance_record(
     lane: &mut Lane,
     chunk: &ResultChunk,

@@ -69,8 +69,8 @@ impl Sequencer {
                 self.park(index, gap_failure(error));
             }
             ExhaustedPolicy::Skip => {
-                // The sequencer skips a wide gap in several commits of the usual size. The sequencer skips the rest of
-                // the gap when this commit is in flight.
+                // The sequencer skips a wide gap in parts, so that each commit has the usual size. The sequencer skips
+                // the next part when the commit of this part is in flight.
                 let waiting: usize = lane.pending.iter().map(|chunk| chunk.letters.len()).sum();
                 let room = self.settings.batch_events.saturating_sub(waiting) as u64;
                 if room == 0 {

@@ -96,9 +96,9 @@ impl Sequencer {
         let is_missing = lane.misses(gap.at);
         let Some(gap) = lane.cold.gap_mut() else { return };
         if !is_missing || missing.is_empty() {
-            // There are two cases. In the first, the sequence may be among the spilled events, whose sequences are not
-            // in memory; the round follows when the sequencer has read them. In the second, the lane holds no later
-            // event any more, so the gap is gone.
+            // There are two cases. First, the missing sequence may be among the spilled events, whose sequences are not
+            // in memory. The round then follows when the sequencer has read these events. Second, the lane may hold no
+            // later event any more. The gap is then gone.
             gap.state = GapState::Clock(self.now);
             return;
         }

@@ -1,9 +1,9 @@
 //! The sequence assigner is the task of a destination. The task passes the messages of all outboxes to the store, and
 //! the store numbers the messages. An outbox has the unpublished messages of a partition in one shard.
 //!
-//! A store that goes back in time may lose numbered messages. No outbox has these messages any more if they are already
-//! marked as published. The sequence assigner therefore keeps the last messages in memory, and passes lost messages to
-//! the store again as soon as it detects the loss.
+//! A store that goes back in time may lose numbered messages. If these messages are already marked as published, no
+//! outbox has them any more. The sequence assigner therefore keeps the last messages in memory, and passes lost
+//! messages to the store again as soon as it detects the loss.
 
 #[cfg(test)]
 mod tests;
@@ -43,7 +43,7 @@ const ROLLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// stream emits this many bytes in a few seconds.
 const HISTORY_BYTES: usize = 16 << 20;
 /// Time limit for this process to detect that it has lost a partition. The time starts when the store first reports
-/// another owner. This timeout also limits one wait for a driver to confirm that the store has all commits.
+/// another owner. The same limit applies to each wait until a driver confirms that the store has all commits.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two warnings. A queue must also be full for this time before the first warning about the queue.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
@@ -346,9 +346,9 @@ impl SequenceAssigner {
                 Ok(false)
             }
             AssignGroupReply::RolledBack(last) => {
-                // The store may also have lost the commits of these messages. If no driver repeats a commit, the next
-                // owner creates its messages again, in other commits. The sequence assigner must then not repeat the
-                // messages.
+                // The store may also have lost the commits of these messages. If no driver repeats such a commit, the
+                // next owner executes the events of the commit again, and creates the messages again in other commits.
+                // The sequence assigner must then not repeat the lost messages.
                 match timeout(self.fence_timeout, cursor.handle.has_all_commits()).await {
                     Ok(true) => {}
                     Err(_) if cursor.handle.is_driven() => {
@@ -401,9 +401,9 @@ impl SequenceAssigner {
         let _ = timeout(FULL_QUEUE_RETRY_DELAY, has_room).await;
     }
 
-    /// Notifies the readers in this process that more messages wait. Withholds the queue positions of the messages,
-    /// because a reader that has the positions would report lost messages. No such report is necessary: this sequence
-    /// assigner repeats lost messages from memory.
+    /// Notifies the readers in this process that more messages wait. Withholds the queue positions of the messages. A
+    /// reader with these positions would report the messages as lost if the store lost them. No such report is
+    /// necessary: this sequence assigner repeats lost messages from memory.
     fn notify_readers(&self, assign: &AssignRequest) {
         let Destination::Stream(stream) = &assign.destination else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
