@@ -255,8 +255,7 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
         ),
         TopologyChange::Refused(reason) if allows_error(options) => tracing::error!(
             stream,
-            "topology not as configured (exchange, queues or bindings): {reason}; the stream continues, but events \
-             may be lost or out of order"
+            "topology not as configured: {reason}; the stream continues, but events may be lost or out of order"
         ),
         TopologyChange::Refused(_) => return,
     }

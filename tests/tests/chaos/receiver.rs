@@ -18,6 +18,9 @@ use super::routes::{PARTITIONS, Route};
 /// store went back in time.
 pub(crate) const WENT_BACK: &str = "the store went back in time";
 
+/// The memory limit of a host. All commits that a store can lose in a round fit into it, so a host can repeat them.
+const MEMORY_BUDGET: &str = "4GiB";
+
 /// The number of shards of the store.
 pub(crate) const SHARDS: u32 = 4;
 
@@ -193,7 +196,7 @@ impl Kind {
         let streams = self.route.config(ordering, &self.stream, partitions, prefetch, port);
         let broker = self.broker.as_ref().map(|url| format!("[broker]\nurl = \"{url}\"\n"));
         format!(
-            "[runtime]\nlease = \"{}\"\n{workers}{}[store]\n{}\n{streams}\
+            "[runtime]\nlease = \"{}\"\nmemory_budget = \"{MEMORY_BUDGET}\"\n{workers}{}[store]\n{}\n{streams}\
              [sinks.tally]\nkind = \"file\"\npath = \"{}\"\n",
             self.lease.unwrap_or("2s"),
             broker.unwrap_or_default(),

@@ -2,12 +2,17 @@
 //! master.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use super::Cluster;
 use crate::redis::{Options, Redis};
 use crate::wait::wait_until;
+
+/// Time after which a replica that the other masters have not elected becomes the master without votes. The server gives
+/// up an election after five seconds, for example because another replica was elected shortly before.
+const ELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The way in which a replica becomes the master. The old master takes no part, even if it has writes that the replica
 /// lacks.
@@ -77,7 +82,15 @@ impl Cluster {
             let info = node.info("replication").unwrap_or_default();
             info.get("role").is_some_and(|name| name == role)
         };
-        wait_until("another master", || Ok(has_role(new, "master") && has_role(old, "slave")))?;
+        let started = Instant::now();
+        let mut is_elected = true;
+        wait_until("another master", || {
+            if is_elected && started.elapsed() > ELECTION_TIMEOUT && has_role(new, "slave") {
+                is_elected = false;
+                new.command(&["CLUSTER", "FAILOVER", "TAKEOVER"])?;
+            }
+            Ok(has_role(new, "master") && has_role(old, "slave"))
+        })?;
         old.until_in_step()?;
         self.swapped[number].fetch_xor(true, Ordering::SeqCst);
         Ok(())
