@@ -108,8 +108,8 @@ impl PublishWarnings {
                 sink = self.exchange.sink,
                 held = held.len() + 1,
                 "messages not confirmed: the broker has neither accepted nor refused messages of the exchange {:?} \
-                 with the routing key {:?}; check that each bound queue has a leader. Ordain keeps the messages and \
-                 tries again. Messages of other event keys are still published",
+                 with the routing key {:?}; check that each bound queue has a leader. Ordain keeps them and tries \
+                 again. Messages of other event keys are still published",
                 self.exchange.name,
                 outgoing.routing_key.as_str()
             );

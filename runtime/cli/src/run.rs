@@ -199,7 +199,7 @@ async fn shut_down(
 ) -> Result<Option<RunReport>, CommandError> {
     tracing::info!(
         ?grace,
-        "shutting down: finishing and committing running events; a second signal ends the process at once"
+        "shutting down: finishing and committing running events; a second signal ends the process now"
     );
     stop.send_replace(true);
     tokio::select! {

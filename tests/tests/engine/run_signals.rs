@@ -100,7 +100,7 @@ fn second_signal_ends_immediately() -> Result<()> {
         let home = Home::new(&["faulty"], &stuck("1h", "1h"))?;
         let mut service = start_with_stuck_key(&home)?;
         service.signal(first)?;
-        let words = "a second signal ends the process at once";
+        let words = "a second signal ends the process now";
         service.until(words, || home.read("stderr").contains(words))?;
         service.signal(second)?;
         let status = service.wait()?;

@@ -186,6 +186,22 @@ fn key_in_memory_is_forgotten_when_the_store_forgets_it() -> Result<()> {
     Ok(())
 }
 
+/// Between a read of the due index and its answer, other keys take the last free lanes. The due keys without a lane are
+/// loaded soon afterwards, and not only at the next poll.
+#[test]
+fn due_keys_without_a_lane_are_read_again_soon() -> Result<()> {
+    let lanes = 2;
+    let mut rig = Rig::new(&format!("[runtime]\nmax_active_keys = {lanes}"))?;
+    let due = |number: usize| (1, ordain_core::Key::from(format!("k{number}").as_str()));
+    rig.due = (0..=lanes).map(due).collect();
+    rig.pass(0, 0);
+    assert_eq!(rig.loads, lanes, "every lane has a key");
+    rig.due = vec![due(lanes)];
+    rig.pass(0, 2_000);
+    assert_eq!(rig.loads, lanes + 1);
+    Ok(())
+}
+
 #[test]
 fn next_event_of_a_silent_key_is_requested() -> Result<()> {
     let mut rig = Rig::new("gap = { tail = \"1s\" }")?;

@@ -80,6 +80,8 @@ impl Sequencer {
         let some = !entries.is_empty();
         for entry in entries {
             if !self.ensure_loaded(&entry.1) {
+                // Other keys have taken the last free lanes since the read. Only another pass loads this key.
+                self.due.clean = false;
                 break;
             }
             self.wake_idle(&entry.1);
