@@ -1,26 +1,27 @@
 //! Chaos tests. A producer loses, repeats, delays and shuffles events. Meanwhile `kill -9` ends hosts, their store and
 //! the broker at random moments. Hosts join, leave and pause. Links between a host and the servers are cut, become slow
 //! or silent, or lose replies. At the end of each round, the test counts the effects in the output of the hosts and in
-//! the store. The counting code shares nothing with the host: its only input besides the output and the store is the
-//! list of the sent events.
+//! the store. The counting code shares nothing with the host. Apart from the output and the store, its only input is
+//! the list of the sent events.
 //!
 //! In other rounds, Redis loses the writes of its last seconds while one to four hosts run (`rollbacks.rs`). In some of
 //! these rounds, the test also kills hosts. Each round draws at random how its events reach the hosts: over HTTP,
 //! through the inbox, through a chain of two streams, from a file by `ordain publish`, or from RabbitMQ (`routes.rs`).
-//! The test compares the losses that the hosts report with the events of each shard (`losses.rs`).
+//! On all routes except those of `ordain publish`, the test compares the losses that the hosts report with the events
+//! of each shard (`losses.rs`).
 //!
-//! Five files hold further rounds. In `split.rs`, a network split separates a master from the Sentinel; the events
-//! arrive on all routes of `routes.rs`, and the reported losses are compared as in `rollbacks.rs`. In `removed.rs`,
-//! single keys of Redis are removed. In `folder.rs`, the folder of an embedded store is moved away and restored. In
-//! `names.rs`, the host name of the servers does not resolve. In the rounds of these last three files, the events
-//! arrive on all routes except those of `ordain publish`. In `operator.rs`, the operator of RabbitMQ makes mistakes:
-//! the broker loses exchanges, bindings, queues or its virtual host, drops messages, refuses the hosts, or ends. The
-//! events arrive from RabbitMQ.
+//! Five files hold further rounds. In `split.rs`, a network split separates a master from the Sentinel. The events
+//! arrive on all routes of `routes.rs`, and the test compares the reported losses as in `rollbacks.rs`. In
+//! `removed.rs`, single keys of Redis are removed. In `folder.rs`, the folder of an embedded store is moved away and
+//! restored. In `names.rs`, the host name of the servers does not resolve. In the rounds of `removed.rs`, `folder.rs`
+//! and `names.rs`, the events arrive on all routes except those of `ordain publish`. In `operator.rs`, the operator of
+//! RabbitMQ makes mistakes: the broker loses exchanges, bindings, queues or its virtual host, drops messages, refuses
+//! the hosts, or ends. The events arrive from RabbitMQ.
 //!
 //! Three environment variables control the test. `ORDAIN_CHAOS_SEED` sets the seed, and `ORDAIN_CHAOS_ROUND` sets the
 //! first round. The test plays rounds until `ORDAIN_CHAOS_SECONDS` seconds have passed, and at least one round. The
-//! seed and the round determine the sent events, the settings of the host and the delays between kills. The speed of
-//! the machine may differ, and with it the number of kills in a round.
+//! seed and the round determine the sent events, the settings of the host and the delays between kills. The number of
+//! kills in a round also depends on the speed of the machine.
 
 mod chaos {
     mod check;

@@ -70,8 +70,8 @@ fn commands() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Handlers that grow several memories or tables. Each row has the behaviour, and three pairs: the number of a memory
-/// or table, and how many pages or entries to add to it.
+/// Handlers that grow several memories or tables. Each row has the behaviour and three pairs. Each pair has the number
+/// of a memory or a table, and the number of pages or entries to add to it.
 const GROWTHS: [(&str, [(u32, u32); 3]); 2] = [
     ("grows three memories by 10, 5 and 5 MiB", [(0, 160), (1, 80), (2, 80)]),
     ("grows a table by 60,000 entries, and two memories", [(3, 60_000), (0, 160), (1, 90)]),

@@ -1,7 +1,7 @@
-//! Tests that end a process with an open embedded store by `kill -9`, at random moments. Afterwards the store must
-//! contain every answered commit, complete. These tests form a separate program and run one after the other: between
-//! `fork` and `exec`, a child process holds the file locks of its parent, and an embedded store with a held lock cannot
-//! be opened.
+//! Tests that kill a process with `kill -9` at random moments, while the process has an embedded store open. Afterwards
+//! the store must contain every answered commit completely. These tests form a separate program and run one after the
+//! other: between `fork` and `exec`, a child process holds the file locks of its parent, and an embedded store with a
+//! held lock cannot be opened.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -27,7 +27,7 @@ use ordain_store::{
 const TRIM_BLOCKS_THRESHOLD: u64 = 8;
 const TRIM_BLOCKS_LIMIT: u64 = 16;
 
-/// A write of messages that is being built.
+/// The changes of one call, which `run` collects before the writer thread writes them.
 pub(super) struct AssignChanges<'a> {
     tables: &'a Tables,
     assign: &'a AssignRequest,
@@ -366,8 +366,8 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Decodes the record of an earlier message. If the new message has its own number (`own`), the record is a
-    /// retained message. Otherwise it is the record of an id. Returns the number and the content digest of the earlier
-    /// message; `None` if the record has expired.
+    /// retained message. Otherwise, the record belongs to the id of the earlier message. Returns the number and the
+    /// content digest of the earlier message; `None` if the record has expired.
     fn decode_published(&self, own: Option<u64>, found: &[u8]) -> Option<(u64, u64)> {
         let (parts, _) = found.as_chunks::<8>();
         let (until, sequence, content) = match own {

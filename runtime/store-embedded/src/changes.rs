@@ -421,7 +421,7 @@ pub(super) fn remove_record(
     Ok(batch.len() - before)
 }
 
-/// Returns the table keys in a table from `from` to before `to`.
+/// Returns the table keys of a table from `from` (inclusive) to `to` (exclusive).
 fn in_range(table: &fjall::Keyspace, from: Vec<u8>, to: Vec<u8>) -> fjall::Result<Vec<Slice>> {
     if from >= to {
         return Ok(Vec::new());

@@ -72,7 +72,7 @@ fn due(
 
 /// Returns whether an entry is current. An entry is current if its key record is readable, has not expired, and has the
 /// same due time. Other entries are in the index because the sweep removes an expired key record only later, and never
-/// removes an unreadable one.
+/// removes an unreadable key record.
 fn is_due(
     shared: &SharedStore,
     snapshot: &Snapshot,

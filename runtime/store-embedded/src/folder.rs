@@ -40,7 +40,7 @@ const MARKER_HEADING: &str = "ordain embedded store";
 pub(super) struct StoreFolder {
     path: PathBuf,
     lock: File,
-    /// The engine's folder, kept open to compare its identity.
+    /// The engine's folder, kept open so that `still_exists` can compare it with the folder at the path.
     data: File,
     /// `true` if all data is on the disk and the store will write nothing more.
     is_closed: AtomicBool,
@@ -363,8 +363,8 @@ fn write_marker(path: &Path, shards: u32) -> io::Result<()> {
 
 fn folder_error(path: &Path, error: &io::Error) -> StoreError {
     let path = path.display();
-    // The store creates a missing folder. A folder that is still missing cannot be created there, so a retry is
-    // useless.
+    // The store creates a missing folder, so this error means that the folder cannot be created at the path. A retry is
+    // then useless.
     if may_pass(error) && error.kind() != io::ErrorKind::NotFound {
         return StoreError::Unavailable(format!(
             "cannot use {path} as the store's folder now: {error}; check the disk and whether it is mounted, then start \

@@ -8,8 +8,8 @@
 //!
 //! **Checking.** The engine reports no error if a journal is damaged in the middle, and drops the batches after the
 //! damaged place. The engine also reports no error if a journal is missing, or if a journal other than the newest is
-//! empty. This module therefore refuses such journals before the engine opens them. One case remains undetected: after
-//! a crash, the oldest journals may be missing. The engine itself removes old journals that it no longer needs, and
+//! empty. This module therefore refuses such journals before the engine opens them. After a crash, this module does not
+//! detect that the oldest journals are missing. The engine itself removes old journals that it no longer needs, and
 //! only a clean shutdown records which journal is the oldest.
 //!
 //! **Truncating.** A power failure can leave a torn (incomplete) batch at the end of the newest journal. This module
@@ -55,9 +55,10 @@ pub(super) fn put_back(folder: &Path, before: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a description of the damage if a journal in `folder` is missing or empty, or if a journal has unreadable
-/// data although a later journal has data. Allows a torn batch at the end of the last journal with data, and one empty
-/// journal after it: a failed write leaves both. `oldest` is the number of the oldest journal, if it is known.
+/// Returns a description of the damage in three cases: a journal in `folder` is missing, a journal other than the
+/// newest is empty, or a journal has unreadable data although a later journal has data. A failed write can leave a torn
+/// batch at the end of the last journal with data, and one empty journal after it. Neither counts as damage. `oldest`
+/// is the number of the oldest journal, if it is known.
 pub(super) fn damage(folder: &Path, oldest: Option<u64>) -> io::Result<Option<String>> {
     if fs::read(folder.join("version"))? != JOURNAL_MAGIC {
         return Ok(None);

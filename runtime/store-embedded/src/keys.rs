@@ -1,9 +1,12 @@
 //! The binary keys of all tables, called table keys here, to distinguish them from the keys of events.
 //!
 //! Two different records must never have the same table key. A scan over the table keys of one stream or key must never
-//! find records of another stream or key. The length of a stream's name therefore precedes the name. The key of an
-//! event is the last part of a table key, or its length precedes it. In table keys that must sort by key, no length
-//! precedes the key: it is escaped and ends with a terminator. Numbers are big-endian, so that they sort numerically.
+//! find records of another stream or key. The length of a stream's name therefore precedes the name. Numbers are
+//! big-endian, so that they sort numerically. A table key contains the key of an event in one of three forms:
+//!
+//! - as the last part of the table key;
+//! - after the length of the key;
+//! - escaped and with a terminator at its end, in table keys that must sort by the key.
 
 use ordain_core::{Key, LetterId};
 

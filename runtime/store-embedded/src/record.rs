@@ -86,7 +86,7 @@ impl RecordEnvelope {
     }
 }
 
-/// A key record in its stored form, checked and borrowed.
+/// A parsed key record, which borrows the bytes of its stored form.
 #[derive(Debug)]
 pub struct EmbeddedRecord<'a> {
     pub(super) envelope: RecordEnvelope,

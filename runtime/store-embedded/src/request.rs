@@ -11,8 +11,9 @@ use ordain_store::{
     AssignReply, AssignRequest, Claim, ClaimedPartition, DequeueResult, Mark, Partition, StoreError,
 };
 
-/// A request to the writer thread. The thread sends its reply through `answer` after the change, and, if the request
-/// needs a sync, after the sync. If the store fails, the thread drops `answer` without a reply.
+/// A request to the writer thread. The thread sends its reply through `answer` after it has made the change. If the
+/// request needs a sync, the thread sends the reply after the sync. If the store fails, the thread drops `answer`
+/// without a reply.
 pub(super) enum WriterRequest {
     Commit {
         partition: Partition,

@@ -43,8 +43,8 @@ impl SharedStore {
         self.disable(&failure(self.folder.path(), error));
     }
 
-    /// Disables this store permanently after a panic. The cause of a panic is damaged data on the disk, which makes an
-    /// assertion of the engine fail.
+    /// Disables this store permanently after a panic. A panic counts as damage, because damaged data on the disk makes
+    /// assertions of the engine fail.
     pub(super) fn fail_damaged(&self, words: &str) {
         self.disable(&damage_error(self.folder.path(), words));
     }
@@ -142,8 +142,8 @@ impl DueWatermarks {
         marks.get(partition).copied().unwrap_or_default()
     }
 
-    /// Advances the watermark to `from`, unless a write has lowered it since the caller got `seen` from [`Self::get`].
-    /// The caller has found no earlier entry than `from`.
+    /// Advances the watermark to `from`. The caller has found no entry with an earlier time. Does nothing if
+    /// [`Self::lower`] was called after the caller got `seen` from [`Self::get`].
     pub(super) fn advance(&self, partition: &Partition, seen: DueWatermark, from: u64) {
         let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match marks.get_mut(partition) {

@@ -2,11 +2,11 @@
 //! conditions of a change without a lock.
 //!
 //! The thread takes up to [`GROUP_LIMIT`] waiting requests as a group. It applies each request as one atomic batch of
-//! the engine, makes all of them durable with one sync, and then answers them. A slow disk therefore makes groups
-//! larger, but does not add a sync per request. Readers may see a change before it is durable. This is safe for two
-//! reasons. Writes that depend on the change come later in the same journal, so they cannot survive without it. And a
-//! new owner begins with a claim, which the thread syncs. The thread must never answer a commit or a claim before the
-//! commit or claim is durable.
+//! the engine. If the group has a request that must be durable, one sync then makes the whole group durable. After
+//! this, the thread answers all requests of the group. A slow disk therefore makes groups larger, but does not add a
+//! sync per request. Readers may see a change before it is durable. This is safe for two reasons. Writes that depend on
+//! the change come later in the same journal, so they cannot survive without it. And a new owner begins with a claim,
+//! which the thread syncs. The thread must never answer a commit or a claim before the commit or claim is durable.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -42,7 +42,8 @@ pub(super) const REQUEST_QUEUE_LIMIT: usize = 256;
 /// request of a group from waiting long.
 const GROUP_LIMIT: usize = 64;
 
-/// A reply that the writer thread sends when its group is durable.
+/// A reply that the writer thread sends when it has applied the whole group, and has synced the group if `must_sync` is
+/// `true`.
 enum PendingReply {
     Commit(ReplySender<CommitReply>, CommitReply),
     Claim(ReplySender<Option<ClaimedPartition>>, Option<ClaimedPartition>),

@@ -48,8 +48,9 @@ impl RedisStore {
         self.with_key_name(answer, || key_of(cmd)).await
     }
 
-    /// Sends a request, and repeats it while it fails for a temporary reason, until `retry_timeout` has passed. The
-    /// request must be safe to repeat.
+    /// Sends a request. If the request fails for a temporary reason, repeats it until it succeeds, or until
+    /// `retry_timeout` has passed. If `retry_timeout` is `None`, the time is unlimited. The request must be safe to
+    /// repeat.
     pub(super) async fn retry<F>(
         &self,
         ask: impl Fn() -> F,

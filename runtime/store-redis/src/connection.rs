@@ -118,8 +118,8 @@ impl RedisConnection {
         Ok(Self { deployment: to })
     }
 
-    /// Connects once more to the same servers, because a call that waits delays all later calls on its connection.
-    /// `number` distinguishes such connections: 1 to 8.
+    /// Connects once more to the same servers. A commit that waits for replicas uses such a connection, because it
+    /// delays all later calls on its connection. `number` distinguishes such connections: 1 to 8.
     pub(super) async fn connect_again(&self, number: usize) -> RedisResult<Self> {
         match &self.deployment {
             RedisDeployment::Single(single) => {
@@ -136,9 +136,9 @@ impl RedisConnection {
         }
     }
 
-    /// Returns how often a connection broke, plus how often Sentinels replaced the master or, in a Cluster, how often
-    /// slots got new masters. After each such event, the servers may have other data than before. In a Cluster, the
-    /// count covers all links.
+    /// Returns the number of broken connections, plus the number of known changes of a master: replacements of the
+    /// master by Sentinels, or moves of slots between the masters of a Cluster. After each such event, the servers may
+    /// have other data than before. In a Cluster, the count covers all links.
     pub(super) fn disconnects(&self) -> u64 {
         match &self.deployment {
             RedisDeployment::Single(single) => single.disconnects(),
@@ -146,9 +146,8 @@ impl RedisConnection {
         }
     }
 
-    /// Returns the same count as [`Self::disconnects`], except in a Cluster. In a Cluster, counts only the broken
-    /// connections to the nodes that may have Redis keys with this hash tag, and the changes of the master of these
-    /// Redis keys.
+    /// In a Cluster, counts only the broken connections to the nodes that may have Redis keys with this hash tag, and
+    /// the changes of these nodes. Without a Cluster, returns the same count as [`Self::disconnects`].
     pub(super) fn tag_disconnects(&self, tag: &str) -> u64 {
         match &self.deployment {
             RedisDeployment::Single(single) => single.disconnects(),
@@ -195,8 +194,8 @@ impl RedisConnection {
         answer.map(|value| value.unwrap_or(Value::Nil))
     }
 
-    /// Sends a command, unless the count of [`Self::disconnects`] exceeds `breaks`. Returns `None` if the command was
-    /// not executed.
+    /// Sends a command. If the count of [`Self::disconnects`] exceeds `breaks`, does not send the command and returns
+    /// `None`.
     pub(super) async fn call_unless_broken(
         &self,
         cmd: &Cmd,

@@ -92,8 +92,8 @@ impl KeepaliveTask {
         names: &RedisKeys,
         shards: u32,
     ) -> Option<Self> {
-        // `connection` to a single server is never idle, because heartbeats use it. In a Cluster, the heartbeats use
-        // only the connection to one of the nodes.
+        // If `connection` leads to a single server, it is never idle, because heartbeats use it. In a Cluster, the
+        // heartbeats use only the connection to one of the nodes.
         let has_idle_nodes = connection.is_cluster();
         if wait_connections.is_empty() && !has_idle_nodes {
             return None;
@@ -102,7 +102,7 @@ impl KeepaliveTask {
         let connection = Arc::clone(connection);
         let wait_connections = Arc::clone(wait_connections);
         Some(Self(tokio::spawn(async move {
-            // A server that does not answer must not delay the probes of the others, so each shard has its own loop.
+            // A server that does not answer must not delay the probes of other servers, so each shard has its own loop.
             let loops = probes.iter().enumerate().map(async |(shard, probe)| {
                 let waiting = wait_connections.iter().cycle().nth(shard);
                 let links = [waiting, has_idle_nodes.then_some(&*connection)];
@@ -252,7 +252,7 @@ impl RedisStore {
     }
 
     /// Checks the rights of the user, and the schema and the number of shards of the store. Returns whether the store
-    /// is new. If the store is new and `may_create` is `true`, creates the store and logs this.
+    /// is new. If the store is new and `may_create` is `true`, creates the store and logs the creation.
     async fn check_schema(
         &self,
         address: &RedisAddress,

@@ -1,4 +1,4 @@
-//! Marks: small values by name. Shard 0 contains the marks, except those marks that are written into every shard.
+//! Marks: small values by name. Most marks are in shard 0. `put_mark_in_shards` writes a mark into every shard.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -45,8 +45,8 @@ impl MarkStore for RedisStore {
         let keys = [self.names.in_common_shard(RedisKeyKind::Marks)];
         let call = self.mark_call(&keys, mark, before);
         let is_put = self.run_script(&self.scripts.mark, call).await? == Value::Int(1);
-        // If the reply of the first try was lost, the store has repeated the call, and the repetition has found the new
-        // value.
+        // If the reply of the first try was lost, `run_script` has repeated the call. The repeated call then found the
+        // new value and wrote nothing.
         Ok(is_put || self.mark(&mark.name).await?.as_ref() == Some(&mark.value))
     }
 

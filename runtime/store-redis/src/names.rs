@@ -19,7 +19,7 @@ const COMMON_SHARD: u32 = 0;
 pub(super) enum RedisKeyKind {
     /// The description of the store: schema and number of shards.
     Store,
-    /// All partitions that an instance ever claimed, or to whose queue an instance ever wrote.
+    /// The partitions that instances have claimed, and the partitions whose queues have received events.
     Partitions,
     /// Marks: small values by name.
     Marks,
@@ -27,7 +27,7 @@ pub(super) enum RedisKeyKind {
     Instances,
     /// The information that each instance publishes about itself.
     InstanceInfo,
-    /// The lease of each partition: its holder, with an epoch.
+    /// The lease of each partition: the holder and the epoch.
     Leases,
     /// The rollout of each stream: the handler version that executes its events.
     Versions,

@@ -24,7 +24,7 @@ impl Outbox for RedisStore {
         let script = &self.scripts.outbox;
         let names = self.stream_keys(shard, &partition.stream, [RedisKeyKind::Data]);
         let mut entries = Vec::new();
-        // One call examines a limited number of commits. Repeat it while it finds only commits without messages.
+        // One call examines a limited number of commits. Repeat the call while it finds only commits without messages.
         while entries.is_empty() {
             let mut call = self.script_call(script, &names);
             call.arg(partition.number).arg(after).arg(limit.max(1)).arg(OUTBOX_PAGE_BYTES);

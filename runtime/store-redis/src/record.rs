@@ -93,7 +93,7 @@ pub(super) fn layout() -> [(&'static str, usize); 40] {
     ]
 }
 
-/// A key record in its stored form, checked and borrowed.
+/// A parsed key record, which borrows the bytes of its stored form.
 pub struct RedisRecord<'a> {
     /// The time of the key's entry in the due index; `None` if the key has no entry.
     pub due_at: Option<u64>,

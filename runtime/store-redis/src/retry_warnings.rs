@@ -1,5 +1,5 @@
-//! Logs warnings about requests that the store does not complete: at intervals while requests fail, and once when all
-//! of them have succeeded.
+//! Logs warnings at intervals while requests to the store fail, and one message when all failed requests have
+//! succeeded.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -119,7 +119,7 @@ impl ServerSettings {
         !self.appends() || self.syncs.as_deref() == Some("no")
     }
 
-    /// Returns the number of replicas of the master that has the fewest.
+    /// Returns the number of connected replicas of the master that has the fewest replicas.
     fn fewest_replicas(&self) -> u64 {
         let connected = |info: &String| {
             let count = info_field(info, "connected_slaves");

@@ -68,8 +68,8 @@ impl SpillArea for RedisStore {
     }
 }
 
-/// Returns as many of the first events as fit into `bytes` of memory together, but at least one event if `read` has
-/// one.
+/// Returns the first events of `read` that together fit into `bytes` of memory. Always returns the first event, even if
+/// it is larger. The second value of the result is `end`, or `false` if this function omitted events.
 fn first_events(bytes: usize, read: Vec<NumberedEvent>, end: bool) -> SpillPage {
     let mut events = Vec::new();
     let mut memory = 0;
@@ -83,8 +83,8 @@ fn first_events(bytes: usize, read: Vec<NumberedEvent>, end: bool) -> SpillPage 
     (events, end)
 }
 
-/// Returns spilled events with these sequences, and `true` if these are all of them. Returns at least one event if
-/// there is one.
+/// Returns spilled events whose sequences are in `range`, and `true` if no more events in `range` are spilled. Returns
+/// at least one event if the range has one.
 async fn spilled(
     store: &RedisStore,
     partition: &Partition,
@@ -131,7 +131,7 @@ fn read_event(key: &str, sequence: &Bytes, event: &Bytes) -> KeyResult<NumberedE
 }
 
 /// Returns events from dead letters with the cause `far-ahead` that were stored at most `within` ms ago. Returns at
-/// least one event if there is one.
+/// least one event if such a letter exists.
 async fn far_ahead(
     store: &RedisStore,
     partition: &Partition,

@@ -61,8 +61,8 @@ pub(crate) struct Demands {
     pub(crate) route: Route,
 }
 
-/// Checks that each event took effect at most once and in the order of its key, and that no event lacks an effect that
-/// it must have. Returns how many events of each key took effect.
+/// Checks that each event took effect at most once and in the order of its key. Also checks that every event that must
+/// take effect has done so. Returns how many events of each key took effect.
 fn count_taken(sent: &SentEvents, effects: &Effects, demands: Demands) -> Result<Taken> {
     let mut all = Taken::new();
     for (key, events) in sent {
@@ -115,8 +115,8 @@ fn count_effects(
             });
         }
         let Some(hashes) = effects.get(&(partial.count + 1)) else { continue };
-        // Each event up to the next event that must have taken effect can continue the chain. The chain then skips the
-        // events before it, because they may be lost.
+        // The chain can continue with the next event that must have taken effect, or with any event in `rest` before
+        // it. The chain then skips the earlier events in `rest`, because these events may be lost.
         let until = rest.iter().position(must).map_or(events.len(), |at| partial.seen + at + 1);
         let mut found = Vec::new();
         for (seen, line) in (partial.seen + 1..).zip(&mut lines[partial.seen..until]) {
@@ -164,7 +164,7 @@ pub(crate) fn effects_of(hosts: &[Receiver]) -> Result<Effects> {
     effects(outputs.iter().map(String::as_str))
 }
 
-/// Returns how many events of each key took effect, or an error if an event lacks an effect that it must have.
+/// Returns how many events of each key took effect. Returns an error if an event that must take effect has not done so.
 pub(crate) fn taken(hosts: &[Receiver], sent: &SentEvents, demands: Demands) -> Result<Taken> {
     count_taken(sent, &effects_of(hosts)?, demands)
 }

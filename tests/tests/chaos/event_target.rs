@@ -62,7 +62,7 @@ impl EventTarget {
         }
     }
 
-    /// Sends all further events to the first host only, if the target is hosts.
+    /// If the target consists of hosts, sends all further events to the first host only.
     pub(crate) fn use_first_host(&mut self) {
         if let Self::Hosts(addresses, _) = self {
             addresses.truncate(1);
@@ -127,8 +127,8 @@ impl DisturbedExchange {
         Self { rig, client: Mutex::default() }
     }
 
-    /// Publishes events once. Returns whether the broker confirmed all of them and returned none of them. If it did
-    /// not, some of the events may nevertheless be in a queue.
+    /// Publishes events once. Returns whether the broker confirmed all of them and returned none of them. If the result
+    /// is false, some of the events may nevertheless be in a queue.
     fn try_publish(&self, lines: &[String]) -> Result<bool> {
         let messages = lines.iter().map(|line| from_line(line));
         let messages: Vec<Outgoing> = messages.collect::<Result<_>>()?;

@@ -35,9 +35,10 @@ const RETRY_DELAY: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct AcceptedEvent {
     pub(crate) number: u64,
-    /// True if the producer sent the event while the servers could not lose writes.
+    /// True if the servers could not lose writes during the last attempt to send the event. In this attempt, the event
+    /// was accepted.
     pub(crate) is_safe: bool,
-    /// True if the servers could lose writes during any attempt to send the event.
+    /// True if the servers could lose writes during at least one attempt to send the event.
     pub(crate) is_at_risk: bool,
     /// The time when the producer first tried to send the event, in ms since 1970.
     pub(crate) sent_at: i64,
@@ -145,8 +146,8 @@ impl Producer {
         self.accepted.load(Ordering::SeqCst)
     }
 
-    /// Sends events until `is_over` is set, and adds them to `sent`. The events of each key are sent in order, except
-    /// that some events are held back for a moment if `has_gaps` is true.
+    /// Sends events until `is_over` is set, and adds them to `sent`. Sends the events of each key in order. If
+    /// `has_gaps` is true, holds some events back for a moment, so that later events of their keys may arrive first.
     fn run(&self, sent: &Mutex<SentEvents>, random: &mut ChaCha8Rng) -> Result<()> {
         let mut held = Vec::new();
         while !self.is_over.load(Ordering::SeqCst) {
@@ -210,7 +211,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Sends events until they are accepted. Returns the properties that all of them share. The `number` of the
+    /// Sends events until they are accepted. Returns the properties that all these events share. The `number` of the
     /// returned event is 0.
     fn send_until_accepted(&self, batch: &[(String, u64)]) -> Result<AcceptedEvent> {
         let lines = batch.iter().map(|(key, number)| self.route.event(key, *number));

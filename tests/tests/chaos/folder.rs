@@ -1,16 +1,22 @@
 //! A round that disturbs the folder of an embedded store, while events arrive over HTTP, through the inbox, through a
 //! chain, or from RabbitMQ.
 //!
-//! Each disturbance is one of four: an earlier copy replaces the folder; the folder is moved away while the host runs;
-//! the folder is absent at a start; or the folder lacks a file at a start. The test makes the copy while the host is
-//! paused, and puts it in place of the folder after the host has ended. Events that were accepted between these two
-//! moments may be lost, because the copy returns the store to an earlier time. All other events take effect once and in
-//! order. The host never removes a line from the file of its sink. At each start, the host must log how many lines of
-//! this file have a message that the store lacks.
+//! There are four disturbances:
+//!
+//! - An earlier copy replaces the folder.
+//! - The folder is moved away while the host runs.
+//! - The folder is absent at a start.
+//! - The folder lacks a file at a start.
+//!
+//! The test makes the copy while the host is paused, and puts it in place of the folder after the host has ended.
+//! Events that were accepted between these two moments may be lost, because the copy returns the store to an earlier
+//! time. All other events take effect once and in order. The host never removes a line from the file of its sink. At
+//! each start, the host must log how many lines of this file have a message that the store lacks.
 //!
 //! RabbitMQ does not deliver an acknowledged event again. If the events pass through RabbitMQ, all of them must
-//! therefore have taken effect before the test makes the copy. The folder is then never absent at a start, because the
-//! host would execute and acknowledge the waiting events in the new store, which the test discards.
+//! therefore have taken effect before the test makes the copy. In these rounds, the folder is never absent at a start.
+//! Without the folder, the host would create a new store, and execute and acknowledge the waiting events. Then the test
+//! would discard the new store, and the events would be lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -209,7 +215,7 @@ impl Round {
             return Ok(None);
         }
         let gate = producing.stop(|| Ok(()))?;
-        // An earlier copy, which replaced the folder, may have lacked some of these events.
+        // If an earlier copy has replaced the folder before, this copy may have lacked some of these events.
         producer.target.send_again(route, &unsafe_events(&gate))?;
         let demands = Demands { wants_all: true, route, ..Demands::default() };
         until_taken(std::slice::from_ref(&self.host), &gate, demands)?;
@@ -263,7 +269,7 @@ impl Round {
         }
         self.done.push(format!("noticed after {:.1?}", started.elapsed()));
         let accepted = producer.accepted_at().map(|at| at.saturating_duration_since(started));
-        // On this route, the broker accepts the events, and not the host.
+        // On this route, the broker accepts the events instead of the host.
         let is_by_broker = self.settings.route == Route::Exchange;
         ensure!(
             is_by_broker || accepted.is_none_or(|accepted| accepted < ACCEPT_LIMIT),

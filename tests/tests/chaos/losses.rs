@@ -49,7 +49,7 @@ pub(crate) fn stored_fates(home: &Home) -> Result<KeyFates> {
     rows.iter().map(fate).collect()
 }
 
-/// The reports of losses that must not count an event that has an effect or waits.
+/// The reports of losses that must be exact. An exact report does not count an event that has an effect or waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExactReports {
     /// All reports.
@@ -129,8 +129,8 @@ impl ReportedLosses {
         Ok(Self(losses))
     }
 
-    /// Checks the time in each report: a host must have accepted an event of the shard at this time, and the event must
-    /// be an event that the servers could lose.
+    /// Checks the time in each report. At this time, the producer must have been sending an event of the shard that the
+    /// servers could lose.
     pub(crate) fn check_times(&self, sent: &SentEvents) -> Result<()> {
         for loss in &self.0 {
             let is_first = |event: &AcceptedEvent| {

@@ -27,11 +27,11 @@ use super::routes::Route;
 const NAME: &str = "store.test";
 /// The time during which the name does not resolve.
 const OUTAGE_TIME: Duration = Duration::from_secs(10);
-/// How long a host may take to accept events over HTTP again. The host repeats a request that failed after at most one
-/// second (`RETRY_BACKOFF` in `runtime/store-redis/src/call.rs`), and each request opens a new connection if the
-/// previous one is broken. Only an attempt to connect that began during the outage can delay the request further. Such
-/// an attempt ends after at most 3.2 seconds (`OWNERS_TIMEOUT` in `runtime/store-redis/src/connection/cluster.rs`). The
-/// rest of the limit allows for a busy machine.
+/// How long a host may take to accept events over HTTP again. The host repeats a failed request within one second of
+/// the failure (`RETRY_BACKOFF` in `runtime/store-redis/src/call.rs`). Each request opens a new connection if the
+/// previous connection is broken. Only an attempt to connect that began during the outage can delay the request
+/// further. Such an attempt ends after at most 3.2 seconds (`OWNERS_TIMEOUT` in
+/// `runtime/store-redis/src/connection/cluster.rs`). The rest of the limit allows for a busy machine.
 const RETURN_LIMIT: Duration = Duration::from_secs(10);
 /// How long a host may take to become ready again. After the host has reconnected, it takes its partitions again.
 const READY_LIMIT: Duration = Duration::from_secs(30);
@@ -126,7 +126,7 @@ impl Settings {
         // RabbitMQ, which may change their order; a `sequenced` stream restores the order.
         let is_fifo = !route.uses_broker() && random.random_bool(0.5);
         if let Route::Chain { is_numbered } = &mut route {
-            // With another owner of a partition, the events of a `fifo` stream may get new numbers, and then their
+            // If a partition gets another owner, the events of a `fifo` stream may get new numbers, and then their
             // messages may get new numbers as well (docs/guide/chains.md).
             *is_numbered &= !is_fifo;
         }

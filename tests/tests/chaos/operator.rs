@@ -1,4 +1,4 @@
-//! A round in which the operator of RabbitMQ makes several mistakes while events arrive (mishaps). After each mishap,
+//! A round in which the operator of RabbitMQ makes several mistakes (mishaps) while events arrive. After each mishap,
 //! the test applies the remedy in the guide (`docs/guide/rabbitmq.md`), and waits until the stream consumes all its
 //! queues again.
 //!
@@ -12,9 +12,9 @@
 //! - All other mishaps must lose nothing, so the events that are accepted meanwhile are safe. The hosts must not report
 //!   the loss of a queue.
 //!
-//! Each safe event must take effect once, and in the order of its key. An event of a `fifo` stream that is at risk may
-//! remain without an effect. With a `sequenced` stream, the later events of a key wait in the store for a lost event.
-//! At the end, the test sends all events of a `sequenced` stream again, and then all of them must have taken effect.
+//! Each safe event must take effect once, and in the order of its key. In a `fifo` stream, an event at risk may remain
+//! without an effect. In a `sequenced` stream, the later events of a key wait in the store for a lost event. At the
+//! end, the test sends all events of a `sequenced` stream again, and then all of them must take effect.
 //!
 //! After each loss of a queue, the log of a host must name the queue. If the queue `cases.dropped` has messages, the
 //! log must report them. If the broker has lost no queue, the number of lost events must not exceed the number of
@@ -24,8 +24,8 @@
 //! other queues for a while. A `fifo` stream then has no defined order within such a key. During such a mishap of a
 //! `fifo` stream, the producer therefore pauses until the end of the remedy.
 //!
-//! An operator can also empty a queue (`purge_queue`). Ordain cannot detect this loss, as the guide states, so this
-//! mishap is absent.
+//! An operator can also empty a queue (`purge_queue`). As the guide states, Ordain cannot detect this loss. The rounds
+//! therefore do not contain this mishap.
 
 mod check;
 mod mishap;
@@ -389,8 +389,8 @@ impl Round {
         self.lines_with(self.settings.loss_words(), "")
     }
 
-    /// Waits until the broker has the exchange, the queues, their bindings and their markers, and has written them to
-    /// its disk, and until the hosts consume all queues.
+    /// Waits until the broker has the exchange, the queues, their bindings and their markers (see [`is_whole`]), and
+    /// has written all of them to its disk. Then waits until the hosts consume all queues.
     fn until_whole(&mut self) -> Result<()> {
         let queues = self.settings.queues();
         wait_for_command("the exchange, the queues and their markers", || {
@@ -422,7 +422,8 @@ fn replace_queue(rig: &Rig, queue: &str) -> Result<()> {
     })
 }
 
-/// Returns whether all queues are bound to the exchange, and the exchange and all queues have their markers.
+/// Returns whether all queues are bound to the exchange, and the exchange and all queues have their markers. A marker
+/// is an exchange that the broker deletes together with the marked queue or exchange.
 fn is_whole(rabbit: &Rabbit, queues: &[String]) -> Result<bool> {
     let bound = rabbit.bound(EXCHANGE)?;
     let are_bound = queues.iter().all(|queue| bound.contains(queue));

@@ -17,9 +17,9 @@ const LATE_PROBABILITY: f64 = 0.02;
 const LOST_PROBABILITY: f64 = 0.03;
 /// The probability that the producer does not send an event, but puts it into an archive for replay.
 const DROPPED_PROBABILITY: f64 = 0.01;
-/// The probability that the last event of a key is marked as the last one, which completes the key.
+/// The probability that the attribute `endofsequence` of a key's last event is true. Such an event completes the key.
 const ENDED_PROBABILITY: f64 = 0.7;
-/// The producer repeats one of this many events.
+/// The distance between two events that the producer repeats: the producer repeats every twentieth event.
 const REPEAT_INTERVAL: usize = 20;
 /// The number of successive events that are shuffled among each other.
 const SHUFFLE_WINDOW: usize = 100;

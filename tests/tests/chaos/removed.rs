@@ -7,8 +7,8 @@
 //! start is refused. The removal of other Redis keys loses no event. All events that are accepted after a
 //! removal and its consequences take effect once and in order.
 //!
-//! In a third of the rounds, the handler is slow, so that keys have spilled events in the store. The due index is not
-//! removed in these rounds.
+//! In a third of the rounds, the handler is slow, so that keys have spilled events in the store. In these rounds, the
+//! test does not remove the due index: without the index, these keys would wait for their next event.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -89,9 +89,10 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     };
     let settings = Settings {
         route,
-        // With a `sequenced` stream, the test sends all events again. The first stage of a chain may have forgotten an
-        // event; its repeat would then take effect in the second stage too. So chains are `fifo`. Restarts may change
-        // the order in which RabbitMQ delivers events; a `sequenced` stream restores this order.
+        // With a `sequenced` stream, the test sends all events again. If the first stage of a chain has forgotten an
+        // event, it executes the repeat of the event, and the repeat takes effect in the second stage too. So chains
+        // are `fifo`. Restarts may change the order in which RabbitMQ delivers events; a `sequenced` stream restores
+        // this order.
         is_fifo: route == CHAIN || !route.uses_broker() && random.random_bool(0.6),
         backlog: match random.random_range(0..3) {
             0 => Backlog::LowPrefetch,
@@ -130,8 +131,8 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     let counts = counted.with_context(|| format!("{done:?} {}", explain(&*settings, hosts)))?;
     for host in hosts {
         let ended = host.service.end();
-        // A host learns from a commit that a shard has lost its key records. If the shard had no event since the
-        // removal, this is the empty commit that the host makes at its end.
+        // A host detects by a commit that a shard has lost its key records. If the shard had no event since the
+        // removal, the first such commit is the empty commit that the host makes at its end.
         let log = host.service.stderr();
         let mut lost_shards = done.removed.iter().filter_map(|name| {
             let (shard, kind) = name.strip_prefix("ordain:{")?.split_once('}')?;
@@ -173,7 +174,7 @@ impl Round {
             round.watch(after)
         })?;
         if takes_waiting {
-            // These events, or their messages, may have been waiting in the removed Redis key.
+            // Each event that was sent until now, or its message, may have been waiting in the removed Redis key.
             self.sent.values_mut().flatten().for_each(|event| event.is_safe = false);
         }
         if kind == "store" {
@@ -215,7 +216,7 @@ impl Round {
         EventTarget::new(&self.kind, self.rig.as_ref(), &self.hosts)
     }
 
-    /// Returns a Redis key of a random kind.
+    /// Draws a Redis key of a random kind. Returns the kind and the name of the Redis key.
     fn choose(&self, random: &mut ChaCha8Rng) -> Result<(String, String)> {
         let reply = self.redis.command(&["KEYS", "*"])?;
         let mut kinds: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();

@@ -2,21 +2,24 @@
 //! routes.
 //!
 //! Each event that was accepted while the servers could not lose writes (a safe event) must take effect once, and in
-//! the order of its key. An event that was accepted while the servers could lose writes may have no effect. The hosts
-//! report the events over HTTP that are lost, in records in their logs, and count them. With a `sequenced` stream, the
-//! later events of the key then wait in the store. The test sends all events again at the end of the round, as their
-//! producer would, and then all of them must have taken effect.
+//! the order of its key. An event that was accepted while the servers could lose writes may have no effect. If an event
+//! that arrived over HTTP is lost, the hosts count the event, and report it in a record in their logs. With a
+//! `sequenced` stream, the later events of the key then wait in the store. The test sends all events again at the end
+//! of the round, as their producer would, and then all of them must have taken effect.
 //!
-//! The test compares the reports of all processes of all hosts with the events of each shard (`losses.rs`):
+//! On all routes except those of `ordain publish`, the test compares the reports of all processes of all hosts with the
+//! events of each shard (`losses.rs`):
 //!
-//! - An event that has no effect and does not wait must be reported, unless the test killed a host, or noticed the end
-//!   of a host, after the event was sent: no process need remember this event.
+//! - The hosts must report each event that has no effect and does not wait. This rule does not apply to events that
+//!   were sent before the last end of a host, because the process that accepted such an event may have ended.
 //! - The hosts must not report more events than the servers could lose. The time in each report must be the time of
 //!   such an event.
 //! - If there is one host, it must not report an event that has an effect or waits. If this host never ends, its
-//!   reports are therefore exact. With several hosts, a host may report an event that another host had read before the
-//!   loss. If no partition can move to another host, this does not apply to the partitions that the reporting host
-//!   reads.
+//!   reports are therefore exact.
+//! - If there are several hosts, a host may report an event that another host had read before the loss. But if no
+//!   partition can move to another host, a host must not report such an event of a partition that it reads itself.
+//! - The inbox with a `sequenced` stream is an exception: a host may report an event as lost, and then fetch it by
+//!   replay.
 //! - With a `sequenced` stream, each safe event must have an effect or wait before the test sends the events again.
 //!   This rule applies even if hosts end.
 //! - The counter of each host must equal the sum of its records.

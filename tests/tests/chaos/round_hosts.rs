@@ -41,9 +41,9 @@ impl Setup {
     /// Draws the settings of a round with this number of hosts.
     pub(crate) fn draw(hosts: usize, is_killed: bool, random: &mut ChaCha8Rng) -> Self {
         let mut route = Route::draw(random);
-        // Two kinds of rounds need a `sequenced` stream. The events of a file get their numbers from the store. And
-        // RabbitMQ may change the order of unacknowledged events that several hosts return to it; only a `sequenced`
-        // stream restores the order.
+        // Two kinds of rounds need a `sequenced` stream. In a round with a file, the store numbers the events of the
+        // stream. In a round with RabbitMQ and several hosts, RabbitMQ may change the order of the unacknowledged
+        // events that the hosts return, and only a `sequenced` stream restores the order.
         let may_be_fifo = !route.is_file() && (hosts == 1 || !route.uses_broker());
         let is_fifo = random.random_bool(0.7) && may_be_fifo;
         if let Route::Chain { is_numbered } = &mut route {
@@ -240,13 +240,13 @@ impl RoundHosts {
         balances.iter().try_for_each(|balance| balance.check(self.exact_reports()))
     }
 
-    /// Returns which reports must not count an event with an effect. With several hosts, a host also reports a lost
-    /// event that another host had read before the loss. This other host may execute the event.
+    /// Returns which reports must not count an event that has an effect or waits. With several hosts, a host also
+    /// reports a lost event that another host had read before the loss. This other host may execute the event.
     fn exact_reports(&self) -> ExactReports {
         let Setup { route, is_fifo, .. } = self.setup;
         if route == Route::Inbox && !is_fifo {
-            // A host may report an event as lost because the store lost its entry in the inbox, and then fetch the same
-            // event by replay.
+            // A host may report an event as lost because the store lost the event's entry in the inbox, and then fetch
+            // the same event by replay.
             ExactReports::None
         } else if self.fleet.hosts.len() == 1 {
             ExactReports::All

@@ -45,7 +45,7 @@ impl Route {
         }
     }
 
-    /// Draws a route at random on which no `ordain publish` publishes the events.
+    /// Draws a route at random. The routes of `ordain publish` are not drawn.
     pub(crate) fn draw_without_file(random: &mut ChaCha8Rng) -> Self {
         match random.random_range(0..4) {
             0 => Self::Http,
@@ -85,8 +85,8 @@ impl Route {
         }
     }
 
-    /// Returns an event as a line of JSON. The line contains `number` as the event's sequence, except in a file: there,
-    /// the store numbers the events.
+    /// Returns an event as a line of JSON. On the routes of `ordain publish`, the line has no sequence, because the
+    /// store numbers the events of a file. On all other routes, `number` is the event's sequence.
     pub(crate) fn event(self, key: &str, number: u64) -> Result<String> {
         let event = log::line(key, number, &self.data(number));
         if self.is_file() { Ok(log::unnumbered(&[event])?.concat()) } else { Ok(event) }

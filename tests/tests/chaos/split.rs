@@ -1,5 +1,5 @@
 //! A round of repeated network splits. In each split, the Sentinel and the replica do not reach the master, but the
-//! hosts still do. Meanwhile events arrive on one of several routes.
+//! hosts still reach it. Meanwhile events arrive on one of several routes.
 //!
 //! The Sentinel promotes the replica. The hosts continue to write to the old master until they find that it was
 //! replaced. After all hosts have left the old master, the split ends: the old master becomes a replica, and discards

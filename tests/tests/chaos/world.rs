@@ -23,8 +23,8 @@ use super::plan::Plan;
 const PUBLISH_TIMEOUT: Duration = Duration::from_mins(3);
 /// The setting `runtime.lease`: a host without heartbeats keeps its partitions for this time.
 const LEASE: Duration = Duration::from_secs(2);
-/// The number of hosts at the start, which is also the smallest number of hosts, if the store is in Redis. With an
-/// embedded store, one host runs.
+/// The number of hosts at the start, if the store is in Redis. The number of hosts never falls below this number. With
+/// an embedded store, one host runs.
 const HOSTS: usize = 3;
 /// The largest number of hosts at one time, if the store is in Redis.
 const HOST_LIMIT: usize = 5;

@@ -137,7 +137,7 @@ fn checkpoint_lost_by_the_server_is_written_again() -> Result<()> {
 }
 
 /// Between two runs, the shard with the key loses its data. The checkpoint is in another shard, and still covers every
-/// event. The next run must notice this, and read the file from its beginning.
+/// event. The next run must detect the loss, and read the file from its beginning.
 #[test]
 fn commits_lost_between_runs_are_repeated_from_the_file() -> Result<()> {
     let rig = Rig::new()?;

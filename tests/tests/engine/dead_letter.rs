@@ -36,9 +36,15 @@ fn event(key: usize, sequence: u64, data: &Value) -> String {
     .to_string()
 }
 
-/// Returns the lines of the input. For each key: the handler rejects event 2 and traps at event 3; event 5 is missing;
-/// event 6 arrives twice with different contents; and event 8 completes the key. After these events, each key has three
-/// more lines: event 9 of the completed key, an event without a sequence, and an invalid line.
+/// Returns the lines of the input. Each key gets seven dead letters from these lines:
+///
+/// - The handler rejects event 2.
+/// - The handler traps at event 3.
+/// - Event 5 is missing.
+/// - Event 6 arrives twice, with different contents.
+/// - Event 9 arrives after event 8 has completed the key.
+/// - An event has no sequence.
+/// - A line is invalid.
 fn lines() -> Vec<String> {
     let mut lines = Vec::new();
     let mut add = |data: &dyn Fn(usize) -> String| lines.extend((0..KEYS).map(data));

@@ -1,5 +1,5 @@
-//! Tests of `ordain keys why`, which reports why a key has stopped, and a remedy. A user can run the printed commands
-//! unchanged.
+//! Tests of `ordain keys why`, which reports why a key has stopped, and prints a remedy. A user can run the printed
+//! commands unchanged.
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
@@ -22,8 +22,8 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// The stopped keys. Each row has the key, the instruction to the handler in its first event, and the beginning of the
-/// printed remedy.
+/// The stopped keys. Each row has the key, the instruction to the handler in event 1 of the key, and the beginning of
+/// the printed remedy. With an empty instruction, event 1 is missing.
 const STUCK: [(&str, &str, &str); 6] = [
     ("trap", r#"{ "do": "trap" }"#, "fix the handler; then put another version of"),
     (

@@ -1,6 +1,7 @@
-//! Tests of a Redis that goes back in time while a host runs, and of events that the store numbers. The host repeats
-//! its lost commits. But no process repeats the events, because their publisher has ended. The store therefore gives
-//! their numbers again, to the same events or to other events, and no other event may vanish in silence.
+//! Tests of events that the store numbers, with a Redis that goes back in time while a host runs. The host repeats its
+//! lost commits. But no process repeats the lost events, because their publisher has ended. The store therefore assigns
+//! the numbers of the lost events again, to the same events or to other events. If another event gets such a number,
+//! this event must take effect or become a dead letter.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,7 @@ use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
 /// The number of events that are published before the snapshot, and also the number of events that Redis loses. A key
-/// record does not have the digests of this many events.
+/// record keeps the digests of fewer events.
 const EVENTS: usize = 100;
 /// The number of events that are published after the loss.
 const NEW_EVENTS: usize = 50;
@@ -29,8 +30,8 @@ struct LossRig {
 }
 
 impl LossRig {
-    /// Starts Redis and a host that executes events by the handler `tally`, and publishes events. Redis still has all
-    /// these events after the loss.
+    /// Starts Redis, and a host that executes events with the handler `tally`. Publishes the events that Redis still
+    /// has after the loss.
     fn start() -> Result<Self> {
         let mut rig = Self::with("handler = \"tally\"", &in_turn(1, 1_000))?;
         rig.publish(EVENTS)?;
@@ -52,7 +53,7 @@ impl LossRig {
         Ok(Self { redis, home, service, lines: unnumbered(lines)? })
     }
 
-    /// Publishes the next events. The publisher ends when the store has them. Returns the file of the events.
+    /// Publishes the next events. The publisher ends when the store has these events. Returns the file of the events.
     fn publish(&mut self, count: usize) -> Result<String> {
         let rest = self.lines.split_off(count);
         let events = std::mem::replace(&mut self.lines, rest);
@@ -189,7 +190,7 @@ fn other_events_with_numbers_of_executed_events_become_dead_letters() -> Result<
         rig.service.resume()?;
         rig.until_repeated()?;
         rig.until_conflicts(NEW_EVENTS)?;
-        // These events get the other numbers of executed events, and then new numbers.
+        // The first of these events get the remaining numbers of executed events, and the later events get new numbers.
         rig.publish(EVENTS)?;
         rig.until_settled(2 * EVENTS + NEW_EVENTS)?;
         rig.until_conflicts(EVENTS)?;
@@ -199,7 +200,7 @@ fn other_events_with_numbers_of_executed_events_become_dead_letters() -> Result<
 }
 
 /// A key is parked, and the store holds its later events. Redis loses some of these events with their numbers, and the
-/// host repeats the commits that hold the events. Other events with these numbers must become dead letters.
+/// host repeats the commits that contain the events. Other events with these numbers must become dead letters.
 #[test]
 fn other_events_with_numbers_of_held_events_become_dead_letters() -> Result<()> {
     let trap = json!({ "do": "trap" });

@@ -1,5 +1,5 @@
-//! Tests of lines that are not valid events. Each becomes one dead letter that names the line and the fault. The host
-//! processes all other lines.
+//! Tests of lines that are not valid events. Each such line becomes one dead letter that names the line and the fault.
+//! The host processes all other lines.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

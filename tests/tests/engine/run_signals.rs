@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const QUEUE: &str = "kind = \"amqp\", exchange = \"cases\", queue = \"cases\"";
 
 /// Returns a configuration for a handler that never returns. `timeout` is the timeout of the handler, and `grace` is
-/// the time that a shutdown waits for it.
+/// the time that a shutdown waits for the handler.
 fn stuck(timeout: &str, grace: &str) -> String {
     format!(
         r#"
@@ -159,7 +159,8 @@ fn signal_does_not_wait_for_the_compiler() -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the process has opened the store. By then, it has compiled the handlers and handles signals.
+/// Returns whether the process has opened the store. A process that has opened the store has compiled the handlers, and
+/// handles signals.
 fn service_is_up(home: &Home) -> bool {
     home.read("stderr").contains("embedded store:")
 }

@@ -1,4 +1,4 @@
-//! Tests of a standard error to which the host cannot write. Log lines are lost, and the host must continue.
+//! Tests of a host that cannot write to its standard error. The log lines are lost, and the host must continue.
 
 use std::fs::File;
 use std::process::Stdio;
@@ -18,8 +18,8 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// Returns a home with three keys. For the first key, the handler only logs; for the second key, it emits messages; the
-/// third key becomes parked.
+/// Returns a home with three keys. For the first key, the handler only logs. For the second key, the handler emits
+/// messages. The third key becomes parked.
 fn home() -> Result<Home> {
     let home = Home::new(&["faulty"], CONFIG)?;
     let mut events = Vec::new();

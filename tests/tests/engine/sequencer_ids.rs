@@ -62,7 +62,7 @@ impl Rig {
         })
     }
 
-    /// Starts a new sequencer, as after a restart of the process. The new sequencer's clock starts at another time.
+    /// Starts a new sequencer, as after a restart of the process. The clock of the new sequencer starts at 0 again.
     fn restart(&mut self) {
         self.sequencer = Sequencer::new(self.settings.clone(), &[self.commits], 0);
         self.delivery = 0;

@@ -173,7 +173,7 @@ fn letter_of_a_void_commit_is_in_the_next_commit() {
     assert_eq!((&rig.published[..], rig.acked), (&["the letter".to_owned()][..], 2));
 }
 
-/// Returns a rig in which commit 2 has spilled and acknowledged event 3.
+/// Returns a rig in which commit 2 has spilled event 3, and the sequencer has acknowledged this event.
 fn rig_with_a_spilled_event(still: bool) -> Rig {
     let settings = settings(1 << 20);
     let gap = GapSettings { timeout: 1_500, attempts: 1_000, ..settings.gap };
@@ -308,8 +308,8 @@ fn letter_based_on_an_old_read_is_decided_again() {
 }
 
 /// Memory is always full, so the lane evicts its state after each commit. When a spilled event arrives again, the
-/// record counts the repeat as a further event until the store has compared it with the spilled event. Afterwards the
-/// record must not count the repeat any more.
+/// record counts the repeat as a further event until the store has compared the repeat with the spilled event.
+/// Afterwards the record must not count the repeat any more.
 #[test]
 fn repeated_spilled_event_is_counted_once() {
     let settings = settings(0);
@@ -353,10 +353,9 @@ fn other_event(sequence: u64) -> Arc<Event> {
     }))
 }
 
-/// The store loses commits, and another event gets the sequence of an event of these commits. The key record does not
-/// have the digest of that event any more. Even if the other event arrives before the sequencer notices the loss, and
-/// replies are lost during the recovery, the other event must become a dead letter. A repeat of a lost event must count
-/// as a duplicate.
+/// The store loses commits, and another event gets the sequence of a lost event. The key record no longer has the
+/// digest of the lost event. The other event must become a dead letter, even if it arrives before the sequencer notices
+/// the loss, and even if replies are lost during the recovery. A repeat of a lost event must count as a duplicate.
 #[test]
 fn other_event_with_a_lost_sequence_is_a_conflict() {
     for (silent, unheard) in [(0, false), (2, false), (0, true)] {

@@ -1,5 +1,5 @@
-//! A test in which Redis loses the rollout of a stream, and an instance then assigns the number of this rollout to
-//! another version.
+//! A test in which Redis loses the rollout of a stream: the record that names the version of the handler that executes
+//! the stream's events. An instance then assigns the number of this rollout to another version.
 
 use std::fs;
 

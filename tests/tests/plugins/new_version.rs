@@ -86,8 +86,9 @@ fn parked_keys_are_retried_under_another_version() -> Result<()> {
     Ok(())
 }
 
-/// Redis loses the rollout of the old version, and the next start assigns the number of this rollout to another
-/// version. The keys that the old version parked must be retried under a rollout with a higher number.
+/// Redis loses the rollout that made the old version execute the events. The next start assigns the number of this
+/// rollout to another version. The keys that the old version parked must be retried under a rollout with a higher
+/// number.
 #[test]
 fn parked_keys_are_retried_under_a_number_that_was_assigned_twice() -> Result<()> {
     let redis = Redis::start(&[])?;

@@ -1,4 +1,5 @@
-//! Tests of the workers that execute turns, and of the WebAssembly instances that they use.
+//! Tests of the workers that execute turns (runs of consecutive events of one key), and of the WebAssembly instances
+//! that the workers use.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;

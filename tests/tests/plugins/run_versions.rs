@@ -31,8 +31,8 @@ path = "out.ndjson"
 "#;
 
 /// Instructions that make the handler fail, so that the host parks the key. A new version can repair all these
-/// failures. The list does not contain `gap`, because a gap does not depend on the handler, or `reject`, because a
-/// rejection is final.
+/// failures. The list contains neither `gap` nor `reject`: a gap does not depend on the handler, and a rejection is
+/// final.
 const FAILING: [(&str, &str); 5] = [
     ("trap", r#"{ "do": "trap" }"#),
     ("panic", r#"{ "do": "panic" }"#),

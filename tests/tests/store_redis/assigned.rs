@@ -208,8 +208,8 @@ async fn call_with_numbers_during_a_split_loses_no_part() {
 }
 
 /// In the new master, events of another process get the queue numbers of the lost events. These other events leave the
-/// queue before the call checks for its own events, so the store no longer has the histories of these queue positions.
-/// The call must not conclude that the removed events were its own.
+/// queue before the call checks for its own events, so the store no longer has the history digests by which it
+/// distinguishes entries with the same number. The call must not conclude that the removed events were its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_during_a_split_does_not_trust_removed_numbers() {
     let watched = SplitWriter::start().await;

@@ -1,4 +1,5 @@
-//! Tests of damaged key records and fences. Every reader must report the damage, and must still read the other data.
+//! Tests of damaged key records and fences. A fence is the record of the owner's claim and of the last commit in a
+//! shard. Every reader must report the damage, and must still read the other data.
 
 use ordain_core::{Batch, CommitReply, WriteRefusal};
 use ordain_store::{DueIndex, KeyFilter, KeyListing, RecordStore, SpillArea, StoreError};
@@ -63,7 +64,8 @@ async fn damaged_record_is_reported() {
         assert_eq!(is_error.unwrap_or(false), loaded[0].is_err(), "{bytes:?}");
         let filter = KeyFilter { limit: 10, ..KeyFilter::default() };
         let rows = store.keys("s", &filter).await.expect("keys").rows;
-        // A record whose damaged bytes make it look expired is absent for its owner, but is still listed.
+        // If a damaged record looks expired, its owner does not find the record. But the listing of the keys still
+        // contains it.
         let is_shown = rows.iter().any(|row| row.record.is_err());
         assert!(is_shown || loaded[0].is_ok(), "{bytes:?}");
         assert!(!is_shown || !matches!(loaded[0], Ok(Some(_))), "{bytes:?}");

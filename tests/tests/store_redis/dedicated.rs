@@ -43,7 +43,8 @@ impl DedicatedStore {
         Self { server, options, store }
     }
 
-    /// Returns the name of a Redis key of the store: `rest` in the shard `shard`.
+    /// Returns the name of a Redis key of the store in the shard `shard`. `rest` is the part of the name after the
+    /// shard.
     pub(super) fn name(&self, shard: u32, rest: &str) -> String {
         format!("{}:{{{shard}}}:{rest}", self.options.prefix)
     }

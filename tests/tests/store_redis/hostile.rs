@@ -57,8 +57,9 @@ async fn wrong_outbox_number_is_named() {
     assert_eq!(numbers(store, &next, "a").await, [1, 2, 3, 4, 5]);
 }
 
-/// The fence contains numbers and times that no shard can reach. A search up to such a number would take years, and no
-/// commit could have a later time. So the store must report the fence as damaged.
+/// The fence (the record of the owner's claim and of the last commit) contains numbers and times that no shard can
+/// reach. A search up to such a number would take years, and no commit could have a later time. So the store must
+/// report the fence as damaged.
 #[tokio::test]
 async fn impossible_fence_is_named() {
     let dedicated = DedicatedStore::start().await;
@@ -341,8 +342,8 @@ async fn incarnations_increase_after_clock_was_ahead() {
     assert!(lives.is_sorted_by(|a, b| a < b), "{lives:?}");
 }
 
-/// Creates a store whose due index has 50,000 other entries before the due key `a`. One call reads fewer
-/// entries.
+/// Creates a store whose due index has 50,000 other entries before the due key `a`. The due index lists keys with the
+/// times at which the owner must handle them. One call reads fewer entries.
 async fn due_behind(entries: &str, statement: &str) -> (DedicatedStore, Owner, String) {
     let dedicated = DedicatedStore::start().await;
     let mut owner = Owner::claim(&dedicated.store, "s", 0).await;

@@ -17,9 +17,9 @@ async fn put(store: &RedisStore, value: &str) -> bool {
     store.put_marks(&[mark]).await.is_ok()
 }
 
-/// A server closes connections that have been idle for its `timeout`. This must not look like a broken connection. So
-/// the store regularly sends requests on the connections of commits that wait for replicas, which may be idle for a
-/// long time.
+/// A server closes connections that have been idle for its `timeout`. To the store, this would look like a broken
+/// connection. The connections of commits that wait for replicas may be idle for a long time. So the store regularly
+/// sends requests on these connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_connections_survive_the_timeout_of_the_server() {
     let server = Server::start(&["timeout 4"]).expect("a server");
@@ -120,8 +120,8 @@ async fn moved_cluster_is_found_again() {
     assert_eq!(store.mark("m").await.expect("a mark"), Some("after".into()));
 }
 
-/// No known node answers when the store fetches the masters of the slots. The store must query the configured address.
-/// It must do so even after all nodes have left their addresses.
+/// No known node answers when the store fetches the masters of the slots. The store must query the configured address,
+/// even after all nodes have left their addresses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn masters_are_found_through_the_configured_address() {
     let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
@@ -200,8 +200,8 @@ async fn lone_node_that_reports_no_host_is_reached_at_the_host_of_the_url() {
     commit_at_second_address(&cluster).await;
 }
 
-/// The Sentinel does not reach the master and has replaced it. The store must switch to the new master, even if it
-/// still reaches the old one.
+/// The Sentinel does not reach the master and has replaced it. The store must switch to the new master, even if the
+/// store still reaches the old master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn store_switches_from_a_replaced_master_that_still_replies() {
     let group = Sentinel::start().expect("a group");

@@ -38,7 +38,7 @@ impl LossyStore {
         Self { direct, proxy, store }
     }
 
-    /// Returns the part of a script call that contains the number of its Redis keys and the first of them. The proxy
+    /// Returns the part of a script call that contains the number of its Redis keys and its first Redis key. The proxy
     /// recognises the call by these bytes.
     fn first_key(&self, count: u32, shard: u32, rest: &str) -> String {
         let name = self.direct.name(shard, rest);

@@ -193,8 +193,8 @@ async fn write(assigner: &EventAssigner, keys: &[&str], id: &str) {
 /// one shard loses its connection and connects to the new master. The connection of the other shard's link works, and
 /// the regular queries of the Sentinel get no answer. A later call has one event for each of these shards. When the
 /// call ends without an error, which a host would answer with 202, the new master must have both events. If each link
-/// found the master by itself, only the old master would have one of the events, and the number of disconnects would
-/// not change during the call.
+/// found the master by itself, one of the two events would be in the old master only. The number of disconnects would
+/// then not change during the call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn links_use_the_same_master_during_a_split() {
     let group = Sentinel::behind_proxies(&Options::new()).expect("a group");

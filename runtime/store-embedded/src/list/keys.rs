@@ -136,7 +136,7 @@ fn read_key(
     Ok(Some((row, state)))
 }
 
-/// Returns a key record as a row; `None` if it has expired.
+/// Returns a key record as a row; `None` if the record has expired.
 fn key_row(key: &str, stored: &[u8], now: u64) -> Option<StoredKey> {
     let key = Key::from(key);
     let record = match EmbeddedRecord::parse(stored) {

@@ -91,8 +91,8 @@ fn letter(
     Ok(value.and_then(|value| kept_letter(shared, &table_key, value.into(), now)))
 }
 
-/// Returns the letter that is stored at `table_key`; `None` if it has expired. The letter of an unreadable record
-/// contains the raw bytes of the record.
+/// Returns the letter that is stored at `table_key`; `None` if the letter has expired. The letter of an unreadable
+/// record contains the raw bytes of the record.
 fn kept_letter(
     shared: &SharedStore,
     table_key: &[u8],

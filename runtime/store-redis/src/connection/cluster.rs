@@ -32,7 +32,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(20);
 /// a little longer than `CONNECT_TIMEOUT`, so that a failed attempt to connect ends by itself, and all calls that share
 /// the attempt get its error.
 const OWNERS_TIMEOUT: Duration = Duration::from_millis(3_200);
-/// The minimum time between two refreshes because of failed calls.
+/// The minimum time between two refreshes (fetches of the masters of the slots) after failed calls. A refresh after a
+/// redirection to a named node does not wait.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum number of links of one process to each node: one for most calls, and the others for commits that wait
 /// for replicas.
@@ -141,8 +142,8 @@ impl Cluster {
             && (is_moving(first) || slots.any(|slot| is_moving(slot) || is_elsewhere(slot)))
     }
 
-    /// Sends commands over a link to the master of their slot, and follows redirections. Returns `None` if the commands
-    /// were not executed, because the count of [`Self::disconnects`] exceeds `disconnects_limit`.
+    /// Sends commands over a link to the master of their slot, and follows redirections. If the count of
+    /// [`Self::disconnects`] exceeds `disconnects_limit`, does not execute the commands and returns `None`.
     pub(super) async fn execute(
         &self,
         link: usize,
@@ -247,8 +248,8 @@ impl Cluster {
         try_join_all(calls).await
     }
 
-    /// Drops a broken connection, and counts it for all slots of which the node may have data. `before` is the number
-    /// of connections of this link to the node that broke before this connection.
+    /// Drops a broken connection, and counts it for all slots of which the node may have data. `before` counts the
+    /// earlier connections of this link that broke.
     fn record_disconnect(&self, node: &Arc<ClusterNode>, link: usize, before: u64) {
         let mut state = self.state();
         if !node.links[link].drop_broken(before) {

@@ -10,7 +10,7 @@ use super::connect::{NodeAddress, connect_any, open};
 use super::master::SentinelMaster;
 use ordain_store::RedisAddress;
 
-/// The connection to a single server. The server can change, if Sentinels name it.
+/// The connection to a single server. Under Sentinel, the server can change.
 pub(super) struct SingleServer {
     address: RedisAddress,
     target: ServerTarget,
@@ -47,14 +47,14 @@ struct CurrentConnection {
     master_changes: u64,
     /// The number of connections that broke before this one.
     broken: u64,
-    /// The number of attempts to connect that have failed, and the error of the last one.
+    /// The number of failed attempts to connect, and the error of the last failed attempt.
     failures: u64,
     last_failure: Option<RedisError>,
 }
 
 impl CurrentConnection {
-    /// Returns the number of disconnects before this connection: of broken connections and changes of the master. No
-    /// two connections have the same number.
+    /// Returns the number of disconnects before this connection: broken connections plus changes of the master. No two
+    /// connections have the same number.
     fn disconnects(&self) -> u64 {
         self.broken + self.master_changes
     }
@@ -119,15 +119,15 @@ impl SingleServer {
         }
     }
 
-    /// Returns the connection and the number of disconnects before it, unless the connection is missing or leads to a
-    /// replaced master.
+    /// Returns the connection and the number of disconnects before it. Returns `None` if the connection is missing, or
+    /// if it leads to a replaced master.
     fn usable(&self, current: &CurrentConnection) -> Option<(MultiplexedConnection, u64)> {
         let connection = current.connection.as_ref()?;
         let is_valid = current.master_changes == self.target.master_changes();
         is_valid.then(|| (connection.clone(), current.disconnects()))
     }
 
-    /// Opens a connection. Returns also the value of [`ServerTarget::master_changes`] for which the connection is
+    /// Opens a connection. Also returns the value of [`ServerTarget::master_changes`] for which the connection is
     /// valid.
     async fn open(&self) -> RedisResult<(MultiplexedConnection, u64)> {
         let address = self.address.refreshed();

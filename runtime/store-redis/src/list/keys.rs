@@ -125,8 +125,8 @@ impl KeyListing for RedisStore {
         let names =
             self.stream_keys(self.shard_of(key), stream, [RedisKeyKind::Data, RedisKeyKind::Ids]);
         let mut call = self.script_call(script, &names);
-        // The argument is the limit in bytes. It has no effect, because the script returns at least one key record,
-        // however large it is.
+        // The first argument is the limit in bytes. The limit has no effect, because the script always returns the
+        // first key record, even if this record is larger.
         call.arg(u32::MAX).arg(commit::record_field(key));
         let [now, found] = parts(self.run_script(script, call).await?, script.name)?;
         let now = number(&now).ok_or_else(|| unexpected_reply(script.name))?;
@@ -212,7 +212,7 @@ fn pattern(prefix: &str) -> String {
     pattern
 }
 
-/// Returns a key record as a row; `None` if it has expired.
+/// Returns a key record as a row; `None` if the record has expired.
 fn key_row(key: &str, record: &[u8], state_size: u64, now: u64) -> Option<StoredKey> {
     let (key_record, due_at) = match RedisRecord::parse(record) {
         Err(error) => (Err(error.to_string()), None),

@@ -173,8 +173,8 @@ impl LetterListing for RedisStore {
     }
 }
 
-/// Returns the letter that is stored at `place`; `None` if it has expired. The letter of an unreadable record contains
-/// the raw bytes of the record.
+/// Returns the letter that is stored at `place`; `None` if the letter has expired. The letter of an unreadable record
+/// contains the raw bytes of the record.
 fn kept_letter(store: &RedisStore, place: &[u8], record: Bytes, now: u64) -> Option<StoredLetter> {
     match decode_letter(&record) {
         Ok(stored) => (stored.at.saturating_add(store.dead_ttl) > now).then_some(stored),

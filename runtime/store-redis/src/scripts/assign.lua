@@ -79,7 +79,7 @@ if call_number then
   -- shard then counts the calls between them as present.
   local RANGES_LIMIT = 64
   writer_expires, writer_ranges = read_writer(log, writer)
-  -- Find the last range that does not begin after this call; `at` is 0 if there is none.
+  -- Find the last range that begins at or before this call; `at` is 0 if no range does.
   local at = #writer_ranges
   while at > 0 and writer_ranges[at].first > call_number do
     at = at - 1
@@ -333,7 +333,7 @@ do
       end
     end)
     -- A chunk at or before the last assigned outbox position is a repetition, so all its messages must be assigned
-    -- already. If one of them is not, the request is stale, and its sender no longer waits for the reply.
+    -- already. If a message is not assigned, the request is stale, and its sender no longer waits for the reply.
     for _, chunk in ipairs(group.chunks) do
       if epoch == record.epoch and not is_after_position(chunk.commit, chunk.number, record.commit, record.chunk) then
         local commit = text(chunk.commit) .. ':'
@@ -470,9 +470,8 @@ do
     return found and is_unexpired(field, found) and found or nil
   end
 
-  -- Writes a producer's message, unless the store already has the message. The store has a message with its own number
-  -- if it retains a message with this number. The store has a message without a number if it remembers the id of the
-  -- message.
+  -- Writes a producer's message if the store does not have it yet. If the message has its own number, the store has it
+  -- when it retains a message with this number. Otherwise, the store has it when it remembers the id of the message.
   local function put_by_id(key, description, rest)
     if not numbered then
       return char(0) .. put_message(key, description, rest, is_own(description))
@@ -537,7 +536,8 @@ do
         local number8 = known
         if not known then
           -- If the store has lost a message, the caller sends the message with its earlier number. The message keeps
-          -- this number, unless another message has the number now.
+          -- this number on two conditions: the number is above the floor of the key, and no other message has the
+          -- number now.
           local own = is_own(description) and unpack8('<I8', description, OWN_IN) > (floors[key] or 0)
             and not retained_at('m' .. key .. string.reverse(sub(description, OWN_IN, OWN_IN + 7)))
           number8 = put_message(key, description, ARGV[from + 2], own)
@@ -620,10 +620,11 @@ end
 
 -- Collect the expired fields.
 do
+  -- The fields of expired blocks, except counters and fields that this call has written.
+  local due = {}
   -- Adds a block to a list of expiring fields, and removes expired blocks from the list. `time` is the present time of
   -- the clock by which the fields expire. A call adds at most one block and removes up to four, so that the removals
   -- keep up with the additions.
-  local due = {}
   local function age(list, head, blocks, until_when, time)
     local ends = redis.call('HGET', log, head) or '1 0 0'
     -- The number of the first block, the number of the last block, and the expiry time of the first block.

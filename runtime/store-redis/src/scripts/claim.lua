@@ -1,5 +1,5 @@
--- Writes a claim into a fence, unless the fence has a claim with a higher epoch, or another claim with the same epoch.
--- Returns the fence after the call, even if the script did not change it.
+-- Writes a claim into a fence. Does not change the fence if it has a claim with a higher epoch, or another claim with
+-- the same epoch. Returns the fence as it is after the call.
 local data, partition, claim = KEYS[1], ARGV[2], ARGV[3]
 
 -- Returns whether epoch `a` is lower than epoch `b`. An epoch has eight bytes, the lowest first.
@@ -19,8 +19,8 @@ if fence_epoch == own_epoch and claim_of(fence) ~= claim then
   return fence
 end
 if not fence then
-  -- If another program has removed the fence, the outbox may still have messages of earlier commits. Continue their
-  -- numbering.
+  -- If another program has removed the fence, the outbox may still have messages of earlier commits. Continue the
+  -- numbering of these commits.
   local begun = redis.call('HGET', data, 'b' .. partition) or '0'
   local number = string.find(begun, '^%d+$') and tonumber(begun)
   if not number or number >= EXACT then
@@ -29,7 +29,9 @@ if not fence then
   fence = string.rep('\0', layout.FENCE_NUMBER - 1) .. pack('<I8', number) .. NO_ANSWER
 end
 fence = char(layout.FENCE_FORMAT) .. claim .. sub(fence, layout.FENCE_NUMBER)
--- The script writes the field `b` first, for the reason that commit.lua gives at its first write.
+-- Write the field `b` first, in a separate call. The claim is then a transaction of two commands in the server's
+-- append-only file. The end of this transaction also ends a transaction that an earlier crash may have left open (see
+-- docs/internals/storage.md).
 redis.call('HSET', data, 'b' .. partition, text(unpack8('<I8', fence, layout.FENCE_NUMBER)))
 redis.call('HSET', data, 'f' .. partition, fence)
 return fence

@@ -1,4 +1,8 @@
--- Commits a batch: all its writes, except those whose condition does not hold.
+-- Commits a batch: all its writes, except the refused writes. The script refuses a write in three cases:
+--
+-- - the condition of the write does not hold;
+-- - the key of the write is too long, or the stored record of the key is damaged;
+-- - the write belongs to an older rollout than the stored record.
 --
 -- Key records with their states, spilled events, letters, messages and the fence are fields of one hash, and one HSET
 -- writes all of them. This HSET makes the commit. The script writes index entries and blocks of ids before the HSET. No
@@ -130,7 +134,7 @@ do
   local function find_present(i, key, extra, old)
     local new, last = {}, spilled_and_first(old)
     for _, event in ipairs(extra.spill) do
-      -- Usually the sequence is higher than all stored sequences, and the script need not read the event.
+      -- Usually the sequence is higher than all stored sequences. The script then need not read the event.
       local may_be = last >= EXACT or unpack8('>I8', event[1]) <= last
       local there = may_be and redis.call('HGET', data, 'e' .. key .. event[1])
       if there then
@@ -228,8 +232,9 @@ if table.concat(pieces) ~= '' then
   messages = messages .. char(layout.OUTBOX_LETTERS) .. table.concat(pieces)
 end
 
--- From here on the script writes. This first write makes each commit a transaction in the server's append-only file,
--- and ends a transaction that an earlier crash may have left open (see docs/internals/storage.md).
+-- From here on the script writes. This first write makes each commit a transaction of at least two commands in the
+-- server's append-only file. The end of this transaction also ends a transaction that an earlier crash may have left
+-- open (see docs/internals/storage.md).
 redis.call('HSET', data, 'b' .. partition, number)
 
 -- The fields and values of the HSET that makes the commit.

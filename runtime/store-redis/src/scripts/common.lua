@@ -305,8 +305,8 @@ local function spilled_and_first(record)
 end
 
 -- Restores the entries of a key in the index of spilled events, if the index has none of them because another program
--- has removed the index. The record of the key must have spilled events. One call writes at most the number of entries
--- that one call may read.
+-- has removed the index. The record of the key must have spilled events. One call restores at most about `ENTRY_LIMIT`
+-- entries.
 local function restore_spilled_index(data, spilled, key, record)
   local by_key = spilled_by(key)
   if #members_of(spilled, '[' .. by_key, '[' .. by_key .. string.rep(char(255), 9), 1) > 0 then

@@ -1,6 +1,6 @@
 -- Starts a rollout, which names the handler version that executes the events of a stream. Changes nothing if the
--- rollout has changed since the caller read it. Returns 1 if the stream now has the requested rollout, even if an
--- earlier try of this call has set it; otherwise 0.
+-- rollout has changed since the caller read it. Returns 1 if the stream has the requested rollout after this call. This
+-- includes the case that an earlier try of the call has set it. Otherwise returns 0.
 local versions, instance_info = KEYS[1], KEYS[2]
 local stream, before, row, nonce = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 must_be_hash(instance_info)

@@ -1,6 +1,6 @@
--- If the store is new, writes the schema and the number of shards, unless the last argument is 0. Returns the stored
--- values, and 1 if nothing was stored before this call. If the user has no right to some commands, returns an error
--- that lists these commands.
+-- If the store is new and the last argument is 1, writes the schema and the number of shards. Returns the stored
+-- values, and 1 if the store was new (otherwise 0). If the user has no right to some commands, returns an error that
+-- lists these commands.
 local store, data, index, partitions = unpack(KEYS)
 local schema, shards, replicas, creates = ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
 

@@ -52,8 +52,8 @@ impl Round {
         Ok(fates)
     }
 
-    /// Checks each key: the number of its events that have an effect, or wait for a lost event, must not be less than
-    /// the number of its safe events. No event of a `fifo` stream may wait.
+    /// Checks each key: the number of its events that have an effect, or wait for a lost event, must be at least the
+    /// number of its safe events. No event of a `fifo` stream may wait.
     fn check_fates(&self, sent: &SentEvents, fates: &KeyFates) -> Result<()> {
         for (key, events) in sent {
             let KeyFate { taken, held } = fates.get(key).copied().unwrap_or_default();

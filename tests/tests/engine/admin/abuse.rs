@@ -49,8 +49,8 @@ fn open_connections_block_neither_events_nor_requests() -> Result<()> {
     home.write("events.ndjson", "")?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ready(&mut service)?;
-    // The test opens more connections than the host accepts at one time. The others wait in the backlog of the
-    // operating system.
+    // The test opens more connections than the host accepts at one time. The remaining connections wait in the backlog
+    // of the operating system.
     let mut held = Vec::new();
     for at in 0..100 {
         let mut stream = TcpStream::connect(address)?;

@@ -88,8 +88,8 @@ fn versions_with_values(store: &Path) -> u64 {
 }
 
 /// A sync of the journal fails. The next process still reads the unsynced data from the memory of the operating system,
-/// but the disk never gets this data. So the next process must rewrite the journal before it acknowledges events, even
-/// if its first attempt fails too.
+/// but the disk never gets this data. So the next process must rewrite the journal before it acknowledges events. This
+/// also holds if a first attempt to rewrite the journal fails.
 #[test]
 fn failed_sync_before_power_cut_loses_nothing() -> Result<()> {
     for (more, fails_again) in

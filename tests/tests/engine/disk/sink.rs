@@ -19,7 +19,8 @@ use super::synced::SyncedDisk;
 
 /// The name of the copy of the store's folder.
 const COPY: &str = "copy";
-/// The log line of a start that finds unpublished messages in the kept lines of the sink's file.
+/// A part of the log line of a start that finds, in the sink's file, messages that the store has not recorded as
+/// published.
 const SKIPPED: &str = "Ordain does not write these messages again";
 
 /// A power failure removes a new file if its folder was not synced. So the host must sync the folder before the store

@@ -17,7 +17,7 @@ use ordain_tests::host::Home;
 /// The path of the library's source.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/engine/disk/synced.c");
 
-/// A folder of a home, with a record of the data in this folder that the simulated disk holds.
+/// A folder of a home, and a record of the part of its data that the simulated disk holds.
 pub(super) struct SyncedDisk {
     folder: PathBuf,
     side: PathBuf,

@@ -21,7 +21,7 @@ use super::support::Rig;
 
 const COMMITS: u64 = 40;
 
-/// Creates a store with some commits. Returns it with a copy of its folder in the state after a crash.
+/// Creates a store with some commits. Returns the store, and a copy of its folder in the state after a crash.
 async fn crashed(size: usize) -> (Rig, tempfile::TempDir) {
     let rig = Rig::open();
     let mut owner = Owner::claim(rig.store(), "s", 0).await;

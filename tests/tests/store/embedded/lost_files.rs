@@ -16,8 +16,8 @@ use ordain_tests::conformance::{Fixture, Owner, event, first_write};
 
 use super::support::Rig;
 
-/// The number of commits. The states of all commits together are larger than a table in memory, and so are the
-/// messages. So the engine writes states and messages to files.
+/// The number of commits. The states of all commits together are larger than a table in memory. The messages of all
+/// commits together are also larger. So the engine writes states and messages to files.
 const COMMITS: u64 = 18;
 /// The size of each state and each message, in bytes. The storage engine writes values of this size into separate
 /// files.

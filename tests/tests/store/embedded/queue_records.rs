@@ -5,9 +5,9 @@ use std::sync::Arc;
 use ordain_store::{QueueRecord, QueueRecords, SharedRecord, Store};
 use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
 
-/// Two processes have read the same record. One of them records the loss of the queue. The other process, for example
-/// an earlier owner of the partition that was paused, must not erase the loss. When an operator has resumed the stream,
-/// no process may record the same loss again.
+/// Two processes have read the same record. One of them records the loss of the queue. The other process, for example a
+/// paused earlier owner of the partition, must not overwrite the record of the loss. When an operator has resumed the
+/// stream, no process may record the same loss again.
 #[tokio::test]
 async fn outdated_write_changes_no_record() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -19,8 +19,8 @@ pub(super) struct SlotOwners {
 }
 
 impl SlotOwners {
-    /// Decodes the answer of a node to `CLUSTER SLOTS`. Ignores the parts that it cannot decode. `host` is the host of
-    /// the node; the answer may omit it.
+    /// Decodes the answer of a node to `CLUSTER SLOTS`. Ignores the parts that it cannot decode. If the answer omits
+    /// the host of a node, uses `host`, the host of the queried node.
     pub(super) fn parse(answer: Value, host: &str) -> Self {
         let ranges = array(answer, "CLUSTER SLOTS").unwrap_or_default().into_iter();
         Self { ranges: ranges.filter_map(|range| parse_range(range, host)).collect() }
@@ -51,8 +51,8 @@ fn parse_range(range: Value, host: &str) -> Option<(usize, (usize, NodeAddress))
     is_valid.then_some((first, (last, NodeAddress { host: name, port })))
 }
 
-/// Decodes the detail of the error `MOVED` or `ASK`: a slot and the address of a node. `host` is the host of the node
-/// that reported the error; the address may omit it.
+/// Decodes the detail of the error `MOVED` or `ASK`: a slot and the address of a node. If the address has no host, uses
+/// `host`, the host of the node that reported the error.
 pub(super) fn parse_redirection(detail: &str, host: &str) -> Option<NodeAddress> {
     let (name, port) = detail.split_ascii_whitespace().nth(1)?.rsplit_once(':')?;
     let name = if name.is_empty() { host } else { name };
