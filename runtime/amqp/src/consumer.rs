@@ -318,7 +318,7 @@ async fn mark_queue(
         Ok(()) => {
             known.is_marked = true;
             if is_replaced {
-                record_change(options, &TopologyChange::QueueMissing(queue.to_owned()));
+                record_change(options, &TopologyChange::QueueReplaced(queue.to_owned()));
             }
             Ok(())
         }

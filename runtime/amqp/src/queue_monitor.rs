@@ -241,6 +241,12 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
             "queue missing: declared again by Ordain, with its bindings; the events of the old queue are lost, so \
              publish them again"
         ),
+        TopologyChange::QueueReplaced(queue) => tracing::warn!(
+            stream,
+            queue,
+            "queue deleted and declared again by another program; the events of the old queue are lost, so publish \
+             them again"
+        ),
         TopologyChange::ExchangeMissing(exchange) => tracing::warn!(
             stream,
             exchange,

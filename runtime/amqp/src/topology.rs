@@ -41,6 +41,8 @@ const VERSION_4_EXCHANGE_TYPE: &str = "x-local-random";
 pub(super) enum TopologyChange {
     /// The queue was missing. Ordain has declared the queue again with its bindings.
     QueueMissing(String),
+    /// Since the last subscription, another program has deleted the queue and declared it again.
+    QueueReplaced(String),
     /// The exchange was missing. Ordain has declared the exchange again with its bindings.
     ExchangeMissing(String),
     /// Since the last check, another program has removed the exchange and declared it again. Ordain has restored the

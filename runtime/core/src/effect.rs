@@ -23,7 +23,7 @@ pub enum Effect {
     /// Execute a turn: consecutive events of one key. Start the turn as soon as [`may_run`](crate::Sequencer::may_run)
     /// permits. [`Input::TurnDone`](crate::Input::TurnDone) answers this effect.
     Run(Turn),
-    /// Commit a batch under the claim, which identifies this owner to the store.
+    /// Commit a batch. The driver adds its claim, by which the store recognises the owner of the partition.
     /// [`Input::Committed`](crate::Input::Committed) answers this effect. Before that answer, the sequencer requests no
     /// other batch of the same shard (a slice of the store). After the answer [`Unknown`](crate::CommitReply::Unknown),
     /// the sequencer requests the same batch again.

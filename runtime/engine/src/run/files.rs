@@ -14,6 +14,7 @@ use ordain_config::{Config, ConfigError, FileOrStdio, LoadedConfig, SinkConfig, 
 use ordain_publish::incident::{IncidentSubject, MessagesLost, record};
 use ordain_store::{Partition, Store, StoreError};
 use ordain_util::io_error::may_pass;
+use tokio::task::block_in_place;
 
 /// Maximum number of commits whose messages one read of the outbox returns. The outbox is the store's record of
 /// committed messages that are not published yet.
@@ -86,9 +87,9 @@ impl OpenFiles {
             if others > 0 {
                 tracing::warn!(
                     sink = &*name, path = %sink.path().display(), lines = others,
-                    "the store lacks messages at the end of the sink file, and their streams are not configured. Was \
-                     an older copy of the store's folder restored, or did another program write these lines? The \
-                     lines stay in the file, and new messages are written after them"
+                    "the sink file ends with messages that the store does not have, and whose streams are not \
+                     configured. Was an older copy of the store's folder restored, or did another program write these \
+                     lines? The lines stay in the file, and new messages are written after them"
                 );
             }
             // This check also finds a file that an earlier pass of this loop has created under another name.
@@ -274,7 +275,8 @@ impl FileSinkPath<'_> {
         } else {
             UnpublishedMessages::default()
         };
-        let (sink, lost) = opened.finish(&unpublished).map_err(unwritable)?;
+        // The comparison may read a large part of the file.
+        let (sink, lost) = block_in_place(|| opened.finish(&unpublished)).map_err(unwritable)?;
         // Record the present length now. If a later start finds lines beyond this length, that start knows that a
         // process of Ordain wrote these lines and died.
         store.put_marks(&[sink.mark()]).await?;

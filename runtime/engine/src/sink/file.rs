@@ -67,6 +67,7 @@ impl FileSinkRecovery {
             sink.kept.add(range, compared.unpublished);
         }
         let lost = sink.recover(file_length, outbox)?;
+        sink.end_line()?;
         // Make the content of the file durable before the store's mark includes it.
         if !sink.is_synced {
             sink.file.sync_all()?;
@@ -214,6 +215,17 @@ impl FileSink {
         if file_length < self.tail.end() {
             warn_shorter(&self.path, file_length, self.tail.end());
             self.tail = TailFingerprint::read(&self.file, file_length)?;
+            self.end_line()?;
+        }
+        Ok(())
+    }
+
+    /// Ends the last line if it has no line end, because another program wrote it or truncated the file within it.
+    fn end_line(&mut self) -> io::Result<()> {
+        if self.tail.bytes().last().is_some_and(|byte| *byte != b'\n') {
+            self.file.write_all_at(b"\n", self.tail.end())?;
+            self.tail.extend(b"\n");
+            self.is_synced = false;
         }
         Ok(())
     }
@@ -322,6 +334,29 @@ mod tests {
 
         fs::remove_file(&path).expect("removed");
         assert_eq!(after(&path, &known.value, "three\n"), "three\n");
+    }
+
+    #[test]
+    fn message_begins_a_line_of_its_own() {
+        let folder = tempfile::tempdir().expect("a folder");
+        // The file of another program has no line end.
+        let (path, known) = written(folder.path(), "kept");
+        assert_eq!(after(&path, &known.value, "2\n"), "kept\none\n2\n");
+        let truncate = |length: u64| {
+            let file = fs::File::options().write(true).open(&path).expect("opened");
+            file.set_len(length).expect("truncated");
+        };
+        // Another program truncates the file within a line, between two runs and during a run.
+        truncate(2);
+        let mut sink = open(&path, Some(&known.value));
+        assert_eq!(fs::read_to_string(&path).expect("read"), "ke\n");
+        sink.append(b"3\n").expect("appended");
+        sink.sync().expect("synced");
+        truncate(4);
+        sink.append(b"4\n").expect("appended");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "ke\n3\n4\n");
+        // A crash before the store has the mark leaves a file that a start accepts.
+        assert_eq!(after(&path, &known.value, "5\n"), "ke\n3\n4\n5\n");
     }
 
     #[test]

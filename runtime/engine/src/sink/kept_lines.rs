@@ -7,7 +7,8 @@
 //! the publisher passes them to the sink. The store's mark of the file contains the range of the kept lines until the
 //! sink has skipped the messages. If the process ends before that, the next start reads the range again.
 //!
-//! This module keeps in memory only the ids of messages that are in the outbox, so the outbox limits this memory.
+//! During the comparison, a start has the contents of the whole outbox in memory. Afterwards, this module keeps only the
+//! ids of the messages whose lines are in the file. The limit of the outbox limits both.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
