@@ -57,8 +57,8 @@ pub(crate) fn fuzz(args: &FuzzArgs) -> Result<()> {
             announce(&format!("fuzzing {target} for {} s", args.seconds));
             vec![format!("-max_total_time={}", args.seconds)]
         };
-        // The fuzzer keeps inputs that reach new code in this folder, and the next run starts with them. Git ignores
-        // the folder.
+        // The fuzzer keeps inputs that reach new code in this folder, and the next run starts with these inputs. Git
+        // ignores the folder.
         let found = root().join("target/fuzz").join(&target);
         std::fs::create_dir_all(&found).with_context(|| found.display().to_string())?;
         let is_large = LARGE_INPUT_TARGETS.contains(&target.as_str());

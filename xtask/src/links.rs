@@ -1,8 +1,8 @@
 //! `cargo xtask links`: checks the links in every tracked Markdown page.
 //!
 //! A relative link, or an image, must lead to a file or a folder that git tracks. If the link has an anchor, the linked
-//! page must have a heading or an `<a id="…">` for it. Links with a scheme (`https:`) are not checked: this command
-//! must never use the network.
+//! page must have a heading or an `<a id="…">` for the anchor. Links with a scheme (`https:`) are not checked: this
+//! command must never use the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -170,8 +170,8 @@ impl Page {
     }
 }
 
-/// Returns the anchor of a heading's text, by GitHub's rules: the text in lower case, with hyphens for spaces, and
-/// without all characters other than letters, digits, hyphens and underscores.
+/// Returns the anchor of a heading's text, by GitHub's rules: the text in lower case, with hyphens in place of spaces.
+/// The anchor keeps only letters, digits, hyphens and underscores.
 fn slug(heading: &str) -> String {
     let kept = heading.trim().chars().filter_map(|letter| match letter {
         ' ' => Some('-'),

@@ -61,8 +61,8 @@ fn scripts() -> Result<Vec<Script>> {
 /// Runs luacheck. A warning is an error.
 fn lint(common: &Script, scripts: &[Script]) -> Result<()> {
     let names = top_level_names(&common.text);
-    // The common file declares locals for other scripts, and uses few of them itself. 211 is the warning for unused
-    // variables.
+    // The common file declares locals for other scripts, and itself uses few of these locals. The warning for unused
+    // variables has the number 211.
     luacheck(Command::new("luacheck").args(["--quiet", "--ignore", "211", "--", &common.path]))?;
     let paths = scripts.iter().map(|script| &script.path);
     let mut others = Command::new("luacheck");

@@ -34,7 +34,8 @@ enum Command {
     Fuzz(fuzz::FuzzArgs),
     /// Build the example handlers into `target/plugins`.
     Plugins,
-    /// Print the crates of the runtime by floor (layer); fail if a crate depends on one that is not on a lower floor.
+    /// Print the crates of the runtime by floor (layer); fail if a crate depends on a crate that is not on a lower
+    /// floor.
     Graph,
     /// Check the links between Markdown pages: files, images and headings.
     Links,

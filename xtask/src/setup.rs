@@ -39,8 +39,9 @@ pub(crate) fn target_dir() -> PathBuf {
 /// Returns a cargo command in the workspace that uses the versions of `Cargo.lock`.
 pub(crate) fn cargo(command: &str) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // Remove the environment variables that cargo sets for this package. With these variables, build scripts that read
-    // them would run again when a developer starts a plain cargo command, because a plain command has other values.
+    // Remove the environment variables that cargo sets for this package. A cargo command that a developer starts has no
+    // such variables. If these commands passed the variables on, build scripts that read the variables would run again
+    // after each change between the two kinds of commands.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         let of_a_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];

@@ -30,8 +30,8 @@
 //! | `senses` | | emits `{"time_ms": …, "monotonic_ns": …, "random": […]}`: the time of the clock, the time that passed between two reads of the monotonic clock, and four random numbers |
 //! | `probe` | `path` "/", `address` "127.0.0.1:80" | emits the environment in the sandbox: `{"arguments": […], "environment": […], "read": …, "write": …, "connect": …}`, where each of `read`, `write` and `connect` is an error or "allowed" |
 //!
-//! A command that is not in the table is rejected. No command fails a given number of times and then succeeds: a
-//! handler could not count its failed attempts, because a failed attempt leaves no data for the next attempt.
+//! A command that is not in the table is rejected. No command fails a given number of times and then succeeds, because
+//! a handler cannot count its failed attempts: a failed attempt leaves no data for the next attempt.
 
 mod harm;
 mod probe;

@@ -5,8 +5,8 @@
 //!    the transactions one after the other. The key of each emitted message is the order of the transaction.
 //! 2. *Account*, keyed by order: an event `transaction` changes the balance of the order, and the handler emits a
 //!    posting for the month of the transaction.
-//! 3. *Statement*, keyed by order and month: the handler adds up the events `posting`, and emits the statement of the
-//!    month when it receives `month.closed`.
+//! 3. *Statement*, keyed by order and month: the handler adds up the events `posting`. When the handler receives
+//!    `month.closed`, it emits the statement of the month.
 //!
 //! One component implements all stages and selects the stage by the type of an event. Two sequenced sinks connect the
 //! three streams, so the events of each key in the second and third stage have numbers without gaps.
@@ -19,7 +19,8 @@
 //! | `month.closed` | `{"order", "month"}` | `statements`, as `statement` under the order |
 //!
 //! Months are texts that sort by time, such as `2026-03`. The second stage closes a month of an order in two cases: at
-//! the first transaction of a later month, and at the transaction with `last`, which also ends the order.
+//! the first transaction of a later month, and at the transaction with `last`. The transaction with `last` also ends
+//! the order.
 
 mod account;
 mod batch;

@@ -16,8 +16,8 @@
 //! A created order can also be updated, any number of times: `order.updated` changes the amount and keeps the status.
 //!
 //! The handler rejects all other events, with a reason that names the valid steps. A delivered order can still be
-//! refunded, so the handler keeps the order until it is refunded or the producer marks an event as the order's last one
-//! (`end-of-sequence`).
+//! refunded. The handler therefore keeps the order until an event refunds it, or until the producer marks an event as
+//! the order's last one (`end-of-sequence`).
 //!
 //! The data is JSON. `order.created` and `order.updated` require `amount_cents`, a whole number. The handler ignores
 //! all other fields, and the data of all other events.

@@ -1,5 +1,5 @@
-//! Counts and hashes the events of a key. A checker can compute the same values from the input alone. It can thus
-//! verify that each event took effect once and in order.
+//! Counts and hashes the events of a key. A checker can compute the same values from the input alone. The checker can
+//! thus verify that each event took effect once and in order.
 //!
 //! The handler accepts any event. After each event it emits one message to the sink `tally`, of type `tally`, in JSON:
 //! `{"key": …, "sequence": …, "count": …, "hash": "16 hexadecimal digits"}`, where `count` and `hash` cover this event

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 /// The socket of an attempt.
 #[derive(Debug, Default)]
 enum AttemptSocket {
-    /// The attempt has no socket yet, or it has succeeded.
+    /// The attempt has no socket yet, or has succeeded.
     #[default]
     None,
     /// The attempt waits for the broker on this socket.
@@ -21,7 +21,8 @@ enum AttemptSocket {
     Abandoned,
 }
 
-/// The caller's side of an attempt. Dropping an `Attempt` ends the attempt, unless [`Self::succeed`] was called.
+/// The caller's side of an attempt. Dropping an `Attempt` gives up the attempt and closes its socket. After
+/// [`Self::succeed`], the socket stays open.
 #[derive(Debug)]
 pub(super) struct Attempt {
     socket: Arc<Mutex<AttemptSocket>>,

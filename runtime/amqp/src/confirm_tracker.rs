@@ -2,8 +2,8 @@
 //!
 //! The client library holds a returned message until the next confirm arrives. The library then attaches the returned
 //! message to that confirm, which may belong to another message. The broker returns a message before it confirms the
-//! message, and each confirm takes one held message out of the library. When every message that was sent is confirmed,
-//! the library therefore holds no returned message. For this reason, the result of a message M is known when the broker
+//! message. Each confirm takes one held message out of the library. The library therefore holds no returned message
+//! when every sent message is confirmed. The tracker uses this fact: the result of a message M is known when the broker
 //! has confirmed all messages that were sent before this process saw the confirm of M.
 
 use std::collections::VecDeque;
@@ -91,8 +91,8 @@ pub(super) struct ConfirmTracker<'a> {
     /// The time when the wait for the next confirm began. It is the later of two times: the time of the last confirm,
     /// and the time of the last send while `sent` was empty.
     last_confirm_at: Instant,
-    /// Confirms of messages that the tracker has given up. A late confirm may still arrive, and the library may have
-    /// attached a returned message to it.
+    /// Confirms of messages that the tracker has given up. A late confirm may still arrive, and may carry a returned
+    /// message.
     late_confirms: Vec<ConfirmFuture<'a>>,
     /// True if the broker returned a message that was not sent on this channel.
     has_unmatched_return: bool,
@@ -142,8 +142,8 @@ impl<'a> ConfirmTracker<'a> {
         self.late_confirms.len() > LATE_CONFIRM_LIMIT
     }
 
-    /// Restarts the time limits of all confirms. The caller uses this method while the broker blocks the connection,
-    /// because then the block delays the confirms, and not a message.
+    /// Restarts the time limits of all confirms. The caller uses this method while the broker blocks the connection.
+    /// The cause of late confirms is then the block, and not a message.
     pub(super) fn reset_timers(&mut self) {
         self.last_confirm_at = Instant::now();
         self.sent.iter_mut().for_each(|sent| sent.overtaken_at = None);
@@ -251,16 +251,18 @@ impl<'a> ConfirmTracker<'a> {
     }
 
     /// Removes and returns the messages whose result is known. Also gives up each message that is still unconfirmed
-    /// although a later message was confirmed at least `patience` ago.
+    /// `patience` after the tracker noticed the confirm of a later message.
     ///
-    /// The result of a message is known if its confirm had arrived at the last check. There is one exception: a message
-    /// R was unconfirmed at that check, and the library has reported since then that the broker returned R. Each
-    /// confirm carries at most one returned message, so the library may have attached R to the confirm of another
-    /// returned message S. The library then reports the return of S only with a later confirm. In this case, the method
-    /// returns no results; a later check returns them.
+    /// If all messages are confirmed, all results are known. Otherwise, the result of a message is known if its confirm
+    /// had arrived at the last check.
     ///
-    /// Fails if the broker returned a message that was not sent. All results are then unreliable, and the method
-    /// removes no message.
+    /// In one case, this check returns no results, and leaves them to a later check: a message R was unconfirmed at the
+    /// last check, and the library has reported since then that the broker returned R. Each confirm carries at most one
+    /// returned message, so the library may have attached R to the confirm of another returned message S. The library
+    /// then reports the return of S only with a later confirm.
+    ///
+    /// Fails if the broker returned a message that the tracker does not contain. All results are then unreliable, and
+    /// the method removes no message.
     pub(super) fn resolve(
         &mut self,
         patience: Duration,
@@ -371,8 +373,9 @@ mod tests {
         }))
     }
 
-    /// Every reported result is true, and the messages of a key are reported in order. The broker confirms messages in
-    /// any order, and some messages much later. The library attaches a returned message to the next confirm.
+    /// Every reported result is true. If every returned message matches a tracked message, the tracker reports or gives
+    /// up every message. The broker confirms messages in any order, and some messages much later. The library attaches
+    /// a returned message to the next confirm.
     #[test]
     fn every_reported_result_is_correct() {
         let mut all_given_up = 0;

@@ -24,8 +24,8 @@ use ordain_util::text::{escape_invisible, truncated};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of AMQP heartbeat intervals in a lease (the time for which a process may own a partition without renewal).
 /// The broker notices a hung process after two to three heartbeat intervals, and then returns the deliveries of the
-/// process to the queues. This must happen before the lease expires. Otherwise the next owner would have to wait for
-/// these deliveries.
+/// process to the queues. The broker must return these deliveries before the lease expires. Otherwise the next owner
+/// would have to wait for them.
 const HEARTBEATS_PER_LEASE: u64 = 5;
 /// Maximum size of the broker's own text in an error, in bytes.
 const ERROR_TEXT_LIMIT: usize = 400;
@@ -158,9 +158,9 @@ impl BrokerEndpoint {
         }
     }
 
-    /// Returns whether the broker sets a default delivery limit on each queue whose declaration does not exclude a
-    /// limit. Only the first call tests the broker, because a process must declare its queues in the same form each
-    /// time. The test declares an exchange for a moment; the name of the exchange begins with `queue`.
+    /// Returns whether the broker has a default delivery limit. A queue gets this limit if its declaration does not
+    /// exclude a limit. Only the first call tests the broker, because a process must declare its queues in the same
+    /// form each time. The test declares an exchange for a moment; the name of the exchange begins with `queue`.
     pub(super) async fn has_default_delivery_limit(
         &self,
         queue: &str,

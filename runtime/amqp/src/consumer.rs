@@ -33,7 +33,7 @@ use ordain_util::source_health::SourceState;
 use ordain_util::wait::shortened;
 
 /// Longest delay before the next subscription. A subscription that lasts longer than this delay counts as successful:
-/// the next delay is then again the shortest one.
+/// the next delay is then again the shortest delay.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Delays between subscriptions that fail.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), MAX_RETRY_DELAY);
@@ -179,7 +179,7 @@ fn cancelled(options: &ConsumerOptions, queue: &str, known: &mut KnownQueue) -> 
 /// Facts about a queue that its consumer has learned in earlier subscriptions.
 #[derive(Debug, Default)]
 struct KnownQueue {
-    /// `true` if the broker has refused the marker.
+    /// `true` if the broker has refused the marker (an exchange that the broker deletes together with the queue).
     is_marker_refused: bool,
     /// `true` if the queue of a `sequenced` stream got its marker before the last subscription.
     is_marked: bool,

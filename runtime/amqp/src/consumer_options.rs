@@ -29,8 +29,9 @@ pub struct ConsumerOptions {
     /// Maximum number of unacknowledged deliveries.
     pub prefetch: u16,
     /// Approximate memory limit for deliveries that the receiver has not taken, in bytes. A `fifo` stream ignores this
-    /// limit and always uses `prefetch`. The order of delivery determines the sequences of the events, and with a
-    /// smaller window, the broker would redeliver the messages of an earlier process in another order.
+    /// limit and always uses `prefetch`. In a `fifo` stream, the order of delivery determines the sequences of the
+    /// events. With a smaller window than an earlier process had, the broker would redeliver the messages of that
+    /// process in another order.
     pub memory: usize,
     /// The window (maximum number of unacknowledged deliveries) that a consumer of the stream in this process chose
     /// last.

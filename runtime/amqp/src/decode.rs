@@ -218,7 +218,7 @@ impl DeliveryDecoder {
         let mut others = Vec::with_capacity(headers.others.len());
         for (name, value) in &headers.others {
             let value = as_text(value).unwrap_or_else(|| json(value, usize::MAX).into());
-            // A message of Ordain contains its key twice: as the routing key and in this header.
+            // Ordain writes the key of each message into this header. The event already contains the key.
             if *name == KEY_HEADER && value == key {
                 continue;
             }
@@ -294,8 +294,8 @@ fn attribute<'a>(
     Ok((!text.is_empty()).then_some(utf8(name, text)?))
 }
 
-/// Returns the text if it was UTF-8 in the message, and rejects it otherwise. If the decoder replaced invalid bytes
-/// instead, two different texts could become equal.
+/// Returns the text. Rejects a text that was not UTF-8 in the message. If the decoder replaced invalid bytes instead,
+/// two different texts could become equal.
 fn utf8<'a>(place: &str, text: Cow<'a, str>) -> DeliveryResult<Cow<'a, str>> {
     match not_utf8(&text) {
         None => Ok(text),

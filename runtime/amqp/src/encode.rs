@@ -4,9 +4,9 @@
 //! The body is the data. AMQP properties are short texts of up to 255 bytes; a longer value becomes a header with its
 //! CloudEvents name, which the decoder understands as well.
 //!
-//! The encoder renames each header of a handler or producer whose name has a meaning for RabbitMQ or for the decoder.
-//! Only Ordain can therefore set the id or the sequence of a message, and no header makes the broker refuse the
-//! message. All headers together fit into a frame of 128 KiB, RabbitMQ's default.
+//! If the name of a header from a handler or producer has a meaning for RabbitMQ or for the decoder, the encoder
+//! renames the header. Only Ordain can therefore set the id or the sequence of a message, and no header makes the
+//! broker refuse the message. All headers together fit into a frame of 128 KiB, RabbitMQ's default.
 
 use std::sync::Arc;
 
@@ -126,8 +126,8 @@ pub(super) fn message(
     }
 }
 
-/// Encodes a dead letter of `stream`: the event as it was received, with the reason in headers. The sequence of the
-/// encoded message is `sequence`, or else the event's own sequence.
+/// Encodes a dead letter of `stream`: the event as it was received, with the reason in headers. If `sequence` is
+/// `None`, the encoded message has the event's own sequence.
 pub(super) fn letter(
     stream: &str,
     letter: &DeadLetter,

@@ -55,10 +55,10 @@ pub(super) async fn record_lost_queues(
     Ok(())
 }
 
-/// Checks that the queue of a consumer is not lost, according to the record and the marker of the queue. The caller
-/// must subscribe before this check, so that the broker ends the subscription if the queue is removed after the check.
-/// Creates the record and the marker of the queue if they are missing. `waiting` is the last known number of messages
-/// in the queue.
+/// Checks that the queue of a consumer is not lost, according to the record and the marker of the queue (an exchange
+/// that the broker deletes together with the queue). The caller must subscribe before this check, so that the broker
+/// ends the subscription if the queue is removed after the check. Creates the record and the marker of the queue if
+/// they are missing. `waiting` is the last known number of messages in the queue.
 pub(super) async fn check_subscribed_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -143,7 +143,8 @@ pub(super) async fn handle_missing_queue(
 }
 
 /// Declares the queue of the partition again, with its bindings. If the broker refuses the declaration, logs the
-/// refusal and returns no error, because the partition can consume a queue that exists in another form.
+/// refusal and returns no error, because the partition can consume a queue that exists in another form. If Ordain does
+/// not declare the queues of the stream, only checks that the queue exists.
 pub(super) async fn restore_own_queue(
     options: &ConsumerOptions,
     connection: &Connection,

@@ -3,10 +3,10 @@
 //!
 //! The broker counts messages, not bytes, so the consumer computes the window from the sizes of recent deliveries. A
 //! subscription keeps the window with which it started. A new window needs a new subscription, to which the broker
-//! delivers all unacknowledged messages again. The queue delivers these messages in order, but only after the messages
-//! that returned to the queue when an earlier subscription ended. To keep the order, the window changes only when all
-//! redelivered messages have arrived, and it grows rarely. The subscription ends at once only if the deliveries exceed
-//! the memory limit.
+//! delivers all unacknowledged messages again. The queue delivers these messages in order. But the queue first delivers
+//! the messages that returned to the queue when an earlier subscription ended. If the window changed before these
+//! messages have arrived, the order would be lost. The window therefore changes only when all redelivered messages have
+//! arrived, and grows rarely. Exception: if the deliveries exceed the memory limit, the window shrinks at once.
 //!
 //! When a partition gets a new owner, the queue may have as many messages to redeliver as the previous owner's window
 //! allowed. A consumer with a small window would have to receive all of them before the window may grow. Only the first
@@ -84,8 +84,8 @@ impl AdaptivePrefetch {
         self.largest = self.largest.max(bytes as u64);
     }
 
-    /// Computes the window that fits messages of the recent sizes. Changes the window if the computed one is at least
-    /// twice as large as the current one, or at most half as large. Returns whether the window changed.
+    /// Computes the window that fits messages of the recent sizes. Changes the window if the computed window is at
+    /// least twice, or at most half, as large as the current window. Returns whether the window changed.
     pub(super) fn adjust(&mut self) -> bool {
         // If the window is smaller than a whole sample, a sample with as many deliveries as the window is enough.
         if !self.has_new || self.sample.0 < SAMPLE_DELIVERIES.min(self.current.into()) {

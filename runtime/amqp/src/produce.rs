@@ -33,8 +33,8 @@ pub struct ExchangeProducer {
     broker: Arc<BrokerEndpoint>,
     exchange: String,
     key: KeyLocation,
-    /// `true` if the events of a key must keep their order. Without this setting, the broker may refuse one event and
-    /// accept the next event of the key.
+    /// `true` if the events of a key must keep their order. If `false`, the broker may refuse an event and still accept
+    /// a later event of the same key.
     keeps_key_order: bool,
     /// The time for which the producer retries while the broker is unavailable or accepts no event.
     retry_timeout: Duration,
@@ -77,7 +77,8 @@ impl ExchangeProducer {
     }
 
     /// Publishes events with their sequences, and retries each event that the broker does not accept, until the broker
-    /// has confirmed all events. Returns an error when the broker has accepted no event for `retry_timeout`.
+    /// has confirmed all events. Returns an error when the broker has accepted no event for `retry_timeout`. Returns
+    /// [`BrokerError::Refused`] at once, for example if no queue takes an event.
     pub async fn publish(&mut self, events: &[SequencedEvent]) -> Result<(), BrokerError> {
         let mut remaining = events.to_vec();
         let mut until = Instant::now() + self.retry_timeout;

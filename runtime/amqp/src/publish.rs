@@ -36,8 +36,9 @@ const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Durati
 /// task closes the connection and holds the oldest unconfirmed message.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for the next confirm after no confirm arrived within [`CONFIRM_TIMEOUT`]. This shorter limit applies
-/// until `confirm_limit` has its full size again. The limit is short, because a queue without a leader blocks its
-/// channel for a minute, and each further key with messages for that queue causes one more such wait.
+/// until the broker accepts an isolated retry, or until `confirm_limit` has its full size again. The limit is short,
+/// because a queue without a leader blocks its channel for a minute, and each further key with messages for that queue
+/// causes one more such wait.
 const SUSPECT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of unconfirmed messages: enough to keep the connection busy for a round trip while the broker
 /// writes earlier messages to disk.
@@ -155,9 +156,9 @@ struct ExchangePublisher {
     isolated_retries: JoinSet<(PendingPublish, IsolatedAnswer)>,
     /// The position of the next message in the order of the sink.
     next_order: u64,
-    /// Current maximum number of unconfirmed messages. When the broker has closed the channel because of one of several
-    /// messages, the limit becomes 1, so that the next failure identifies the message. Each accepted message raises the
-    /// limit by one.
+    /// Current maximum number of unconfirmed messages. When the broker has closed the channel because of a message, or
+    /// has sent no confirm in time, the limit becomes 1, so that the next failure identifies the message. Each accepted
+    /// message raises the limit by one.
     confirm_limit: usize,
     /// The delay before the next connection.
     backoff: Backoff,

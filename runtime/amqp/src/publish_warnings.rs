@@ -101,7 +101,7 @@ impl PublishWarnings {
         );
     }
 
-    /// Warns that the broker neither confirms nor refuses a message, although it confirms later messages.
+    /// Warns that the broker has neither confirmed nor refused a message in time.
     pub(super) fn no_confirm(&mut self, outgoing: &AmqpMessage, held: &KeyRetryQueue) {
         if self.no_confirm.allow() {
             tracing::error!(

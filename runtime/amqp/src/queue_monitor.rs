@@ -60,9 +60,9 @@ impl ConsumerProgress {
     }
 }
 
-/// Monitors the queue until it finds a fault, and returns the fault. A fault is a missing queue, a queue that does not
-/// respond, or a queue that has messages and delivers none although the consumer has room. `is_marked` is true if the
-/// queue of a `sequenced` stream has a marker.
+/// Monitors the queue until it finds a fault, and returns the fault. A fault is a missing queue, a queue that was
+/// deleted and declared again, a queue that does not respond, or a queue that has messages and delivers none although
+/// the consumer has room. `is_marked` is true if the queue of a `sequenced` stream has a marker.
 pub(super) async fn monitor_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -82,8 +82,8 @@ pub(super) async fn monitor_queue(
     let mut shared_throttle = LogThrottle::new(SHARED_WARN_INTERVAL);
     let mut dropped_throttle = LogThrottle::new(DROPPED_WARN_INTERVAL);
     for check in 0.. {
-        // The first check includes the topology, because the previous connection may have ended because the broker was
-        // rebuilt without the topology.
+        // The first check includes the topology. The reason: if the broker was rebuilt without the topology, the
+        // previous connection has ended, and the topology is missing.
         if check % TOPOLOGY_CHECK_PERIOD == 0
             && let Err(error) =
                 restore_topology(options, connection, &mut dropped_throttle, is_marked).await
@@ -146,10 +146,10 @@ async fn restore_topology(
             options.dropped.set(None);
         }
     }
-    // Without its marker, a missing queue must not be declared again here. In a `fifo` stream, the declaration would
-    // hide that the messages of the queue are lost. In a `sequenced` stream, RabbitMQ may move the consumer to the new
-    // queue without delivering anything to it. The error about the missing queue ends the subscription, and the next
-    // subscription declares the queue.
+    // If a missing queue had no marker, this function must not declare the queue again. In a `fifo` stream, the
+    // declaration would hide that the messages of the queue are lost. In a `sequenced` stream, RabbitMQ may move the
+    // consumer to the new queue without delivering anything to the consumer. The error about the missing queue ends the
+    // subscription, and the next subscription declares the queue.
     let may_declare = if options.is_fifo() {
         broker.within(limit, check_marker(options, connection)).await?
     } else {

@@ -1,5 +1,5 @@
 //! Messages that the broker did not accept, by stream and key. The sink retries the first message of a key. Later
-//! messages of the key wait for it, so that the key keeps its order. Other keys continue.
+//! messages of the key wait for this message, so that the key keeps its order. Other keys continue.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};

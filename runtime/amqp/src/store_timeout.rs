@@ -1,5 +1,5 @@
-//! The time limit for the store's answers. The time limits for the broker include requests to the store. Without a time
-//! limit of its own, a store that does not answer would be reported as a broker that does not answer.
+//! The time limit for the store's answers. The time limits for the broker include requests to the store. Without this
+//! separate limit, Ordain would report a store that does not answer as a broker that does not answer.
 
 use std::time::Duration;
 

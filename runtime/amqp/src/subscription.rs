@@ -87,7 +87,7 @@ impl<'a> Subscription<'a> {
 
     /// Passes deliveries to their receiver until the receiver is dropped, the window changes, another process may own
     /// the queue, or the channel is lost. Accepts deliveries from the broker even while the receiver takes none, to
-    /// measure the memory that they need.
+    /// measure the memory that the deliveries need.
     pub(super) async fn run(
         mut self,
         consumer: Consumer,

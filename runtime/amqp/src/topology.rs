@@ -101,8 +101,8 @@ impl Topology {
     /// Declares the missing exchange, queues and bindings, or checks that they exist. Returns the queues that were
     /// declared without a delivery limit under an earlier version of RabbitMQ, and that now have the default limit of
     /// the present version. `is_known` states whether the stream has run before. If the stream has run before, this
-    /// method also binds a queue that exists in another form, so that no message is lost. It then returns an error
-    /// about that queue.
+    /// method also binds a queue that exists in another form, so that no message is lost. The method then returns an
+    /// error about that queue.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,
@@ -514,10 +514,10 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     })
 }
 
-/// Returns whether the broker sets a default delivery limit on each queue whose declaration does not exclude a limit.
-/// RabbitMQ sets this limit from 4.0 on. Earlier versions lose the messages of a queue whose declaration excludes a
-/// limit. The client library does not show the broker's version, so this function declares an exchange of a type that
-/// exists only from 4.0 on.
+/// Returns whether the broker has a default delivery limit. A queue gets this limit if its declaration does not exclude
+/// a limit. RabbitMQ has this limit from 4.0 on. Earlier versions lose the messages of a queue whose declaration
+/// excludes a limit. The client library does not show the broker's version, so this function declares an exchange of a
+/// type that exists only from 4.0 on.
 pub(super) async fn has_default_delivery_limit(
     broker: &BrokerEndpoint,
     queue: &str,

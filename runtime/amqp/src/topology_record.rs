@@ -136,8 +136,8 @@ impl<'a> ExchangeMarker<'a> {
 
     /// Records the name of the exchange that has a marker. `None` records that no exchange has a marker.
     ///
-    /// The write is unconditional, because no harm follows if a starting process and the owner of partition 0 overwrite
-    /// each other's value. If the value lacks a marker that exists, the owner declares the marker again at its next
+    /// The write is unconditional, because a starting process and the owner of partition 0 may overwrite each other's
+    /// value without harm. If the value lacks a marker that exists, the owner declares the marker again at its next
     /// check. If the value names a missing marker, the next check declares the bindings of the exchange again.
     pub(super) async fn set(&self, exchange: Option<&str>) -> Result<(), StoreError> {
         let value = exchange.unwrap_or_default().to_owned().into();

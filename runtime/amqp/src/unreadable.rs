@@ -1,4 +1,4 @@
-//! Converts a message that is not an event into a dead letter that contains the message with its properties and
+//! Converts a message that is not an event into a dead letter. The letter contains the message with its properties and
 //! headers.
 
 use base64::Engine as _;
@@ -57,10 +57,10 @@ pub(super) fn decode_or_letter(
     })
 }
 
-/// Returns the tag for the new dead letter about a delivery that has returned to this stream. Such a delivery is a dead
-/// letter of this stream, or another stream's dead letter about a dead letter of this stream. Returns `None` for any
-/// other delivery. Also returns `None` for a dead letter of this stream about an ordinary event, because the stream can
-/// process the event. An operator who has corrected the handler may send such a dead letter back to the stream.
+/// Returns the tag of the new dead letter about a returned delivery. A returned delivery is a dead letter of this
+/// stream, or another stream's dead letter about a dead letter of this stream. Returns `None` for any other delivery.
+/// Also returns `None` for a dead letter of this stream about an ordinary event, because the stream can process the
+/// event. An operator who has corrected the handler may send such a dead letter back to the stream.
 ///
 /// A letter gets the same tag each time it returns. The store therefore forwards the letter once, and no letter
 /// circulates forever.
@@ -96,7 +96,7 @@ fn letter_tag(id: &[u8]) -> Option<u64> {
     u64::from_str_radix(tag, 16).ok()
 }
 
-/// Splits a body after at most `limit` bytes, at a character boundary if it is text.
+/// Splits a body after at most `limit` bytes, at a character boundary if the body is text.
 fn split_at_limit(body: &[u8], limit: usize) -> (&[u8], &[u8]) {
     let limit = std::str::from_utf8(body).map_or(limit, |text| text.floor_char_boundary(limit));
     body.split_at(limit.min(body.len()))
@@ -153,8 +153,8 @@ mod tests {
     use super::*;
     use crate::encode;
 
-    /// Delivers a dead letter of one stream to another stream, which rejects the event or cannot read it. Returns the
-    /// dead letter of that stream.
+    /// Delivers a dead letter of the stream `from` to the stream `to`, which rejects the event or cannot read it.
+    /// Returns the dead letter of the stream `to`.
     fn pass(from: &str, letter: &DeadLetter, to: &str) -> DeadLetter {
         let decoder = DeliveryDecoder {
             letter_source: source_of(to),

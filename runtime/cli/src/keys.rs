@@ -178,8 +178,8 @@ async fn show_key(args: KeyArgs, why: bool) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the key. With `why`, the error for a key without a record also states the number of the key's dead letters,
-/// because all events of such a key may be dead letters.
+/// Reads the key. All events of a key without a record may be dead letters. With `why`, the error for such a key
+/// therefore also states the number of its dead letters.
 async fn read_key<F: RowForm<KeyRow>>(
     args: &KeyArgs,
     target: &InspectTarget,

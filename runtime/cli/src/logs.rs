@@ -39,7 +39,8 @@ pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), String> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(move || LogWriter { json: format == LogFormat::Json })
-        // By default, the subscriber reports its own errors on standard error, and panics if it cannot write there.
+        // By default, the subscriber reports its own errors on standard error, and panics if it cannot write to
+        // standard error.
         .log_internal_errors(false);
     match format {
         LogFormat::Text => builder.with_target(false).with_ansi(is_terminal()).init(),

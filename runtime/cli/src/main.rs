@@ -28,8 +28,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Replaces the default allocator by one that is fast when a thread frees memory that another thread allocated. Here,
-/// this happens with millions of events, states and messages.
+/// Replaces the default allocator by an allocator that is fast when a thread frees memory that another thread
+/// allocated. In this program, millions of events, states and messages pass from one thread to another.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

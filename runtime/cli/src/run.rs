@@ -63,9 +63,14 @@ impl RunArgs {
         Ok(if failed { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
     }
 
-    /// Prints the report. With `--json`, prints it as JSON to standard output, or to standard error if a sink writes
-    /// messages to standard output. With `--once` but without `--json`, prints it to standard error, as JSON if the log
-    /// is JSON. Without `--once`, also logs the totals.
+    /// Prints the report:
+    ///
+    /// - With `--json`: as JSON to standard output. If a sink writes messages to standard output, as JSON to standard
+    ///   error.
+    /// - With `--once` but without `--json`: to standard error, as JSON if the log is JSON, otherwise as text.
+    /// - Without both: not at all.
+    ///
+    /// Without `--once`, also logs the totals.
     fn print_report(
         &self,
         report: &RunReport,

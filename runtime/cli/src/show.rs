@@ -40,7 +40,8 @@ impl<T: Serialize> From<T> for JsonRow {
 impl JsonRow {
     /// Returns the row as a line of JSON.
     pub(crate) fn line(&self) -> String {
-        // `compact` fails if the JSON is nested too deeply. This program writes no such JSON, but a server may send it.
+        // `compact` fails if the JSON is nested too deeply. This program writes no such JSON, but a server may send
+        // such JSON.
         let json = compact(self.0.get()).unwrap_or(Cow::Borrowed(self.0.get()));
         format!("{}\n", escape_invisible(&json))
     }

@@ -20,8 +20,8 @@ pub const NAMED_EVENTS_LIMIT: usize = 100;
 pub struct BodyEvents {
     /// The events, in the order of the body.
     pub events: Vec<Arc<Event>>,
-    /// The name of the numbers in `places`: `index` if the body is an array, `line` if the body has one event per line;
-    /// `None` if the body is a single event.
+    /// The name of the numbers in `places`: `index` for an array, `line` for a body with one event per line, `None` for
+    /// a single event.
     pub place_name: Option<&'static str>,
     /// The place of each event in the body, in the order of `events`.
     pub places: Vec<usize>,

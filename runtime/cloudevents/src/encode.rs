@@ -1,5 +1,5 @@
 //! Encodes a message as a line. The same message must always produce the same bytes. This module must therefore not
-//! read the clock, and the line has no `time`.
+//! read the clock, so the line contains no `time`.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -16,9 +16,10 @@ use ordain_store::OutboxMessage;
 
 /// Appends a message of `stream` as a line, including its line end.
 ///
-/// `sequence` is the number that a sequenced sink gave to the message. Data is written as JSON if it is valid JSON and
-/// has a content type of JSON, otherwise as base64. Headers become extension attributes. All headers whose names are
-/// not allowed are combined in one attribute, which [`EventDecoder`](super::EventDecoder) splits into headers again.
+/// `sequence` is the number that a sequenced sink gave to the message. If the data is valid JSON and its content type
+/// is JSON, the line contains the data as JSON. Otherwise the line contains the data as base64. Headers become
+/// extension attributes. All headers whose names are not allowed are combined in one attribute, which
+/// [`EventDecoder`](super::EventDecoder) splits into headers again.
 pub fn encode(stream: &str, message: &OutboxMessage, sequence: Option<u64>, out: &mut Vec<u8>) {
     let inner = &message.emitted.message;
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");

@@ -1,5 +1,5 @@
-//! Splits the JSON object of a CloudEvent into its members in one pass, without interpreting them: each member
-//! is a slice of the line.
+//! Splits the JSON object of a CloudEvent into its members in one pass. This module does not interpret the members:
+//! each member is a slice of the line.
 
 use std::borrow::Cow;
 use std::fmt;

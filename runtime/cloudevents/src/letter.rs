@@ -79,9 +79,9 @@ pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttr
 /// Appends a dead letter of `stream` as a line, including its line end.
 ///
 /// The letter has the type, content type, headers and data of the event, so that a consumer of the event can read the
-/// letter. Bytes that are not a valid event become the data, as base64; the letter of a missing event has no data. The
-/// letter has its own id and source. The id and source of the event are in `deadid` and `deadsource`. `sequence` is the
-/// number that a sequenced sink gave to the letter.
+/// letter. If the letter has no valid event but only its bytes, the bytes become the data, as base64. The letter of a
+/// missing event has no data. The letter has its own id and source. The id and source of the event are in `deadid` and
+/// `deadsource`. `sequence` is the number that a sequenced sink gave to the letter.
 pub fn encode_letter(stream: &str, letter: &DeadLetter, sequence: Option<u64>, out: &mut Vec<u8>) {
     let LetterAttributes { id, kind, content_type, reason } = letter_attributes(stream, letter);
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");
@@ -111,8 +111,8 @@ pub fn encode_letter(stream: &str, letter: &DeadLetter, sequence: Option<u64>, o
     out.extend_from_slice(b"}\n");
 }
 
-/// Returns the id of a letter, `stream/key/dead/sequence/tag`. This id differs from the id of every message, which has
-/// a number instead of `dead`.
+/// Returns the id of a letter, `stream/key/dead/sequence/tag`. This id differs from the id of every message, because
+/// the id of a message has a number in place of `dead`.
 fn letter_id(stream: &str, letter: &LetterId) -> String {
     let mut id = String::new();
     percent_encode(stream, &mut id);

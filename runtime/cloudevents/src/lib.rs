@@ -4,7 +4,7 @@
 //!
 //! This crate validates form, sizes and nesting of incoming events before any other part of Ordain uses these events.
 //! An error describes the valid form. This crate must never change data, with one exception: it removes the white space
-//! between tokens of JSON, so that the digest of the content does not depend on the layout.
+//! between tokens of JSON. The digest of the content therefore does not depend on the layout.
 #![allow(clippy::doc_markdown, reason = "CloudEvents is a name, not code")]
 
 mod body;

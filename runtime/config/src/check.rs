@@ -306,8 +306,8 @@ impl ConfigChecker<'_> {
         }
     }
 
-    /// Checks that no two sinks write one file, that no stream reads a file that a sink writes, and that only one
-    /// stream reads standard input.
+    /// Checks that each file has at most one sink, that no stream reads the file of a sink, and that at most one stream
+    /// reads standard input.
     fn files(&mut self) {
         let mut read: HashMap<&FileOrStdio, String> = HashMap::new();
         for (name, stream) in &self.config.streams {

@@ -19,8 +19,8 @@ pub fn explain() -> String {
     out
 }
 
-/// Appends one row. `place` is the row's path in the reference: the names of the enclosing tables, with the kind of
-/// each table that has several kinds, and the row's own name.
+/// Appends one row. `place` is the row's path in the reference: the names of the enclosing tables, and the row's own
+/// name. If an enclosing table has several kinds, the path also contains its kind.
 fn write_row(out: &mut String, title: &str, place: &str, row: &ReferenceRow, depth: usize) {
     let indent = "  ".repeat(depth);
     let _ = writeln!(out, "{indent}{title}");

@@ -1,11 +1,11 @@
-//! The configuration of a process. This crate reads and checks all settings before it reports any error.
-//! Each error has its line and describes a valid value. This crate must not open anything that the
-//! configuration names, and must not decide anything at run time.
+//! The configuration of a process. This crate reads and checks all settings before it reports any error. Each error has
+//! its line and describes a valid value. This crate reads the files of variables such as `${file:/path}`. The crate
+//! must not open anything else that the configuration names, and must not control the processing of events.
 //!
 //! The modules `process`, `stream`, `source`, `sink` and `replay` describe each table of the file once: every setting
 //! with meaning, form, bounds, default and reason. The macros in `section` derive the reader, the checks and the
-//! printed reference from these descriptions. `check` contains the checks that concern several settings, `lint`
-//! contains the checks that only warn, and `unsupported` lists the settings that this build does not support yet.
+//! printed reference from these descriptions. `check` finds conflicts between settings. `lint` finds risky settings,
+//! and only warns. `unsupported` lists the settings that this build does not support yet.
 #![allow(clippy::doc_markdown, reason = "RabbitMQ and CloudEvents are names, not code")]
 
 pub mod broker_url;
@@ -78,8 +78,8 @@ section! {
         runtime: RuntimeConfig = {};
         /// The listener for operators.
         admin: Option<AdminConfig>;
-        /// The listener for events over HTTP. Without this table, the process listens at the default address if a
-        /// stream has a source of kind `http`, and does not listen if no stream has one.
+        /// The listener for events over HTTP. Without this table, the process listens at the default address, but only
+        /// if a stream has a source of kind `http`.
         ingress: Option<IngressConfig>;
         /// The store of all data.
         store: StoreConfig = { kind = "embedded" },

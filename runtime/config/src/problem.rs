@@ -84,7 +84,7 @@ impl SettingLines {
     }
 
     /// Returns the line of a setting. For a setting that the file leaves out, returns the line of the nearest table
-    /// around it, or 0 if the file has no such table.
+    /// that would contain the setting, or 0 if the file has no such table.
     pub fn line_of(&self, setting: &str) -> usize {
         let mut name = setting;
         loop {

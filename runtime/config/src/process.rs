@@ -124,8 +124,8 @@ impl StoreConfig {
 }
 
 impl RedisConfig {
-    /// Returns the options for opening this store. While no server responds, the store retries requests other
-    /// than commits for `patience`. If `patience` is `None`, it retries without limit.
+    /// Returns the options for opening this store. While no server responds, the store retries requests other than
+    /// commits for `patience`. If `patience` is `None`, the store retries these requests without a time limit.
     pub fn options(&self, patience: Option<Duration>) -> RedisOptions {
         RedisOptions {
             address: self.url.clone(),

@@ -86,7 +86,7 @@ pub(super) trait SettingValue: Sized {
     /// True if the setting may be left out although it has no default.
     const OPTIONAL: bool = false;
 
-    /// Reads the value. Before it returns `None`, it records at least one problem.
+    /// Reads the value. If the value is invalid, records at least one problem and returns `None`.
     fn read(reader: &mut ConfigReader<'_>, node: &SettingNode<'_>) -> Option<Self>;
 
     /// Returns the value of a setting that is left out and has no default; `None` if the setting is required.
@@ -313,7 +313,8 @@ impl<'a> ConfigReader<'a> {
         inside
     }
 
-    /// Reads a default or a bound from a `section!` table, which states both in the syntax of the file.
+    /// Reads a default or a bound from a `section!` table. The table states defaults and bounds in the syntax of the
+    /// file.
     fn read_literal<T: SettingValue>(&mut self, at: &SettingNode<'_>, text: &str) -> Option<T> {
         let value = DeValue::parse(text).ok()?;
         T::read(self, &SettingNode::new(at.name.clone(), at.line, value.get_ref(), false))

@@ -66,7 +66,7 @@ impl<T: Scalar> SettingValue for T {
                 (text, number.to_string())
             }
             DeValue::Boolean(value) if T::BARE => (value.to_string(), value.to_string()),
-            // A token without quotes is a number.
+            // A secret without quotes, such as a token of digits, arrives here as a number. The error must not show it.
             _ if T::SECRET => {
                 let message = format!("expected {}, found {HIDDEN_VALUE}", T::FORM);
                 reader.report(node.line, &node.name, message);

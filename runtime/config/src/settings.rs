@@ -11,18 +11,18 @@ use super::{
 };
 
 /// Maximum number of turns in progress for each worker thread. At each of its steps, the sequencer exchanges a batch of
-/// turns with the workers. The limit is high, so that a worker has turns until the next step even if each turn is one
-/// cheap event. `run_ahead` limits the events in these turns.
+/// turns with the workers. A turn may be a single cheap event. The limit is so high that a worker nevertheless has
+/// turns until the next step. `run_ahead` limits the events in these turns.
 const TURNS_PER_WORKER: usize = 256;
 
-/// Maximum number of key records that are being loaded, as a multiple of `runtime.batch`: the store reads one batch of
-/// records while the sequencer requests the next batch.
+/// Maximum number of key records that are being loaded, as a multiple of `runtime.batch`. With two batches, the store
+/// reads one batch of records while the sequencer requests the next batch.
 const LOADS_PER_BATCH: usize = 2;
 
 /// The memory budget divided by this number is the room for copies of the newest commits. A shared store may lose its
-/// newest commits, and the owner then writes them again from the copies. At ten thousand small events per second, the
-/// copies cover the last few seconds. A Redis that syncs its file once per second loses the commits of at most one or
-/// two seconds.
+/// newest commits. The owner then writes these commits again from the copies. At ten thousand small events per second,
+/// the copies cover the last few seconds. A Redis that syncs its file once per second loses the commits of at most one
+/// or two seconds.
 const KEPT_COMMITS_DIVISOR: usize = 8;
 
 /// The maximum number of committed and unpublished messages of a partition, as a multiple of `run_ahead`. At this

@@ -32,7 +32,7 @@ section! {
         retry: RetryConfig = {},
             because "an event is retried for a while, and then the key is parked";
         /// How long Ordain remembers a completed key, so that it recognises repeated events. If Ordain numbers the
-        /// events of the key, it remembers the key's last number for the same time.
+        /// events of the key, Ordain also remembers the key's last number for this time.
         complete_ttl: Millis ["1s" to "3650d"] = "7d",
             because "repeats usually arrive within this time, and a completed key takes a few hundred bytes";
         /// Time after the last write of a key until Ordain forgets the key, completed or not.

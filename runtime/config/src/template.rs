@@ -33,8 +33,8 @@ impl RoutingKeyTemplate {
 
     /// Returns the length of a message's routing key, in bytes, if the routing key is too long; otherwise `None`.
     pub fn excessive_length(&self, stream: &str, key: &str, kind: &str) -> Option<usize> {
-        // If even this upper bound of the length is within the limit, as it is for most messages, the routing key need
-        // not be built.
+        // `most` is an upper bound of the length. For most messages, even this bound is within the limit. This function
+        // then does not build the routing key.
         let most = self.0.len()
             + self.0.matches('{').count() * key.len().max(kind.len()).max(stream.len());
         if most <= Self::LIMIT_BYTES {

@@ -113,7 +113,7 @@ fn file_with_several_partitions_is_not_supported_yet() {
 
 fn assert_contains_rows(rows: &[ReferenceRow], table: &str, text: &str) {
     for row in rows {
-        // A file can contain only one kind of store.
+        // A file can contain only one kind of store, so `text` lacks the settings of the embedded store.
         let name = row.name.split(' ').next().unwrap_or_default();
         assert!(text.contains(name) || table == "kind = \"embedded\"", "{table}: {name}");
         if row.name != "kind = \"file\"" {
@@ -203,8 +203,8 @@ kind = "fiel"
 #[test]
 fn invalid_toml_is_reported_with_its_line() {
     check("[runtime\nworkers = 4\n", &[(1, "", "not valid TOML")]);
-    // The reader still checks the values on other lines. It reports no missing setting, because the setting may be on
-    // an invalid line.
+    // The reader still checks the values on other lines. The reader reports no missing setting, because the setting may
+    // be on an invalid line.
     check(
         "[streams.a]\nhandler = \"a\nsource = 3\nlane_buffer = 0\nx y",
         &[
@@ -484,8 +484,8 @@ fn streams_share_no_queue_and_no_partitioned_exchange() {
         &two("queue = \"q\"", "queue = \"q\""),
         &[(14, "streams.b.source.queue", "[streams.a] also has the queue \"q\"")],
     );
-    // The queue of one stream is also the queue of a partition of another stream, or collects the messages that the
-    // broker drops from the queue of the other stream.
+    // In the first check, the queue of `b` is also the queue of a partition of `a`. In the second check, the queue of
+    // `b` collects the messages that the broker drops from the queue of `a`.
     check(
         &two(&exchange("q", 4), "queue = \"q.3\""),
         &[(16, "streams.b.source.queue", "[streams.a] also has the queue \"q.3\"")],
@@ -597,8 +597,8 @@ fn secrets_are_not_printed() {
     }
 }
 
-/// Settings that may contain a secret are invalid. No error may show the secret, neither if the configuration itself
-/// contains it, nor if it is the value of a variable or the content of a file.
+/// Each text has an invalid setting that contains a secret. No error may show the secret. The secret is in the text
+/// itself, in the value of a variable, or in a file.
 #[test]
 fn errors_do_not_contain_secrets() {
     let folder = tempfile::tempdir().expect("a folder");

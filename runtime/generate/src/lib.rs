@@ -1,8 +1,8 @@
 //! `ordain generate`: a seeded stream of events with a known set of faults, for tests, benchmarks and
 //! demonstrations.
 //!
-//! The same options produce the same bytes on every machine. This crate must therefore use neither the machine's math
-//! library nor a random number generator whose algorithm may change. It may use the clock only to pace the output.
+//! The same options produce the same bytes on every machine. This crate must therefore not use the machine's math
+//! library, or a random number generator whose algorithm may change. It may use the clock only to pace the output.
 //! Memory grows with the number of keys and the reorder distance, never with the number of events.
 
 mod arrivals;

@@ -30,8 +30,8 @@ pub(crate) struct AccessRule {
     pub(crate) token: Option<Secret>,
 }
 
-/// Accepts a request that presents the configured token. If no token is configured, accepts every request except a
-/// request that a web page could have sent through a user's browser.
+/// Accepts a request that presents the configured token. If no token is configured, rejects a request that a web page
+/// could have sent through a user's browser, and accepts all other requests.
 pub(crate) async fn check_access(
     State(guard): State<Arc<AccessRule>>,
     request: Request,

@@ -134,7 +134,7 @@ impl AdminListener {
     pub fn end(mut self) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.end.send_replace(true);
-            // Dropping the task closes the remaining connections.
+            // The drop of `self` aborts the task, which closes the remaining connections.
             let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, &mut self.serving).await;
         })
     }

@@ -1,5 +1,6 @@
-//! A response body that is sent in chunks. The body keeps its memory and its permit until the caller has read
-//! everything except the last chunk and the bytes in the socket buffers.
+//! A response body that is sent in chunks. The body keeps its memory and its permit until it has handed the last chunk
+//! to the connection. By then, the caller has read everything except the last chunk and the bytes in the socket
+//! buffers.
 
 use std::convert::Infallible;
 use std::pin::Pin;

@@ -61,8 +61,8 @@ pub struct QueuedEntries {
     pub shard: u32,
     /// The numbers of the entries, their history, and the number of the call. A store that went back in time gives the
     /// numbers of lost entries to new entries. The history, a digest of all earlier writes to the queue, distinguishes
-    /// the new entries from the lost ones. The number of the call shows whether the store has lost the entries: the
-    /// store records the number of each call together with the entries of the call
+    /// the new entries from the lost ones. The number of the call shows whether the store has lost the entries, because
+    /// the store records the number of each call together with the entries of the call
     /// ([`ordain_store::MessageLog::writer_calls`]).
     pub run: QueueRun,
 }
@@ -97,9 +97,9 @@ impl EventAssigner {
     /// Writes events to the queues of their stream, and returns the result for each event. The events are durable after
     /// the next [`Store::flush`].
     ///
-    /// If the store was unreachable during the call, it may have gone back in time and lost some of the events. The
-    /// call then writes the lost events again until the store has all events, at most `ROLLBACK_RETRY_LIMIT` times. The
-    /// call does not change events that the store still has.
+    /// If the store was unreachable during the call, the store may have gone back in time and lost some of the events.
+    /// The call then writes the lost events again until the store has all events, at most `ROLLBACK_RETRY_LIMIT` times.
+    /// The call does not change events that the store still has.
     pub async fn assign(&self, items: &[AssignItem]) -> AssignResult {
         let nothing = BTreeMap::new();
         let mut before = self.disconnects(items);
@@ -189,7 +189,7 @@ impl EventAssigner {
             };
         }
         // The list keeps the entries that the store still has. If the second call failed, the list also keeps the lost
-        // entries that this call did not write again.
+        // entries of the queues to which the second call wrote nothing.
         let replaced: BTreeSet<(u32, u32)> =
             second.entries.iter().map(|put| (put.partition, put.shard)).collect();
         first.entries.retain(|put| {

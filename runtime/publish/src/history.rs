@@ -1,7 +1,7 @@
 //! The events that a publisher wrote to the store in the last two minutes, at most 16 MiB. A store that goes back in
 //! time (loses its newest writes) may lose some of these events. The publisher then writes the lost events again, in
-//! their order and before any new event, so that the store does not assign their numbers to other events.
-//! [`ProducerHistory`] decides which calls the publisher keeps and repeats.
+//! their order and before any new event. Otherwise the store would assign the numbers of the lost events to other
+//! events. [`ProducerHistory`] decides which calls the publisher keeps and repeats.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use ordain_store::{AssignItem, Destination, Witness};
 /// keeps its events for less than [`HISTORY_AGE`].
 const HISTORY_BYTES: usize = 16 << 20;
 /// The time for which events stay in memory: longer than a failover takes. When the publisher writes lost events again,
-/// it also writes events that the store still has. The store recognises these events by their ids, so it must remember
-/// the ids for longer than this time.
+/// it also writes events that the store still has. The store recognises these events by their ids, so the store must
+/// remember the ids for longer than this time.
 const HISTORY_AGE: Duration = Duration::from_mins(2);
 
 /// A call that wrote events to the store.
@@ -28,8 +28,8 @@ struct PublishCall {
     result: AssignResult,
 }
 
-/// Events of one shard (slice of the store) that the publisher dropped from memory although the store may still lose
-/// them.
+/// Events of one shard (slice of the store) that the publisher dropped from memory. The store may still lose these
+/// events.
 struct ForgottenEvents {
     events: u64,
     /// The time when the store answered the call that wrote the first of these events, in ms since the Unix epoch.

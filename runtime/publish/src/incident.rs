@@ -19,8 +19,8 @@ pub struct EventsLost {
     /// The time when this process accepted or published the first lost event (RFC 3339).
     pub since: String,
     /// The number of waiting events that the store still has. `None` if this process does not read the queue, or has
-    /// not read all of these events yet. When the process has read all of them, it logs another record, of the type
-    /// [`EventsSafe`] or [`EventsLost`].
+    /// not read all of these events yet. When the process has read all of these events, the process logs another
+    /// record, of the type [`EventsSafe`] or [`EventsLost`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub safe: Option<u64>,
 }
@@ -68,8 +68,8 @@ impl fmt::Display for LostCommits {
 pub struct CommitsLost {
     /// The shard.
     pub shard: u32,
-    /// The number of lost commits, from `first` to `last`. It is 0 if the shard lost the claim before the owner's first
-    /// commit; `first` is then above `last`.
+    /// The number of lost commits, from `first` to `last`. The number is 0 if the shard lost the claim before the
+    /// owner's first commit. In this case, `first` is above `last`.
     pub commits: u64,
     /// The number of the first lost commit.
     pub first: u64,

@@ -36,7 +36,7 @@ pub use writer::QueueWriter;
 
 /// The time for which calls to an unreachable store or broker are retried.
 pub const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time limit for the end of the connection after the declaration.
+/// Time limit for closing the connection that declared the exchange and the queues.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The reason why events were not published. After a failed call, [`PartialPublishError::assigned`] shows which events
@@ -61,7 +61,7 @@ pub enum PublishError {
         /// The fault, and how to correct it.
         words: String,
     },
-    /// The queue of the stream is full, and no process has made room in it in time.
+    /// The queue of the stream is full, and no process has made room in the queue within the time limit.
     #[error("{0}")]
     Full(String),
     /// The configuration does not allow publishing to the stream.
@@ -98,8 +98,8 @@ pub struct StreamPublisher {
     assigner: Option<(EventAssigner, PublishedCalls)>,
     /// Publishes to the exchange of the stream; `None` if the stream has no exchange.
     producer: Option<ExchangeProducer>,
-    /// A stream that receives the events and has the setting `key_ttl`, which makes the stream forget idle keys even if
-    /// they have not completed; `None` if there is no such stream.
+    /// A stream that receives the events and has the setting `key_ttl`; `None` if no such stream exists. This setting
+    /// makes the stream forget idle keys even if they have not completed.
     expiring_stream: Option<Arc<str>>,
 }
 
@@ -204,7 +204,7 @@ impl StreamPublisher {
             Some((assigner, history)) => assign_events(assigner, history, right).await,
         };
         let failed = failed.map(|error| not_assigned(&self.stream, error));
-        // Every event with a number must be sent; otherwise its key would have a gap.
+        // The publisher must send every event that has a number. Without this event, its key would have a gap.
         let is_numbered = self.is_numbered();
         let has_number = |result: &AssignItemReply| {
             matches!(result, AssignItemReply::New(_) | AssignItemReply::Known(_))
@@ -348,7 +348,8 @@ async fn assign_events(
     let is_numbered = assigner.policy.rules.numbering.is_some();
     for _ in 0..ROLLBACK_RETRY_LIMIT {
         // Each try may write all numbered events again, because the store recognises the events that it has. The store
-        // would queue an unnumbered event twice, so a later try writes only the unnumbered events that are not queued.
+        // would queue an unnumbered event twice. If the store does not number the events, a later try therefore writes
+        // only the events that are not queued.
         let is_open = |at: &usize| is_numbered || numbers[*at] == AssignItemReply::AfterConflict;
         let indexes: Vec<usize> = (0..events.len()).filter(is_open).collect();
         let items: Vec<AssignItem> = indexes.iter().map(|at| assigner.item(&events[*at])).collect();

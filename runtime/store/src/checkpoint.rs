@@ -1,8 +1,9 @@
-//! The checkpoint of a file source in the store: a position in the file, and a fingerprint of the bytes that were read.
-//! The fingerprint distinguishes the file from another file with the same name. If the checkpoint may be wrong, the
-//! source reads the file from its beginning. Reading a part of the file twice only repeats events, and the stream
-//! recognises most repeats. Skipping a part of the file would lose events, so a checkpoint must never name a position
-//! after the first unprocessed event.
+//! The checkpoint of a file source, or of a publisher that reads a file, in the store: a position in the file, and a
+//! fingerprint of the bytes that were read. In this module, the word "source" includes such a publisher. The
+//! fingerprint distinguishes the file from another file with the same name. If the checkpoint may be wrong, the source
+//! reads the file from its beginning. Reading a part of the file twice only repeats events, and the stream recognises
+//! most repeats. Skipping a part of the file would lose events, so a checkpoint must never name a position after the
+//! first unprocessed event.
 //!
 //! A checkpoint is stored in one shard (a slice of the store), but depends on commits in all shards. For each shard,
 //! the checkpoint therefore contains the number of the shard's last commit. If a shard has lost this commit, the
@@ -121,8 +122,8 @@ impl Checkpoint {
         Self { run: Some(run), ..self }
     }
 
-    /// Returns the shards that have lost the commit that the checkpoint names. The last commit of such a shard has a
-    /// lower number.
+    /// Returns the shards that have lost a commit. The checkpoint names a commit of each shard. A shard has lost this
+    /// commit if the number of the shard's last commit is lower.
     pub fn shards_that_lost_commits(&self, last_commits: &[u64]) -> Vec<usize> {
         let required_and_last = self.commits.iter().zip(last_commits).enumerate();
         required_and_last
@@ -163,7 +164,7 @@ impl Checkpoint {
 }
 
 /// Returns the end of the log line for a file that the source reads again from its beginning. This part of the line
-/// describes the effect on the events that the source reads a second time.
+/// states which of the repeated events take effect again.
 pub fn reread_advice(ordering: OrderingMode) -> &'static str {
     match ordering {
         OrderingMode::Sequenced => "events that were processed before do not take effect again",

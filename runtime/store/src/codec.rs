@@ -1,5 +1,5 @@
-//! The binary form of stored records. All stores use the same bytes, so that one set of property
-//! tests covers all of them.
+//! The binary form of stored records. All stores use the same bytes, so that one set of property tests covers all
+//! stores.
 //!
 //! The records of keys, fences, letters, counters, origins and outboxes start with a byte that names their format. A
 //! decoder refuses an unknown format instead of guessing. Numbers are little-endian, or LEB128 where they are mostly

@@ -9,8 +9,8 @@ pub enum StoreError {
     /// written. The message names the difference and the next step.
     #[error("{0}")]
     Unusable(String),
-    /// Another process owns the store or the partition. Nothing was written. The message names the
-    /// process and the next step. A retry can succeed after that process has ended.
+    /// Another process owns the store or the partition, or runs with other settings. Nothing was written. The message
+    /// describes the conflict. A retry can succeed after the other process has ended.
     #[error("{0}")]
     InUse(String),
     /// The store did not answer. A retry can succeed.
@@ -19,10 +19,10 @@ pub enum StoreError {
     /// The store has failed and must be reopened. The message names the failure and the next step.
     #[error("{0}")]
     Failed(String),
-    /// The store went back in time: it lost its newest writes. The caller named a queue position or a witness, and the
-    /// store lacks it, or has another entry or message in its place. A witness is the newest event that a producer
-    /// wrote to a shard. The store changed nothing. After this error, the reader of a queue reads the queue again from
-    /// the beginning.
+    /// The store went back in time: it lost its newest writes. The caller named a queue position or a
+    /// [`Witness`](crate::Witness) (for example the newest event that a producer wrote to a shard). The store lacks the
+    /// named entry or event, or has another entry or event under the same number. The store changed nothing. After this
+    /// error, the reader of a queue reads the queue again from the beginning.
     #[error("the store went back in time and lost confirmed data: try again")]
     RolledBack,
     /// A stored value is damaged.

@@ -54,10 +54,10 @@ pub enum BrokerHealth {
     #[default]
     #[serde(rename = "reached")]
     Up,
-    /// The broker was unreachable at the last check, but has not been unreachable for longer than a lease lasts.
+    /// The broker was unreachable at the last check, but has been unreachable for at most the duration of a lease.
     #[serde(rename = "doubted")]
     Suspect,
-    /// The broker has been unreachable for longer than a lease lasts.
+    /// The broker has been unreachable for longer than the duration of a lease.
     #[serde(rename = "lost")]
     Down,
 }
@@ -162,11 +162,11 @@ impl ProcessIdentity {
         Some(Self { seen_from: boot_and_namespace()?, id, started: start_ticks(id)? })
     }
 
-    /// Returns `true` if the process has certainly ended. Returns `false` if the process runs, or if this process
-    /// cannot see it.
+    /// Returns `true` if the process has certainly ended. Returns `false` if the process runs, or if the system hides
+    /// the process from the caller.
     pub fn has_ended(&self) -> bool {
-        // If the system hides the processes of other users, it hides process 1 too. A process that this process cannot
-        // see may then still run.
+        // If the system hides the processes of other users, it hides process 1 too. A process without an entry in
+        // `/proc` may then still run.
         let sees_others = start_ticks(1).is_some();
         boot_and_namespace().is_some_and(|here| here == self.seen_from)
             && start_ticks(self.id).map_or(sees_others, |time| time != self.started)

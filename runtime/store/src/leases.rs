@@ -143,13 +143,13 @@ pub enum LeaseReply {
 #[async_trait]
 pub trait LeaseStore: Send + Sync + 'static {
     /// Renews the membership of an instance, and removes the members whose last heartbeat is older than their lease. A
-    /// store need not record a heartbeat that soon follows another. The store may therefore remove a member as soon as
-    /// nine tenths of the lease have passed since the member's last heartbeat. If no member sent a heartbeat for half a
-    /// lease, the store assumes that it was itself unreachable or that its clock jumped. The store then extends the
-    /// memberships by some seconds.
+    /// store need not record a heartbeat that arrives soon after the previous heartbeat. The store may therefore remove
+    /// a member as soon as nine tenths of the lease have passed since the member's last heartbeat. If no member sent a
+    /// heartbeat for half a lease, the store assumes that it was itself unreachable or that its clock jumped. The store
+    /// then extends the memberships by some seconds.
     async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError>;
 
-    /// Grants the lease of a partition to a member, unless another member holds this lease.
+    /// Grants the lease of a partition to a member, if no other member holds this lease.
     async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<LeaseReply, StoreError>;
 
     /// Releases a lease, if `holder` still holds it under this epoch.

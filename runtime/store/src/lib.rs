@@ -133,9 +133,9 @@ pub trait Store:
         self.disconnects()
     }
 
-    /// Updates the counts of [`Store::shard_disconnects`] for these shards, if the shards are on different servers. A
-    /// server may have been replaced since the store last sent it a request, and the store notices the replacement only
-    /// by another request.
+    /// Updates the counts of [`Store::shard_disconnects`] for these shards. Does nothing if the shards are on one
+    /// server. The reason for this method: a server may have been replaced since the last request to the server, and
+    /// the store notices the replacement only when it sends another request.
     async fn update_shard_disconnects(&self, _shards: &BTreeSet<u32>) {}
 
     /// Waits until the store has failed permanently. All later calls of the store return [`StoreError::Failed`]. Never
@@ -152,7 +152,7 @@ pub trait Store:
 
     /// Checks the settings of the store's servers again. Returns a description if the settings now permit a loss of
     /// data that they did not permit when the store was opened. Settings can change while a process runs, for example
-    /// when a replica with other settings becomes master. Returns an error if the settings cannot be read:
+    /// when a replica with other settings becomes master. Returns an error if the settings cannot be read. The error is
     /// [`StoreError::Unusable`] if a server refuses the request.
     async fn check_servers(&self) -> Result<Option<String>, StoreError> {
         Ok(None)

@@ -53,8 +53,8 @@ pub trait MarkStore: Send + Sync {
 
     /// Writes a mark into every shard that meets the conditions. Returns whether all shards have the mark. Shards may
     /// be on several servers, and one server may go back in time without the others. The mark follows all earlier
-    /// writes of its shard. A shard that later loses these writes therefore also loses the mark, or has an older value
-    /// of it.
+    /// writes of its shard. If the shard later loses one of these earlier writes, the shard therefore also loses the
+    /// mark, or returns to an older value of the mark.
     async fn put_mark_in_shards(
         &self,
         mark: &Mark,
@@ -73,10 +73,14 @@ pub trait MarkStore: Send + Sync {
     /// checkpoint depends on the commits under the claim. Like the write of
     /// [`Outbox::outbox_done`](super::Outbox::outbox_done), the checkpoint becomes durable with a later commit.
     ///
-    /// Returns `false` if the store does not write the checkpoint. The possible reasons are: the partition has another
-    /// claim or none; the store does not reply at once; or [`Store::disconnects`](super::Store::disconnects) is higher
-    /// than `breaks`, the count that the caller knows. For the last two reasons, the store may have gone back in time
-    /// and lost the commits on which the checkpoint depends.
+    /// Returns `false` if the store does not write the checkpoint, for one of these reasons:
+    ///
+    /// - the partition has another claim or none;
+    /// - the store does not reply at once, or reports damaged data;
+    /// - [`Store::disconnects`](super::Store::disconnects) is higher than `breaks`, the count that the caller knows.
+    ///
+    /// If the store does not reply at once, or if the count is higher, the store may have gone back in time and lost
+    /// the commits on which the checkpoint depends.
     async fn put_checkpoint(
         &self,
         partition: &Partition,

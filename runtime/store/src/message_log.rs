@@ -90,7 +90,7 @@ pub struct OriginOutbox {
     /// The shard of the outbox.
     pub shard: u32,
     /// The epoch of the owner's claim. A later owner has a higher epoch. If the store has already seen a higher epoch
-    /// for this outbox, it changes nothing.
+    /// for this outbox, the store changes nothing.
     pub epoch: u64,
     /// The number of the shard's last commit at the time when the owner claimed the shard. If an earlier owner has
     /// assigned messages of a commit with a higher number, the shard has lost that commit, and another commit will get
@@ -116,20 +116,21 @@ pub struct OutboxChunk {
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssignItem {
-    /// The event as its receiver will see it. If a producer has given the event a sequence, the event keeps it.
-    /// Otherwise the event in this field has no sequence.
+    /// The event as its receiver will see it. If a producer has given the event a sequence, the event in this field has
+    /// this sequence. Otherwise the event in this field has no sequence.
     pub event: Arc<Event>,
     /// The partition of the destination stream.
     pub partition: u32,
     /// The number that this message of an owner had before the store lost it; 0 if the message never had a number. The
-    /// store gives the message this number again, unless another message has the number by now.
+    /// store gives the message this number again, if no other message has the number by now.
     pub number: u64,
 }
 
 /// The messages of one outbox, or of one key of a producer, for a destination and shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssignGroup {
-    /// The outbox of the messages. `None` if the messages come from a producer; the store then recognises them by id.
+    /// The outbox of the messages. `None` if the messages come from a producer; the store then recognises the messages
+    /// by their ids.
     pub origin: Option<OriginOutbox>,
     /// The chunks, in order. A group without chunks only checks that the store still has all messages that it has
     /// confirmed to the owner.
@@ -159,7 +160,8 @@ pub struct AssignRequest {
 
 /// A call of a writer of queue entries: a publisher, or a process that accepts events over HTTP. The writer numbers its
 /// calls to each stream and shard, from 1. All tries of a call have the same number, so that the store recognises a
-/// repeated call. If the queue is full, the next call uses the number again.
+/// repeated call. If the store refuses a call because the queue is full, the next call of the writer uses the same
+/// number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriterCall {
     /// The random id of the writer.
@@ -329,8 +331,8 @@ pub enum DequeueResult {
 ///
 /// Queues use positions ([`QueuePosition`]) instead of bare numbers, because a store that went back in time gives the
 /// numbers of lost entries to other entries. A position consists of the number of an entry, and a history: a digest of
-/// all writes to the queue up to the entry. The store returns [`StoreError::RolledBack`] for a queue position that is
-/// not in its history. The store never refuses the queue position of a damaged entry.
+/// all writes to the queue up to the entry. If the history of the store does not contain a queue position, the store
+/// returns [`StoreError::RolledBack`]. The store never refuses the queue position of a damaged entry.
 #[async_trait]
 pub trait MessageLog: Send + Sync {
     /// Numbers messages, retains them for replay, and queues them for their stream, in one atomic write. Messages that
@@ -398,8 +400,8 @@ pub trait MessageLog: Send + Sync {
     /// partition's stream that the shard still has. The second result contains the ends of the partition's queue in the
     /// shard. A store that can go back in time writes the number of a call together with the entries of the call. If
     /// the store loses the entries, it therefore loses the number too. The store keeps the numbers for at least half an
-    /// hour after the writer's last call. Later it reports that it has no call of the writer. A store that cannot go
-    /// back in time while it is open reports that it has all calls.
+    /// hour after the writer's last call. Afterwards, the store may report that it has no call of the writer. A store
+    /// that cannot go back in time while it is open reports that it has all calls.
     async fn writer_calls(
         &self,
         partition: &Partition,

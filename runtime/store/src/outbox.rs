@@ -17,7 +17,7 @@ pub struct OutboxEntry {
     pub letters: Vec<DeadLetter>,
 }
 
-/// A committed message, with the values from which the publisher forms its id.
+/// A committed message, with the values from which the outbox publisher forms the message's id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxMessage {
     /// The key of the event that caused the message.

@@ -3,9 +3,9 @@
 //! The right ends when this process hands the partition over or loses it. The right depends on a lease, which this
 //! process renews. If the process cannot renew the lease in time (measured by its own clock), the right is suspended.
 //! Another instance (process) may own the partition by then. The store refuses the commits of a process that is no
-//! longer the owner. But a broker does not check the ownership: it would still deliver events to this process and
-//! accept messages from it. This process therefore accepts no deliveries and publishes no messages while the right is
-//! suspended.
+//! longer the owner. But a broker does not check the ownership: the broker would still deliver events to this process
+//! and accept messages from this process. This process therefore accepts no deliveries and publishes no messages while
+//! the right is suspended.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -77,8 +77,8 @@ impl Ownership {
 
     /// Ends the ownership if `table` shows that this instance no longer owns the partition. `requested_at` is the time
     /// when this instance requested the table. The table may also lack the lease, because the store went back in time
-    /// (lost its newest writes). In this case, this process hands the partition over as in an ordinary handover, which
-    /// detects whether commits are lost too.
+    /// (lost its newest writes). This process then hands the partition over in the ordinary way. The handover detects
+    /// whether commits are lost too.
     pub fn evaluate(&self, id: InstanceId, table: &MembershipTable, requested_at: Instant) {
         let Some(LeaseGrant { partition, epoch, learned_at: at }) = self.lease.get() else {
             return;
@@ -90,8 +90,8 @@ impl Ownership {
         if is_lost {
             self.advance_to(OwnershipPhase::Lost);
         } else if found.is_none_or(|lease| lease.epoch < *epoch) && requested_at > *at {
-            // A table that this process requested before it got the lease may be older than the lease, so it is no
-            // evidence of a loss.
+            // The condition excludes a table that this process requested before it got the lease. Such a table may be
+            // older than the lease, and then lacks the lease although the store has lost nothing.
             self.advance_to(OwnershipPhase::Draining);
         }
     }
@@ -106,7 +106,8 @@ impl Ownership {
         self.phase() == OwnershipPhase::Lost
     }
 
-    /// Returns whether the ownership has not ended and is not suspended.
+    /// Returns whether this process may act for the partition now. Returns `false` if the ownership has ended or is
+    /// suspended.
     pub fn is_active(&self) -> bool {
         !self.is_lost() && self.valid_until.borrow().is_none_or(|until| Instant::now() < until)
     }

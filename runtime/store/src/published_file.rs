@@ -18,8 +18,8 @@ pub struct PublishedFile {
     pub length: u64,
     /// The fingerprint of the file; `None` in the first format.
     pub fingerprint: Option<FileFingerprint>,
-    /// The part of the file with the lines of messages that the store has not recorded as published. The sink must not
-    /// write these messages again. `None` if the file has no such lines.
+    /// The part of the file with the kept lines. The store has not recorded the messages of these lines as published,
+    /// but the sink must not write these messages again. `None` if the file has no such lines.
     pub kept: Option<Range<u64>>,
 }
 

@@ -63,9 +63,9 @@ impl QueueRecords {
         SharedRecord::read(&*self.store, self.mark_name(partition)).await
     }
 
-    /// Records the loss of a queue durably. The caller must do this before it declares the queue again, because a queue
-    /// that exists again no longer shows that it was lost. Returns `false`, and writes nothing, if another process has
-    /// changed the record since the caller read `before`.
+    /// Records the loss of a queue durably. The caller must call this method before it declares the queue again,
+    /// because the new queue does not show that the old queue was lost. Returns `false`, and writes nothing, if another
+    /// process has changed the record since the caller read `before`.
     pub async fn put_loss(
         &self,
         before: &SharedRecord<QueueRecord>,

@@ -11,7 +11,7 @@ use super::{Partition, StoreError};
 /// refuses a commit under another claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// The epoch of the owner's lease. It is higher than the epochs of all earlier owners of the partition.
+    /// The epoch of the owner's lease, which is higher than the epochs of all earlier owners of the partition.
     pub epoch: u64,
     /// A random number that distinguishes two owners with the same epoch. Such owners can exist after the store went
     /// back in time and lost the epoch of a newer owner.

@@ -21,7 +21,7 @@ pub struct RedisOptions {
     /// The number of shards (slices of the store, by hash of the key), at least one. The first process that opens the
     /// store records the number. Every later process must use the same number.
     pub shards: u32,
-    /// The number of replicas that must have received a commit before the store confirms it.
+    /// The number of replicas that must have received a commit before the store confirms the commit.
     pub replicas: u32,
     /// The time to keep dead letters, in ms.
     pub dead_ttl: u64,

@@ -1,5 +1,5 @@
-//! Records in JSON that several processes change. A process changes a record only if no other process has changed it
-//! since the process read it. No process therefore overwrites a change that it has not seen.
+//! Records in JSON that several processes change. A process changes a record only if the store still has the version
+//! that this process has read. No process therefore overwrites a change that it has not seen.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -30,7 +30,7 @@ impl<T: Serialize + DeserializeOwned> SharedRecord<T> {
     }
 
     /// Replaces the record in the store. Returns `false`, and writes nothing, if another process has changed the record
-    /// since it was read.
+    /// since [`Self::read`].
     pub async fn replace(&self, store: &dyn Store, record: &T) -> Result<bool, StoreError> {
         let value = serde_json::to_vec(record).expect("a record has only texts").into();
         let mark = Mark { name: self.name.clone(), value };

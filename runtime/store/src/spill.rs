@@ -27,8 +27,9 @@ pub trait SpillArea: Send + Sync {
         bytes: usize,
     ) -> Result<KeyResult<SpillPage>, StoreError>;
 
-    /// Returns those missing events of a key that the store has: as spilled events, or in dead letters with the cause
-    /// `far-ahead` that were stored at most `within` ms ago.
+    /// Returns the events in `missing` that the store contains. The store contains such an event as a spilled event, or
+    /// in a dead letter with the cause `far-ahead`. The method ignores dead letters that were stored more than `within`
+    /// ms ago.
     async fn find_missing(
         &self,
         partition: &Partition,

@@ -19,7 +19,8 @@ const STATS_EXTENSION: &str = "stats";
 
 /// Beginning of the extension of an entry that is being written.
 const PARTIAL_EXTENSION_PREFIX: &str = "wip-";
-/// Age at which an incomplete file counts as abandoned by the process that began to write it: no write takes this long.
+/// Age at which an incomplete file counts as abandoned by the process that began to write the file. No write takes this
+/// long.
 const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The folder of a cache, to which this process can write.
@@ -59,7 +60,8 @@ impl CacheDir {
         }
     }
 
-    /// Removes the least recently used entries until the cache is within its limit, but keeps recently used entries.
+    /// Removes the least recently used entries until the cache is within its limit. Keeps all entries that were used
+    /// within [`MIN_EVICTION_AGE`], even above the limit.
     pub(super) fn clean(&self) {
         let cleaned = evict_entries(self.path(), CACHE_LIMIT_BYTES, SystemTime::now());
         if let Err(error) = cleaned {

@@ -1,9 +1,11 @@
 //! The state of the files in the plugins folder. This module chooses the file to load next, and the version of each
 //! handler to offer (to publish as available in this process). This module must never access a file.
 //!
-//! The offer for a handler changes only when another version has been loaded. There are three such versions: a higher
-//! version; a lower version, after the file of the offered version has been removed; and new content of a file without
-//! a version.
+//! The offer for a handler changes only when another version has been loaded. The other version is one of these:
+//!
+//! - a higher version;
+//! - a lower version, after the file of the offered version has been removed;
+//! - new content of a file without a version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -99,8 +101,8 @@ impl Catalog {
     }
 
     /// Replaces the record of the folder's contents. Returns the offered version of each handler that has just lost its
-    /// last usable file: the previous record had a usable file of the handler, and the new record has none. A file that
-    /// has not been loaded counts as usable.
+    /// last usable file. In this case, the previous record had a usable file of the handler, and the new record has
+    /// none. A file that has not been loaded counts as usable.
     pub fn update(&mut self, folder: PluginFolder, now: Instant) -> Vec<OfferedVersion> {
         self.files.retain(|path, _| folder.stamps.contains_key(path));
         for (path, stamp) in &folder.stamps {
@@ -160,8 +162,8 @@ impl Catalog {
         soonest.map_or(CatalogAction::WaitForChange, CatalogAction::WaitUntil)
     }
 
-    /// Returns the time at which to load a file that has not been loaded yet, or whose load failed for a reason that
-    /// may be temporary. Returns `None` for any other file.
+    /// Returns the time at which to load a file that has not been loaded yet. If the load of a file failed for a reason
+    /// that may be temporary, returns the time of the next attempt. Returns `None` for any other file.
     fn load_time(&self, file: &HandlerFile) -> Option<Instant> {
         let known = self.files.get(&file.path)?;
         match &known.load_result {
@@ -187,7 +189,7 @@ impl Catalog {
                 .is_some_and(|known| known.first_seen + DEBOUNCE_DELAY <= now);
             if offered.is_some() && !is_settled {
                 // Skips a file that is still changing. If lower versions waited for this file, a file that changes
-                // again and again would block them.
+                // again and again would block the lower versions.
                 continue;
             }
             let found = self.load_result(&file.path);

@@ -188,8 +188,8 @@ fn compile_stdin(cache: &Path, limits: CompileLimits) -> Result<(), LoadFailure>
             .map_err(|error| failed(format!("its limits cannot be set: {error}")))?;
     }
     drop(compile_component(&engine, &bytes)?);
-    // The second compilation checks that the cache has the component. Otherwise the host itself would compile it,
-    // without limits.
+    // The second compilation checks that the cache has the component. If the cache lacked the component, the host
+    // itself would later compile it, without limits.
     let before = kept.cache_hits();
     drop(compile_component(&engine, &bytes)?);
     if kept.cache_hits() == before {

@@ -60,8 +60,8 @@ const HOST_STACK_BYTES: usize = 1 << 20;
 /// Maximum size, in bytes, of the memory that the engine keeps when an instance ends. The engine clears this memory for
 /// the next instance, and returns the rest of the memory to the system.
 const KEEP_RESIDENT_BYTES: usize = 16 << 20;
-/// The limit that replaces [`KEEP_RESIDENT_BYTES`] on a system that cannot list the memory pages that a guest has
-/// touched. On this system, the engine must clear all bytes up to the limit, so the limit is lower.
+/// The limit in place of [`KEEP_RESIDENT_BYTES`] on a system that cannot list the touched memory pages of a guest. On
+/// this system, the engine must clear all bytes up to the limit, so the limit is lower.
 const KEEP_RESIDENT_UNSCANNED_BYTES: usize = 256 << 10;
 /// Maximum size, in bytes, of the part of each table that the engine keeps when an instance ends. The engine clears
 /// this part for the next instance.

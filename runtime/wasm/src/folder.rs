@@ -135,8 +135,9 @@ impl HandlerFile {
         Ok(Self { name: name.to_owned(), semver, path: path.to_owned() })
     }
 
-    /// Returns the version as the store records it: `name@semver`. For a file without a semver, the version is the name
-    /// and the first digits of the file's digest, so that different contents are different versions.
+    /// Returns the version as the store records it: `name@semver`. For a file without a semver, the version consists of
+    /// the name and the first digits of the file's digest. Different contents of such a file are therefore different
+    /// versions.
     pub fn version(&self, digest: FileDigest) -> VersionName {
         match &self.semver {
             Some(_) => Arc::from(self.to_string()),

@@ -11,8 +11,8 @@ use super::stream::StreamContext;
 use super::turn::{self, TurnContext};
 
 /// An executor that runs turns (runs of events of one key) one by one on the calling thread, with a WebAssembly
-/// instance of its own. Tools use it to measure the cost of a handler alone. A [`WorkerPool`](super::WorkerPool)
-/// executes the turns of streams.
+/// instance of its own. Tools use this executor to measure the cost of a handler alone. A
+/// [`WorkerPool`](super::WorkerPool) executes the turns of streams.
 pub struct InlineExecutor {
     context: Arc<TurnContext>,
     instance: Option<HandlerInstance>,

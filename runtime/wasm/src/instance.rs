@@ -129,8 +129,8 @@ fn call_failure(
     classify(error, &guest.stderr_tail(), limits)
 }
 
-/// Returns the time that the guest sees for an event, in ms since the Unix epoch: the event's time or, for an event
-/// without a time, the host's time.
+/// Returns the time that the guest sees for an event, in ms since the Unix epoch. If the event has a time, returns this
+/// time; otherwise returns the host's time.
 fn time_ms(event: &Event) -> u64 {
     event.time_ms().unwrap_or_else(|| {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)

@@ -1,8 +1,8 @@
 //! The worker threads, shared by all streams, and the queues from which they take turns (runs of events of one key).
 //!
-//! Turns and results pass between threads in batches: a driver submits several turns at once, a worker takes several
-//! turns at once, and the worker delivers several results at once. The workers serve the queues round robin, so that a
-//! stream with a slow handler does not starve another stream. This module must never inspect the contents of a turn.
+//! Turns and results pass between threads in batches. A driver submits several turns at once. A worker takes several
+//! turns at once, and delivers several results at once. The workers serve the queues round robin, so that a stream with
+//! a slow handler does not starve another stream. This module must never inspect the contents of a turn.
 
 mod instances;
 mod queue;
@@ -21,7 +21,7 @@ use queue::{TurnQueue, TurnScheduler};
 use worker::Worker;
 
 /// A callback that receives results on a worker's thread. The callback must only pass the results on, because the
-/// worker waits for it.
+/// worker waits for the callback.
 pub type ResultCallback = Box<dyn Fn(TurnResults) + Send + Sync>;
 
 /// Results of turns of one queue. Until the receiver takes the results, the queue counts their memory. While this
@@ -63,7 +63,7 @@ impl Drop for TurnResults {
 }
 
 /// The worker threads. Dropping the pool ends the threads. The threads drop queued turns at once, and running turns
-/// within a tick. They report no results for these turns.
+/// within a tick. The threads report no results for these turns.
 pub struct WorkerPool {
     scheduler: Arc<TurnScheduler>,
     threads: Vec<JoinHandle<()>>,
@@ -153,9 +153,9 @@ impl TurnQueueHandle {
     /// With `None` (this process lacks the new version), the queue keeps its version. This function then removes the
     /// turns that no worker has taken yet, and returns for each of them a result without outcomes.
     pub fn switch_version(&self, active: Option<Arc<ActiveVersion>>) -> Vec<TurnResult> {
-        // If `active` replaces the version, this function must not hold the old version. Otherwise the workers that
-        // `signal_retired` wakes would keep the idle instances of the old version: a worker drops only instances of
-        // handlers to which nothing refers.
+        // If `active` replaces the version, this function must not hold the old version. A worker drops only instances
+        // of handlers to which nothing refers. If this function held the old version, the workers that `signal_retired`
+        // wakes would therefore keep the idle instances of that version.
         let last_active = if active.is_none() { self.queue.active() } else { None };
         let unstarted = self.queue.switch_version(active);
         self.scheduler.signal_retired();

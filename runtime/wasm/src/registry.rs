@@ -11,8 +11,8 @@ use crate::{ActiveVersion, Catalog, FileFault, Handler, HandlerEngine, HandlerFi
 use ordain_util::histogram::Histogram;
 
 /// Maximum number of retired versions whose execution times the metrics still contain. A retired version no longer
-/// executes events. The number is large enough that a program that reads the metrics once a minute sees each version,
-/// even if the versions change every few seconds.
+/// executes events. With this limit, a program that reads the metrics once a minute sees each version, even if the
+/// versions change every few seconds.
 const RETIRED_VERSIONS_LIMIT: usize = 16;
 
 /// The engine, the state of the folder, and the version that executes each stream's events.

@@ -70,8 +70,8 @@ impl Default for HandlerSettings {
         Self {
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             instance: InstancePolicy::Reused,
-            // Low enough that a leak of a few KiB per event stays within the memory limit, high enough that the cost
-            // of replacing an instance (about a millisecond for the slowest handler) does not matter.
+            // With this number, a leak of a few KiB per event stays within the memory limit. The cost of replacing an
+            // instance (about a millisecond for the slowest handler) is negligible.
             instance_events: 10_000,
             cache: None,
             compile: CompileLimits { timeout: Duration::from_mins(5), memory: 4 << 30 },

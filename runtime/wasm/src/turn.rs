@@ -104,7 +104,8 @@ async fn execute(
     Ok(settled)
 }
 
-/// Applies an event's change to the state for the next event, and records it as the change of the whole turn.
+/// Applies an event's change to `state`, which the next event receives. Records the change as the change of the whole
+/// turn.
 fn apply(change: StateUpdate, state: &mut Option<Bytes>, turn_change: &mut StateUpdate) {
     match &change {
         StateUpdate::Keep => return,

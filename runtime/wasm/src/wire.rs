@@ -1,8 +1,8 @@
-//! The types of `wit/handler.wit` as they pass between host and guest: borrowed on the way to the guest, owned on the
-//! way back. This module must never validate a value; `outcome` validates values.
+//! The types of `wit/handler.wit` in the form in which their values pass between host and guest: borrowed on the way to
+//! the guest, owned on the way back. This module must never validate a value; `outcome` validates values.
 //!
 //! The types are written by hand instead of generated. The host can therefore pass an event to the guest without
-//! copying it first, and each type has code only for the direction in which it passes.
+//! copying the event first. Each type has code only for the direction in which it passes.
 #![allow(unsafe_code, reason = "the derive macros of Wasmtime generate unsafe impls")]
 
 use wasmtime::component::{ComponentType, Lift, Lower, TypedFunc};

@@ -1,9 +1,9 @@
 //! An SDK for Ordain handlers in Rust.
 //!
-//! A handler is a function. It receives one event of a key and the state of the key after the previous event. It
-//! returns the change of the state and the messages to publish. Ordain calls the function for each event of a key, in
-//! order. Ordain calls the function again for the same event if the call requested a retry or panicked, or if its
-//! outcome was lost before the commit. Ordain commits either the whole outcome of a call or nothing.
+//! A handler is a function. The function receives one event of a key and the state of the key after the previous event.
+//! The function returns the change of the state and the messages to publish. Ordain calls the function for each event
+//! of a key, in order. Ordain calls the function again for the same event if the call requested a retry or panicked, or
+//! if its outcome was lost before the commit. Ordain commits either the whole outcome of a call or nothing.
 //!
 //! ```
 //! use ordain_sdk::prelude::*;

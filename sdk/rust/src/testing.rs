@@ -79,8 +79,8 @@ where
         }
     }
 
-    /// Passes an event to the handler. The event is then settled (ended for good), except if the handler requests a
-    /// retry.
+    /// Passes an event to the handler. If the handler requests a retry, the runner stays unchanged. Otherwise the event
+    /// is then settled (ended for good).
     ///
     /// # Panics
     /// Panics if the key has ended, because the host passes no further events of such a key to the handler. Also panics

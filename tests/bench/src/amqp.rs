@@ -1,5 +1,5 @@
-//! `amqp`: measures the host on RabbitMQ, and compares it with handwritten consumers and with a consumer that only
-//! acknowledges.
+//! `amqp`: measures the host on RabbitMQ, and compares the host with handwritten consumers and with a consumer that
+//! only acknowledges.
 //!
 //! A side is a process. In the first measurement, the queues are full at the start. The clock runs from the first
 //! delivery to the last, as the broker reports them, so the start-up time of the process does not count. The second

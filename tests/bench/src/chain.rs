@@ -1,5 +1,5 @@
-//! `chain`: measures transactions that pass through one, two or three streams, each of which feeds the next, on each
-//! store, and the cost of numbering the transactions.
+//! `chain`: measures transactions on each store. The transactions pass through one, two or three streams, and each
+//! stream feeds the next stream. The benchmark also measures the cost of numbering the transactions.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, BufWriter, Write as _};

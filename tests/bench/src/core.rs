@@ -21,7 +21,7 @@ use crate::{Common, crossing};
 /// The number of keys of each side.
 const KEYS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
 /// Number of measured events of a side. One unmeasured event of each key precedes them. These first events warm up the
-/// memory, and give each key a record, which the sequencer must load if the key is not in memory.
+/// memory, and give each key a record. The sequencer must load the record if the key is not in memory.
 const EVENTS: u64 = 2_000_000;
 /// Number of events in a run that counts instructions. Such a run is fifty times slower.
 const COUNTED_EVENTS: u64 = 200_000;
@@ -29,7 +29,7 @@ const COUNTED_EVENTS: u64 = 200_000;
 const DATA: [u8; 256] = [b'x'; 256];
 /// The state of each key.
 const STATE: [u8; 128] = [b's'; 128];
-/// The disturbed order: events are shuffled within `WINDOW` events, and one of `REPEATED` events comes twice.
+/// The disturbed order: events are shuffled within `WINDOW` events, and one in `REPEATED` events comes twice.
 const WINDOW: usize = 100;
 const REPEATED: usize = 20;
 /// Number of events that the benchmark creates at a time. Their creation does not count towards the measured time.
@@ -209,8 +209,8 @@ impl SequencerLoop {
         self.take(events, last);
     }
 
-    /// Passes all answers to the sequencer, and passes events to it while it accepts them. With `last`, continues until
-    /// the sequencer has no work left.
+    /// Passes all answers to the sequencer. Also passes events to the sequencer while the sequencer accepts events.
+    /// With `last`, continues until the sequencer has no work left.
     fn take(&mut self, events: &mut VecDeque<Arc<Event>>, last: bool) {
         if last {
             self.sequencer.handle(self.now, Input::SourceEnded);

@@ -1,5 +1,5 @@
-//! `embedded`: measures whole runs of the host from file to file through the handler `orders`, and compares them with
-//! the side `bare`: one thread that only decodes events, calls the handler and encodes messages.
+//! `embedded`: measures whole runs of the host from file to file through the handler `orders`. Compares them with the
+//! side `bare`: one thread that only decodes events, calls the handler and encodes messages.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -5,8 +5,8 @@
 //! request. A producer that gets 429 waits for the time in the answer and sends the same request again. The clock runs
 //! from the first request until all events have taken effect. The handler rejects an event that does not follow the
 //! previous event of its key. A run without rejected events thus proves that no event was lost, repeated or swapped. If
-//! the source of the stream is a queue of RabbitMQ, the host writes each event into the store, publishes it to the
-//! broker, and consumes it from the queue.
+//! the source of the stream is a queue of RabbitMQ, the host writes each event into the store, publishes the event to
+//! the broker, and consumes the event from the queue.
 
 mod producer;
 

@@ -1,9 +1,9 @@
-//! `instances`: measures the cost of several hosts that share four partitions, and the delay of events while one of two
-//! hosts goes away or both are restarted.
+//! `instances`: measures the cost of several hosts that share four partitions. Also measures the delay of events while
+//! one of two hosts leaves or fails, or while both are restarted.
 //!
-//! All hosts run on one machine, so more hosts are no faster, and the compared figure is the processor time per event.
-//! Events come at a steady rate, and each event makes a message. The benchmark measures the age of each message at its
-//! arrival. The highest age after a disturbance is the duration of the hand-over.
+//! All hosts run on one machine, so more hosts do not process more events per second. The compared figure is therefore
+//! the processor time per event. Events come at a steady rate, and each event makes a message. The benchmark measures
+//! the age of each message at its arrival. The highest age after a disturbance is the duration of the hand-over.
 
 pub(crate) mod fleet;
 pub(crate) mod watch;

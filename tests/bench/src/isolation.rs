@@ -8,7 +8,7 @@
 //! In the first measurement, the queue is full at the start. The clock runs from the first delivery until all events of
 //! the other keys have taken effect. During this time, the side `no_gap` also executes the events of the gapped key.
 //! The side `gapped` spills these events, and executes them afterwards. In the second measurement, the events come at a
-//! steady rate, some of the other keys' events make messages, and the figure is the age of these messages.
+//! steady rate, and some events of the other keys make messages. The figure is the age of these messages.
 
 use std::time::{Duration, Instant};
 

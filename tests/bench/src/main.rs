@@ -1,6 +1,6 @@
 //! The program that measures Ordain. A side is one of the programs or configurations that a comparison compares. A
-//! comparison runs all its sides one after the other, several times, in one run of this program, because figures that
-//! were measured at different hours cannot be compared. The program prints medians and ratios.
+//! comparison runs all its sides one after the other, several times. All of this happens in one run of this program,
+//! because figures that were measured at different hours cannot be compared. The program prints medians and ratios.
 //!
 //! `cargo xtask bench NAME` builds the necessary programs, and starts this program.
 

@@ -1,9 +1,13 @@
-//! `recovery`: measures the mean duration of a gap, from the start of its clock until a replay source has the event or
-//! all rounds are over, and compares it with the expected duration.
+//! `recovery`: measures the mean duration of a gap, and compares it with the expected duration. The duration begins at
+//! the start of the gap's clock. It ends when a replay source has the event, or when all rounds are over.
 //!
-//! A source has the event with the probability p in each round. The plan has `gap.timeout` T, R rounds, the backoff
-//! b(i) before round i (none before the first), and the times ok and fail for an answer with the event and for a
-//! failure:
+//! A source has the event with the probability p in each round. The expected duration E follows from these values of
+//! the plan:
+//!
+//! - T: `gap.timeout`;
+//! - R: the number of rounds;
+//! - b(i): the mean wait before round i; 0 before the first round;
+//! - ok and fail: the times until an answer with the event, and until a failure.
 //!
 //! E = T + sum over i from 1 to R of (1-p)^(i-1) * (b(i) + p * ok + (1-p) * fail)
 //!

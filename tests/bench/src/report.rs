@@ -18,8 +18,8 @@ pub(crate) struct Report {
     notes: Vec<String>,
 }
 
-/// The medians of one side. A figure that does not apply to the side is `None`. In the JSON output, a `None` is `null`
-/// for the figures that every benchmark has, and other figures are left out.
+/// The medians of one side. A figure that does not apply to the side is `None`. In the JSON output, a `None` of a
+/// figure that every benchmark has is `null`. The output leaves out every other `None`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Row {
     pub(crate) side: String,

@@ -3,7 +3,7 @@
 //!
 //! One version stays in the folder. The benchmark adds another version, which is new each time and slow to compile, and
 //! removes it after the host has executed events with it. Each addition with its removal makes two swaps. The benchmark
-//! measures the age of each message at its arrival, and compares the ages with the ages in a run without swaps under
+//! measures the age of each message at its arrival. It compares these ages with the ages in a run without swaps under
 //! the same load.
 
 use std::collections::BTreeMap;

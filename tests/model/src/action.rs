@@ -188,8 +188,9 @@ impl World {
         self.owners[id].needs_load(scope, key, due == Some(scope.leases[id]))
     }
 
-    /// Returns whether a step is progress for its owner. A load is progress only if it changes the lane. A step that
-    /// only releases or repeats something is no progress.
+    /// Returns whether a step is progress for its owner. A load is progress only if it changes the lane. These steps
+    /// are no progress: the owner gives up or loses a lane, its partition or its deliveries; the owner sends a commit
+    /// again; or the answer to a commit is lost.
     pub(crate) fn makes_progress(&self, scope: &Scope, action: Action) -> bool {
         match action {
             Action::Load(id, key) => {

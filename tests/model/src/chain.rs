@@ -1,8 +1,8 @@
 //! A model of messages between two shards of a store that goes back in time. An owner sends messages from the outbox in
-//! one shard to a shard of the destination, which numbers them. A checker walks through all runs of small scopes, and
-//! the simulator plays long random runs. The owner remembers its sent messages, and chooses the messages to send again,
-//! with the product's own code ([`PublishHistory`](ordain_core::PublishHistory)). All other code is written from the
-//! protocol alone. A *chunk* is the message at one outbox position.
+//! one shard to a shard of the destination. The shard of the destination numbers the messages. A checker walks through
+//! all runs of small scopes, and the simulator plays long random runs. The owner remembers its sent messages, and
+//! chooses the messages to send again, with the product's own code ([`PublishHistory`](ordain_core::PublishHistory)).
+//! All other code is written from the protocol alone. A *chunk* is the message at one outbox position.
 
 mod destination;
 mod outcome;
@@ -21,7 +21,7 @@ pub struct ChainScope {
     pub commits: u64,
     /// Number of messages from another producer.
     pub other_messages: usize,
-    /// The choices for one step back: the shards of one element go back together.
+    /// The choices for a rollback. Each element names the shards that go back together.
     pub rollback_choices: Vec<ChainShards>,
     /// Number of times that shards go back.
     pub rollbacks: u64,
@@ -78,7 +78,8 @@ pub enum ChainFault {
     /// An owner reports messages as done although it still has to send them again. The destination then forgets these
     /// messages.
     LostMessagesAreDone,
-    /// An owner repeats lost commits, but does not remove their sent messages from the outbox again.
+    /// An owner repeats lost commits, which puts their messages into the outbox again. The owner then does not remove
+    /// the messages that it has already sent.
     RepeatedMessagesAreNotRemoved,
     /// The destination does not forget messages of commits that the outbox has lost.
     LostCommitsAreRemembered,
@@ -147,7 +148,7 @@ pub enum ChainStep {
     Restart,
 }
 
-/// Number of moments that the shards may go back to, including the beginning.
+/// Highest number of remembered states that the shards may go back to, including the beginning.
 const STATE_LIMIT: usize = 2;
 
 impl Model for ChainScope {
@@ -221,5 +222,6 @@ impl Model for ChainScope {
     }
 }
 
-/// A property that at least one run of a scope must show; otherwise the scope is too small to test anything.
+/// A property that at least one run of each scope with rollbacks must show; otherwise the scope is too small to test
+/// anything.
 pub const RESENT: &str = "a lost message is sent again";

@@ -74,13 +74,13 @@ pub enum CheckpointStep {
     Repeat,
     /// The present state of the shards becomes a state that they may go back to.
     Remember,
-    /// One shard, or all shards for `None`, go back to the remembered state with this index.
+    /// The shard with this number, or every shard for `None`, goes back to the remembered state with this index.
     GoBack(Option<u8>, usize),
     /// The owner ends, and another owner claims the partition.
     Restart,
 }
 
-/// Number of moments that the shards may go back to, including the beginning.
+/// Highest number of remembered states that the shards may go back to, including the beginning.
 const STATE_LIMIT: usize = 2;
 
 /// Number of shards.
@@ -143,5 +143,5 @@ impl Model for CheckpointScope {
     }
 }
 
-/// A property that at least one run of a scope must show; otherwise the scope is too small to test anything.
+/// A property that at least one run of each scope must show; otherwise the scope is too small to test anything.
 pub const READ_AGAIN: &str = "a file is read again from its beginning";

@@ -87,9 +87,9 @@ pub struct Scope {
     pub leases: Vec<u8>,
     /// Events from the broker, in this order.
     pub queue: Vec<Event>,
-    /// Highest number of executed events of a key that are not yet committed.
+    /// Highest number of events of a key that an owner may have executed, but not committed.
     pub run_ahead: u8,
-    /// Number of times that partitions may take one key over from another partition.
+    /// For each key, the number of times that a partition may take the key over from another partition.
     pub take_overs: u8,
     /// Number of load requests that arrive a second time, so late that no owner waits for the answer.
     pub late_loads: u8,
@@ -114,15 +114,15 @@ pub enum Fault {
     CommitWithoutClaim,
     /// A claim consists of its epoch alone.
     ClaimWithoutRandom,
-    /// When an owner writes its claim, it takes the epoch from the fence instead of its lease.
+    /// The claim of an owner has the epoch of the fence plus one, instead of the epoch of the owner's lease.
     EpochFromFence,
-    /// The store gives a lease the next epoch after that of the last lease, even if a fence has a higher epoch.
+    /// The epoch of a new lease is the epoch of the last lease plus one, even if a fence has a higher epoch.
     EpochFromLease,
     /// A commit that only spills is not compared with the fence, and has no number.
     SpillWithoutFence,
     /// A delivery counts as finished as soon as its event is executed.
     AcknowledgeBeforeCommit,
-    /// An acknowledgement of the last finished delivery covers all deliveries before it, even unfinished ones.
+    /// An owner acknowledges all deliveries up to the last finished delivery, even the unfinished deliveries before it.
     AcknowledgeBeyondPrefix,
     /// The store applies a write without checking its condition against the key record.
     WriteWithoutCondition,

@@ -115,7 +115,7 @@ impl Owner {
         }
     }
 
-    /// Returns the next commit of a shard: the executed events, and with `spill` also the held ones.
+    /// Returns the next commit of a shard: the executed events, and with `spill` also the held events.
     pub(crate) fn batch(&self, scope: &Scope, shard: usize, spill: bool) -> Option<Batch> {
         let shard_state = &self.shards[shard];
         let lanes = (0..).zip(&self.lanes).filter(|(key, _)| scope.shard_of(*key) == shard);
@@ -150,8 +150,8 @@ impl Owner {
         }
     }
 
-    /// Acknowledges finished deliveries, in the order of their positions, up to the first unfinished one. Returns the
-    /// acknowledged positions.
+    /// Acknowledges finished deliveries, in the order of their positions, up to the first unfinished delivery. Returns
+    /// the acknowledged positions.
     pub(crate) fn acknowledge(&mut self, scope: &Scope) -> Set {
         let durable = |position: &u8| {
             let event = scope.event(*position);
@@ -184,9 +184,11 @@ impl Owner {
             && self.lanes.iter().flatten().all(|lane| lane.ahead() == 0)
     }
 
-    /// Returns whether the owner must load a key record. There are four reasons: events wait for the record; the answer
-    /// to an earlier load was lost; the key's next event may have come to another partition; or the key is due, and it
-    /// has no lane or an idle lane.
+    /// Returns whether the owner must load a key record, for one of these reasons:
+    /// - Events wait for the record.
+    /// - The answer to an earlier load was lost.
+    /// - The key's next event may have come to another partition.
+    /// - The key is due, and has no lane or an idle lane.
     pub(crate) fn needs_load(&self, scope: &Scope, key: u8, is_due: bool) -> bool {
         let shard_state = &self.shards[scope.shard_of(key)];
         let due = |lane: &Lane| is_due && lane.is_idle() && !scope.is(Fault::DueIgnoredByLane);

@@ -1,5 +1,5 @@
-//! A model of a producer that publishes a file through a store that goes back in time. The state has the shards, which
-//! number the events and each contain a checkpoint, and two producers. The producer of the file may end early and start
+//! A model of a producer that publishes a file through a store that goes back in time. The state has the shards and two
+//! producers. Each shard numbers its events and contains a checkpoint. The producer of the file may end early and start
 //! again. A checker walks through all runs of small scopes, and the simulator plays long random runs. The producer
 //! remembers its calls with the product's own code ([`ProducerHistory`](ordain_core::ProducerHistory)). All other code
 //! is written from the protocol alone.
@@ -15,7 +15,8 @@ pub use world::{ProducerCounts, ProducerViolation, ProducerWorld};
 pub struct ProducerScope {
     /// Number of events to publish. Events with an even number have the key of shard 0, the others the key of shard 1.
     pub events: u8,
-    /// True if the producer is a program with the library, which publishes no file and therefore has no checkpoints.
+    /// True if the producer is a program with the library. Such a producer publishes no file, and therefore has no
+    /// checkpoints.
     pub is_library: bool,
     /// Number of events that another producer publishes.
     pub other_events: u8,
@@ -91,14 +92,14 @@ pub enum ProducerStep {
     Other(u8),
     /// The present state of the shards becomes a state that they may go back to.
     Remember,
-    /// One shard, or all shards for `None`, go back to the remembered state with this index. The last value is true if
-    /// the producer's connection breaks.
+    /// The shard with this number, or every shard for `None`, goes back to the remembered state with this index. The
+    /// last value is true if the producer's connection breaks.
     GoBack(Option<u8>, usize, bool),
     /// The producer ends and starts again.
     Restart,
 }
 
-/// Number of moments that the shards may go back to, including the beginning.
+/// Highest number of remembered states that the shards may go back to, including the beginning.
 const STATE_LIMIT: usize = 2;
 
 /// Number of shards.
@@ -169,5 +170,5 @@ impl Model for ProducerScope {
     }
 }
 
-/// A property that at least one run of a scope must show; otherwise the scope is too small to test anything.
+/// A property that at least one run of each scope must show; otherwise the scope is too small to test anything.
 pub const WRITTEN_AGAIN: &str = "a lost event is written again";

@@ -36,8 +36,8 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// Records a broken rule. Ignores a rule that may break after the store went back: for example, an owner may have
-    /// read or published commits before the store lost them.
+    /// Records a broken rule. After the store went back, ignores the rules that a correct owner may then break. For
+    /// example, the owner may have read or published commits before the store lost them.
     pub(crate) fn report(&mut self, broken: Violation) {
         let applies = match broken {
             Violation::StaleWrite | Violation::PublishedUncommitted => !self.lost_commits,

@@ -54,8 +54,8 @@ pub enum QueueFault {
     ExpectsNothing,
     /// A call over two shards succeeds without a check of its parts, although a shard went back during the call.
     AnswersWithoutCheck,
-    /// A call over two shards succeeds without a last read from both shards, so it may not notice that a shard went
-    /// back after it had accepted its part.
+    /// A call over two shards succeeds without a last read from both shards. The call may then not notice that a shard
+    /// went back after the shard had accepted its part of the call.
     AnswersWithoutLastRead,
     /// A call over two shards looks for its entry by queue position, instead of in the record of its writer. If a
     /// removed entry had the same number, the call mistakes that entry for its own.
@@ -68,7 +68,7 @@ pub enum QueueFault {
     RecordsSeparately,
     /// The store adds a refused call to the record of its writer.
     RecordsRefusedCalls,
-    /// The store refuses to repeat a call, although the record of the writer has the call.
+    /// The store refuses a repeated call, although the record of the writer contains the call.
     RefusesRepeats,
     /// A process without a reader also looks for its newest calls in a record that it requested before these calls, so
     /// these calls seem to be lost.
@@ -116,16 +116,16 @@ pub enum QueueStep {
     RequestRecord,
     /// The process without a reader compares its calls with the requested record.
     CompareRecord,
-    /// A call over two shards puts its entry into the queue, unless the call has already done so. If no call is in
-    /// progress, a new one begins.
+    /// A call over two shards puts its entry into the queue, unless the call has already done so. If no such call is in
+    /// progress, a new call begins.
     PutPart,
     /// A call over two shards writes its part to the other shard, unless the call has already done so.
     PutOtherPart,
-    /// The process notices that a shard went back during a call over two shards. If this step does not come first, the
-    /// process notices the rollback by its last read, in the step `Answer`.
+    /// The process notices that a shard went back during a call over two shards. If the step `Answer` happens without
+    /// this step, the process notices the rollback in `Answer`, by its last read.
     NoticeRollback,
     /// The process sends a last read to both shards, and a call over two shards succeeds. If a shard went back during
-    /// the call, the call instead finds its lost parts, and will write them again.
+    /// the call, the call does not succeed: it finds its lost parts, and will write them again.
     Answer,
     /// The writers of the reader's process report their entries to the reader.
     ReportRuns,
@@ -134,7 +134,7 @@ pub enum QueueStep {
     /// The owner commits the first delivered entry, and repeats the commits that the store has lost. The reader of an
     /// inbox publishes the first delivered entry instead.
     Settle,
-    /// The driver acknowledges the settled entries to the reader.
+    /// The owner's driver acknowledges the settled entries to the reader.
     Finish,
     /// The reader removes the finished entries.
     Remove,
@@ -255,14 +255,14 @@ impl Model for QueueScope {
     }
 }
 
-/// A property that at least one run of each scope with a reader's process must show; otherwise the scope is too small
-/// to test anything.
+/// A property that at least one run of each scope with writers in the reader's process must show; otherwise the scope
+/// is too small to test anything.
 pub const ENTRY_LOST: &str = "an entry is lost unread and counted";
-/// A property that at least one run of a scope with calls over two shards must show.
+/// A property that at least one run of each scope with calls over two shards must show.
 pub const PART_WRITTEN_AGAIN: &str = "a call over two shards writes a lost entry again";
-/// A property that at least one run of a scope with an inbox must show.
+/// A property that at least one run of each scope with an inbox must show.
 pub const PUBLISHED_AND_LOST: &str = "the store loses an entry that the inbox has published";
-/// A property that at least one run must show if all writers are in a process without a reader.
+/// A property that at least one run of each scope must show in which all writers are in a process without a reader.
 pub const COUNTED_WITHOUT_READER: &str = "the process without a reader counts a lost event";
-/// A property that at least one run must show if all writers are in a process without a reader.
+/// A property that at least one run of each scope must show in which all writers are in a process without a reader.
 pub const CALL_REPEATED: &str = "the process without a reader repeats a call";

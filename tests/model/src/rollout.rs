@@ -59,8 +59,8 @@ pub enum RolloutStep {
     Poll(u8),
     /// The instance applies the rollout of the table that it has read, or writes a new rollout if one is needed.
     Decide(u8),
-    /// The instance executes an event of the key, if its rollout is new enough for the key. Otherwise the instance
-    /// requires a newer rollout.
+    /// The instance executes an event of the key, if the instance's rollout is new enough for the key. If not, the
+    /// instance reads the table, and requires a newer rollout if the rollout of the table is too old, too.
     Execute(u8),
     /// The file of a build is copied into the folder of the instance.
     Add(u8, u8),
@@ -75,7 +75,7 @@ pub enum RolloutStep {
     GoBack(usize),
 }
 
-/// Number of tables that the store may go back to, including the first one.
+/// Highest number of remembered tables that the store may go back to, including the first table.
 const STATE_LIMIT: usize = 2;
 
 impl Model for RolloutScope {
@@ -141,5 +141,5 @@ impl Model for RolloutScope {
     }
 }
 
-/// A property that at least one run of a scope must show; otherwise the scope is too small to test anything.
+/// A property that at least one run of each scope must show; otherwise the scope is too small to test anything.
 pub const NUMBER_REPEATED: &str = "an instance finds another build under the number that it knows";

@@ -122,7 +122,8 @@ impl Scope {
 
 /// Scopes with a store that goes back in time.
 impl Scope {
-    /// Returns a scope in which the whole store, only the leases, and only the shard go back: each once, in any order.
+    /// Returns a scope in which the whole store, only the leases, or only the shard may go back: each at most once, in
+    /// any order.
     pub fn goes_back() -> Self {
         Self {
             keys: 1,

@@ -32,8 +32,8 @@ impl Shard {
         Some(record.clone())
     }
 
-    /// Applies each write of a commit if the condition of the write holds, and refuses it otherwise. Returns the keys
-    /// of the refused writes.
+    /// Applies the writes of a commit whose conditions hold, and refuses the other writes. Returns the keys of the
+    /// refused writes.
     pub(crate) fn commit(
         &mut self,
         scope: &Scope,
@@ -119,8 +119,8 @@ impl Shard {
 }
 
 impl Fence {
-    /// Checks the properties that every applied commit must have. The checks do not use the store's rules, so that they
-    /// also detect a broken rule.
+    /// Checks the properties that every applied commit must have. The checks do not use the store's rules, so they also
+    /// detect a broken rule of the store.
     fn check(&self, batch: &Batch, findings: &mut Findings) {
         if self.last == batch.commit_id() {
             findings.report(Violation::AppliedTwice);

@@ -1,9 +1,10 @@
 //! A model of instances that share partitions: membership, leases and the assignment of partitions. A checker walks
-//! through all runs of the model. The model of [`Scope`](crate::Scope) has the steps of an owner within a partition. In
-//! this model, an instance either drives a partition (has claimed it and processes its events) or does not.
+//! through all runs of the model. The model of [`Scope`](crate::Scope) has the steps of an owner within a partition.
+//! The model of this module has no such steps: an instance either drives a partition (has claimed it and processes its
+//! events) or does not.
 //!
 //! A paused instance takes no steps, for any length of time. The model has no clock: a lease may expire at any moment
-//! that the scope allows.
+//! that the limits of the [`Fleet`] allow.
 
 mod instance;
 mod property;
@@ -45,7 +46,7 @@ pub enum SharingFault {
     LeaseTaken,
     /// The store gives a lease to an instance that has lost its membership through a late heartbeat.
     LeaseToNonMember,
-    /// A release does not name the epoch of its lease, so an instance may release the lease of another.
+    /// A release does not name the epoch of its lease, so an instance may release the lease of another instance.
     ReleaseWithoutEpoch,
     /// A claim uses the epoch of the fence plus one, instead of the epoch of its lease.
     ClaimWithoutLease,
@@ -53,12 +54,12 @@ pub enum SharingFault {
     ChannelsKept,
     /// An instance that is no longer a member keeps its leases for ever.
     NonMemberKeepsLease,
-    /// An instance releases a partition without closing its channel.
+    /// An instance releases a partition, but does not close its channel to the partition's queue.
     ReleaseWithoutClose,
-    /// An instance keeps a partition although the store has lost its lease.
+    /// An instance keeps a partition although the store has lost the instance's lease of this partition.
     LostLeaseKept,
-    /// After the store went back, it names an instance as the holder of a lease that the instance does not know, and
-    /// the instance does not release this lease.
+    /// The store went back, and now names an instance as the holder of a lease that this instance does not know. The
+    /// instance does not release this lease.
     UnknownLeaseKept,
 }
 
@@ -83,9 +84,9 @@ impl Fleet {
     }
 
     /// Returns the highest number of leases that the store may give. Each partition needs one lease at first. After
-    /// each change of the membership, a partition needs at most two more: one for its new owner, and one for an
-    /// instance that acts on an older table. After a kill, one is enough. Each time that the members go back, each
-    /// instance may have to join again.
+    /// each change of the membership, a partition needs at most two more leases: one for its new owner, and one for an
+    /// instance that acts on an older table. After a kill, one more lease is enough. Each time that the members go
+    /// back, each instance may have to join again.
     fn most_leases(&self) -> u8 {
         let joins = self.instances * (1 + self.rollbacks);
         let changes =

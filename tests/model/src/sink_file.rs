@@ -1,7 +1,7 @@
-//! A model of a file sink whose mark is in an embedded store. Operators put older copies of the store back. The state
-//! has the store with its commits, its outbox and the mark, the file, and the process that writes the file. A checker
-//! walks through all runs of small scopes, and the simulator plays long random runs. The model is written from the
-//! protocol alone.
+//! A model of a file sink whose mark (the record of how far the file is published) is in an embedded store. Operators
+//! put older copies of the store back. The state consists of the store (with commits, outbox and mark), the file, and
+//! the process that writes the file. A checker walks through all runs of small scopes, and the simulator plays long
+//! random runs. The model is written from the protocol alone.
 
 mod world;
 
@@ -38,9 +38,10 @@ pub enum SinkFileFault {
     NoMarkAtStart,
     /// A start does not sync the file before it writes the mark.
     StartDoesNotSync,
-    /// A start does not write the kept lines again, so a sync does not write them to the disk either.
+    /// After a failed sync, a start does not write the kept lines again, so the next sync does not write them to the
+    /// disk.
     LinesAreNotWrittenAgain,
-    /// The store records the length of the file in another write than the removal from the outbox.
+    /// The store records the length of the file, and removes messages from the outbox, in two separate writes.
     MarkIsSeparate,
     /// Messages leave the outbox before their lines are synced.
     RemovedBeforeSync,
@@ -76,8 +77,8 @@ impl SinkFileFault {
 pub enum SinkFileStep {
     /// A process starts, and compares the file with the mark and the outbox.
     Start,
-    /// The process executes the first event without a commit, and commits it. The execution emits the message with this
-    /// content.
+    /// The process executes the first event that has no commit yet, and commits it. The execution emits the message
+    /// with this content.
     Commit(u8),
     /// The process writes the line of the next message of the outbox.
     Write,
@@ -93,8 +94,9 @@ pub enum SinkFileStep {
     SyncFails(usize),
     /// The operator copies the store.
     Copy,
-    /// The operator puts the copy with this index back. No process is running, and the last process did not end
-    /// because of a failed sync: the next start may then not know which lines it must write again.
+    /// The operator puts the copy with this index back. This step is possible only if no process is running, and if no
+    /// failed sync has left lines that are not on the disk. If there were such lines, a start with an older copy might
+    /// not know which lines it must write again.
     Restore(usize),
 }
 
@@ -154,7 +156,8 @@ impl Model for SinkFileScope {
     }
 }
 
-/// A property that at least one run of a scope must show; otherwise the scope is too small to test anything.
+/// A property that at least one run of each scope with restores must show; otherwise the scope is too small to test
+/// anything.
 pub const LINE_LOST: &str = "a start finds lines whose messages the store lacks";
-/// A property that at least one run of a scope must show; otherwise the scope is too small to test anything.
+/// A property that at least one run of each scope must show; otherwise the scope is too small to test anything.
 pub const MESSAGE_SKIPPED: &str = "the process skips a message that the file already has";

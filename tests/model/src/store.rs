@@ -121,7 +121,8 @@ pub(crate) enum Reply<T> {
     Done(T),
     /// A newer owner exists.
     Fenced,
-    /// The store has gone back since this owner's last commit.
+    /// The store has gone back: it lost this owner's claim or commits, or it gave the owner's epoch to another owner,
+    /// too.
     RolledBack,
 }
 

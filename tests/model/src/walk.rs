@@ -23,8 +23,9 @@ pub trait Value: Clone + Debug + PartialEq + Send + Sync {}
 
 impl<T: Clone + Debug + PartialEq + Send + Sync> Value for T {}
 
-/// Walks through all runs of a model. Panics if a run breaks a rule, or if the runs do not show exactly the expected
-/// properties.
+/// Walks through all runs of a model. Panics if the found properties differ from the `expected` properties. A property
+/// that a run must show at least once is found if a run shows it. A property that must always hold is found if a run
+/// breaks it.
 pub fn walk<M: CheckedModel>(name: &str, model: &M, expected: &[&'static str]) {
     let start = Instant::now();
     let checker = model.clone().checker().spawn_bfs().join();
@@ -55,9 +56,9 @@ pub fn all_are_tested<F: Debug + PartialEq>(all: &[F], tested: impl Iterator<Ite
     assert!(missing.is_empty(), "these faults are not tested: {missing:?}");
 }
 
-/// Returns the shortest run that shows a property, or that breaks it if the property must always hold. The checker
-/// does not return the shortest run first, so the function repeats the search with an ever lower limit on the length of
-/// a run.
+/// Returns the shortest run that shows a property. For a property that must always hold, returns the shortest run that
+/// breaks the property. The first run that the checker finds need not be the shortest. Therefore the function repeats
+/// the search, each time with a lower limit on the length of a run, until the checker finds no run.
 fn shortest<M: CheckedModel>(model: &M, property: &'static str) -> Option<Vec<M::Action>> {
     let mut found: Option<Vec<M::Action>> = None;
     loop {

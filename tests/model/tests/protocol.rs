@@ -3,7 +3,8 @@
 
 use ordain_model::{Fault, Scope, all_are_tested, breaks, walk};
 
-// Properties that at least one run of a scope must show; otherwise the scope is too small to test anything.
+// Each scope below lists some of these properties. At least one run of the scope must show each listed property;
+// otherwise the scope is too small to test anything.
 const DONE: &str = "everything is done";
 const SPILLED: &str = "an event waits in the store";
 const MOVED_BACK: &str = "a key is taken over and back";
@@ -28,7 +29,7 @@ const PUBLISHED_AFTER_COMMIT: &str = "only committed messages are published";
 const REMOVED_AFTER_PUBLISHING: &str = "an entry leaves the outbox after its publication";
 const PUBLISHED_IN_ORDER: &str = "messages of a key are published in order";
 
-/// A scope, and all properties that its runs show.
+/// A scope, all properties that its runs show, and all properties that its runs break.
 type Case = (&'static str, fn() -> Scope, &'static [&'static str]);
 /// A fault, a scope, and the property that the fault breaks in the runs of this scope.
 type Break = (Fault, fn() -> Scope, &'static str);
@@ -49,8 +50,8 @@ const TWO_PARTITIONS: &[Case] = &[
         &[DONE, SPILLED, MOVED_BACK, REFUSED, HANDED_OVER, OWNER_FENCED],
     ),
     ("two_keys", Scope::two_keys, &[DONE, SPILLED, MOVED_BACK, REFUSED]),
-    // This scope shows a limit that `docs/internals/protocol.md` names: messages of a moved key may be published out of
-    // order.
+    // The runs of this scope break a property, because of a limit that `docs/internals/protocol.md` names: messages of
+    // a moved key may be published out of order.
     ("moved_outbox", Scope::moved_outbox, &[DONE, PUBLISHED_IN_ORDER]),
 ];
 

@@ -79,8 +79,8 @@ fn no_run_of_an_inbox_breaks_a_rule() {
     walk("inbox", &inbox(), &[ENTRY_LOST, PUBLISHED_AND_LOST]);
 }
 
-/// A process without a reader counts each event that the store loses before another process removes it, and no event
-/// that the store still has.
+/// A process without a reader counts each event that the store loses before another process has removed the event. It
+/// counts no event that the store still has.
 #[test]
 fn no_run_of_a_queue_with_another_reader_breaks_a_rule() {
     walk("another_reader", &another_reader(), &[COUNTED_WITHOUT_READER, CALL_REPEATED]);

@@ -2,7 +2,8 @@
 
 use ordain_model::{Fleet, SharingFault, all_are_tested, breaks, walk};
 
-// Properties that at least one run of a fleet must show; otherwise the fleet is too small to test anything.
+// Each fleet below lists some of these properties. At least one run of the fleet must show each listed property;
+// otherwise the fleet is too small to test anything.
 const SHARED_BY_ALL: &str = "all instances share all partitions";
 const TWO_BELIEVE: &str = "two instances believe that they have a partition";
 const WAITS_FOR_CHANNEL: &str = "an instance waits until another instance's channel is closed";

@@ -6,10 +6,11 @@ use ordain_model::{ChainCounts, ChainFault, ChainShards, ChainStep, ChainWorld};
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
-/// Number of states that the shards may go back to.
+/// Number of the newest remembered states that the shards may go back to.
 const STATE_LIMIT: u64 = 6;
 /// Largest number of commits in a run. A commit has at most 3 messages, so the events of all commits have numbers below
-/// 100. The numbers of the other producer begin at 100. `OTHER_MESSAGE_LIMIT` limits the number of its messages.
+/// 100. The event numbers of the other producer begin at 100. `OTHER_MESSAGE_LIMIT` is the largest number of messages
+/// of the other producer.
 const COMMIT_LIMIT: u64 = 30;
 const OTHER_MESSAGE_LIMIT: usize = 60;
 

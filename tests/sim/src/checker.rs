@@ -35,7 +35,7 @@ use warnings::Warnings;
 /// A broken invariant, with a description.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// The broken invariant: `I1` to `I8`, or the name of another checked rule.
+    /// The broken invariant: `I1` to `I8` (see `docs/internals/architecture.md`), or the name of another checked rule.
     pub invariant: &'static str,
     /// The observation that contradicts the invariant.
     pub detail: String,

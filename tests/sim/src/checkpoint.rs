@@ -6,7 +6,7 @@ use ordain_model::{CheckpointCounts, CheckpointFault, CheckpointStep, Checkpoint
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
-/// Number of states that the shards may go back to.
+/// Number of the newest remembered states that the shards may go back to.
 const STATE_LIMIT: u64 = 6;
 
 /// Plays the random run that the seed determines.

@@ -6,7 +6,7 @@ use ordain_model::{ProducerCounts, ProducerFault, ProducerStep, ProducerWorld};
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
-/// Number of states that the shards may go back to.
+/// Number of the newest remembered states that the shards may go back to.
 const STATE_LIMIT: u64 = 6;
 /// Largest number of events of the other producer in a run. Their numbers begin at 100 and must fit into a `u8`.
 const OTHER_EVENT_LIMIT: u8 = 60;

@@ -41,7 +41,7 @@ pub use sink_file::run_sink_file;
 /// Options for a run.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// A profile that replaces the one that the seed chooses.
+    /// A profile that replaces the profile that the seed chooses.
     pub profile: Option<Profile>,
     /// True to print every action.
     pub trace: bool,

@@ -26,8 +26,8 @@ pub(crate) struct Plan {
     pub(crate) sink_delay: u64,
     /// True if the source is finite and reports its end.
     pub(crate) once: bool,
-    /// True if the source lowers and raises the prefetch: the number of events that it delivers before the owner
-    /// acknowledges any of them.
+    /// True if the source lowers and raises the prefetch: the maximum number of deliveries that are unacknowledged at
+    /// one time.
     pub(crate) windows: bool,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct ProducerPlan {
     /// end.
     pub(crate) ended: u32,
     pub(crate) after_end: u64,
-    /// Rate of events whose sequence is far above all others of their key.
+    /// Rate of additional events whose sequence is far above all other sequences of their key.
     pub(crate) far: u32,
     /// Rate of unusable deliveries: the key, the sequence or the id is missing or impossible, or the bytes are not an
     /// event.
@@ -64,8 +64,8 @@ pub(crate) struct ProducerPlan {
     pub(crate) big: u32,
     /// Rate of keys with an imported record. The events of such a key begin above the first sequence of a new key.
     pub(crate) imported: u32,
-    /// Rate of keys that move: from some point in time on, their events go to another partition. `astray` is the rate
-    /// of single events that go to a wrong partition.
+    /// Rate of keys that move: from some point in time on, the events of the key go to another partition. `astray` is
+    /// the rate of single events that go to a wrong partition.
     pub(crate) moved: u32,
     pub(crate) astray: u32,
 }
@@ -86,11 +86,11 @@ pub(crate) struct HandlerPlan {
     pub(crate) stops_early: u32,
     /// The largest number of bytes that the handler adds to a state and to each message, to make them larger.
     pub(crate) padding: u64,
-    /// The one key that is blocked for ever.
+    /// The way in which one key is blocked; `None` if no key is blocked.
     pub(crate) blocked: Option<Blocked>,
 }
 
-/// The reason why the blocked key is blocked.
+/// The way in which a plan blocks one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blocked {
     /// The key's handler takes an hour.
@@ -138,8 +138,9 @@ pub(crate) struct DisturbancePlan {
     pub(crate) drains: u64,
     /// Number of times that the store goes back while an owner lives.
     pub(crate) steps_back: u64,
-    /// The longest time between a lost connection and the next delivery. During this time, the source offers events: it
-    /// shows them to the owner before it delivers them. If `None`, the source never offers events.
+    /// The longest time between a lost connection and the next delivery. During this time, the source offers events:
+    /// the owner receives the events early, and the source delivers the same events later. If `None`, the source never
+    /// offers events.
     pub(crate) offers: Option<u64>,
 }
 

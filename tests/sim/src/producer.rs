@@ -39,7 +39,7 @@ pub(crate) struct Script {
     pub(crate) end: u64,
 }
 
-/// The key that a [`Blocked`] plan blocks for ever.
+/// The key that a plan with a [`Blocked`] value blocks.
 pub(crate) const BLOCKED_KEY: &str = "key-0";
 
 /// Returns the script of a run.

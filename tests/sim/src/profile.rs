@@ -354,8 +354,8 @@ fn large(plan: &mut Plan, rng: &mut Rng) {
     crashes(plan, rng, 3);
 }
 
-/// Plans a source that lowers and raises the prefetch: the number of events that it delivers before the owner
-/// acknowledges any of them.
+/// Plans a source that lowers and raises the prefetch: the maximum number of deliveries that are unacknowledged at one
+/// time.
 fn windows(plan: &mut Plan, rng: &mut Rng) {
     gappy(plan, rng);
     failing(plan, rng);
@@ -382,7 +382,7 @@ fn isolated(plan: &mut Plan, rng: &mut Rng) {
     settings.max_turns = settings.max_turns.max(2);
     settings.spill_after = 1_000;
     settings.overflow = OverflowPolicy::DeadLetter;
-    // These runs last for days of virtual time, so frequent reads of the due index would only make them slow.
+    // These runs last for days of virtual time, so frequent reads of the due index would only make the runs slow.
     settings.due_poll = 3_600_000;
     match blocked {
         Blocked::Slow => {}

@@ -5,7 +5,7 @@ use ordain_model::{QueueCounts, QueueFault, QueueScope, QueueStep, QueueWorld};
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
-/// Number of states that the store may go back to.
+/// Number of the newest remembered states that the store may go back to.
 const STATE_LIMIT: u64 = 8;
 
 /// Plays the random run that the seed determines.

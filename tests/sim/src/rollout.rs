@@ -8,7 +8,7 @@ use crate::rng::{Rng, mix};
 
 /// Number of builds of the handler.
 const BUILDS: u64 = 5;
-/// Number of tables that the store may go back to.
+/// Number of the newest remembered tables that the store may go back to.
 const STATE_LIMIT: u64 = 3;
 
 /// Plays the random run that the seed determines.

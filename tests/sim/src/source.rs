@@ -1,5 +1,5 @@
-//! The source's queue of one partition, like a queue of a broker, or a file: entries in order. The acknowledged entries
-//! are the first entries of the queue. A new connection delivers all unacknowledged entries again.
+//! The source's queue of one partition: entries in order, as in a queue of a broker or in a file. The acknowledged
+//! entries are the first entries of the queue. A new connection delivers all unacknowledged entries again.
 
 use std::collections::VecDeque;
 
@@ -40,7 +40,7 @@ impl Source {
         Self { entries, acknowledged: 0, connection: 0 }
     }
 
-    /// Opens a connection, and ends the previous one.
+    /// Opens a connection, and ends the previous connection.
     pub(crate) fn connect(&mut self, open_at: u64) -> Connection {
         self.connection += 1;
         Connection {
@@ -115,8 +115,8 @@ impl Source {
         connection.number == self.connection && connection.cursor == self.entries.len()
     }
 
-    /// Acknowledges the deliveries up to `through`. Returns the entries that were not acknowledged before. If the
-    /// connection is an old one, the function returns the entries, too, but does not change the queue.
+    /// Acknowledges the deliveries up to `through`. Returns the entries that were not acknowledged before. For an old
+    /// connection, the function also returns these entries, but does not change the queue.
     pub(crate) fn acknowledge(
         &mut self,
         connection: &mut Connection,

@@ -205,7 +205,7 @@ impl Store {
         found.into_iter().collect()
     }
 
-    /// Returns entries of the due index, and the time until the next entry after these is due.
+    /// Returns entries of the due index, and the time until the entry after them is due.
     pub(crate) fn due(
         &self,
         partition: u32,

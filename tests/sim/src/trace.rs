@@ -1,5 +1,5 @@
-//! A trace of a run, line by line, for a person who replays one seed. The trace shows only the key and sequence of an
-//! event, because they determine the event's content.
+//! A trace of a run, line by line, for a person who replays one seed. The trace does not show whole events: it shows
+//! the key and the sequence of an event, and for a delivery also the beginning of the event's data.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use ordain_core::{
     TurnResult,
 };
 
-/// A trace. Its lines are printed if the trace is on, and dropped otherwise.
+/// A trace. It prints its lines only if `on` is true.
 #[derive(Debug)]
 pub(crate) struct Trace {
     on: bool,

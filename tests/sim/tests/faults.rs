@@ -11,7 +11,7 @@ const SEEDS: u64 = 5_000;
 /// Number of seeds for which the test counts the violations that a fault causes.
 const SAMPLE: u64 = 40;
 
-/// Prints the first violation that a fault causes. Returns an error if no seed shows one.
+/// Prints the first violation that a fault causes. Returns an error if no seed shows a violation.
 fn hunt(name: &str, options: &Options) -> Result<(), String> {
     let mut finds: BTreeMap<&str, u64> = BTreeMap::new();
     let mut first = None;

@@ -11,7 +11,7 @@ use ordain_sim::{Violation, run_protocol, run_sharing};
 /// Number of seeds for the runs of owners. [`SHARING_SEEDS`] is the number of seeds for the runs of instances.
 const SEEDS: u64 = 30_000;
 const SHARING_SEEDS: u64 = 20_000;
-/// Number of seeds within which a run must detect each fault.
+/// Number of seeds within which at least one run must detect each fault.
 const SEEDS_OF_FAULT: u64 = 20_000;
 
 /// Names of the notable states and steps that the runs of owners must show.

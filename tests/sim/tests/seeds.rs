@@ -31,8 +31,8 @@ fn no_seed_breaks_an_invariant() {
     assert!(failures.is_empty(), "{} of {seeds} seeds:\n{}", failures.len(), digest(&failures));
 }
 
-/// Runs that once broke an invariant, because of an error in the sequencer, the driver or the checker. The comments
-/// name these errors.
+/// Runs that once broke an invariant, because of an error in the sequencer, the driver or the checker. Each comment
+/// describes the error of the runs below it.
 const BROKEN_ONCE: [(Profile, u64); 19] = [
     // A dead owner had counted repeats as spilled events, so the record seemed to have no hole.
     (Profile::GoesBack, 10_047),
@@ -51,7 +51,7 @@ const BROKEN_ONCE: [(Profile, u64); 19] = [
     (Profile::Large, 45_343),
     // The checker expected the handler version of a key record that had expired.
     (Profile::Expiring, 53_105),
-    // The checker counted a try that ended after its owner had left one version, but before the owner had the next
+    // The checker counted an attempt that ended after its owner had left one version, but before the owner had the next
     // version.
     (Profile::Versions, 96_525),
     // After a gap had become wider, the gap history still listed the old, smaller range.

@@ -21,8 +21,8 @@ const GAP_WORDS: usize = 4;
 
 pub(super) const FAMILY_COUNT: usize = 12;
 
-/// No family contains a form that correct English also uses: for example `what happens` (with `happened`) and `what the
-/// host does`, the nouns `hearing` and `saying`, and `tell` or `say` between backticks.
+/// No family contains a form that correct English also uses. Examples of such forms are `what happens`, `what happened`
+/// and `what the host does`, the nouns `hearing` and `saying`, and `tell` or `say` between backticks.
 pub(super) const FAMILIES: [Family; FAMILY_COUNT] = [
     Family {
         name: "sentence-start",

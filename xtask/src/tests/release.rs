@@ -1,6 +1,7 @@
-//! Tests against the servers of another release of Debian. As root on Linux, the command installs the release in a
-//! folder of its own. It builds the tests outside of this folder, and runs them with this folder as their root folder.
-//! If it does not run as root on Linux, it runs the tests with the servers in the `PATH`.
+//! Tests against the servers of another release of Debian. If the command runs as root on Linux, it installs the
+//! release in a folder of its own. The command builds the tests outside of this folder, and runs them with this folder
+//! as their root folder. If the command does not run as root on Linux, it runs the tests with the servers in the
+//! `PATH`.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

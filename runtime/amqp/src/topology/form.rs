@@ -55,8 +55,8 @@ pub(crate) struct FormDifference {
 
 impl QueueForm {
     /// Returns whether the queue is of type stream. If the name of the queue is long, the broker's text is cut off
-    /// before the value of an argument. The text still names the argument, so an argument that only streams have is
-    /// sufficient.
+    /// before the value of an argument. The text still names the argument. If only streams can have this argument, the
+    /// queue is a stream.
     pub(crate) fn is_stream(&self) -> bool {
         let is_stream_argument =
             |difference: &FormDifference| STREAM_ARGUMENTS.contains(&difference.argument.as_str());

@@ -1,5 +1,5 @@
-//! The markers of a stream's queues and of its exchange. A marker shows whether a queue or an exchange of some name is
-//! still the one that the stream has used before.
+//! The markers of a stream's queues and of its exchange. A marker shows whether the queue or exchange of a name is
+//! still the same queue or exchange that the stream has used before.
 
 use lapin::options::{ExchangeBindOptions, ExchangeDeclareOptions};
 use lapin::types::FieldTable;
@@ -10,9 +10,10 @@ use super::{Topology, check_exchange};
 use crate::connect::{BrokerEndpoint, BrokerError};
 
 impl Topology {
-    /// Returns the name of the exchange's marker. The name begins with the name of the queue, so it is unique to the
-    /// stream, and the user of the stream has the right to declare it. The digest distinguishes the markers of
-    /// exchanges with different names. The digest is short, because AMQP limits the whole name to 255 bytes.
+    /// Returns the name of the exchange's marker. The marker's name begins with the name of the queue. The marker's
+    /// name is therefore unique to the stream, and the user of the stream has the right to declare the marker. The
+    /// digest distinguishes the markers of exchanges with different names. The digest is short, because AMQP limits the
+    /// whole name to 255 bytes.
     fn exchange_marker(&self, exchange: &str) -> String {
         format!("{}.x{:06x}.marker", self.queue, digest(exchange.as_bytes()) & 0xff_ffff)
     }
@@ -113,7 +114,8 @@ async fn exchange_exists(
     }
 }
 
-/// Declares an exchange that the broker deletes when the last binding from it is deleted. Clients cannot publish to it.
+/// Declares an exchange that the broker deletes when the last binding from it is deleted. Clients cannot publish to
+/// this exchange.
 async fn declare_marker(channel: &Channel, name: &str) -> lapin::Result<()> {
     let options = ExchangeDeclareOptions {
         durable: true,

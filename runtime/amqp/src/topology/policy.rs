@@ -7,7 +7,7 @@ use ordain_util::text::shell_quoted;
 const PATTERN_CHARACTERS: &[u8] = br"\^$.|?*+()[]{}";
 
 /// Returns the command that removes the delivery limit of these queues of a stream. An operator can paste the command
-/// into a shell, whatever characters the names of the queues contain.
+/// into a shell, even if the names of the queues contain special characters.
 pub fn no_delivery_limit_command(
     broker: &BrokerEndpoint,
     stream: &str,

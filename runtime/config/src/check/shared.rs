@@ -8,9 +8,9 @@ use crate::text::ResourceName;
 use crate::{AmqpSourceConfig, Config, ExchangeBinding, SinkConfig, SourceConfig};
 
 impl ConfigChecker<'_> {
-    /// Checks that each stream that reads from the broker has its own queues, and that a partitioned exchange serves
-    /// only one stream. A partitioned exchange divides its messages among all bound queues and exchanges, so a second
-    /// stream would take messages from the first.
+    /// Checks that no two streams that read from the broker share a queue. Also checks that a partitioned exchange
+    /// serves only one stream. A partitioned exchange divides its messages among all bound queues and exchanges, so a
+    /// second stream would take messages from the first.
     pub(super) fn shared_queues(&mut self) {
         let sources: Vec<_> = amqp_sources(self.config).collect();
         for (index, (name, source)) in sources.iter().enumerate() {
@@ -123,8 +123,8 @@ fn queues(source: &AmqpSourceConfig) -> impl Iterator<Item = String> {
 }
 
 /// Returns the first queue that two sources have in common. If Ordain declares the queues of both sources, the
-/// comparison includes their queues `{queue}.dropped`. Otherwise the comparison omits them, because one stream may read
-/// the other stream's `{queue}.dropped` on purpose.
+/// comparison includes their queues `{queue}.dropped`. If not, the comparison omits `{queue}.dropped`, because one
+/// stream may read the `{queue}.dropped` of the other stream on purpose.
 fn shared_queue(source: &AmqpSourceConfig, other: &AmqpSourceConfig) -> Option<String> {
     let both_declare = source.declare && other.declare;
     let dropped = |source: &AmqpSourceConfig| {
@@ -134,8 +134,8 @@ fn shared_queue(source: &AmqpSourceConfig, other: &AmqpSourceConfig) -> Option<S
     queues(source).chain(dropped(source)).find(|queue| others.contains(queue))
 }
 
-/// Returns whether a binding of a topic exchange can match a routing key of the template. For a template with
-/// placeholders, compares only the fixed text at the beginning of the template and of the binding.
+/// Returns whether a binding of a topic exchange can match a routing key of the template. If the template has
+/// placeholders, this function compares only the fixed texts at the beginning of the template and of the binding.
 fn can_match(template: &RoutingKeyTemplate, binding: &str) -> bool {
     let Some((fixed, _)) = template.0.split_once('{') else {
         return topic_matches(binding, &template.0);
@@ -150,7 +150,7 @@ fn can_match(template: &RoutingKeyTemplate, binding: &str) -> bool {
 /// Returns whether a binding matches a routing key: `*` stands for one word, `#` for any number of words.
 fn topic_matches(binding: &str, routing_key: &str) -> bool {
     let words: Vec<&str> = routing_key.split('.').collect();
-    // `reached[n]` is true if the patterns before the current one match exactly the first n words.
+    // `reached[n]` is true if the patterns before the current pattern match exactly the first n words.
     let mut reached = vec![false; words.len() + 1];
     reached[0] = true;
     for pattern in binding.split('.') {

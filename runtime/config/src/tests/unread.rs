@@ -1,7 +1,7 @@
 //! Finds settings that are accepted and documented but never read.
 //!
 //! A setting counts as read if code accesses a field of its name (`.name`, not `.name(`). A field of another struct
-//! with the same name counts too, so the test finds an unread setting only if the name of the setting is unique.
+//! with the same name counts too. The test therefore does not find an unread setting whose name another field has.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -196,7 +196,7 @@ impl Intake {
         failed.map_or_else(|| Ok(log_replies.unwrap_or(queued)), Err)
     }
 
-    /// Sets the partition of each event. The broker chooses the partition of a key, and the key's record names this
+    /// Sets the partition of each event, if the broker chooses the partition of each key. The key's record names this
     /// partition. An event of a key without a record goes into a queue for events whose partition is not known yet.
     async fn assign_partitions(&self, items: &mut [AssignItem]) -> Result<(), StoreError> {
         if !self.is_spread_by_broker {
@@ -307,13 +307,13 @@ impl Intake {
         Ok(())
     }
 
-    /// Notifies the readers of the queues in this process. The readers also get the queue positions of the new entries,
-    /// so that they detect a loss of these entries.
+    /// Notifies the readers of the queues in this process. Usually, the readers also get the queue positions of the new
+    /// entries, so that the readers detect a loss of these entries.
     ///
-    /// The readers need no positions if the request is rejected and the store does not number the events: the producer
-    /// sends the request again, and the store writes all its events again. A store that numbers the events recognises
-    /// the events of the second request, and does not write them again. The readers must then detect a loss of the
-    /// entries of the first request.
+    /// The readers get no positions if the request is rejected and the store does not number the events. The producer
+    /// then sends the request again, and the store writes all events of the request again. If the store numbers the
+    /// events, the store recognises the repeated events, and does not write them again. The readers must then detect a
+    /// loss of the entries, even after a rejected request.
     fn notify_readers(&self, items: &[AssignItem], put: &[QueuedEntries], is_accepted: bool) {
         let of =
             |number| self.notifiers.of(&Partition { stream: Arc::clone(&self.stream), number });

@@ -16,7 +16,7 @@ use ordain_cloudevents::compact;
 /// adds a few levels.
 const NESTING_LIMIT: usize = 90;
 
-/// Bytes of an event or a state: a part of a JSON text.
+/// The data of an event or a state, as a part of a JSON text.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub struct JsonData(DataForm);
@@ -47,10 +47,13 @@ impl<'de> Deserialize<'de> for JsonData {
 }
 
 impl JsonData {
-    /// Converts bytes to JSON without white space if the bytes are JSON that every reader accepts. Converts other bytes
-    /// to a text if they are UTF-8, and otherwise to base64. The form `{"text": …}` contains JSON that some readers do
-    /// not accept: JSON with deep nesting, with numbers beyond the range of a 64-bit float, or with an escaped half of
-    /// a surrogate pair. The form `{"base64": …}` contains bytes that are not UTF-8.
+    /// Converts bytes to one of four forms:
+    ///
+    /// - JSON without white space, if the bytes are JSON that every reader accepts;
+    /// - `{"text": …}`, if the bytes are JSON that some readers do not accept: JSON with deep nesting, with numbers
+    ///   beyond the range of a 64-bit float, or with an escaped half of a surrogate pair;
+    /// - a text, if the bytes are UTF-8, but not JSON;
+    /// - `{"base64": …}`, if the bytes are not UTF-8.
     pub fn of(bytes: &[u8]) -> Self {
         let Ok(text) = std::str::from_utf8(bytes) else {
             return Self(DataForm::Binary { base64: STANDARD.encode(bytes) });

@@ -56,7 +56,7 @@ pub struct PartitionRow {
     pub partition: u32,
     /// The number of keys in the owner's memory that have an event to execute; `None` if the owner has not reported it.
     pub ready_keys: Option<u64>,
-    /// The time at which the lease was last granted or returned.
+    /// The time at which the lease was granted or released.
     pub since: Option<RowText>,
     /// The stream.
     pub stream: RowText,

@@ -19,7 +19,8 @@ pub const FENCE_REPLY_AT: usize = FENCE_NUMBER_AT + 8;
 
 /// The reasons for refusals. In the reply, one of these bytes follows the index of each refused write.
 pub mod refused {
-    /// The key record has another next sequence, which follows this byte in the reply.
+    /// The key record does not have the next sequence that the write expects. The record's next sequence follows this
+    /// byte in the reply.
     pub const NEXT_CODE: u8 = 0;
     /// The key record does not exist.
     pub const ABSENT_CODE: u8 = 1;

@@ -1,5 +1,5 @@
-//! The encoding of the ids that the store remembers for a key of a `fifo` stream, and of the times when it recorded
-//! them. With these ids, the owner recognises repeated events.
+//! The encoding of the ids that the store remembers for a key of a `fifo` stream, and of the times when the store
+//! recorded these ids. With these ids, the owner recognises repeated events.
 
 use ordain_core::{AcceptedId, IdStretch, IdTimes};
 

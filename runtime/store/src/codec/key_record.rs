@@ -5,8 +5,9 @@
 //! the encoder writes.
 //!
 //! Parsing checks the whole record even if the caller needs only the first fields. Otherwise a commit could change a
-//! record that the next load cannot read. Redis scripts are an exception: they check only the format and the length. An
-//! owner loads a key before it commits to the key, and the load has checked the whole record.
+//! record that the next load cannot read. Redis scripts are an exception: they check only the format and the length.
+//! This is safe, because an owner loads a key before it commits changes of the key, and the load checks the whole
+//! record.
 
 use std::sync::Arc;
 
@@ -180,7 +181,8 @@ impl<'a> KeyRecordView<'a> {
     }
 }
 
-/// Appends the key record. Writes `now` in place of a time that is 0.
+/// Appends the key record. If the incarnation or the failure's time is 0, writes `now` instead. If a time in the gaps
+/// or of the ids is 0, writes `now` at [`NEW_TIME_AT`].
 pub fn encode_key_record(record: &KeyRecord, now: u64, out: &mut Vec<u8>) {
     let or_now = |time: u64| if time == 0 { now } else { time };
     let mut fixed = [0; VARINTS_AT];
@@ -235,9 +237,9 @@ pub fn take_over(record: &mut [u8], view: &KeyRecordView<'_>, partition: u32) {
     record[TAKEOVERS_AT..NEXT_AT].copy_from_slice(&takeovers.to_le_bytes());
 }
 
-/// Returns whether the first and last spilled sequence are possible. Does not check the count against the range between
-/// them, because the count may be too high for a moment. A repeat of a spilled event counts as another event until the
-/// store has compared the two events.
+/// Returns whether the first and last spilled sequence are possible. Does not compare the count with these sequences,
+/// because the count may be too high for a moment. A repeat of a spilled event counts as another event until the store
+/// has compared the two events.
 fn is_possible(spilled: SpillExtent) -> bool {
     let SpillExtent { count, first, last } = spilled;
     count == 0 || (first <= last && last < SEQUENCE_END)
@@ -264,8 +266,8 @@ fn read_digests<'a>(reader: &mut RecordReader<'a>) -> Result<&'a [u8], RecordDec
     reader.take(size, "digests")
 }
 
-/// Reads the next hole, a range of skipped sequences. The holes are the last part of the record, so the record needs no
-/// count of them.
+/// Reads the next hole, a range of skipped sequences. The holes are the last part of the record, so the record does not
+/// contain their number.
 fn next_hole(reader: &mut RecordReader<'_>) -> Result<Option<(u64, u64)>, RecordDecodeError> {
     if reader.is_empty() {
         return Ok(None);

@@ -5,8 +5,8 @@ use ordain_core::LetterId;
 
 use crate::KEY_SIZE_LIMIT;
 
-/// The terminator after an escaped key. It never occurs inside an escaped key. It sorts before all bytes that can
-/// continue an escaped key, so a key sorts before all longer keys that begin with it.
+/// The terminator after an escaped key. The terminator never occurs inside an escaped key. The terminator sorts before
+/// all bytes that can continue an escaped key. A key therefore sorts before all longer keys that begin with this key.
 const TERMINATOR: [u8; 2] = [0, 1];
 /// The two bytes that stand for a NUL byte of a key.
 const ESCAPED_NUL: [u8; 2] = [0, 0xff];

@@ -21,8 +21,8 @@ pub struct OriginRecord {
     pub epoch: u64,
     /// The last outbox position whose messages the store has numbered for this owner.
     pub last: OutboxPosition,
-    /// The highest outbox position whose messages the store has numbered for any owner. The messages of every later
-    /// position are new.
+    /// The highest outbox position whose messages the store has numbered for any owner. The messages of all later
+    /// outbox positions are new.
     pub highest: OutboxPosition,
     /// The number of the first block.
     pub first: u64,

@@ -42,8 +42,8 @@ pub fn encode_outbox_write(
     }
 }
 
-/// Appends the chunk of the dead letters that are to be published. `at` is the time when they were stored. Appends
-/// nothing if there are no letters.
+/// Appends the chunk of the dead letters that are to be published. `at` is the time at which the letters are stored.
+/// Appends nothing if there are no letters.
 pub fn encode_outbox_letters<'a>(
     letters: impl Iterator<Item = &'a DeadLetter>,
     at: u64,

@@ -69,7 +69,8 @@ impl EventLog {
     }
 
     /// Writes a message, which may have several lines, from the logging interface. Fails if the output exceeds the
-    /// limit. The failure ends the event, so that a guest that writes without end does not run until its time limit.
+    /// limit. The failure ends the event at once. Otherwise, a guest that writes in an endless loop would run until its
+    /// time limit.
     pub(super) fn message(&self, level: LogLevel, text: &str) -> Result<(), LimitExceeded> {
         let mut state = self.state();
         let level = match level {

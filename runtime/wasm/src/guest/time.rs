@@ -1,6 +1,6 @@
 //! Time as a guest (the WebAssembly code of a handler) sees it, and the machine time that the guest has used.
 //!
-//! A guest's wall clock starts at the event's time. The wall clock advances only when the guest waits: a sleep ends at
+//! A guest's wall clock starts at the event's time. The wall clock advances only when the guest sleeps. A sleep ends at
 //! once, and advances the wall clock and the monotonic clock by the length of the sleep. A handler that sleeps
 //! therefore delays no other handler. Every attempt to execute an event sees the same wall-clock times, provided that
 //! the event has a time.
@@ -23,7 +23,7 @@ use super::super::failure::TimeoutExceeded;
 const STEP_NS: u64 = 1_000;
 
 /// The clocks of a guest. The WebAssembly instance, its timers and its epoch callback (which runs at each tick) share
-/// them. All of these run on one thread, so the lock is never contended.
+/// these clocks. All users of the clocks run on one thread, so the lock is never contended.
 pub(super) struct EventClock {
     timeout: Duration,
     state: Mutex<ClockState>,
@@ -92,9 +92,9 @@ impl EventClock {
     /// Polls a timer. `registered_at` is the value that `advances` had when this wait last registered its due time.
     ///
     /// A guest that waits for several timers polls each of them once before it polls any of them again. At the second
-    /// poll, the earliest due time is therefore known, and the clock advances to this time if the time limit allows it.
-    /// If the time limit does not allow it, the wait can never end, and the timer requests no further poll. The host
-    /// recognises an endless wait by the missing request.
+    /// poll, the earliest due time is therefore known. If all waits of the event up to this time are within the time
+    /// limit, the clock advances to this time. If the waits exceed the time limit, the present wait can never end, and
+    /// the timer requests no further poll. The host recognises an endless wait by the missing request.
     fn poll_timer(
         &self,
         at_ns: u64,

@@ -11,8 +11,8 @@ use super::super::instance::HandlerInstance;
 pub(super) struct IdleInstances {
     limit: usize,
     count: usize,
-    /// Number of instances that were put back so far. Each entry stores this number in `used` when an instance of its
-    /// handler is put back, so that the lowest `used` identifies the least recently used handler.
+    /// Number of instances that were put back so far. When an instance is put back, the entry of its handler stores
+    /// this number in `used`. The entry with the lowest `used` therefore belongs to the least recently used handler.
     uses: u64,
     handlers: HashMap<u64, IdleEntry>,
 }

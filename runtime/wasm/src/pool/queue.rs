@@ -201,8 +201,8 @@ impl TurnScheduler {
     }
 
     fn wake_all(&self) {
-        // Takes the lock that a worker holds from its check of the queues until it waits, so that no worker misses the
-        // notification.
+        // A worker holds this lock from its check of the queues until it waits. This function takes the lock, so that
+        // no worker misses the notification.
         let _state = self.state();
         self.changed.notify_all();
     }

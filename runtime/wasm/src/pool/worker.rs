@@ -2,8 +2,8 @@
 //!
 //! A tick is the longest time that a turn runs without interruption. An interrupted turn moves to a list of slow turns,
 //! and the next turn starts on another WebAssembly instance. The worker alternates: it executes new turns for a tick,
-//! and then resumes one slow turn for a tick. A slow key therefore delays other keys by about a tick, and all slow keys
-//! together take at most half of a worker's time while other keys need the worker.
+//! and then resumes one slow turn for a tick. A slow key therefore delays other keys by about a tick. While other keys
+//! need the worker, all slow keys together take at most half of the worker's time.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -152,9 +152,9 @@ impl Worker {
         self.release_handler(&queue, handler);
     }
 
-    /// Releases the handler of a batch or turn that has been executed. If the queue has switched to another handler
-    /// since the start of the batch or turn, wakes the workers, so that they drop the idle instances of the released
-    /// handler.
+    /// Releases the handler of a batch or turn that has been executed. The queue may have switched to another handler
+    /// since the start of the batch or turn. In this case, wakes the workers, so that they drop the idle instances of
+    /// the released handler.
     fn release_handler(&self, queue: &TurnQueue, handler: Arc<Handler>) {
         let is_left = !queue.executes(&handler);
         drop(handler);

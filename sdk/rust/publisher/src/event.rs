@@ -15,8 +15,8 @@ use crate::Error;
 /// up to 128 headers, with up to 64 KiB in total. The setting `runtime.event_size` limits the size of the whole event.
 ///
 /// An event gets its time and a random id when it is created. If a program publishes this value or a clone of it again,
-/// Ordain therefore recognises a repeat. If the program creates the event anew, for example after a crash, Ordain
-/// recognises the repeat only if the program sets the same id.
+/// Ordain therefore recognises a repeat. A program may also create the event anew, for example after a crash. Ordain
+/// then recognises the repeat only if the program sets the same id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     key: String,

@@ -1,9 +1,9 @@
 //! Publishes events to a stream of Ordain from a Rust program.
 //!
-//! The store gives an event the next number of its key and keeps the event for replay. Publishing succeeds once the
-//! broker has confirmed the event. Within the stream's `retain` (24 hours by default), the program may publish the
-//! event again under the same id, for example after a crash. The event then keeps its number, and the stream executes
-//! it once.
+//! In a `sequenced` stream, the store gives an event the next number of its key and keeps the event for replay.
+//! Publishing succeeds once the broker (or the store, for a source of kind `stream`) has confirmed the event. Within
+//! the stream's `retain` (24 hours by default), the program may publish the event again under the same id, for example
+//! after a crash. The event then keeps its number, and the stream executes it once.
 //!
 //! ```no_run
 //! use ordain_publisher::{Event, Publisher};
@@ -25,7 +25,7 @@
 //!
 //! Publish many events in one call if possible: this is faster, because the broker receives and confirms the events
 //! together. The store must be in Redis, which the host and the producers can use at the same time. An embedded store
-//! belongs to one process: use `ordain publish` while the host is stopped, or `[ingress]` while it runs.
+//! belongs to one process: use `ordain publish` while the host is stopped, or `[ingress]` while the host runs.
 //!
 //! The publisher requires a Tokio runtime.
 
@@ -54,8 +54,8 @@ pub struct Publisher {
 pub struct Receipt {
     /// Number of the event within its key; `None` in a `fifo` stream, which numbers events itself.
     pub sequence: Option<u64>,
-    /// True if this call published the event for the first time; false for a repeat, whose `sequence` is the number
-    /// that the event got the first time. In a `fifo` stream the value is always true, because the stream itself
+    /// True if this call published the event for the first time; false for a repeat. The `sequence` of a repeat is the
+    /// number that the event got the first time. In a `fifo` stream the value is always true, because the stream itself
     /// recognises repeats.
     pub is_new: bool,
 }
@@ -65,8 +65,13 @@ impl Publisher {
     /// exchange and queues if they are missing.
     ///
     /// # Errors
-    /// Fails if the configuration is invalid or does not contain the stream, if the stream does not accept published
-    /// events, if another process owns the store, or if the store or the broker was unavailable for half a minute.
+    /// Fails in these cases:
+    ///
+    /// - The configuration is invalid or does not contain the stream.
+    /// - The store is an embedded store.
+    /// - The stream does not accept published events.
+    /// - The data of a stream was written with other settings, or another process runs a stream with other settings.
+    /// - The store or the broker was unavailable for half a minute.
     pub async fn open(config: impl AsRef<Path>, stream: &str) -> Result<Self, Error> {
         let loaded = LoadedConfig::load(config.as_ref()).map_err(Error::configuration)?;
         let event_size = loaded.config.runtime.event_size.bytes();
@@ -74,14 +79,14 @@ impl Publisher {
         Ok(Self { inner, event_size })
     }
 
-    /// Publishes events in the given order. When the method returns, the store has all events durably and the broker
-    /// has confirmed them. Returns a receipt for each event.
+    /// Publishes events in the given order. When the method returns successfully, the broker (or the store, for a
+    /// source of kind `stream`) has confirmed all events. Returns a receipt for each event.
     ///
     /// # Errors
-    /// [`Error::Event`] names the invalid or conflicting event; the events before it are published. [`Error::Away`]
-    /// means that the store or broker was unavailable, or the queue of the stream was full, for half a minute; some of
-    /// the events may be published. After any error, the program can publish the same events again: Ordain recognises
-    /// the events that are already published.
+    /// [`Error::Event`] names the invalid or conflicting event; the events before this event are published.
+    /// [`Error::Away`] means that, for half a minute, the store or broker was unavailable, or the queue of the stream
+    /// was full. Some of the events may then be published. After any error, the program can publish the same events
+    /// again: Ordain recognises the events that are already published.
     pub async fn publish(&mut self, events: &[Event]) -> Result<Vec<Receipt>, Error> {
         let mut packed = Vec::with_capacity(events.len());
         let mut wrong = None;
@@ -104,7 +109,8 @@ impl Publisher {
     /// Closes the publisher.
     ///
     /// # Errors
-    /// Fails if the store has failed. All events for which [`Self::publish`] returned a receipt stay published.
+    /// Fails if the store has failed or is unavailable. All events for which [`Self::publish`] returned a receipt stay
+    /// published.
     pub async fn close(self) -> Result<(), Error> {
         Ok(self.inner.close().await?)
     }

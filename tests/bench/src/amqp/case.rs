@@ -151,11 +151,11 @@ impl Case {
         Ok(self.publishing.basic_publish(exchange, key, options, &data, properties).await?)
     }
 
-    /// Returns the number of deliveries of a load that are done. If each delivery makes a message, this is the number
-    /// of messages. Otherwise it is the number of deliveries that have left the queues. The latter number includes
-    /// unacknowledged deliveries within the consumer's prefetch. A measurement uses the difference of two such numbers,
-    /// so the unacknowledged deliveries do not change the result. Returns `None` if a queue is too busy to answer: the
-    /// broker then reports neither messages nor consumers for the queue.
+    /// Returns the number of deliveries of a load that are done. If each delivery makes a message, the result is the
+    /// number of messages. Otherwise the result is the number of deliveries that have left the queues. This number
+    /// includes unacknowledged deliveries within the consumer's prefetch. A measurement uses the difference of two such
+    /// numbers, so the unacknowledged deliveries do not change the result. Returns `None` if a queue is too busy to
+    /// answer: the broker then reports no messages and no consumers for the queue.
     pub(crate) async fn done(&self, deliveries: u64) -> Result<Option<u64>> {
         if self.emits {
             return Ok(Some(self.messages().await?));

@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// The bytes of an event's data that contain the time of publication, in us since the Unix epoch. They are 0 if the
-/// data does not show this time.
+/// The bytes of an event's data that contain the time of publication, in us since the Unix epoch. All bytes are 0 if
+/// the data does not show this time.
 pub(crate) const STAMP: Range<usize> = 0..8;
 
 /// Two percentiles of one side.

@@ -83,8 +83,8 @@ impl Load {
         Self { deliveries, events: of_keys, kind, emitting: 0..0, stamped: keys != Keys::Disturbed }
     }
 
-    /// Returns a load of `events` events of 1,000 keys, with `of_one` events of key 0 evenly between them. The handler
-    /// rejects an event that is out of order within its key. Each event of the keys `emitting` makes a message.
+    /// Returns a load of `events` events of 1,000 keys, with `of_one` events of key 0 spread evenly among them. The
+    /// handler rejects an event that is out of order within its key. Each event of the keys `emitting` makes a message.
     pub(crate) fn beside_one(events: usize, of_one: usize, emitting: Range<u32>) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut of_keys = vec![0; 1 + ORDINARY_KEY_COUNT as usize];

@@ -53,7 +53,7 @@ fn bucket(line: &str) -> Option<(u64, u64)> {
 }
 
 /// Returns the time below which `rank` events lie, as if events were spread evenly within a bucket. The last bucket has
-/// no upper bound, so for an event in it the function returns the lower bound.
+/// no upper bound. For an event in the last bucket, the function returns the lower bound of the bucket.
 fn interpolated(buckets: &[(u64, u64)], rank: f64) -> f64 {
     let at = buckets.partition_point(|(_, count)| (*count as f64) < rank);
     let (from, before) = at.checked_sub(1).map_or((0, 0), |at| buckets[at]);

@@ -79,7 +79,8 @@ impl Producer {
                     }
                     other => bail!("an answer {other:?}"),
                 };
-                // A different additional wait for each producer, so that they do not retry all at once.
+                // Each producer waits for a different additional time, so that the producers do not all retry at the
+                // same moment.
                 let spread = (self.number * 7_919 % 1_000) as u64;
                 sleep(Duration::from_secs(wait) + Duration::from_millis(spread)).await;
                 // A host that rejects a request in the middle of its body closes the connection.
@@ -121,8 +122,9 @@ impl Producer {
     }
 }
 
-/// Sends a request, and reads the answer. Returns `None` if the connection ended before the host had read the whole
-/// request: the host may have answered after the head of the request, and the connection may have lost this answer.
+/// Sends a request, and reads the answer. Returns `None` if the connection broke before the whole answer arrived. For
+/// example, the host may have answered after the head of the request and closed the connection, and the connection may
+/// have lost this answer.
 async fn ask(
     connection: &mut BufReader<TcpStream>,
     request: &str,

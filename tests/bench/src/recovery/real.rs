@@ -21,7 +21,7 @@ use crate::Common;
 use crate::amqp::admin;
 use crate::amqp::side::Running;
 
-/// Number of gaps that begin together. The number is so low that no gap waits because the server is busy.
+/// Number of gaps that begin together. The number is so low that no request waits for the requests of other gaps.
 /// [`GAP_GROUP_INTERVAL`] is the delay until the next gaps begin.
 const GAP_GROUP_SIZE: usize = 20;
 const GAP_GROUP_INTERVAL: Duration = Duration::from_millis(100);

@@ -85,8 +85,8 @@ pub(super) struct Destination {
     /// message.
     epoch: u8,
     last: OutboxPosition,
-    /// The highest outbox position of all received messages. After the outbox lost commits, the end of the last commit
-    /// that it still has.
+    /// The highest outbox position of all received messages. After the outbox lost commits: the end of the last commit
+    /// that the outbox still has.
     highest: OutboxPosition,
     /// The messages that the destination can recognise, grouped by their call.
     blocks: Vec<Vec<ReceivedMessage>>,
@@ -99,7 +99,7 @@ impl Destination {
         self.entries.iter().any(|entry| entry.message == message)
     }
 
-    /// Returns the message that has a number.
+    /// Returns the message of a key that has this number.
     pub(super) fn at(&self, key: u8, number: u64) -> Option<Message> {
         let entry =
             self.entries.iter().find(|entry| entry.number == number && entry.message.key == key);
@@ -140,7 +140,7 @@ impl Destination {
         }
         let mut block = Vec::new();
         let mut numbers = Vec::new();
-        // For each key, the number of its last message in this call.
+        // For each key, the number of the key's last message in this call.
         let mut floors: BTreeMap<u8, u64> = BTreeMap::new();
         for (ChainChunk { position, message, requested }, received) in
             call.chunks.iter().zip(answers)
@@ -187,7 +187,8 @@ impl Destination {
         self.highest = OutboxPosition { commit: commit_at_claim, chunk: u32::MAX };
     }
 
-    /// Stores a message under its requested number if that number is free; otherwise under the next number.
+    /// Stores a message under its requested number if that number is free. If the message requests no number, or the
+    /// number is taken, stores the message under the next number. With `takes_any`, ignores that a number is taken.
     pub(super) fn put(&mut self, message: Message, requested_number: u64, takes_any: bool) -> u64 {
         let is_free =
             requested_number > 0 && (takes_any || self.at(message.key, requested_number).is_none());

@@ -18,8 +18,8 @@ pub struct ChainCounts {
     pub commits: u64,
     /// Number of times that the process ended and another process started.
     pub restarts: u64,
-    /// Committed messages that the destination lost and lacks at the end: no process still has them in memory to send
-    /// them again.
+    /// Committed messages that the destination lost and lacks at the end. No process can send these messages again,
+    /// because no process still has them in memory.
     pub lost: u64,
     /// Messages of lost commits that stay at the destination.
     pub orphans: u64,

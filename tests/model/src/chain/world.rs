@@ -260,7 +260,7 @@ impl ChainWorld {
                 owner.history.record_check(*rollbacks, *now);
                 self.record_numbers(call, &answers, &before);
             }
-            // No newer owner exists, so the destination has no reason to fence this one.
+            // No newer owner exists, so the destination has no reason to fence this owner.
             Reply::Fenced => self.record_violation(ChainViolation::Stuck),
             Reply::WentBack(last) => {
                 self.counts.refused += 1;
@@ -280,9 +280,9 @@ impl ChainWorld {
             let message = chunk.message;
             self.counts.recognized += u64::from(*is_known);
             if *is_known && before.at(message.key, *number) != Some(message) {
-                // The destination mistakes the message for a message of a lost commit. This may happen only if the
-                // owner that committed the message ended before its first call, because the first call of a new owner
-                // makes the destination forget lost commits.
+                // The destination mistakes the message for a message of a lost commit. The rules allow this only if the
+                // owner that committed the message ended before its first call. The first call of an owner makes the
+                // destination forget the commits that were lost before the owner's claim.
                 mistaken.insert(message);
                 if message.owner == owner.epoch {
                     broken = Some(ChainViolation::MessageMistaken);
@@ -297,7 +297,8 @@ impl ChainWorld {
                 let other_messages = owner.answered.range(..chunk.position).map(|(_, other)| other);
                 let mut other_messages =
                     other_messages.filter(|(other, _)| other.key == message.key);
-                // A message that the destination still had keeps its number.
+                // The message must keep its number if the destination had lost the message, the number was free, and
+                // all earlier messages of the key have lower numbers.
                 if !is_known
                     && before.at(message.key, earlier).is_none()
                     && other_messages.all(|other| other.1 < earlier)
@@ -405,7 +406,7 @@ impl ChainWorld {
         *rollbacks += 1;
     }
 
-    /// Ends the process. The owner in the next process claims the shard with its present content.
+    /// Ends the process. The owner in the next process claims the shard, and reads the present content of the shard.
     fn restart(&mut self) {
         let State { owner, source, destination, reported, orphans, removed_before_claim, .. } =
             &mut self.state;

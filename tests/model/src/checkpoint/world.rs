@@ -51,8 +51,8 @@ impl CheckpointViolation {
 struct Checkpoint {
     position: u8,
     commits: Vec<usize>,
-    /// Number of times that owners had set the checkpoint back to the beginning of the file, up to this write and
-    /// including it.
+    /// Number of times that owners had set the checkpoint back to the beginning of the file, up to and including this
+    /// write.
     resets: u64,
 }
 
@@ -61,9 +61,9 @@ struct Checkpoint {
 struct Commit {
     /// The events that take effect.
     effects: Vec<u8>,
-    /// The events that become letters.
+    /// The events that become dead letters.
     letters: Vec<u8>,
-    /// The events whose letters the commit removes.
+    /// The events whose dead letters the commit removes.
     removed: Vec<u8>,
 }
 
@@ -370,7 +370,7 @@ impl CheckpointWorld {
         }
     }
 
-    /// Writes a checkpoint that covers all events before the first uncommitted one.
+    /// Writes a checkpoint that covers all events before the first uncommitted event.
     fn save(&mut self) {
         let covers_open = self.is(CheckpointFault::OpenEventsAreCovered);
         let State { store, owner, fault, resets, .. } = &mut self.state;

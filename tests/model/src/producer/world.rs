@@ -45,7 +45,7 @@ pub enum ProducerViolation {
     Duplicated,
     /// The events of a shard are not in the order of the file.
     OutOfOrder,
-    /// A shard answered the same number for two events.
+    /// In its answers, a shard gave two events the same number.
     NumberReused,
     /// The producer never finishes.
     Stuck,
@@ -74,7 +74,7 @@ struct NumberedEvent {
 /// A checkpoint in a shard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct Checkpoint {
-    /// All events of the file before this one are in their shards.
+    /// The next event to publish: all earlier events of the file are in their shards.
     next: u8,
     /// The number of the run that wrote the checkpoint.
     run: u64,
@@ -88,8 +88,8 @@ struct Shard {
 }
 
 impl Shard {
-    /// Adds an event, unless the shard already has an event with its id. Returns the number of the event, and whether
-    /// the shard already had it.
+    /// Adds an event, unless the shard already has an event with the same id. Returns the number of the event, and
+    /// whether the shard already had the event.
     fn put(&mut self, event: u8, forgets: bool) -> (NumberedEvent, bool) {
         let known = self.events.iter().find(|other| other.event == event && !forgets).copied();
         let number = self.events.len() as u64 + 1;
@@ -396,7 +396,7 @@ impl ProducerWorld {
         (0..u32::from(SHARDS)).filter(lacks).collect()
     }
 
-    /// For each shard that lacks its witness, writes the shard's events of all calls in memory again.
+    /// For each shard that lacks its witness, writes again the shard's events of all calls that are in memory.
     fn rewrite_lost_events(&mut self) {
         self.counts.refused += 1;
         let shards_without_witness = self.shards_without_witness();
@@ -548,7 +548,8 @@ impl ProducerWorld {
 
     /// Publishes the rest of the file, closes the producer, and checks the result.
     pub fn finish_and_check(&mut self) {
-        // The last round finds nothing to do, unless the previous round found a loss.
+        // If a check finds a loss, the producer of a file continues at a checkpoint. The next round then publishes the
+        // events after this checkpoint again.
         for _ in 0..4 {
             for calls in 0.. {
                 if self.state.next >= self.state.file || self.state.broken.is_some() {

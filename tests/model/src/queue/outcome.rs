@@ -13,7 +13,7 @@ pub enum QueueViolation {
     NoEffect,
     /// A settled entry stays in the queue.
     SettledNotRemoved,
-    /// The reader counted more or fewer lost entries than the store lost.
+    /// The reader counted more or fewer lost entries than the store lost unread.
     WrongLossCount,
     /// The process without a reader did not count the loss of an event that the store lost while the event waited in
     /// the queue.
@@ -22,7 +22,7 @@ pub enum QueueViolation {
     PresentCountedAsLost,
     /// The reader never finishes reading.
     Stuck,
-    /// A call over two shards succeeded although the store had lost a part of the call that was not read yet.
+    /// A call over two shards succeeded although the store had lost a part of the call that no reader had read yet.
     AnsweredCallLost,
 }
 

@@ -37,7 +37,7 @@ struct State {
     cursor: QueueCursor,
     /// Entries that are delivered but not settled.
     open: VecDeque<(QueuePosition, u64)>,
-    /// Entries that are settled, but that the driver has not acknowledged to the reader yet.
+    /// Settled entries that the owner's driver has not acknowledged to the reader yet.
     settled: VecDeque<(QueuePosition, u64)>,
     /// Number of commits that the owner has made. The store may have lost some of them.
     commits: u64,
@@ -294,8 +294,8 @@ impl QueueWorld {
     }
 
     fn go_back(&mut self, to: usize) {
-        // A writer notifies the reader as soon as it has its answer, so all these notifications come before the store
-        // goes back.
+        // A writer notifies the reader as soon as the writer has the store's answer. Therefore the reader gets the
+        // notifications of all answered calls before the store goes back.
         self.report_runs();
         let State { store, past, .. } = &mut self.state;
         let other_parts = std::mem::take(&mut store.other_parts);
@@ -357,7 +357,8 @@ impl QueueWorld {
         } else if unread.counted < unread_events {
             self.record_violation(QueueViolation::LossNotCounted);
         } else if unread.counted > lost_events {
-            // An event that a reader removed before the store lost it may be counted, but need not be.
+            // If a reader removed an event before the store lost the event, the process may count this loss, but need
+            // not.
             self.record_violation(QueueViolation::PresentCountedAsLost);
         }
     }

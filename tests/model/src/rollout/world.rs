@@ -20,7 +20,8 @@ pub struct RolloutCounts {
     pub repeated: u64,
     /// Number of times that a key needed a newer rollout than the store had.
     pub required: u64,
-    /// Rollouts that the store refused, because the writing instance had read an older rollout than the stored one.
+    /// Rollouts that the store refused, because the stored rollout was not the rollout that the writing instance had
+    /// read.
     pub refused: u64,
     /// Number of times that an instance was killed.
     pub kills: u64,
@@ -34,8 +35,8 @@ pub enum RolloutViolation {
     TwoBuilds,
     /// An instance replaced a rollout that it had not read.
     Overwritten,
-    /// An instance that has the build of the store's rollout does not execute it, or an instance executes another
-    /// build.
+    /// An instance that has the build of the store's rollout does not execute this build, or an instance executes
+    /// another build.
     Disagreement,
     /// An instance with the build of the rollout cannot execute the key.
     Stuck,
@@ -120,7 +121,7 @@ fn offer(folder: u8) -> u8 {
     folder.ilog2() as u8
 }
 
-/// Returns whether an instance has a build: as a file, or as the version that it executes.
+/// Returns whether an instance has a build: as a file in its folder, or as the build that it executes.
 fn has(folder: u8, running: &Instance, wanted: &Build) -> bool {
     let is_file = (0..8).any(|number| folder & (1 << number) != 0 && build(number) == *wanted);
     is_file || running.active.as_ref().is_some_and(|active| active.build == *wanted)
@@ -328,8 +329,8 @@ impl RolloutWorld {
         let State { store, past, instances, rollbacks, .. } = &mut self.state;
         past.truncate(to + 1);
         store.clone_from(&past[to]);
-        // The old table may list dead instances. The product removes a dead instance when its lease ends; the model
-        // does not wait for this, and removes it at once.
+        // The old table may list dead instances. The product removes a dead instance when its lease ends. The model
+        // does not wait for the end of the lease, and removes the instance at once.
         for (offer, instance) in store.offers.iter_mut().zip(instances) {
             *offer = offer.filter(|_| instance.is_some());
         }

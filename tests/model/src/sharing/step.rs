@@ -35,7 +35,7 @@ pub enum SharingStep {
     End(usize),
     /// The instance is killed.
     Kill(usize),
-    /// The broker notices that the instance has ended, and closes its channels.
+    /// The broker notices that the instance has ended, and closes the instance's channels.
     CloseChannels(usize),
     /// The instance loses its connection to the store for good.
     CutOff(usize),
@@ -43,7 +43,7 @@ pub enum SharingStep {
     Disconnect(usize),
     /// The present leases and members become the state that the store may go back to.
     Remember,
-    /// The leases and members in the store go back to the kept state.
+    /// The leases and members in the store go back to the remembered state.
     GoBack,
 }
 

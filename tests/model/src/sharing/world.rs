@@ -188,8 +188,8 @@ impl SharingWorld {
         }
     }
 
-    /// Drops the partitions whose lease, in the table that this instance has read, belongs to another instance or is
-    /// newer.
+    /// Drops the claimed partitions that the instance has lost, according to the table that the instance has read. A
+    /// partition is lost if it has a newer lease, or if the instance no longer holds the lease.
     fn drop_lost(&mut self, id: usize) {
         for partition in 0..self.fences.len() {
             let lease = self.instances[id].table.leases[partition];

@@ -48,7 +48,7 @@ impl Message {
 /// The record of the file in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Mark {
-    /// The lines of the published part. The engine stores the length and a digest of the last bytes.
+    /// The lines of the published part. The engine stores only the length of this part and a digest of its last bytes.
     published: Vec<Message>,
     /// The part of the file with the lines that the process must not write again.
     kept: Option<Range<usize>>,
@@ -70,7 +70,7 @@ struct Process {
     written: usize,
     /// Lines of the file whose messages are in the outbox. The process skips these messages.
     unpublished: Vec<Message>,
-    /// A part of the file that contains these lines.
+    /// A part of the file that contains the lines in `unpublished`.
     kept: Range<usize>,
 }
 
@@ -78,13 +78,13 @@ struct Process {
 struct State {
     scope: Limits,
     store: Store,
-    /// The states of the store after the last sync and after each write since then. The last one is `store`.
+    /// The states of the store after the last sync and after each write since then. The last state is `store`.
     unsynced: Vec<Store>,
     copies: Vec<Store>,
     file: Vec<Message>,
     /// Number of lines of the file that survive a power loss.
     synced: usize,
-    /// The lines that are not on the disk although the system counts them as written, because a sync failed.
+    /// The lines that the system counts as written, but that are not on the disk, because a sync failed.
     unwritten: Range<usize>,
     process: Option<Process>,
     /// Lines that a start removed.
@@ -208,7 +208,7 @@ impl SinkFileWorld {
         self.state.copies.len()
     }
 
-    /// Returns whether the system counts lines as written that are not on the disk.
+    /// Returns whether the system counts lines as written although they are not on the disk.
     pub fn has_unwritten_lines(&self) -> bool {
         !self.state.unwritten.is_empty()
     }
@@ -297,7 +297,7 @@ impl State {
         outbox.any(|message| message.is_same_line(line) || only_ids && message.event == line.event)
     }
 
-    /// Adds the lines of a part of the file to the kept lines, if their messages are in the outbox.
+    /// Adds lines of a part of the file to the kept lines: the lines whose messages are in the outbox.
     fn keep(&self, process: &mut Process, range: Range<usize>) {
         if self.is(SinkFileFault::KeptLinesAreRepeated) {
             return;
@@ -329,7 +329,7 @@ impl State {
         self.unsynced.push(self.store.clone());
     }
 
-    /// Executes the first event without a commit, and commits it. Syncs the store.
+    /// Executes the first event that has no commit yet, and commits it. Syncs the store.
     fn commit(&mut self, content: u8) {
         let is_committed =
             |event: &u8| self.store.commits.iter().any(|message| message.event == *event);

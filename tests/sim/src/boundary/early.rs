@@ -13,7 +13,7 @@ use super::BoundaryFault;
 pub(super) struct EarlyAcks {
     /// The last delivery that is acknowledged.
     acknowledged: DeliveryNumber,
-    /// The deliveries after the last acknowledged one.
+    /// The deliveries after the last acknowledged delivery.
     open: VecDeque<OpenDelivery>,
     /// Events that the workers execute.
     turns: BTreeMap<AttemptToken, Vec<(u64, Arc<Event>)>>,

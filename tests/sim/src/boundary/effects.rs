@@ -51,7 +51,7 @@ impl FaultySequencer {
     }
 
     /// Returns the batch that the sequencer first requested under the number of `batch`, if that first batch has no
-    /// answer yet. Otherwise returns `batch`.
+    /// answer yet. If the first batch has an answer, returns `batch`.
     fn as_first_sent(&mut self, batch: Arc<Batch>) -> Arc<Batch> {
         let first = self.unanswered.entry(batch.shard).or_insert_with(|| Arc::clone(&batch));
         if first.number == batch.number { Arc::clone(first) } else { batch }

@@ -22,11 +22,11 @@ pub enum BoundaryFault {
     RunWithoutVersion,
 
     // Acknowledgements.
-    /// A delivery counts as finished, so that it may be acknowledged, when the turn with its event is done.
+    /// A delivery counts as finished, and may be acknowledged, as soon as the turn with its event is done.
     AckBeforeCommit,
-    /// A delivery counts as finished, so that it may be acknowledged, at its arrival.
+    /// A delivery counts as finished, and may be acknowledged, as soon as it arrives.
     AckPastHeld,
-    /// A delivery counts as finished, so that it may be acknowledged, when the sequencer requests the spill of its
+    /// A delivery counts as finished, and may be acknowledged, as soon as the sequencer requests the spill of its
     /// event.
     AckBeforeSpill,
 
@@ -37,8 +37,8 @@ pub enum BoundaryFault {
     // Batches as a whole.
     /// A commit without an answer is sent again under a new number.
     NewNumberAfterUnknown,
-    /// After the store went back, the owner repeats the lost batches. Then it sends the unchanged batch that was in
-    /// flight, although this batch depends on reads from before the loss.
+    /// After the store went back, the owner repeats the lost batches. Then the owner sends the batch that was in
+    /// flight, and does not change this batch, although it depends on reads from before the loss.
     SendWhatRestsOnOldReads,
     /// A commit that the store has lost is repeated without its letters.
     RepeatWithoutLetters,

@@ -59,8 +59,8 @@ impl Checker {
             || settled && self.is_forgotten(&key, model, sequence, event, store)
     }
 
-    /// Returns whether the store no longer shows how the sequence was settled, and may have removed this information by
-    /// the rules.
+    /// Returns whether the store may have forgotten how the sequence was settled, without a broken rule. The function
+    /// also returns true if a commit under way may make the store forget this.
     fn is_forgotten(
         &self,
         key: &Key,
@@ -98,7 +98,7 @@ impl Checker {
             .is_some_and(|held| held.content() == event.content())
     }
 
-    /// Returns the sequence of an event, which either the producer or Ordain has assigned.
+    /// Returns the sequence that the producer or Ordain has assigned to an event.
     pub(super) fn number_of(&self, model: &KeyModel, event: &Event) -> Option<u64> {
         if self.plan.settings.ordering == OrderingMode::Sequenced {
             return event.sequence();

@@ -17,7 +17,7 @@ pub(super) struct AttemptCounts {
     /// turn that runs before its key record is loaded) does not count if the key has a record, because the store
     /// refuses the results of the turn.
     counted: BTreeMap<(Key, u64), u32>,
-    /// By key, the rounds, each with its owner and the ranges that it requested from the sources.
+    /// By key, the replay rounds, each with its owner and the ranges that the round requested from the sources.
     rounds: BTreeMap<Key, Vec<Round>>,
     /// By key, the number of refused writes. After a refusal, the lane starts again from the durable key record.
     refused: BTreeMap<Key, u32>,
@@ -28,7 +28,7 @@ pub(super) struct AttemptCounts {
     pub(super) versions: u32,
 }
 
-/// The owner of a round, and the ranges that it requested.
+/// The owner of a round, and the ranges that the round requested.
 type Round = (u64, Vec<RangeInclusive<u64>>);
 
 impl AttemptCounts {

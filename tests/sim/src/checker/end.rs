@@ -10,7 +10,7 @@ use crate::plan::Blocked;
 use crate::producer::{BLOCKED_KEY, SourceItem};
 use crate::store::{Store, StoredKey};
 
-/// Time in ms after the last arrival within which all keys except the blocked one must settle their events.
+/// Time in ms after the last arrival within which all keys except the blocked key must settle their events.
 const ISOLATION_TIMEOUT_MS: u64 = 60_000;
 
 impl Checker {
@@ -37,7 +37,7 @@ impl Checker {
         self.isolation(produced);
     }
 
-    /// Returns whether an owner may have stopped accepting deliveries. An owner stops only if some key cannot accept
+    /// Returns whether an owner may have stopped accepting deliveries. This is allowed only if some key cannot accept
     /// more events, and holds events that the owner cannot spill. Then all outstanding deliveries may be events of that
     /// key.
     fn may_stall(&self, item: &SourceItem, store: &Store) -> bool {
@@ -168,14 +168,14 @@ impl Checker {
         results
     }
 
-    /// Returns whether the event may have all of these results. Two results are possible in two cases.
-    ///
-    /// In the first case, the event got a dead letter, because it was too far ahead, its key was full, or its key
-    /// record could not be read. Later, the event arrived again.
-    ///
-    /// In the second case, the event got a dead letter because the owner held another event with the same sequence.
-    /// Then either the other event was lost with its owner, and this event arrived first the next time; or this event
-    /// arrived again after the end of its key.
+    /// Returns whether the event may have all of these results. If keys expire, all results are possible. If not, an
+    /// event may have a second result in these cases:
+    /// - The event got a dead letter, because it was too far ahead, its key was full, or its key record could not be
+    ///   read. Later, the event arrived again.
+    /// - The event got a dead letter, because the owner held another event with the same sequence. Then the owner ended
+    ///   and lost the other event. Later, this event arrived again, before the other event.
+    /// - The event got a dead letter, because the owner held another event with the same sequence. Later, this event
+    ///   arrived again, after the end of its key.
     fn may_have(&self, results: &[String]) -> bool {
         let may_repeat = |result: &&String| {
             let early = [Cause::FarAhead, Cause::Overflow, Cause::Corrupt]

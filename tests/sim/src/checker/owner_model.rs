@@ -43,7 +43,7 @@ pub(super) struct OwnerModel {
     /// By key, the number of the rollout that the key record contained when the owner loaded it.
     loaded: BTreeMap<Key, u64>,
     /// For each shard that went back, the number of its newest lost commit. The lanes of the shard start again when the
-    /// store answers this commit or the next one.
+    /// store answers this commit or the next commit.
     pub(super) lost: BTreeMap<u32, u64>,
     stopped: bool,
 }

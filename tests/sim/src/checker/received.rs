@@ -63,7 +63,7 @@ impl Checker {
         }
     }
 
-    /// Returns all received events of the key with this name, which differ in content.
+    /// Returns all received events of the key with this name. If there are several, they differ from each other.
     pub(super) fn versions(&self, key: &Key, name: u64) -> &[Arc<Event>] {
         self.received.named.get(&(key.clone(), name)).map_or(&[], Vec::as_slice)
     }

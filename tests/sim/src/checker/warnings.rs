@@ -16,7 +16,7 @@ pub(super) struct Warnings {
     failures: BTreeMap<Key, BTreeSet<FailureId>>,
 }
 
-/// The identity of a failed attempt. The key record must get each failed attempt only once.
+/// The identity of a failed attempt. At most one write may contain the failed attempt with the time 0.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct FailureId {
     incarnation: u64,

@@ -282,7 +282,8 @@ impl Checker {
     /// Returns whether a sequence may have seemed near enough to be spilled. Until the next write of a key record, the
     /// record's count of spilled events may include repeated events, because they may be new events. An owner that
     /// loads the record before this write counts more spilled events than the store has. Therefore the owner may
-    /// believe that the first missing event is further ahead than it is, at most just after the last event.
+    /// believe that the first missing event is further ahead than it is. At most, the owner believes that the first
+    /// missing event is just after the last spilled event.
     fn seems_near(&self, key: &Key, sequence: u64, store: &Store) -> bool {
         let width = self.plan.settings.gap.max_width;
         let Some(record) = store.records.get(key) else { return false };

@@ -139,8 +139,8 @@ impl World {
         let mut cut = BTreeSet::new();
         for at in orphans {
             if let Some(Action::Publish { shard, posts, .. }) = self.agenda.get(&at) {
-                // The publication of an ended owner may stop at any message. The messages before it stay published, but
-                // are not marked as done.
+                // The publication of an ended owner may stop at any message. The messages before this message stay
+                // published, but are not marked as done.
                 let all = posts.len();
                 let sent = self.rng.below(all as u64 + 1) as usize;
                 let sent = if cut.contains(shard) { 0 } else { sent };
@@ -189,8 +189,8 @@ impl World {
         }
     }
 
-    /// Starts a rollout of a newer version, or sometimes of an older one. The owners receive the rollout at different
-    /// times, and some of them lack the version for a while.
+    /// Starts a rollout of a newer version, or sometimes of the first version again. The owners receive the rollout at
+    /// different times, and some of them lack the version for a while.
     fn new_version(&mut self) {
         let number = self.rollout.number + 1;
         let name = format!("sim@1.{number}.0");

@@ -1,13 +1,14 @@
-//! The driver: passes inputs to an owner in batches, drains its effects, and sleeps until an input arrives or its
-//! timeout passes. The real driver does the same with tasks and sockets.
+//! The driver of an owner: passes inputs to the owner's sequencer in batches, performs the sequencer's effects, and
+//! sleeps until an input arrives or the sequencer's timeout passes. The real driver does the same with tasks and
+//! sockets.
 
 use ordain_core::{DeadLetter, Effect, Input, Key, LetterContent, LetterId};
 
 use super::{Action, Owner, World};
 use crate::producer::SourceItem;
 
-/// Highest number of effects that a correct sequencer may request in one round of its driver. The simulated worlds are
-/// small.
+/// Highest number of effects that a sequencer may request in one round of its driver. The simulated worlds are so small
+/// that a correct sequencer never requests more.
 const EFFECT_LIMIT: usize = 20_000;
 
 /// Highest number of consecutive driver rounds in which a timeout passes and the owner requests nothing. Each of the
@@ -93,8 +94,8 @@ impl World {
         self.owners.insert(id, owner);
     }
 
-    /// Returns the inputs that the driver accepts in the same batch: some or all of the inputs that arrive at the same
-    /// time.
+    /// Returns the further inputs that the driver passes in the same batch: none, some or all of the inputs that arrive
+    /// at the same time.
     fn more_inputs(&mut self, id: u64) -> Vec<Input> {
         let limit = self.rng.pick(&[0, 1, 100]);
         let mut taken = Vec::new();

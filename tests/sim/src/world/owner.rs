@@ -20,7 +20,7 @@ pub(super) struct Owner {
     pub(super) clock: u64,
     /// The newest rollout that the owner knows.
     pub(super) rollout: Arc<Rollout>,
-    /// The version that the owner's workers execute; `None` if they lack the version of the rollout.
+    /// The rollout whose version the owner's workers execute; `None` if the owner lacks the version of its rollout.
     pub(super) version: Option<Arc<Rollout>>,
     /// By shard, the end time of the last publication. The next publication of the shard must not end earlier.
     pub(super) published_at: BTreeMap<u32, u64>,
@@ -98,7 +98,7 @@ impl World {
         self.current[partition as usize] = Some(id);
         self.schedule(0, Action::Wake(id));
         if lags {
-            // The owner will change from the previous version to the newest one.
+            // The owner will change from the previous version to the newest version.
             self.checker.version_changed();
         }
         if lacks || lags {
@@ -107,8 +107,8 @@ impl World {
         }
     }
 
-    /// Publishes the messages that an earlier owner left in the outbox. If the sink needs time, schedules this
-    /// publication, and returns the time at which it ends for each shard.
+    /// Publishes the messages that an earlier owner left in the outbox. If the sink needs time, schedules the
+    /// publication of each shard, and returns the end time of each scheduled publication.
     fn publish_backlog(
         &mut self,
         id: u64,

@@ -54,8 +54,8 @@ impl World {
         }
     }
 
-    /// Records that the store applied a commit. After the newest lost commit of a shard, the store has all lost commits
-    /// of this shard again.
+    /// Records that the store applied a commit. As soon as the store has applied the newest lost commit of a shard
+    /// again, it has all lost commits of this shard again.
     pub(super) fn record_recommit(&mut self, shard: u32, number: u64) {
         self.lost.retain(|lost, newest| *lost != shard || number < *newest);
         self.checker.lacks_commits = !self.lost.is_empty();

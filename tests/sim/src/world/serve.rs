@@ -133,7 +133,8 @@ impl World {
         }
     }
 
-    /// Returns a replay source's answer, and its delay.
+    /// Returns the delay of a replay source's answer, the events in the answer, and whether the answer reports that the
+    /// request failed.
     fn search_source(
         &mut self,
         key: &Key,

@@ -61,8 +61,8 @@ impl Driver {
     /// Changes the input into an answer to an open request, if the generated step has `answers`.
     fn aimed(&mut self, input: Input, answers: Option<prop::sample::Index>) -> Option<Input> {
         let past = &mut self.past;
-        // Takes the token of an open request, if one exists. Otherwise takes a token that was answered before, or that
-        // never existed.
+        // If the step has `answers` and a request is open, takes the token of an open request. In all other cases,
+        // takes a token that was answered before, or a token that never existed.
         let mut take = |open: &mut BTreeSet<AttemptToken>, token: AttemptToken| {
             let index = answers.filter(|_| !open.is_empty()).map(|index| index.index(open.len()));
             if let Some(taken) = index.and_then(|index| open.iter().nth(index).copied()) {

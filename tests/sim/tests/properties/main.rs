@@ -1,4 +1,4 @@
-//! Sends arbitrary inputs, even impossible ones, to a sequencer. The sequencer must not panic, and its requests must
+//! Sends arbitrary inputs, even impossible inputs, to a sequencer. The sequencer must not panic, and its requests must
 //! stay within its limits.
 
 mod driver;

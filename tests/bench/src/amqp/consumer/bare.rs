@@ -78,8 +78,8 @@ pub(super) async fn consume_and_publish(
     while let Some(batch) = batches.next().await {
         let batch: Vec<Delivery> = batch.into_iter().collect::<Result<_, _>>()?;
         let Some(last) = batch.last().map(|delivery| delivery.delivery_tag) else { continue };
-        // All messages of a batch are sent at once, because a message that is sent alone would wait for the thread that
-        // writes it. The messages keep the order of their deliveries.
+        // All messages of a batch are sent at once. If the consumer sent each message alone, each message would wait
+        // for the thread that writes to the connection. The messages keep the order of their deliveries.
         let sent = batch.iter().map(|delivery| {
             let id = delivery.properties.message_id().clone().unwrap_or_default();
             let properties = BasicProperties::default()

@@ -19,7 +19,8 @@ impl QueueWorld {
         }
     }
 
-    /// Returns whether the numbers of the first and last entry of the queue show that the reader has something to read.
+    /// Returns whether the number of removed entries and the position of the last entry show that the reader has
+    /// something to read.
     pub(super) fn has_news(&self) -> bool {
         let State { store, cursor, .. } = &self.state;
         let history = store.entries.last().map_or(0, |entry| entry.history);

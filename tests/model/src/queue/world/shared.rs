@@ -11,24 +11,24 @@ use super::{QueueWorld, State};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct SharedCall {
     /// The entry that the call put into the queue. `None` if the call has not put the entry yet, or has found that the
-    /// store lost it.
+    /// store lost the entry.
     run: Option<QueueRun>,
     /// The ids of all entries that the call put into the queue. In the model, each write of the event gets a new id. In
     /// the product, the id stays the same, so the sequencer recognises the event.
     pub(super) ids: Vec<u64>,
     /// True if the call wrote its part to the other shard, and has not found that the store lost this part.
     has_other: bool,
-    /// The rollbacks of the shards since the call began, or since it last checked its parts.
+    /// The rollbacks of the shards since the call began, or since the call last checked its parts.
     rollback: CallRollback,
 }
 
-/// A rollback of a shard during a call, and the knowledge of the process about it.
+/// States whether a shard went back during a call, and whether the process has noticed the rollback.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 enum CallRollback {
     /// No shard went back.
     #[default]
     None,
-    /// A shard went back, but the process has sent nothing to the shard since, and the connection has not broken yet.
+    /// A shard went back. Since then, the process has sent nothing to the shard, and the connection has not broken.
     Unnoticed,
     /// The process has noticed that a shard went back, so the call must check its parts.
     Noticed,
@@ -49,7 +49,7 @@ impl SharedCall {
 }
 
 impl QueueWorld {
-    /// Returns the call over two shards that is in progress. If none is, begins a new call.
+    /// Returns the call over two shards that is in progress. If no such call is in progress, begins a new call.
     fn shared_call(&mut self) -> &mut SharedCall {
         let State { shared, shared_calls, .. } = &mut self.state;
         shared.get_or_insert_with(|| {
@@ -80,7 +80,7 @@ impl QueueWorld {
     }
 
     /// Notices that a shard went back during the call over two shards. Does nothing before both parts are written,
-    /// because the call does not use an earlier notice until then.
+    /// because the call looks for lost parts only after both parts are written.
     pub(super) fn notice_rollback(&mut self) {
         if let Some(call) = &mut self.state.shared
             && call.complete_run().is_some()
@@ -91,7 +91,8 @@ impl QueueWorld {
     }
 
     /// Completes the call over two shards if both parts are written. The process first sends a read to both shards, and
-    /// so notices each rollback. If a shard went back since the last check, checks the parts instead.
+    /// so notices each rollback. If a shard went back since the last check, checks the parts, and does not complete the
+    /// call.
     pub(super) fn answer(&mut self) {
         if !self.is(QueueFault::AnswersWithoutLastRead) {
             self.notice_rollback();
