@@ -67,8 +67,8 @@ const MEMORY_PART: f64 = 0.4;
 /// A part of the machine's memory that the broker always exceeds.
 const TOO_LITTLE_MEMORY: f64 = 0.000_01;
 
-/// The beginning of the log line of a `sequenced` stream that has lost a queue. The line also names the queue.
-const QUEUE_MISSING: &str = "queue missing: declared again by Ordain";
+/// A part of the log line of a `sequenced` stream that has lost a queue. The line also names the queue.
+const QUEUE_LOST: &str = "the events of the old queue are lost";
 /// The beginning of the log line of a `fifo` stream that has lost a queue. The line also names the queue.
 const STREAM_STOPPED: &str = "stream stopped: the queue";
 /// Parts of the two log lines about an exchange that was removed. The second line reports that another program has
@@ -120,9 +120,9 @@ impl Settings {
         }
     }
 
-    /// Returns the beginning of the log line that names a lost queue.
+    /// Returns a part of the log line that names a lost queue.
     fn loss_words(&self) -> &'static str {
-        if self.is_fifo { STREAM_STOPPED } else { QUEUE_MISSING }
+        if self.is_fifo { STREAM_STOPPED } else { QUEUE_LOST }
     }
 
     /// Returns the properties of the hosts, with the URLs of their servers.
