@@ -160,7 +160,8 @@ pub struct DeadLetter {
     pub origin: Option<String>,
     /// The handler version that executed the event; `None` if no handler executed it.
     pub version: Option<VersionName>,
-    /// The content of the delivery.
+    /// The event, or the delivered bytes if they are not a valid event; [`LetterContent::Nothing`] if the event never
+    /// arrived.
     pub content: LetterContent,
 }
 

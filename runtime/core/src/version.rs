@@ -31,7 +31,8 @@ pub fn split_version(version: &str) -> (&str, Option<semver::Version>) {
 /// rollout under which the key's last event was executed. The store refuses a write for this key under an older
 /// rollout. A key therefore returns to an earlier version only if a new rollout names that version.
 ///
-/// If the store goes back in time, it may assign a number twice. The build distinguishes the two rollouts.
+/// If the store goes back in time (loses its newest writes), two different rollouts may get the same number. The build
+/// then distinguishes them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rollout {
     /// The number of the rollout, from 1, below [`Rollout::NUMBER_END`].

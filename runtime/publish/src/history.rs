@@ -231,8 +231,9 @@ impl PublishedCalls {
                 %to,
                 events = changed,
                 "the store went back in time, and this publisher wrote the lost events again. Some of them have other \
-                 numbers than before, because other events of their keys got the old numbers or are lost. Check whether \
-                 a receiver has two events with the same number"
+                 numbers than before: another event of the key has taken the old number, or an earlier event of the \
+                 key is lost, so that the numbers after it are lower now. Check whether a receiver has two events with \
+                 the same number"
             );
         }
     }

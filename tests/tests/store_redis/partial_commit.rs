@@ -82,7 +82,9 @@ fn other(keys: &[Key]) -> Vec<KeyWrite> {
     vec![full, again, plain, new]
 }
 
-/// Returns all data that an owner can read in a shard, without times.
+/// Returns a text for comparisons with the data of a shard: the records, states, ids and spilled events of `keys`, the
+/// due keys, the ids of the dead letters, the outbox and the listed keys. Of the due time and the expiry time of a key,
+/// the text contains only whether they are set.
 async fn visible_data(store: &RedisStore, owner: &Owner, keys: &[Key]) -> String {
     let mut seen = Vec::new();
     let loaded = store.load(&owner.partition, keys, usize::MAX).await.expect("a load");
@@ -98,7 +100,7 @@ async fn visible_data(store: &RedisStore, owner: &Owner, keys: &[Key]) -> String
         let times = (loaded.due_in.is_some(), loaded.expire_in.is_some());
         let record = loaded.record;
         let ids = loaded.ids;
-        let state = loaded.state.map(|state| state.len());
+        let state = loaded.state;
         seen.push(format!("{key}: {record:?} {times:?} {ids:?} {state:?}"));
     }
     let due = store.due(&owner.partition, None, 100, true).await.expect("the index").0;
