@@ -16,7 +16,7 @@ const NUMBERS_END: u64 = u64::MAX - (1 << 40);
 
 impl Sequencer {
     /// Creates a lane for a key that has no lane. If necessary, evicts the least recently used durable lane. The caller
-    /// must have checked that there is room.
+    /// must have checked that a lane is unused or can be evicted (`room() > 0`).
     pub(super) fn insert_lane(&mut self, key: Key, shard: u32) -> u32 {
         if self.lanes.len() >= self.settings.max_lanes
             && let Some(oldest) = self.lanes.first(LaneList::Evictable)

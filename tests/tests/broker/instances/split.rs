@@ -2,8 +2,8 @@
 //! separates the master and one of the hosts from the Sentinel, the replica and the other host. The replica becomes
 //! master.
 //!
-//! During the split, each of the two hosts uses another master, and takes over the partitions of the other host in this
-//! master. When the split ends, the Sentinel's master lacks the claims that the separated host wrote during the split.
+//! During the split, the two hosts use different masters: the separated host uses the old master, the other host the new
+//! one. In its own master, each host takes over the partitions of the other host. When the split ends, the Sentinel's master lacks the claims that the separated host wrote during the split.
 //! This host then ends with an error, and its supervisor, here the test, starts it again.
 
 use std::collections::{BTreeMap, BTreeSet};
