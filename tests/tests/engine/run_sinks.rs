@@ -79,15 +79,46 @@ fn content(text: &str) -> Result<Content> {
     Ok(content)
 }
 
-fn check(home: &Home, name: &str) -> Result<()> {
+/// Checks a file that contained `other` at the first start, without a line end.
+fn check_after(home: &Home, name: &str, other: &str) -> Result<()> {
     let wanted: Vec<(u64, u64)> = (1..=EVENTS)
         .filter(|sequence| sink(*sequence) == Some(name))
         .flat_map(|sequence| [(sequence, 0), (sequence, 1)])
         .collect();
-    let content = content(&home.read(&format!("{name}.ndjson")))?;
+    let text = home.read(&format!("{name}.ndjson"));
+    let own = text.strip_prefix(other).and_then(|rest| match other {
+        "" => Some(rest),
+        _ => rest.strip_prefix('\n'),
+    });
+    let content = content(own.with_context(|| format!("{name}: not after {other:?}"))?)?;
     ensure!(content.len() == 2 * KEYS as usize, "{name}: of {:?}", content.keys());
     for (place, got) in content {
         ensure!(got == wanted, "{name}: {place:?} has {got:?}");
+    }
+    Ok(())
+}
+
+fn check(home: &Home, name: &str) -> Result<()> {
+    check_after(home, name, "")
+}
+
+/// The file of a sink contains data of another program without a line end, and the process is killed as soon as it has
+/// written to the file. Each message must have a line of its own, once and in order.
+#[test]
+fn kills_after_data_without_a_line_end_lose_and_repeat_nothing() -> Result<()> {
+    const OTHER: &str = "data of another program";
+    for _ in 0..5 {
+        let home = Home::new(&["faulty"], CONFIG)?;
+        for stream in ["left", "right"] {
+            home.write(&format!("{stream}.ndjson"), events()?)?;
+        }
+        home.write("some.ndjson", OTHER)?;
+        let mut service = Service::start(&home, &["run"])?;
+        service.until("a message", || home.read("some.ndjson").len() > OTHER.len())?;
+        service.kill()?;
+        home.run_once()?;
+        check_after(&home, "some", OTHER)?;
+        check(&home, "both")?;
     }
     Ok(())
 }
