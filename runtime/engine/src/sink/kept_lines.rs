@@ -123,7 +123,7 @@ impl ComparedLines {
 
     /// Adds a complete line. Returns `false` if Ordain has not written the line.
     fn add(&mut self, line: &[u8], outbox: &UnpublishedMessages) -> bool {
-        // The sink has ended the line before it, which another program had left without a line end.
+        // The sink wrote this line end, because another program had left its last line without one.
         if line == b"\n" {
             return true;
         }
