@@ -27,8 +27,8 @@ pub trait SpillArea: Send + Sync {
         bytes: usize,
     ) -> Result<KeyResult<SpillPage>, StoreError>;
 
-    /// Returns those missing events of a key that the store has: as spilled events, or in dead letters with the cause
-    /// `far-ahead` that were stored at most `within` ms ago.
+    /// Returns those missing events of a key that the store has: as spilled events, or in dead letters with a cause
+    /// of [`ordain_core::Cause::waits_for_earlier`] that were stored at most `within` ms ago.
     async fn find_missing(
         &self,
         partition: &Partition,
