@@ -167,7 +167,7 @@ impl Sequencer {
         // All events from the highest held event to the end of the dead-lettered range are missing, because the lane
         // does not have them. The store has some of them.
         if let Some(ahead) = &lane.record.ahead {
-            present(ahead.last + 1, ahead.last);
+            present(ahead.last.saturating_add(1), ahead.last);
         }
         ranges
     }
