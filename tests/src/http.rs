@@ -48,13 +48,20 @@ impl Answer {
 
 /// Returns the address of the admin listener of a host. The address comes from the log of the host.
 pub fn admin(service: &mut Service) -> Result<SocketAddr> {
-    const LISTENING_PREFIX: &str = "admin listening on http://";
+    listener(service, "admin listening on http://")
+}
+
+/// Returns the address of the listener for events of a host. The address comes from the log of the host.
+pub fn ingress(service: &mut Service) -> Result<SocketAddr> {
+    listener(service, "ingress listening on http://")
+}
+
+fn listener(service: &mut Service, prefix: &str) -> Result<SocketAddr> {
     let mut address = None;
     let log = service.stderr_path();
     service.until("the address of the listener", || {
         let log = std::fs::read_to_string(&log).unwrap_or_default();
-        let rest_of_line =
-            log.split_once(LISTENING_PREFIX).and_then(|(_, rest)| rest.split_once('\n'));
+        let rest_of_line = log.split_once(prefix).and_then(|(_, rest)| rest.split_once('\n'));
         address = rest_of_line.and_then(|(address, _)| address.trim().parse().ok());
         address.is_some()
     })?;

@@ -11,6 +11,7 @@ mod engine {
     mod escaped_output;
     mod exactly_once;
     mod exactly_once_redis;
+    mod far_ahead;
     mod full_disk;
     mod keys_why;
     mod publish_rollback;

@@ -42,6 +42,11 @@ pub struct KeyRecord {
     pub park_count: u32,
     /// The extent of the key's events in the spill area: the part of the store that holds events before they can run.
     pub spilled: SpillExtent,
+    /// The range of the dead-lettered events that wait for the events before them: the letters with a cause of
+    /// [`Cause::waits_for_earlier`]. `None` if there is no such letter. While the range reaches beyond the events that
+    /// the key has, the key has a gap, even if the key holds no later event. Few keys have such letters, so the range
+    /// is in a box.
+    pub ahead: Option<Box<AheadRange>>,
     /// The rollout under which the last executed event was committed. The rollout names the handler version.
     pub rollout: Option<Arc<Rollout>>,
     /// The reason why the key waits, retries or is parked.
@@ -72,6 +77,7 @@ impl KeyRecord {
             rounds: 0,
             park_count: 0,
             spilled: SpillExtent::default(),
+            ahead: None,
             rollout: None,
             failure: None,
             digests: ContentDigests::default(),
@@ -250,6 +256,31 @@ impl SpillExtent {
     /// Returns whether the sequence lies between the bounds.
     pub fn spans(&self, sequence: u64) -> bool {
         self.count > 0 && (self.first..=self.last).contains(&sequence)
+    }
+}
+
+/// The range of a key's dead-lettered events that may take effect later. The range need not contain a letter for each of
+/// its sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AheadRange {
+    /// The lowest sequence of these events.
+    pub first: u64,
+    /// The highest sequence of these events.
+    pub last: u64,
+}
+
+impl AheadRange {
+    /// Returns the range, widened by one event.
+    pub(crate) fn with(range: Option<&Self>, sequence: u64) -> Self {
+        range.map_or(Self { first: sequence, last: sequence }, |range| Self {
+            first: range.first.min(sequence),
+            last: range.last.max(sequence),
+        })
+    }
+
+    /// Returns whether the sequence lies between the bounds.
+    pub fn spans(&self, sequence: u64) -> bool {
+        (self.first..=self.last).contains(&sequence)
     }
 }
 

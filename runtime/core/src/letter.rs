@@ -103,6 +103,13 @@ impl Cause {
         }
     }
 
+    /// Returns whether an event of a `sequenced` stream with this cause could not wait for the events before it, only
+    /// because of the state of its key. Replay finds such an event in its dead letter when the key has reached the
+    /// event.
+    pub fn waits_for_earlier(self) -> bool {
+        matches!(self, Self::FarAhead | Self::Overflow | Self::Corrupt)
+    }
+
     /// Parses a name that [`name`](Self::name) returned.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|cause| cause.name() == name)

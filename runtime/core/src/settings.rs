@@ -77,7 +77,7 @@ pub struct SequencerSettings {
     /// The time for which the store keeps the record of a completed key.
     pub complete_ttl: u64,
     /// The time for which the store keeps the record of an idle key after its last write. A key is idle if it has not
-    /// ended, is not parked, and has no spilled event and no entry in the due index. With `None`, the store never
+    /// ended, is not parked, and has no spilled event, no event ahead and no entry in the due index. With `None`, the store never
     /// removes the record of a key that has not ended.
     pub key_ttl: Option<u64>,
     /// The rollout under which the sequencer executes events at the start. The rollout names the handler version.
@@ -163,6 +163,17 @@ pub struct GapSettings {
 }
 
 impl GapSettings {
+    /// The maximum width of a gap that a key skips, as a multiple of `max_width`. Each skipped sequence costs a dead
+    /// letter, so without this limit a single event with a wrong, huge sequence would fill the store. A key with a wider
+    /// gap parks.
+    pub const SKIP_LIMIT: u64 = 100;
+
+    /// Returns whether a key may skip the missing events from `first` on, if `next` is the next event that has arrived.
+    pub(crate) fn may_skip(&self, first: u64, next: u64) -> bool {
+        self.on_exhausted == ExhaustedPolicy::Skip
+            && next.saturating_sub(first) <= self.max_width.saturating_mul(Self::SKIP_LIMIT)
+    }
+
     /// Returns the longest time from the arrival of the first event after a gap to the start of the last round. This
     /// time does not include the time that the requests take.
     pub fn longest_wait(&self) -> u64 {

@@ -1,5 +1,5 @@
 //! Reads the events of a key that wait in the store: spilled events (which wait until their key can execute them), and
-//! events in dead letters with the cause `far-ahead`.
+//! events in dead letters whose event waits for earlier events of its key.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl SpillArea for RedisStore {
             let first = found.len();
             let spilled =
                 spilled(self, partition, key, range.clone(), FIND_EVENTS_LIMIT, FOUND_BYTES_LIMIT);
-            let letters = far_ahead(self, partition, key, range, within);
+            let letters = early_letters(self, partition, key, range, within);
             let (spilled, letters) = try_join(spilled, letters).await?;
             match spilled {
                 Ok((spilled, _)) => found.extend(spilled),
@@ -130,9 +130,9 @@ fn read_event(key: &str, sequence: &Bytes, event: &Bytes) -> KeyResult<NumberedE
     decode_spilled(key, sequence, event).map(|event| (sequence, event))
 }
 
-/// Returns events from dead letters with the cause `far-ahead` that were stored at most `within` ms ago. Returns at
-/// least one event if such a letter exists.
-async fn far_ahead(
+/// Returns events from dead letters with a cause of [`Cause::waits_for_earlier`] that were stored at most `within` ms
+/// ago. Returns at least one event if such a letter exists.
+async fn early_letters(
     store: &RedisStore,
     partition: &Partition,
     key: &Key,
@@ -145,7 +145,7 @@ async fn far_ahead(
     let wanted = LetterFilter {
         limit: FIND_EVENTS_LIMIT,
         bytes: FOUND_BYTES_LIMIT,
-        cause: Some(Cause::FarAhead),
+        causes: Cause::ALL.into_iter().filter(|cause| cause.waits_for_earlier()).collect(),
         within: within.min(store.dead_ttl),
     };
     loop {

@@ -28,8 +28,8 @@ pub trait SpillArea: Send + Sync {
     ) -> Result<KeyResult<SpillPage>, StoreError>;
 
     /// Returns the events in `missing` that the store contains. The store contains such an event as a spilled event, or
-    /// in a dead letter with the cause `far-ahead`. The method ignores dead letters that were stored more than `within`
-    /// ms ago.
+    /// in a dead letter with a cause of [`ordain_core::Cause::waits_for_earlier`]. The method ignores dead letters that
+    /// were stored more than `within` ms ago.
     async fn find_missing(
         &self,
         partition: &Partition,

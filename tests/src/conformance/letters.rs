@@ -117,8 +117,9 @@ pub async fn letters_of_consumed_events_are_removed(fixture: &mut impl Fixture) 
     assert_eq!(ids(&all(store, None, 10).await), [("a".to_owned(), 2, 0)]);
 }
 
-/// The search for missing events returns events of `far-ahead` dead letters, and ignores letters with other causes.
-pub async fn events_in_far_ahead_letters_are_found(fixture: &mut impl Fixture) {
+/// The search for missing events returns events of dead letters that wait for earlier events, and ignores letters with
+/// other causes.
+pub async fn events_in_early_letters_are_found(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     let mut write = record_write("a", WriteCondition::Absent, key_record(1));
@@ -129,13 +130,18 @@ pub async fn events_in_far_ahead_letters_are_found(fixture: &mut impl Fixture) {
         let far = DeadLetter { cause: Cause::FarAhead, ..letter("a", sequence, 1, content) };
         write.letters.push(far);
     }
+    for (sequence, cause) in [(7, Cause::Overflow), (8, Cause::Corrupt)] {
+        let content = LetterContent::Event(event("a", sequence, cause.name()));
+        write.letters.push(DeadLetter { cause, ..letter("a", sequence, 1, content) });
+    }
     let rejected = LetterContent::Event(event("a", 4, "rejected"));
     write.letters.push(letter("a", 4, 0, rejected));
     owner.write(store, write).await;
     let found = find_missing(store, &owner, &[1..=1, 2..=4], DEAD_TTL).await;
     assert_eq!(found, [(2, "far".to_owned()), (3, "spilled".to_owned())]);
     let found = find_missing(store, &owner, &[4..=u64::MAX], DEAD_TTL).await;
-    assert_eq!(found, [(5, "far".to_owned())]);
+    let early = [(5, "far"), (7, "overflow"), (8, "corrupt")];
+    assert_eq!(found, early.map(|(sequence, data)| (sequence, data.to_owned())));
 
     // The search ignores letters that are older than its last argument, because they may belong to an earlier
     // incarnation of the key.

@@ -8,7 +8,7 @@ use super::held::{HeldEvent, SpillCopy};
 use super::lane::{DeferredEvent, LaneMode, SpillCheck};
 use super::letters::orphan_letter;
 use crate::event::{DeliveryNumber, Event, SEQUENCE_END, shard_of};
-use crate::key_record::{AcceptedId, ContentDigests};
+use crate::key_record::{AcceptedId, AheadRange, ContentDigests};
 use crate::letter::{Cause, DeadLetter};
 use crate::settings::{OrderingMode, OverflowPolicy, SequencerSettings};
 
@@ -124,6 +124,9 @@ impl Sequencer {
                     self.restart_lane(index);
                 }
             }
+            // The source will deliver the event, or replay can find it again.
+            LaneMode::Broken(_)
+                if delivery == 0 && self.settings.ordering == OrderingMode::Sequenced => {}
             LaneMode::Broken(error) => {
                 let error =
                     format!("the key's stored record or spilled events cannot be read: {error}");
@@ -242,6 +245,11 @@ impl Sequencer {
                 if delivery == 0 {
                     return;
                 }
+                if !self.record_ahead(index, sequence) {
+                    self.defer(index, delivery, event);
+                    return;
+                }
+                let lane = &self.lanes[index];
                 let error = format!(
                     "sequence {sequence} is more than {} (gap.max_width) beyond {}, the first \
                      missing sequence",
@@ -271,8 +279,10 @@ impl Sequencer {
             {
                 // The missing event that stopped the key has arrived after all.
                 self.resume(index);
+            } else if self.may_skip_to(index, sequence) {
+                self.resume(index);
             } else {
-                lane.spill_all = true;
+                self.lanes[index].spill_all = true;
             }
         } else if lane.blocked()
             && lane.held.to_run() > self.settings.lane_buffer
@@ -289,6 +299,40 @@ impl Sequencer {
         let delivered = held.delivery != 0;
         let reordered = lane.held.insert(held, lane.done);
         self.stats.reordered += u64::from(reordered && delivered);
+    }
+
+    /// Returns whether the stored key record shows that a dead-lettered event lies ahead at `sequence`. If not, makes the
+    /// lane write this into its record; the caller defers the event until the write is durable. The record must never
+    /// lag behind the letters: if it did, a later owner would not know that the key waits for earlier events.
+    pub(super) fn record_ahead(&mut self, index: u32, sequence: u64) -> bool {
+        if fault!(self, ForgetEventsAhead) {
+            return true;
+        }
+        let lane = &mut self.lanes[index];
+        lane.cut_requested(sequence);
+        let is_spanned =
+            |range: Option<&AheadRange>| range.is_some_and(|range| range.spans(sequence));
+        // `revision` has the range that the store will have after the write in flight.
+        if is_spanned(lane.cold.revision.ahead.as_ref()) && is_spanned(lane.record.ahead.as_deref())
+        {
+            return !lane.writing;
+        }
+        let ahead = AheadRange::with(lane.record.ahead.as_deref(), sequence);
+        lane.record.ahead = Some(Box::new(ahead));
+        lane.must_write = true;
+        if self.may_skip_to(index, sequence) {
+            self.resume(index);
+        }
+        false
+    }
+
+    /// Returns whether the key is parked at a missing event that it may now skip, because `sequence` has arrived. The key
+    /// parked because all other later events were too far ahead.
+    fn may_skip_to(&self, index: u32, sequence: u64) -> bool {
+        let lane = &self.lanes[index];
+        lane.parked()
+            && lane.record.failure.as_ref().is_some_and(|failure| failure.cause == Cause::Gap)
+            && self.settings.gap.may_skip(lane.done, sequence)
     }
 
     fn overflows(&self, index: u32) -> bool {

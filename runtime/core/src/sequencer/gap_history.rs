@@ -111,9 +111,18 @@ impl Lane {
 
     /// Returns the last of the consecutive missing sequences that begin with `first`.
     fn last_missing(&self, first: u64) -> u64 {
+        self.next_known(first).map_or(first, |next| next - 1)
+    }
+
+    /// Returns the lowest sequence after `first` whose event certainly arrived: the event is held, or it is in a dead
+    /// letter that the last query found or that bounds the range of the letters.
+    pub(super) fn next_known(&self, first: u64) -> Option<u64> {
         let held = self.held.iter().map(|held| held.sequence).find(|sequence| *sequence > first);
         let rest = (self.cold.stored_only.count > 0).then_some(self.cold.stored_only.first);
-        let next = [held, rest.filter(|sequence| *sequence > first)].into_iter().flatten().min();
-        next.map_or(first, |next| next - 1)
+        let ahead =
+            self.record.ahead.as_deref().into_iter().flat_map(|ahead| [ahead.first, ahead.last]);
+        let found = self.cold.gap.and_then(|gap| gap.next_letter);
+        let later = held.into_iter().chain(rest).chain(ahead).chain(found);
+        later.filter(|sequence| *sequence > first).min()
     }
 }

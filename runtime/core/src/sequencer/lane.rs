@@ -21,7 +21,7 @@ use super::cold_state::ColdState;
 use super::held::{HeldQueue, SpillCopy};
 use super::ids::IdWindow;
 use crate::event::{DeliveryNumber, Event, Key};
-use crate::key_record::{FailureInfo, KeyRecord, KeyStatus, SpillExtent};
+use crate::key_record::{AheadRange, FailureInfo, KeyRecord, KeyStatus, SpillExtent};
 use crate::settings::{OrderingMode, SequencerSettings};
 use crate::stats::LaneState;
 
@@ -110,6 +110,7 @@ pub(super) struct StoredRevision {
     attempts: u32,
     rounds: u32,
     spilled: SpillExtent,
+    pub(super) ahead: Option<AheadRange>,
 }
 
 impl StoredRevision {
@@ -119,11 +120,13 @@ impl StoredRevision {
         attempts: 0,
         rounds: 0,
         spilled: SpillExtent { count: 0, first: 0, last: 0 },
+        ahead: None,
     };
 
     pub(super) fn of(record: &KeyRecord) -> Self {
         let KeyRecord { park_count, attempts, rounds, spilled, .. } = *record;
-        Self { park_count, attempts, rounds, spilled }
+        let ahead = record.ahead.as_deref().copied();
+        Self { park_count, attempts, rounds, spilled, ahead }
     }
 }
 
@@ -273,9 +276,17 @@ impl Lane {
         }
     }
 
-    /// Returns whether event `front` is certainly missing while a later event is held.
+    /// Returns whether event `front` is certainly missing while a later event is held, or while this event or a later
+    /// event lies ahead in a dead letter.
     pub(super) fn has_gap(&self) -> bool {
-        self.misses(self.front) && self.highest().is_some_and(|highest| highest > self.front)
+        self.misses(self.front) && self.waits_beyond(self.front)
+    }
+
+    /// Returns whether the lane holds an event after `sequence`, or a dead-lettered event lies ahead at `sequence` or
+    /// later.
+    pub(super) fn waits_beyond(&self, sequence: u64) -> bool {
+        self.highest() > Some(sequence)
+            || self.record.ahead.as_ref().is_some_and(|ahead| ahead.last >= sequence)
     }
 
     /// Returns whether `sequence` is the first sequence that is certainly missing. A sequence that may be among the
@@ -432,7 +443,7 @@ impl Lane {
         if let Some(at) = self.cold.retry_at {
             return Some(at);
         }
-        if self.record.spilled.count > 0 {
+        if self.record.spilled.count > 0 || self.record.ahead.is_some() {
             return match &self.cold.gap {
                 Some(gap) if gap.at == self.done => gap.until(now),
                 // Without the delay, the owner would load and evict a lane with an unknown rollout in a busy loop over

@@ -151,6 +151,8 @@ impl Sequencer {
                 // The stream was `sequenced` before it became `fifo`.
                 lane.record.ids_from = lane.record.next;
             }
+            // Without the producer's numbers, no event lies ahead.
+            lane.record.ahead = None;
             lane.ids = Some(Box::new(super::ids::IdWindow::from_accepted(&loaded.ids)));
         }
         let wait = loaded.due_in.unwrap_or(0);
@@ -159,7 +161,7 @@ impl Sequencer {
             cold.revision = revision;
             cold.stored_only = lane.record.spilled;
         }
-        if lane.cold.stored_only.count > 0 {
+        if lane.cold.stored_only.count > 0 || lane.record.ahead.is_some() {
             lane.cold.get_or_init().gap_due = Some(now + wait.min(settings.gap.timeout));
         }
         match lane.record.status {
@@ -168,7 +170,11 @@ impl Sequencer {
                 lane.record.status = KeyStatus::Active;
             }
             KeyStatus::Waiting => lane.record.status = KeyStatus::Active,
-            KeyStatus::Active if loaded.due_in.is_some() && lane.cold.stored_only.count == 0 => {
+            KeyStatus::Active
+                if loaded.due_in.is_some()
+                    && lane.cold.stored_only.count == 0
+                    && lane.record.ahead.is_none() =>
+            {
                 let wait = if self.source_has_ended { 0 } else { wait };
                 lane.cold.get_or_init().tail_at =
                     settings.gap.tail.map(|tail| now + wait.min(tail));

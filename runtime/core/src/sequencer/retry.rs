@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Sequencer;
-use super::letters::{far_ahead_id, settling_letter};
+use super::letters::{early_letter_ids, settling_letter};
 use crate::key_record::{FailureInfo, KeyStatus};
 use crate::letter::Cause;
 use crate::limit::tagged;
@@ -70,20 +70,22 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let held = lane.held.head().expect("the event was just executed");
         let ends = held.event.end();
-        let replayed = held.replayed;
+        let is_lettered = held.replayed
+            || lane.record.ahead.as_ref().is_some_and(|ahead| ahead.spans(held.sequence));
         let event = Arc::clone(&held.event);
         let sequence = held.sequence;
         let cause = failure.kind.cause();
         let label = Some(Arc::clone(&version.build.version));
         let letter =
             settling_letter(&lane.key, sequence, Some(&event), cause, failure.message, label);
-        let consumed = replayed.then(|| far_ahead_id(&lane.key, sequence, &event));
+        let key = Arc::clone(&lane.key);
+        let consumed = is_lettered.then(|| early_letter_ids(&key, sequence, &event));
         let bytes = letter.memory();
         let chunk = lane.chunk(Some(Arc::clone(version)), &self.settings);
         chunk.next = sequence + 1;
         chunk.events += 1;
         chunk.letters.push(letter);
-        chunk.removed_letters.extend(consumed);
+        chunk.removed_letters.extend(consumed.into_iter().flatten());
         chunk.bytes += bytes;
         self.memory += bytes;
         self.ahead += 1;

@@ -227,8 +227,13 @@ impl Sequencer {
             return;
         }
         let lane = &mut self.lanes[index];
-        let done = lane.done;
-        let beyond = |held: &HeldEvent| held.sequence > done && held.copy == SpillCopy::None;
+        let stopped =
+            lane.parked() || lane.cold.retry_at.is_some() || lane.cold.newer_rollout.is_some();
+        // The events before the first missing event can run, unless the key has stopped.
+        let first = if stopped { lane.done } else { lane.front.max(lane.done) };
+        let beyond = |held: &HeldEvent| {
+            held.sequence > lane.done && held.sequence >= first && held.copy == SpillCopy::None
+        };
         let extracted = lane.held.extract(0, beyond).into_iter();
         let mut overflowing: Vec<_> =
             extracted.map(|held| (held.sequence, held.delivery, held.event)).collect();

@@ -54,8 +54,9 @@ end
 
 -- Returns whether a record of a key is complete, and has the formats that this version reads.
 local function is_sound(record)
+  local format = byte(record, layout.KEY_RECORD)
   return #record >= layout.SHORTEST and byte(record, 1) == layout.RECORD_FORMAT
-    and byte(record, layout.KEY_RECORD) == layout.KEY_RECORD_FORMAT
+    and (format == layout.KEY_RECORD_FORMAT or format == layout.KEY_RECORD_AHEAD_FORMAT)
 end
 
 local function has_expired(record, now)

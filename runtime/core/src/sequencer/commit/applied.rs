@@ -19,6 +19,9 @@ impl Sequencer {
         for (letter, delivery) in batch.letters.iter().zip(letters) {
             self.stats.dead[letter.cause as usize] += 1;
             self.window.finish(delivery);
+            if letter.cause.waits_for_earlier() {
+                self.early_letter_stored(&letter.id);
+            }
         }
         let mut refused = applied.refused.iter().peekable();
         let mut messages = (0, 0);

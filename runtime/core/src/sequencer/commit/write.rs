@@ -11,7 +11,8 @@ use super::super::lane::{Lane, SpillCheck, StoredRevision};
 use super::InFlightWrite;
 use crate::event::Event;
 use crate::key_record::{
-    AcceptedId, ContentDigests, KeyRecord, KeyStatus, KeyWrite, SpillExtent, WriteCondition,
+    AcceptedId, AheadRange, ContentDigests, KeyRecord, KeyStatus, KeyWrite, SpillExtent,
+    WriteCondition,
 };
 use crate::settings::{OrderingMode, SequencerSettings};
 
@@ -56,12 +57,17 @@ impl Sequencer {
         if chunk.events > 0 && lane.cold.tail_at != tail {
             lane.cold.get_or_init().tail_at = tail;
         }
+        let passed = |ahead: &AheadRange| completed || ahead.last < lane.record.next;
+        if lane.record.ahead.as_deref().is_some_and(passed) {
+            lane.record.ahead = None;
+        }
         let due = if more { Some(self.now) } else { lane.due(self.now) };
         let due_in = due.map(|at| at.saturating_sub(self.now));
         if completed {
             lane.record.status = KeyStatus::Completed;
         }
-        let quiet = due_in.is_none() && lane.record.spilled.count == 0 && !lane.parked();
+        let holds = lane.record.spilled.count > 0 || lane.record.ahead.is_some();
+        let quiet = due_in.is_none() && !holds && !lane.parked();
         let ttl = if completed { Some(settings.complete_ttl) } else { settings.key_ttl };
         let expire_in = ttl.filter(|_| quiet);
         lane.expires_at = expire_in.map_or(u64::MAX, |wait| self.now.saturating_add(wait));
