@@ -14,7 +14,6 @@ use ordain_config::known_streams;
 use ordain_config::{ConfigError, DEFAULT_FILE, LoadedConfig};
 use ordain_engine::run::RunError;
 use ordain_generate::{GenerateArgs, generate};
-use ordain_http::ListenError;
 use ordain_store::{Store, StoreError};
 use ordain_util::text::print_lossy;
 use ordain_util::wait::{shorten, shortened};
@@ -223,7 +222,11 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 impl From<ConfigError> for CommandError {
     fn from(error: ConfigError) -> Self {
-        Self::Config(error.into())
+        if error.is_temporary {
+            Self::Unavailable(error.into())
+        } else {
+            Self::Config(error.into())
+        }
     }
 }
 
@@ -242,23 +245,14 @@ impl From<RunError> for CommandError {
 impl From<HandlerSetupError> for CommandError {
     fn from(error: HandlerSetupError) -> Self {
         match error {
-            HandlerSetupError::Config(_)
-            | HandlerSetupError::Handler(LoadError { is_temporary: false, .. }) => {
+            HandlerSetupError::Config(error) => error.into(),
+            HandlerSetupError::Handler(LoadError { is_temporary: false, .. }) => {
                 Self::Config(error.into())
             }
             HandlerSetupError::Handler(LoadError { is_temporary: true, .. }) => {
                 Self::Unavailable(error.into())
             }
             HandlerSetupError::Engine(_) => Self::Failed(error.into()),
-        }
-    }
-}
-
-impl From<ListenError> for CommandError {
-    fn from(error: ListenError) -> Self {
-        match error {
-            ListenError::Config(_) => Self::Config(error.into()),
-            ListenError::AddressInUse(_) => Self::Unavailable(error.into()),
         }
     }
 }

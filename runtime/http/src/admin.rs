@@ -23,10 +23,10 @@ use tokio::task::JoinHandle;
 
 use crate::access::{self, AccessRule};
 use crate::connection::{self, ListenerLimits};
-use crate::listen::ListenError;
+use crate::listen::listen_error;
 use crate::problem::ProblemDetails;
 use health::StoreHealth;
-use ordain_config::{AdminConfig as Settings, LoadedConfig, Secret};
+use ordain_config::{AdminConfig as Settings, ConfigError, LoadedConfig, Secret};
 use ordain_engine::run::RunStatus;
 use ordain_util::shutdown::shutdown_requested;
 use parked::ParkedCounts;
@@ -83,7 +83,7 @@ impl AdminListener {
         once: bool,
         figures: &'a Arc<RunStatus>,
         shutdown: &'a watch::Receiver<bool>,
-    ) -> BoxFuture<'a, Result<Option<Self>, ListenError>> {
+    ) -> BoxFuture<'a, Result<Option<Self>, ConfigError>> {
         Box::pin(Self::begin(loaded, once, figures, shutdown))
     }
 
@@ -92,7 +92,7 @@ impl AdminListener {
         once: bool,
         figures: &Arc<RunStatus>,
         shutdown: &watch::Receiver<bool>,
-    ) -> Result<Option<Self>, ListenError> {
+    ) -> Result<Option<Self>, ConfigError> {
         let (address, token) = match &loaded.config.admin {
             Some(Settings { listen, token }) => (*listen, token.clone()),
             None if once => return Ok(None),
@@ -103,7 +103,7 @@ impl AdminListener {
             Ok((listener.local_addr()?, listener))
         };
         let (bound_to, listener) =
-            bound.await.map_err(|error| ListenError::new(loaded, "admin", address, &error))?;
+            bound.await.map_err(|error| listen_error(loaded, "admin", address, &error))?;
         tracing::info!("admin listening on http://{bound_to}");
         let app = Arc::new(AdminState {
             loaded: loaded.clone(),

@@ -34,11 +34,13 @@ use tokio::time::timeout;
 use crate::access::{self, AccessRule};
 use crate::chunked_body::ChunkedBody;
 use crate::connection::{self, ListenerLimits};
-use crate::listen::ListenError;
+use crate::listen::listen_error;
 use crate::problem::ProblemDetails;
 use intake::Intake;
 use ordain_cloudevents::{BodyError, NAMED_EVENTS_LIMIT, content_mode, decode_body};
-use ordain_config::{IngressConfig as Settings, LoadedConfig, REQUEST_EVENTS_LIMIT, SourceConfig};
+use ordain_config::{
+    ConfigError, IngressConfig as Settings, LoadedConfig, REQUEST_EVENTS_LIMIT, SourceConfig,
+};
 use ordain_core::Event;
 use ordain_engine::run::RunStatus;
 use ordain_engine::source::QueueNotifiers;
@@ -107,7 +109,7 @@ impl IngressListener {
         notifiers: &'a Arc<QueueNotifiers>,
         figures: &'a Arc<RunStatus>,
         shutdown: &'a watch::Receiver<bool>,
-    ) -> BoxFuture<'a, Result<Option<Self>, ListenError>> {
+    ) -> BoxFuture<'a, Result<Option<Self>, ConfigError>> {
         Box::pin(Self::begin(loaded, store, notifiers, figures, shutdown))
     }
 
@@ -117,7 +119,7 @@ impl IngressListener {
         notifiers: &Arc<QueueNotifiers>,
         figures: &Arc<RunStatus>,
         shutdown: &watch::Receiver<bool>,
-    ) -> Result<Option<Self>, ListenError> {
+    ) -> Result<Option<Self>, ConfigError> {
         let config = &loaded.config;
         let is_source =
             config.streams.values().any(|stream| matches!(stream.source, SourceConfig::Http(_)));
@@ -142,7 +144,7 @@ impl IngressListener {
             Ok((listener.local_addr()?, listener))
         };
         let (bound_to, listener) =
-            bound.await.map_err(|error| ListenError::new(loaded, "ingress", listen, &error))?;
+            bound.await.map_err(|error| listen_error(loaded, "ingress", listen, &error))?;
         tracing::info!("ingress listening on http://{bound_to}");
         let app = Arc::new(IngressState {
             streams,

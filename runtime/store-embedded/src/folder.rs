@@ -34,6 +34,8 @@ const CLOSED_FILE: &str = "closed";
 const ANSWERED_FILE: &str = "answered";
 const DATA_FOLDER: &str = "data";
 const OLD_JOURNALS_FOLDER: &str = "data.before";
+/// A folder that some file systems have in their root. The root of a volume may be the store's folder.
+const FILE_SYSTEM_FOLDER: &str = "lost+found";
 const MARKER_HEADING: &str = "ordain embedded store";
 
 /// A folder that this process owns exclusively until this value is dropped.
@@ -267,21 +269,29 @@ fn create_folder(path: &Path) -> Result<(), StoreError> {
             path.display()
         ))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::create_dir_all(path).map_err(|error| folder_error(path, &error))
+            fs::create_dir_all(path).map_err(|error| match error.kind() {
+                // The path, or a part of it, is a link to a folder that does not exist.
+                io::ErrorKind::AlreadyExists => StoreError::Unavailable(format!(
+                    "the store's path {} leads through a link to a folder that does not exist; check whether its disk \
+                     is mounted, then start again",
+                    path.display()
+                )),
+                _ => folder_error(path, &error),
+            })
         }
         Err(error) => Err(folder_error(path, &error)),
     }
 }
 
 /// Returns an error if the folder is not empty and has no identity file, because it then belongs to another program.
-/// Ignores the files that a crash at the first start can leave.
+/// Ignores the files that a crash at the first start can leave, and the folder of the file system.
 fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     if path.join(MARKER_FILE).exists() {
         return Ok(());
     }
     for entry in fs::read_dir(path).map_err(|error| folder_error(path, &error))? {
         let name = entry.map_err(|error| folder_error(path, &error))?.file_name();
-        if name != LOCK_FILE && name != MARKER_DRAFT_FILE {
+        if ![LOCK_FILE, MARKER_DRAFT_FILE, FILE_SYSTEM_FOLDER].iter().any(|own| name == *own) {
             return Err(StoreError::Unusable(format!(
                 "the folder {} is not a store of Ordain (it contains {}, but no {MARKER_FILE}); give \
                  the store an empty or a new folder",

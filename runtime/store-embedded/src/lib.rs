@@ -62,7 +62,7 @@ use self::folder::StoreFolder;
 use self::leases::MembershipRegistry;
 use self::request::{ReplySender, WriterRequest};
 use self::shared::SharedStore;
-use self::tables::{Tables, read_error};
+use self::tables::{Tables, damage_error, read_error};
 use self::writer::{REQUEST_QUEUE_LIMIT, StoreWriter};
 use ordain_store::{DurabilityReport, Store, StoreError};
 
@@ -131,6 +131,15 @@ impl EmbeddedStore {
     /// Opens the store. Reads the engine's journal, which has a size limit, and all fences and rollouts. Blocks the
     /// calling thread.
     pub fn open(options: EmbeddedOptions) -> Result<Self, StoreError> {
+        let path = options.path.clone();
+        Self::open_folder(options).map_err(|error| match error {
+            // Another start would find the same damage.
+            StoreError::Corrupt(words) => StoreError::Unusable(damage_error(&path, &words)),
+            error => error,
+        })
+    }
+
+    fn open_folder(options: EmbeddedOptions) -> Result<Self, StoreError> {
         let EmbeddedOptions { path, shards, dead_ttl, cache_bytes: cache, clock } = options;
         let shards = shards.max(1);
         let folder = StoreFolder::open(&path, shards, |draft| Tables::create(draft, cache))?;
@@ -276,7 +285,7 @@ fn start_folder_watch(
 }
 
 fn thread_error(error: &std::io::Error) -> StoreError {
-    StoreError::Unusable(format!("cannot start a thread: {error}"))
+    StoreError::Unavailable(format!("cannot start a thread: {error}"))
 }
 
 #[async_trait]

@@ -5,12 +5,12 @@ use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::tally;
 
-/// Runs `ordain check` and `ordain run`, which must both exit with 78. Returns the standard error of each.
-fn refusals(home: &Home) -> Result<[String; 2]> {
+/// Runs `ordain check` and `ordain run`, which must both exit with `code`. Returns the standard error of each.
+fn refusals(home: &Home, code: i32) -> Result<[String; 2]> {
     let stderr_of = |args: &[&str]| -> Result<String> {
         let output = home.output(args)?;
         let stderr = String::from_utf8(output.stderr)?;
-        ensure!(output.status.code() == Some(78), "{args:?}: {}: {stderr}", output.status);
+        ensure!(output.status.code() == Some(code), "{args:?}: {}: {stderr}", output.status);
         Ok(stderr)
     };
     Ok([stderr_of(&["check"])?, stderr_of(&["--log", "warn", "run", "--once"])?])
@@ -19,17 +19,17 @@ fn refusals(home: &Home) -> Result<[String; 2]> {
 #[test]
 fn check_and_start_report_the_same_file_errors() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
-    let [check, run] = refusals(&home)?;
+    let [check, run] = refusals(&home, 75)?;
     ensure!(check == run && check.contains("events.ndjson cannot be read"), "{check}\n{run}");
     std::fs::create_dir(home.path("events.ndjson"))?;
-    let [check, run] = refusals(&home)?;
+    let [check, run] = refusals(&home, 78)?;
     ensure!(check == run && check.contains("is no regular file"), "{check}\n{run}");
 
     std::fs::remove_dir(home.path("events.ndjson"))?;
     home.write("events.ndjson", "")?;
-    for sink in ["absent/out.ndjson", "plugins", "ordain.toml/out"] {
+    for (sink, code) in [("absent/out.ndjson", 75), ("plugins", 78), ("ordain.toml/out", 78)] {
         home.write("ordain.toml", tally::CONFIG.replace("out.ndjson", sink))?;
-        let [check, run] = refusals(&home)?;
+        let [check, run] = refusals(&home, code)?;
         ensure!(check == run, "{check}\n{run}");
         ensure!(check.contains(&format!("sinks.tally.path: {sink} ")), "{check}");
         ensure!(check.contains("Use a "), "{check}");
