@@ -20,6 +20,7 @@ mod assign;
 mod changes;
 mod clock;
 mod due;
+pub mod engine_log;
 mod fences;
 mod folder;
 mod journal;
