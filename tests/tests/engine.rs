@@ -13,6 +13,7 @@ mod engine {
     mod exactly_once_redis;
     mod full_disk;
     mod keys_why;
+    mod printed_commands;
     mod publish_rollback;
     mod readme;
     mod reused_numbers;

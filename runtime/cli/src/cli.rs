@@ -126,13 +126,7 @@ const STORE_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Opens the store for a command that only reads.
 pub(crate) async fn open_to_read(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, CommandError> {
     loaded.check_supported()?;
-    open_store(loaded, Some(shortened(STORE_RETRY_TIMEOUT))).await.map_err(|error| match error {
-        StoreError::InUse(words) => CommandError::Unavailable(anyhow::anyhow!(
-            "{words}. Or read from the process that uses the store: --admin URL, with the URL from the log of that \
-             process"
-        )),
-        error => error.into(),
-    })
+    Ok(open_store(loaded, Some(shortened(STORE_RETRY_TIMEOUT)), None).await?)
 }
 
 /// Opens the store to read a stream. The stream must be configured, or have data in the store.
@@ -165,6 +159,15 @@ pub(crate) enum CommandError {
     Config(anyhow::Error),
     /// A required service is unavailable: a restart may help (`EX_TEMPFAIL`).
     Unavailable(anyhow::Error),
+}
+
+impl CommandError {
+    /// Returns the reason.
+    pub(crate) fn reason(&self) -> &anyhow::Error {
+        match self {
+            Self::Failed(error) | Self::Config(error) | Self::Unavailable(error) => error,
+        }
+    }
 }
 
 /// Exit code of a command that failed. The next two exit codes are `EX_CONFIG` and `EX_TEMPFAIL` of sysexits.h.

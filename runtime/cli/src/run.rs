@@ -19,6 +19,7 @@ use ordain_engine::run::{
 use ordain_http::admin::AdminListener;
 use ordain_http::ingress::IngressListener;
 use ordain_store::Store;
+use ordain_util::command::set_config_option;
 use ordain_util::shutdown::shutdown_requested;
 use ordain_util::text::print_lossy;
 use ordain_wasm::HandlerRegistry;
@@ -44,6 +45,7 @@ pub(crate) struct RunArgs {
 impl RunArgs {
     pub(crate) fn run(self, log: LogFormat) -> Result<ExitCode, CommandError> {
         let loaded = self.config.load()?;
+        set_config_option(loaded.config_option());
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let report = runtime.block_on(self.run_to_end(&loaded));
         let (report, code) = match report {
@@ -131,7 +133,8 @@ async fn run(
         check_once_sources(loaded)?;
     }
     let admin = AdminListener::listen(loaded, once, figures, &shutdown).await?;
-    let report = start(loaded, once, shutdown, figures).await;
+    let admin_url = admin.as_ref().map(AdminListener::url);
+    let report = start(loaded, once, admin_url, shutdown, figures).await;
     if let Some(admin) = admin {
         admin.end().await;
     }
@@ -142,6 +145,7 @@ async fn run(
 async fn start(
     loaded: &LoadedConfig,
     once: bool,
+    admin_url: Option<&str>,
     mut shutdown: watch::Receiver<bool>,
     figures: &Arc<RunStatus>,
 ) -> Result<RunReport, CommandError> {
@@ -154,7 +158,7 @@ async fn start(
     };
     figures.set_handlers(&handlers);
     let store = tokio::select! {
-        store = open_store(loaded, None) => store?,
+        store = open_store(loaded, None, admin_url) => store?,
         () = shutdown_requested(&mut shutdown) => return Ok(RunReport::default()),
     };
     let durability = store.durability();

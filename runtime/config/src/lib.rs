@@ -114,6 +114,15 @@ impl LoadedConfig {
         Self::parse(file, &text, &|name| std::env::var(name).ok())
     }
 
+    /// Returns the configuration without streams in which every setting has its default.
+    pub fn without_file() -> Result<Self, ConfigError> {
+        // The reader requires a stream.
+        let text = "[streams.none]\nhandler = \"none\"\nsource = { kind = \"file\", path = \"-\" }";
+        let mut loaded = Self::parse(Path::new(DEFAULT_FILE), text, &|_| None)?;
+        loaded.config.streams = NamedTables::new();
+        Ok(loaded)
+    }
+
     /// Parses the text of `file`. The function `env` looks up environment variables.
     pub fn parse(
         file: &Path,
@@ -147,11 +156,17 @@ impl LoadedConfig {
         Err(ConfigError { file: self.file.clone(), problems, is_temporary: false })
     }
 
-    /// Returns the command-line option that selects this configuration; an empty text for the default file.
+    /// Returns the command-line option that selects this configuration, with a space before it; an empty text for the
+    /// default file.
     pub fn config_option(&self) -> String {
         match self.file.to_str() {
             Some(DEFAULT_FILE) => String::new(),
-            _ => format!(" --config {}", shell_quoted(&self.file.display().to_string())),
+            _ => {
+                let file = self.file.display().to_string();
+                // After a space, a file whose name begins with a hyphen would be taken for an option.
+                let between = if file.starts_with('-') { '=' } else { ' ' };
+                format!(" --config{between}{}", shell_quoted(&file))
+            }
         }
     }
 

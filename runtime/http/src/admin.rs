@@ -9,7 +9,7 @@ mod metrics;
 mod parked;
 mod scale;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +60,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The admin listener. Dropping this value closes the connections at once.
 pub struct AdminListener {
+    url: String,
     end: watch::Sender<bool>,
     serving: JoinHandle<()>,
 }
@@ -73,6 +74,16 @@ struct AdminState {
     parked_counts: ParkedCounts,
     wanted: WantedInstances,
     query_permits: Arc<Semaphore>,
+}
+
+/// Returns the address at which programs on this machine reach a listener that listens at `bound`.
+fn reachable_address(bound: SocketAddr) -> SocketAddr {
+    let ip = match bound.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, bound.port())
 }
 
 impl AdminListener {
@@ -105,6 +116,7 @@ impl AdminListener {
         let (bound_to, listener) =
             bound.await.map_err(|error| listen_error(loaded, "admin", address, &error))?;
         tracing::info!("admin listening on http://{bound_to}");
+        let url = format!("http://{}", reachable_address(bound_to));
         let app = Arc::new(AdminState {
             loaded: loaded.clone(),
             figures: Arc::clone(figures),
@@ -128,7 +140,12 @@ impl AdminListener {
             }
             connections.await;
         });
-        Ok(Some(Self { end, serving }))
+        Ok(Some(Self { url, end, serving }))
+    }
+
+    /// Returns the URL at which programs on this machine reach the listener.
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     /// Waits up to one second for the current requests to finish, and closes the listener.

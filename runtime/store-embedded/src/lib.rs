@@ -42,7 +42,7 @@ mod sweep;
 mod tables;
 mod writer;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc::{self as std_mpsc, RecvTimeoutError};
@@ -99,6 +99,9 @@ pub struct EmbeddedOptions {
     pub cache_bytes: u64,
     /// The source of the time.
     pub clock: TimeSource,
+    /// The URL of the admin listener of this process. Commands of other processes find it in the folder
+    /// ([`admin_url_of_owner`]).
+    pub admin_url: Option<String>,
 }
 
 impl EmbeddedOptions {
@@ -112,8 +115,15 @@ impl EmbeddedOptions {
             dead_ttl: DEFAULT_DEAD_TTL_MS,
             cache_bytes: DEFAULT_CACHE_BYTES,
             clock,
+            admin_url: None,
         }
     }
+}
+
+/// Returns the URL of the admin listener of the process that has the store in a folder open. Returns `None` if no process
+/// has the store open, or if the process has no admin listener.
+pub fn admin_url_of_owner(path: &Path) -> Option<String> {
+    folder::admin_url_of_owner(path)
 }
 
 /// The embedded store. When it is dropped, it processes the pending requests, and then releases the folder.
@@ -141,9 +151,12 @@ impl EmbeddedStore {
     }
 
     fn open_folder(options: EmbeddedOptions) -> Result<Self, StoreError> {
-        let EmbeddedOptions { path, shards, dead_ttl, cache_bytes: cache, clock } = options;
+        let EmbeddedOptions { path, shards, dead_ttl, cache_bytes: cache, clock, admin_url } =
+            options;
         let shards = shards.max(1);
-        let folder = StoreFolder::open(&path, shards, |draft| Tables::create(draft, cache))?;
+        let folder = StoreFolder::open(&path, shards, admin_url.as_deref(), |draft| {
+            Tables::create(draft, cache)
+        })?;
         folder.secure_journals()?;
         let tables = Tables::open(&folder.data(), cache)?;
         let groups = tables.meta.get(keys::GROUPS).map_err(|error| read_error(&error))?;

@@ -1,9 +1,10 @@
 //! Tests of `ordain check`, which reports the errors that would make a start fail, and of `ordain plugins list`, which
 //! lists unusable handlers.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::tally;
+use serde_json::Value;
 
 /// Runs `ordain check` and `ordain run`, which must both exit with `code`. Returns the standard error of each.
 fn refusals(home: &Home, code: i32) -> Result<[String; 2]> {
@@ -55,6 +56,69 @@ fn configuration_is_named_by_argument_or_option() -> Result<()> {
         let both = [command, &["other.toml", "--config", "other.toml"]].concat();
         assert_eq!(home.output(&both)?.status.code(), Some(2));
     }
+    Ok(())
+}
+
+/// Runs `check --json`. Returns the exit code and the errors in its report.
+fn errors(home: &Home) -> Result<(Option<i32>, Vec<Value>)> {
+    let output = home.output(&["check", "--json"])?;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    Ok((output.status.code(), report["errors"].as_array().context("errors")?.clone()))
+}
+
+#[test]
+fn failed_check_prints_json() -> Result<()> {
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    let (code, missing) = errors(&home)?;
+    ensure!(code == Some(75) && missing.len() == 1, "{missing:?}");
+    ensure!(missing[0]["setting"] == "streams.cases.source.path", "{missing:?}");
+    ensure!(missing[0]["line"] == 4 && missing[0]["file"] == "ordain.toml", "{missing:?}");
+
+    home.write("events.ndjson", "")?;
+    let (code, none) = errors(&home)?;
+    ensure!(code == Some(0) && none.is_empty(), "{none:?}");
+
+    home.write("plugins/tally.wasm", "no wasm")?;
+    let (code, handler) = errors(&home)?;
+    ensure!(code == Some(78) && handler.len() == 1 && handler[0]["line"].is_null(), "{handler:?}");
+    let message = handler[0]["message"].as_str().context("a message")?;
+    ensure!(message.contains("plugins/tally.wasm: is no WebAssembly"), "{message}");
+
+    let wrong = tally::CONFIG.replace("handler =", "handlr =");
+    home.write("ordain.toml", format!("{wrong}\n[runtime]\nworkers = 0\n"))?;
+    let (code, several) = errors(&home)?;
+    ensure!(code == Some(78) && several.len() > 2, "{several:?}");
+    ensure!(several.iter().any(|error| error["setting"] == "runtime.workers"), "{several:?}");
+
+    home.write("ordain.toml", "no TOML")?;
+    let (code, syntax) = errors(&home)?;
+    ensure!(code == Some(78) && syntax[0]["line"] == 1, "{syntax:?}");
+    std::fs::remove_file(home.path("ordain.toml"))?;
+    let (code, absent) = errors(&home)?;
+    ensure!(code == Some(78) && absent[0]["line"].is_null(), "{absent:?}");
+    Ok(())
+}
+
+#[test]
+fn handler_is_checked_without_a_configuration() -> Result<()> {
+    let home = Home::new(&["tally"], "")?;
+    std::fs::remove_file(home.path("ordain.toml"))?;
+    let check = |args: &[&str]| -> Result<(Option<i32>, String)> {
+        let output = home.output(&[&["plugins", "check"], args].concat())?;
+        Ok((output.status.code(), String::from_utf8([output.stdout, output.stderr].concat())?))
+    };
+    let (code, text) = check(&["plugins/tally.wasm"])?;
+    ensure!(code == Some(0) && text.contains("can be used as tally"), "{text}");
+    home.write("plugins/empty.wasm", "")?;
+    let (code, text) = check(&["plugins/empty.wasm", "--json"])?;
+    ensure!(code == Some(78) && text.contains("is empty"), "{text}");
+    // A configuration that the command line names must exist.
+    let (code, text) = check(&["plugins/tally.wasm", "--config", "absent.toml"])?;
+    ensure!(code == Some(78) && text.contains("absent.toml: cannot be read"), "{text}");
+    // If a configuration exists, its limits hold.
+    home.write("ordain.toml", format!("[plugins]\nmemory = \"1MiB\"\n{}", tally::CONFIG))?;
+    let (code, text) = check(&["plugins/tally.wasm"])?;
+    ensure!(code == Some(78) && text.contains("plugins.memory"), "{text}");
     Ok(())
 }
 

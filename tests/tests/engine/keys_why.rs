@@ -78,7 +78,7 @@ fn keys_with_a_late_first_event_are_explained() -> Result<()> {
     ensure!(text.contains("remedy: send events 1 to 4999 again from the producer, at"), "{text}");
     let far = home.output(&["keys", "why", "cases", "far"])?;
     let text = String::from_utf8(far.stderr)?;
-    ensure!(text.contains("; dead letters: 1; see `ordain dead list cases --key far`"), "{text}");
+    ensure!(text.contains("; dead letters: 1; see `ordain dead list cases --key=far`"), "{text}");
     Ok(())
 }
 
