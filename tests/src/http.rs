@@ -116,11 +116,29 @@ pub fn post_with(address: SocketAddr, path: &str, headers: &[&str], body: &str) 
 
 /// Sends bytes, and reads the response until the server closes the connection.
 pub fn send(address: SocketAddr, request: &[u8]) -> Result<Answer> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
-    stream.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
+    let mut stream = connect(address)?;
     // Ignore an error: the server may reject a request before it has read all of it.
     let _ = stream.write_all(request);
+    receive(stream)
+}
+
+/// Sends bytes and reads the response, as many simple clients do: the client does not read before it has sent the whole
+/// request, and fails if it cannot send the whole request.
+pub fn send_whole(address: SocketAddr, request: &[u8]) -> Result<Answer> {
+    let mut stream = connect(address)?;
+    stream.write_all(request).context("the server did not read the whole request")?;
+    receive(stream)
+}
+
+fn connect(address: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
+    stream.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
+    Ok(stream)
+}
+
+/// Reads a response until the server closes the connection.
+fn receive(mut stream: TcpStream) -> Result<Answer> {
     let mut answer = Vec::new();
     if let Err(error) = stream.read_to_end(&mut answer) {
         ensure!(!answer.is_empty(), "no response: {error}");

@@ -14,6 +14,7 @@ mod engine {
     mod far_ahead;
     mod full_disk;
     mod keys_why;
+    mod printed_commands;
     mod publish_rollback;
     mod readme;
     mod reused_numbers;

@@ -64,11 +64,13 @@ fn commands() -> Vec<(&'static str, Value)> {
         ("emits 11 messages", json!({ "do": "emit", "messages": 11 })),
         ("emits 300 KB", json!({ "do": "emit", "messages": 3, "bytes": 100_000 })),
         ("returns a state of 10 MB", json!({ "do": "put", "bytes": 10_000_000 })),
-        ("logs a million lines", json!({ "do": "log", "lines": 1_000_000, "bytes": 10 })),
         ("exits", json!({ "do": "exit" })),
         ("executes `unreachable`", json!({ "do": "trap" })),
     ]
 }
+
+/// A behaviour that costs a handler only a part of its log.
+const LOGGING: &str = "logs 10,000 lines";
 
 /// Handlers that grow several memories or tables. Each row has the behaviour and three pairs. Each pair has the number
 /// of a memory or a table, and the number of pages or entries to add to it.
@@ -84,6 +86,7 @@ fn home() -> Result<Home> {
     home.write("events.ndjson", text(&innocent))?;
     let mut lines: Vec<String> =
         commands().iter().map(|(key, command)| line(key, 1, command)).collect();
+    lines.push(line(LOGGING, 1, &json!({ "do": "log", "lines": 10_000, "bytes": 10 })));
     lines.push(line("files", 1, &json!({ "do": "probe", "path": "/etc/passwd" })));
     lines.push(line("sockets", 1, &json!({ "do": "probe", "address": "127.0.0.1:22" })));
     for key in ["clock one", "clock two"] {
@@ -144,6 +147,10 @@ fn executed(home: &Home) -> Result<Vec<Row>> {
     for (key, _) in GROWTHS {
         rows.push(parked(home, "memories", key)?);
     }
+    let logging = home.rows(&["keys", "show", "hostile", LOGGING, "--json"])?;
+    ensure!(logging[0]["status"] == "active" && logging[0]["next"] == 2, "{logging:?}");
+    let effect = "the event takes effect; the log has the first 16 KiB (`plugins.log`) and the number of missing bytes";
+    rows.push((LOGGING.to_owned(), effect.to_owned()));
     let files = message(home, "files")?;
     ensure!(files["arguments"] == json!([]) && files["environment"] == json!([]), "{files}");
     for (what, field) in [("reads a file", "read"), ("writes a file", "write")] {

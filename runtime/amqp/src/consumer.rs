@@ -203,7 +203,8 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
                 stream,
                 queue,
                 "stream stopped: {reason}. Other partitions of the stream continue. The command to resume the stream \
-                 is `ordain streams resume {stream}`"
+                 is `ordain streams resume {stream}{}`",
+                ordain_util::command::config_option()
             );
         }
         tokio::time::sleep(shortened(RESUME_CHECK_INTERVAL)).await;

@@ -110,8 +110,17 @@ impl LoadedConfig {
     /// Reads a file, and replaces environment variables in its texts by their values. A relative path in the file
     /// starts at the folder of the file.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        let text = read_file(file).map_err(|message| ConfigError::of_file(file, message))?;
+        let text = read_file(file)?;
         Self::parse(file, &text, &|name| std::env::var(name).ok())
+    }
+
+    /// Returns the configuration without streams in which every setting has its default.
+    pub fn without_file() -> Result<Self, ConfigError> {
+        // The reader requires a stream.
+        let text = "[streams.none]\nhandler = \"none\"\nsource = { kind = \"file\", path = \"-\" }";
+        let mut loaded = Self::parse(Path::new(DEFAULT_FILE), text, &|_| None)?;
+        loaded.config.streams = NamedTables::new();
+        Ok(loaded)
     }
 
     /// Parses the text of `file`. The function `env` looks up environment variables.
@@ -135,7 +144,7 @@ impl LoadedConfig {
         }
         problems.sort();
         problems.dedup();
-        Err(ConfigError { file: file.to_owned(), problems })
+        Err(ConfigError { file: file.to_owned(), problems, is_temporary: false })
     }
 
     /// Returns an error if the file uses settings that this build does not support yet.
@@ -144,14 +153,20 @@ impl LoadedConfig {
         if problems.is_empty() {
             return Ok(());
         }
-        Err(ConfigError { file: self.file.clone(), problems })
+        Err(ConfigError { file: self.file.clone(), problems, is_temporary: false })
     }
 
-    /// Returns the command-line option that selects this configuration; an empty text for the default file.
+    /// Returns the command-line option that selects this configuration, with a space before it; an empty text for the
+    /// default file.
     pub fn config_option(&self) -> String {
         match self.file.to_str() {
             Some(DEFAULT_FILE) => String::new(),
-            _ => format!(" --config {}", shell_quoted(&self.file.display().to_string())),
+            _ => {
+                let file = self.file.display().to_string();
+                // After a space, a file whose name begins with a hyphen would be taken for an option.
+                let between = if file.starts_with('-') { '=' } else { ' ' };
+                format!(" --config{between}{}", shell_quoted(&file))
+            }
         }
     }
 
@@ -160,7 +175,7 @@ impl LoadedConfig {
     pub fn setting_error(&self, setting: &str, message: impl Into<String>) -> ConfigError {
         let line = self.lines.line_of(setting);
         let problem = ConfigProblem { line, setting: setting.to_owned(), message: message.into() };
-        ConfigError { file: self.file.clone(), problems: vec![problem] }
+        ConfigError { file: self.file.clone(), problems: vec![problem], is_temporary: false }
     }
 }
 
@@ -169,23 +184,23 @@ pub fn reference() -> &'static [ReferenceRow] {
     Config::ROWS
 }
 
-fn read_file(file: &Path) -> Result<String, String> {
-    let metadata = std::fs::metadata(file).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => {
-            format!(
-                "cannot be read: {error}. Change to its folder, or name the file with --config FILE"
-            )
-        }
-        _ => format!("cannot be read: {error}"),
-    })?;
+fn read_file(file: &Path) -> Result<String, ConfigError> {
+    let refused = |message| ConfigError::of_file(file, message, false);
+    let unreadable = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => refused(format!(
+            "cannot be read: {error}. Change to its folder, or name the file with --config FILE"
+        )),
+        _ => refused(format!("cannot be read: {error}")).caused_by(&error),
+    };
+    let metadata = std::fs::metadata(file).map_err(unreadable)?;
     if !metadata.is_file() {
-        return Err("is not a file".to_owned());
+        return Err(refused("is not a file".to_owned()));
     }
     if metadata.len() > FILE_LIMIT_BYTES {
-        return Err(format!(
+        return Err(refused(format!(
             "has {} bytes; a configuration has at most {FILE_LIMIT_BYTES}",
             metadata.len()
-        ));
+        )));
     }
-    std::fs::read_to_string(file).map_err(|error| format!("cannot be read: {error}"))
+    std::fs::read_to_string(file).map_err(unreadable)
 }

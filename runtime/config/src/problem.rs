@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
+
+use ordain_util::io_error::may_pass;
 
 /// One error in a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,12 +34,20 @@ pub struct ConfigError {
     pub file: PathBuf,
     /// The errors, by line; at least one.
     pub problems: Vec<ConfigProblem>,
+    /// `true` if the configuration may be valid: the machine caused the error, and a later attempt may succeed.
+    pub is_temporary: bool,
 }
 
 impl ConfigError {
-    pub(super) fn of_file(file: &Path, message: String) -> Self {
+    pub(super) fn of_file(file: &Path, message: String, is_temporary: bool) -> Self {
         let problem = ConfigProblem { line: 0, setting: String::new(), message };
-        Self { file: file.to_owned(), problems: vec![problem] }
+        Self { file: file.to_owned(), problems: vec![problem], is_temporary }
+    }
+
+    /// Marks the error as temporary if the operating system's error may be temporary.
+    #[must_use]
+    pub fn caused_by(self, error: &io::Error) -> Self {
+        Self { is_temporary: may_pass(error), ..self }
     }
 }
 

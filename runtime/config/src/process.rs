@@ -243,8 +243,9 @@ section! {
         /// Maximum total size of the messages in one outcome.
         messages_size: ByteSize ["1KiB" to "256MiB"] = "4MiB",
             because "`runtime.batch_size` has the same default, so one commit holds such an outcome";
-        /// Maximum size of the log that a handler writes for one event. If the handler writes more, the event fails;
-        /// the log up to the limit is kept.
+        /// Maximum size of the log that a handler writes for one event. If the handler writes more, the log has the
+        /// beginning and the number of missing bytes, and the event still takes effect. Lines below the level of the
+        /// log do not count. With 0, nothing is logged.
         log: ByteSize [0 to "1MiB"] = "16KiB",
             because "a few hundred lines are enough to understand one event";
         /// Maximum processor time for compiling a handler. A handler that needs more is rejected.

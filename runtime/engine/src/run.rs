@@ -63,12 +63,10 @@ pub type EndIntake<'a> = Box<dyn FnOnce(bool) -> BoxFuture<'a, ()> + 'a>;
 /// The reason why a run could not start, or ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The configuration is invalid.
+    /// The configuration is invalid, or names a file that cannot be used now: the file is missing, or its disk is full
+    /// or read-only.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A file cannot be used now: it is missing, or its disk is full or read-only.
-    #[error("{0}; start again when the file can be used")]
-    FileUnavailable(ConfigError),
     /// A handler cannot be used.
     #[error(transparent)]
     Handler(#[from] LoadError),
@@ -137,8 +135,8 @@ impl RunError {
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Broker(error) => !error.may_pass(),
-            Self::Config(_)
-            | Self::Handler(LoadError { is_temporary: false, .. })
+            Self::Config(error) => !error.is_temporary,
+            Self::Handler(LoadError { is_temporary: false, .. })
             | Self::Store(StoreError::Unusable(_)) => true,
             _ => false,
         }
@@ -150,7 +148,7 @@ impl RunError {
             Self::Broker(error) => error.may_pass(),
             Self::Store(StoreError::Unavailable(_) | StoreError::InUse(_))
             | Self::VersionMissing { .. }
-            | Self::FileUnavailable(_)
+            | Self::Config(ConfigError { is_temporary: true, .. })
             | Self::Handler(LoadError { is_temporary: true, .. }) => true,
             _ => false,
         }
@@ -207,7 +205,7 @@ impl<'a> PreparedRun<'a> {
             partition_start::check_backlog(loaded, store, id).await?;
             numbering::check(loaded, &**store, id).await?;
             let broker = BrokerEndpoint::of(loaded)?;
-            let mut files = OpenFiles::open(loaded, &**store, once, status).await?;
+            let mut files = OpenFiles::open(loaded, &**store, status).await?;
             let notifiers = Arc::default();
             sequenced_sinks::add_sequenced_sinks(loaded, store, &notifiers, &mut files.sinks);
             Ok(Self { loaded, once, handlers, store, status, id, broker, files, notifiers })

@@ -11,7 +11,7 @@ use fjall::{
     Database, Guard, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Slice,
 };
 
-use super::journal;
+use super::{engine_log, journal};
 use ordain_store::StoreError;
 use ordain_util::io_error::may_pass;
 
@@ -187,8 +187,13 @@ pub(super) fn is_damage(error: &fjall::Error) -> bool {
 }
 
 /// Returns the text of an error: the text of the operating system's error if there is one, otherwise the engine's text.
+/// If a background thread of the engine has failed, returns the reason that the engine logged.
 pub(super) fn reason(error: &fjall::Error) -> String {
     match error {
+        fjall::Error::Poisoned => {
+            let logged = engine_log::last_error().unwrap_or_else(|| "for an unknown reason".into());
+            format!("the storage engine has stopped: {logged}")
+        }
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
             error.to_string()
         }

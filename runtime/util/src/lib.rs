@@ -6,6 +6,7 @@
 
 pub mod backoff;
 pub mod canonical_path;
+pub mod command;
 pub mod expand;
 pub mod finding;
 pub mod gauge;

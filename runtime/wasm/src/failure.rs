@@ -3,9 +3,11 @@
 //! an error by which WebAssembly ends a call, such as a division by zero.
 
 use std::fmt::Write as _;
+use std::io;
 use std::time::Duration;
 
 use ordain_core::{FailedAttempt, FailureKind, HandlerLimit};
+use rustix::io::Errno;
 use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
@@ -83,6 +85,11 @@ pub(super) fn classify(
     if let Some(full) = error.downcast_ref::<PoolConcurrencyLimitError>() {
         // A retry can succeed: a slot becomes free when another event ends.
         let message = format!("there is no room for another instance of the handler: {full}");
+        return failure(FailureKind::Retry, message);
+    }
+    if error.chain().any(|cause| cause.is::<io::Error>() || cause.is::<Errno>()) {
+        // A retry can succeed: the machine, and not the handler, caused the error.
+        let message = format!("the machine cannot run the handler now: {error:#}");
         return failure(FailureKind::Retry, message);
     }
     if let Some(I32Exit(code)) = error.downcast_ref::<I32Exit>() {

@@ -40,6 +40,7 @@ pub fn scan_folder(loaded: &LoadedConfig) -> Result<PluginFolder, HandlerSetupEr
                 "the folder {dir} cannot be read: {error}. Create it, and put the handlers in it"
             ),
         )
+        .caused_by(&error)
     });
     Ok(folder?)
 }

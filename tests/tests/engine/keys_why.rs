@@ -82,7 +82,7 @@ fn keys_with_a_late_first_event_are_explained() -> Result<()> {
         "key far: parked at event 1\n",
         "lies ahead: event 50000, as a dead letter; ",
         "remedy: send events 1 to 49999 again from the producer, at",
-        "dead letters: 1; see `ordain dead list cases --key far`",
+        "dead letters: 1; see `ordain dead list cases --key=far`",
     ] {
         ensure!(text.contains(words), "{words}: {text}");
     }

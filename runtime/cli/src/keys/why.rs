@@ -69,7 +69,7 @@ pub(super) async fn letters_text(
     }
     let more = if letters.cursor.is_some() { " or more" } else { "" };
     Ok(Some(format!(
-        "dead letters: {}{more}; see `ordain dead list {stream} --key {}{}`",
+        "dead letters: {}{more}; see `ordain dead list {stream} --key={}{}`",
         letters.rows.len(),
         shell_quoted(name),
         target.option()
@@ -272,7 +272,7 @@ mod tests {
         let failure = FailureRow {
             cause: cause.name().into(),
             // The remedy must not depend on the setting named in this text.
-            error: "`plugins.log`, which is not configured".into(),
+            error: "`plugins.memory`, which is not configured".into(),
             limit: limit.map(|limit| limit.name().into()),
             since: "".into(),
             version: Some(version.into()),

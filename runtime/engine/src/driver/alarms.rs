@@ -9,8 +9,9 @@ use ordain_core::{
     AppliedCommit, Batch, DeadLetter, FailureInfo, GapEnd, GapEntry, KeyRecord, KeyStatus, KeyWrite,
 };
 
+use ordain_util::command::{config_option, last_argument};
 use ordain_util::log_throttle::LogThrottle;
-use ordain_util::text::{escape_invisible, shell_quoted, truncated};
+use ordain_util::text::{escape_invisible, truncated};
 
 /// Maximum number of log lines per interval. This module only counts further lines. If the module wrote all lines, a
 /// handler that fails for every key would fill the disk with log lines.
@@ -72,8 +73,9 @@ fn log_parked_key(stream: &str, write: &KeyWrite, failure: &FailureInfo) {
         event = write.record.next,
         cause = failure.cause.name(),
         error = %shortened(failure.words()),
-        "key parked: see `ordain keys why {stream} {}`",
-        shell_quoted(&write.key)
+        "key parked: see `ordain keys why {stream}{} {}`",
+        config_option(),
+        last_argument(&write.key)
     );
 }
 
@@ -95,8 +97,9 @@ fn log_missing_event(stream: &str, write: &KeyWrite, gap: &GapEntry) {
         last = gap.last,
         rounds = gap.rounds,
         "missing events not received: Ordain has made all its replay requests, and the key still waits for the events; \
-         see `ordain keys why {stream} {}`",
-        shell_quoted(&write.key)
+         see `ordain keys why {stream}{} {}`",
+        config_option(),
+        last_argument(&write.key)
     );
 }
 
@@ -124,7 +127,8 @@ fn log_dead_letter(stream: &str, letter: &DeadLetter) {
         sequence = letter.id.sequence,
         cause = letter.cause.name(),
         error = %shortened(&letter.error),
-        "new dead letter: see `ordain dead list {stream}`"
+        "new dead letter: see `ordain dead list {stream}{}`",
+        config_option()
     );
 }
 
@@ -151,9 +155,10 @@ fn allow_line() -> bool {
 pub(super) fn flush() {
     let suppressed = throttle().take_suppressed();
     if suppressed > 0 {
+        let option = config_option();
         tracing::warn!(
             "{suppressed} more lines about keys and dead letters were not logged: see `ordain keys list STREAM \
-             --status parked` (or `--status waiting`) and `ordain dead list STREAM`"
+             --status parked{option}` (or `--status waiting`) and `ordain dead list STREAM{option}`"
         );
     }
 }

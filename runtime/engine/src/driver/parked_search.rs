@@ -16,6 +16,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use ordain_store::{KeyFilter, Mark, Partition, Store, retry_until_ok, versions};
 use ordain_util::backoff::Backoff;
+use ordain_util::command::config_option;
 
 /// Maximum number of keys that one request to the store returns.
 const KEY_PAGE_LIMIT: usize = 256;
@@ -125,7 +126,8 @@ impl ParkedSearchTask {
                     version,
                     keys = found,
                     "keys still parked: another handler version parked them, and this version has not retried them \
-                     yet. The next start retries them: see `ordain keys list {stream} --status parked`"
+                     yet. The next start retries them: see `ordain keys list {stream} --status parked{}`",
+                    config_option()
                 );
             }
         }

@@ -111,7 +111,8 @@ fn report_prepared(
         tracing::warn!(
             stream,
             "binding of an earlier configuration may still deliver messages: {binding}; remove all such bindings \
-             with `ordain streams unbind {stream}`"
+             with `ordain streams unbind {stream}{}`",
+            ordain_util::command::config_option()
         );
     }
     if *is_exchange_replaced {

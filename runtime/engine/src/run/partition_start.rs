@@ -79,7 +79,8 @@ pub(super) async fn check_backlog(
             tracing::warn!(
                 stream = &*stream,
                 "stream no longer receives events from a queue, but bindings of an earlier configuration still deliver \
-                 messages to its queues; remove these bindings with `ordain streams unbind {stream}`"
+                 messages to its queues; remove these bindings with `ordain streams unbind {stream}{}`",
+                loaded.config_option()
             );
         }
         if is_configured {

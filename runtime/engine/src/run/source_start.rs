@@ -210,7 +210,7 @@ impl PartitionFactory<'_> {
             // Open the file again. The first start of this source took the opened file, and the file was closed when
             // the source ended.
             let opened = files::open_source(self.loaded, name, path);
-            opened.map_err(|error| error.into_run_error(self.once))?.0
+            opened?.0
         };
         let mark_name = Checkpoint::mark_name(name, path);
         let checkpoint = match self.store.mark(&mark_name).await? {
@@ -235,7 +235,8 @@ impl PartitionFactory<'_> {
             Some(_) if !lost_in.is_empty() => None,
             Some(checkpoint) => checkpoint.resume(&file).map_err(|error| {
                 let message = format!("{} cannot be read: {error}", path.display());
-                self.loaded.setting_error(&format!("streams.{name}.source.path"), message)
+                let setting = format!("streams.{name}.source.path");
+                self.loaded.setting_error(&setting, message).caused_by(&error)
             })?,
         };
         match (checkpoint, position) {
