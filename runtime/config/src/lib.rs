@@ -159,15 +159,13 @@ impl LoadedConfig {
     /// Returns the command-line option that selects this configuration, with a space before it; an empty text for the
     /// default file.
     pub fn config_option(&self) -> String {
-        match self.file.to_str() {
-            Some(DEFAULT_FILE) => String::new(),
-            _ => {
-                let file = self.file.display().to_string();
-                // After a space, a file whose name begins with a hyphen would be taken for an option.
-                let between = if file.starts_with('-') { '=' } else { ' ' };
-                format!(" --config{between}{}", shell_quoted(&file))
-            }
+        if self.file.to_str() == Some(DEFAULT_FILE) {
+            return String::new();
         }
+        let file = self.file.display().to_string();
+        // After a space, a file whose name begins with a hyphen would be taken for an option.
+        let between = if file.starts_with('-') { '=' } else { ' ' };
+        format!(" --config{between}{}", shell_quoted(&file))
     }
 
     /// Returns an error about a setting. A caller uses this function for a fault that it finds after the file was read,

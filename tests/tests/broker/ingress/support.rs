@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use ordain_tests::http;
 pub(super) use ordain_tests::http::{LINES, ingress, post, post_with};
 use ordain_tests::log::text;
