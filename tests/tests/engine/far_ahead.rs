@@ -84,7 +84,14 @@ fn expect_all_after_gap(store: &str) -> Result<()> {
     ensure!(report["settled"] == 299, "{report}");
     tally::check(&by_key(&events(1..=300))?, &output)?;
     ensure!(letters(&home)?.is_empty(), "the letters are gone");
-    ensure!(row(&home)?["ahead"] == Value::Null && row(&home)?["status"] == "active");
+    let ended = row(&home)?;
+    ensure!(ended["ahead"] == Value::Null && ended["status"] == "active", "{ended}");
+    let gaps = ended["gaps"].as_array().context("gaps")?;
+    ensure!(gaps.len() == 1, "taking the letters is no gap: {ended}");
+    ensure!(
+        gaps[0]["first"] == 2 && gaps[0]["last"] == 2 && gaps[0]["end"] == "arrived",
+        "{ended}"
+    );
 
     home.append("events.ndjson", text(&events(301..=1_000)))?;
     let (_, output) = run()?;
