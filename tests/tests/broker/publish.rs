@@ -278,6 +278,33 @@ fn full_queue_accepts_rest_after_run() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
+/// The command reads lines as a file source does: blanks before, after and between events are skipped, and count as
+/// published with the event before them.
+#[test]
+fn blank_lines_are_skipped() -> Result<()> {
+    let source = "source = { kind = \"file\", path = \"events.ndjson\" }";
+    let config = tally::CONFIG.replace(source, "source = { kind = \"stream\" }");
+    let home = Home::new(&["tally"], &config)?;
+    let lines = in_turn(3, 4);
+    let blanks = ["\u{feff}", " \t \n", "\0\0\0", "\n\u{a0}\n", "\u{feff}\r\n"];
+    let numbered = unnumbered(&lines)?;
+    let line = |(line, blank): (&String, &&str)| format!("{blank}{line}\n");
+    let mut text: String = numbered.iter().zip(blanks.iter().cycle()).map(line).collect();
+    text.push_str(" \n\0");
+    home.write("events.ndjson", &text)?;
+    let rows = home.rows(&["publish", "cases", "events.ndjson", "--json"])?;
+    ensure!(rows[0]["published"] == 12 && rows[0]["known"] == 0, "{rows:?}");
+    let before = text.matches('\n').count();
+    let rows = home.rows(&["publish", "cases", "events.ndjson", "--json"])?;
+    ensure!(rows[0]["published"] == 0 && rows[0]["lines_before"] == before, "{rows:?}");
+    home.append("events.ndjson", "\nno event\n")?;
+    let output = home.output(&["publish", "cases", "events.ndjson"])?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    ensure!(words.contains(&format!("line {} of", before + 2)), "{words}");
+    home.run_once()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
 /// If another process has the store open, the command's error names the store. If the broker does not run, the error
 /// names the broker.
 #[test]
