@@ -534,6 +534,8 @@ pub struct Batch {
     /// `true` if dead letters also go into the outbox, from which the publisher publishes them. An orphan dead letter
     /// whose id already exists in the store does not go into the outbox, because it comes from a repeated delivery.
     pub forward: bool,
+    /// `true` if the store had lost this commit, and the owner sends the commit again.
+    pub repeated: bool,
 }
 
 impl Batch {

@@ -296,6 +296,7 @@ async fn receive_events(
             AssignItemReply::Conflict(_) => {
                 "the key has an event with this sequence and other content"
             }
+            AssignItemReply::NumberedElsewhere(_) => "the event has no sequence",
             AssignItemReply::AfterConflict => {
                 "not accepted: an earlier event of its key is in conflict"
             }

@@ -223,6 +223,7 @@ impl EventAssigner {
             rules: *rules,
             witness,
             call: None,
+            readers: Vec::new(),
             groups: Vec::new(),
         };
         match self.store.assign(Arc::new(check)).await {
@@ -337,7 +338,7 @@ impl EventAssigner {
                 let AssignGroupReply::Done(assigned) = reply else {
                     unreachable!("the store gives other replies only to groups of an outbox")
                 };
-                if assigned.iter().any(|result| matches!(result, AssignItemReply::Conflict(_))) {
+                if assigned.iter().any(|result| result.is_refused()) {
                     in_conflict.insert(items[group[0]].event.key());
                 }
                 results.extend(group.into_iter().zip(assigned));
@@ -366,7 +367,7 @@ impl EventAssigner {
                 chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],
             }
         };
-        let NumberingPolicy { destination: to, rules, .. } = &self.policy;
+        let NumberingPolicy { destination: to, rules, readers, .. } = &self.policy;
         let groups = index_groups.iter().map(assign_group).collect();
         let has_queues = matches!(to, Destination::Stream(_));
         // All attempts have the same call number. The store therefore recognises an attempt that arrives late as a
@@ -378,6 +379,7 @@ impl EventAssigner {
             rules: *rules,
             witness,
             call,
+            readers: readers.clone(),
             groups,
         });
         let started = Instant::now();

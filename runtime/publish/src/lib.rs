@@ -73,7 +73,8 @@ pub enum PublishError {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct PartialPublishError {
-    /// The result for each event. An event with `Conflict` is not published. An event with `AfterConflict` is not
+    /// The result for each event. An event with `Conflict` or `NumberedElsewhere` is not
+    /// published. An event with `AfterConflict` is not
     /// published, or the publisher does not know whether the event is published.
     pub assigned: Vec<AssignItemReply>,
     /// The reason why the call failed.
@@ -225,13 +226,11 @@ impl StreamPublisher {
                 error,
             });
         }
-        let conflict =
-            assigned.iter().position(|result| matches!(result, AssignItemReply::Conflict(_)));
-        let conflict =
-            conflict.map(|at| (at, conflict_message(&right[at], assigned[at].sequence())));
+        let refused = assigned.iter().position(|result| result.is_refused());
+        let refused = refused.map(|at| (at, refusal_message(&right[at], assigned[at])));
         let event = |(at, words)| PublishError::Event { at, words };
         assigned.resize(events.len(), AssignItemReply::AfterConflict);
-        match failed.or_else(|| conflict.or(wrong).map(event)) {
+        match failed.or_else(|| refused.or(wrong).map(event)) {
             Some(error) => Err(PartialPublishError { assigned, error }),
             None => Ok(assigned),
         }
@@ -388,7 +387,18 @@ pub fn new_id() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-fn conflict_message(event: &Event, sequence: u64) -> String {
+/// Returns the reason why the store refused an event, and how to correct it.
+fn refusal_message(event: &Event, reply: AssignItemReply) -> String {
+    if let AssignItemReply::NumberedElsewhere(next) = reply {
+        return format!(
+            "key {:?} has events up to sequence {} with sequences that the store did not give: the producer of these \
+             events counts, so let it number this event too. If no other event will get the sequence {next}, publish \
+             this event with the sequence {next}",
+            event.key(),
+            next - 1
+        );
+    }
+    let sequence = reply.sequence();
     let (what, right) = match event.sequence() {
         Some(sequence) => (format!("sequence {sequence}"), "sequence"),
         None => (format!("the id {:?}", event.id()), "id"),

@@ -11,6 +11,7 @@ use ordain_core::{QueuePosition, QueueRun};
 
 use super::keys;
 use super::queue::QueueRecord;
+use super::record::EmbeddedRecord;
 use super::tables::Tables;
 use ordain_store::codec::{
     AssignedChunk, KeyCounter, OriginRecord, decode_assigned, encode_assigned, encode_retained,
@@ -120,7 +121,7 @@ impl<'a> AssignChanges<'a> {
         for item in group.items() {
             let assigned =
                 if stops { AssignItemReply::AfterConflict } else { self.put_by_id(item)? };
-            stops |= matches!(assigned, AssignItemReply::Conflict(_));
+            stops |= assigned.is_refused();
             answers.push(assigned);
         }
         Ok(answers)
@@ -354,6 +355,11 @@ impl<'a> AssignChanges<'a> {
             let known = if is_same { AssignItemReply::Known } else { AssignItemReply::Conflict };
             return Ok(known(sequence));
         }
+        if event.sequence().is_none()
+            && let Some(next) = self.numbered_elsewhere(event.key(), &numbers)?
+        {
+            return Ok(AssignItemReply::NumberedElsewhere(next));
+        }
         let sequence = self.put_message(item, event.sequence())?.unwrap_or_default();
         if event.sequence().is_none() {
             let until = self.now.saturating_add(numbers.retain);
@@ -363,6 +369,24 @@ impl<'a> AssignChanges<'a> {
             self.log.insert(table_key, Some(value));
         }
         Ok(AssignItemReply::New(sequence))
+    }
+
+    /// Returns `None` if the store has given the highest number of a key. If a reader of the destination has events of
+    /// the key with higher numbers, returns the sequence after the highest of them.
+    fn numbered_elsewhere(
+        &self,
+        key: &'a str,
+        numbers: &NumberingSettings,
+    ) -> Result<Option<u64>, AssignFailure> {
+        let mut highest = 0;
+        for stream in &self.assign.readers {
+            let stored = self.tables.jobs.get(keys::key_record(stream, key))?;
+            let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
+            if let Some(record) = record.filter(|record| !record.envelope.is_expired(self.now)) {
+                highest = highest.max(record.key_record.unused_sequence());
+            }
+        }
+        Ok((highest > self.counter(key, numbers)?.next).then_some(highest))
     }
 
     /// Decodes the record of an earlier message. If the new message has its own number (`own`), the record is a
@@ -438,17 +462,7 @@ impl<'a> AssignChanges<'a> {
         numbers: &NumberingSettings,
     ) -> Result<u64, AssignFailure> {
         let key = item.event.key();
-        let mut counter = match self.counters.get(key) {
-            Some(counter) => *counter,
-            None => match self.tables.log.get(keys::key_counter(&self.assign.destination, key))? {
-                Some(bytes) => KeyCounter::decode(&bytes)
-                    .map_err(|error| AssignFailure::Store(corrupt(error)))?,
-                None => KeyCounter { next: numbers.first, end: 0 },
-            },
-        };
-        if counter.end != 0 && counter.end <= self.now {
-            counter = KeyCounter { next: numbers.first, end: 0 };
-        }
+        let mut counter = self.counter(key, numbers)?;
         let sequence = own.unwrap_or(counter.next);
         counter.next = counter.next.max(sequence.saturating_add(1));
         if item.event.end() {
@@ -458,6 +472,22 @@ impl<'a> AssignChanges<'a> {
         }
         self.counters.insert(key, counter);
         Ok(sequence)
+    }
+
+    /// Returns the counter of a key: the next number, and the end of the key.
+    fn counter(&self, key: &str, numbers: &NumberingSettings) -> Result<KeyCounter, AssignFailure> {
+        let counter = match self.counters.get(key) {
+            Some(counter) => Some(*counter),
+            None => match self.tables.log.get(keys::key_counter(&self.assign.destination, key))? {
+                Some(bytes) => Some(
+                    KeyCounter::decode(&bytes)
+                        .map_err(|error| AssignFailure::Store(corrupt(error)))?,
+                ),
+                None => None,
+            },
+        };
+        let valid = counter.filter(|counter| counter.end == 0 || counter.end > self.now);
+        Ok(valid.unwrap_or(KeyCounter { next: numbers.first, end: 0 }))
     }
 
     fn schedule_expiry(&mut self, until: u64, table_key: &[u8]) {

@@ -146,7 +146,8 @@ pub(super) fn put_batch(
         .arg(lengths)
         .arg(messages)
         .arg(batch.letters.len())
-        .arg(u8::from(batch.forward));
+        .arg(u8::from(batch.forward))
+        .arg(u8::from(batch.repeated));
     for write in &batch.writes {
         call.arg(record_field(&write.key));
     }

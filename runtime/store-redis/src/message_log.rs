@@ -44,7 +44,11 @@ impl MessageLog for RedisStore {
             }
         }
         let script = &self.scripts.assign;
-        let mut call = self.script_call(script, &[self.log_key(assign.shard, &assign.destination)]);
+        let mut names = vec![self.log_key(assign.shard, &assign.destination)];
+        for stream in &assign.readers {
+            names.extend(self.stream_keys(assign.shard, stream, [RedisKeyKind::Data]));
+        }
+        let mut call = self.script_call(script, &names);
         put_request(&mut call, &assign);
         let answer = self.run_durably(script, call, assign.shard).await?;
         let answer = bytes(answer).ok_or_else(|| unexpected_reply(script.name))?;
@@ -438,6 +442,7 @@ fn parse_result([kind, sequence @ ..]: &[u8; 9]) -> Option<AssignItemReply> {
         1 => AssignItemReply::Known(sequence),
         2 => AssignItemReply::Conflict(sequence),
         3 => AssignItemReply::AfterConflict,
+        4 => AssignItemReply::NumberedElsewhere(sequence),
         _ => return None,
     })
 }

@@ -154,6 +154,10 @@ pub struct AssignRequest {
     /// from owners. The store keeps the number of the call with the entries ([`MessageLog::writer_calls`]). A call
     /// without messages prolongs the time for which the store keeps the record of the writer.
     pub call: Option<WriterCall>,
+    /// The streams that read the destination and whose events producers may also number themselves, without the store.
+    /// If the key of a producer's event without a number has a record in one of these streams with a higher sequence
+    /// than the store has given, the store does not number the event ([`AssignItemReply::NumberedElsewhere`]).
+    pub readers: Vec<Arc<str>>,
     /// The groups, at most one of each origin. All groups together have at most [`ASSIGN_LIMIT`] messages.
     pub groups: Vec<AssignGroup>,
 }
@@ -243,7 +247,11 @@ pub enum AssignItemReply {
     /// The message of a producer has the id or the sequence of an earlier message, but different content. The value is
     /// the number of the earlier message.
     Conflict(u64),
-    /// The store ignored the message of a producer, because an earlier message of the same group has a conflict.
+    /// The message of a producer has no number, and the store cannot give it one: a [reader](AssignRequest::readers)
+    /// has events of the key with numbers that the store has not given. The value is the sequence after the highest of
+    /// these numbers.
+    NumberedElsewhere(u64),
+    /// The store ignored the message of a producer, because the store refused an earlier message of the same group.
     AfterConflict,
 }
 
@@ -253,8 +261,14 @@ impl AssignItemReply {
     pub fn sequence(self) -> u64 {
         match self {
             Self::New(sequence) | Self::Known(sequence) | Self::Conflict(sequence) => sequence,
-            Self::AfterConflict => 0,
+            Self::NumberedElsewhere(_) | Self::AfterConflict => 0,
         }
+    }
+
+    /// Returns whether the store refused the message of a producer, and therefore ignores the later messages of the
+    /// same group.
+    pub fn is_refused(self) -> bool {
+        matches!(self, Self::Conflict(_) | Self::NumberedElsewhere(_))
     }
 }
 

@@ -136,14 +136,26 @@ pub async fn shards_number_their_commits_independently(fixture: &mut impl Fixtur
     let store = fixture.store();
     let owner = Owner::claim(store, "s", 0).await;
     for shard in 0..store.shards() {
-        let batch =
-            Batch { shard, number: 1, writes: Vec::new(), letters: Vec::new(), forward: false };
+        let batch = Batch {
+            shard,
+            number: 1,
+            writes: Vec::new(),
+            letters: Vec::new(),
+            forward: false,
+            repeated: false,
+        };
         let reply = owner.send(store, &Arc::new(batch)).await;
         assert!(matches!(reply, CommitReply::Applied(_)), "{reply:?}");
     }
     let beyond = store.shards();
-    let batch =
-        Batch { shard: beyond, number: 1, writes: Vec::new(), letters: Vec::new(), forward: false };
+    let batch = Batch {
+        shard: beyond,
+        number: 1,
+        writes: Vec::new(),
+        letters: Vec::new(),
+        forward: false,
+        repeated: false,
+    };
     let reply = owner.send(store, &Arc::new(batch)).await;
     assert!(matches!(reply, CommitReply::RolledBack { .. }), "{reply:?}");
     let again = Owner::claim(store, "s", 0).await;

@@ -37,7 +37,14 @@ impl Owner {
         assert!(writes.iter().all(|write| self.shard(&write.key) == shard), "keys of one shard");
         self.numbers[shard as usize] += 1;
         let number = self.numbers[shard as usize];
-        Arc::new(Batch { shard, number, writes, letters: Vec::new(), forward: false })
+        Arc::new(Batch {
+            shard,
+            number,
+            writes,
+            letters: Vec::new(),
+            forward: false,
+            repeated: false,
+        })
     }
 
     /// Sends a batch to the store, and returns the reply.

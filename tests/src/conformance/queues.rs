@@ -63,6 +63,7 @@ impl Queue {
             rules: *rules,
             witness: (witness > 0).then(|| Witness::Call(numbered(witness))),
             call: Some(numbered(call)),
+            readers: Vec::new(),
             groups: vec![self.sender.group(vec![chunk(0, 0, &items)])],
         };
         match store.assign(Arc::new(request)).await {

@@ -137,6 +137,61 @@ fn single_event_is_published_once() -> Result<()> {
     Ok(())
 }
 
+/// A producer that counts publishes to the exchange, without the store. If events without numbers follow, the store
+/// would give numbers of the producer again. The command and the library refuse such events, and name the next number.
+#[test]
+fn number_of_another_producer_is_refused() -> Result<()> {
+    let (_redis, rig) = rig("")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let lines = in_turn(2, 3);
+    rig.publish(&lines)?;
+    rig.check(&lines)?;
+    // The same content as the producer's first event, and other content.
+    for data in ["{\"n\":1}", "{\"n\":9}"] {
+        let (code, words) =
+            refused(&rig, &["cases", "--key", "k0", "--type", "test", "--data", data])?;
+        let is_named = words.contains("sequence 4") && words.contains("\"k0\"");
+        ensure!(code == 1 && is_named, "{words}");
+    }
+    // In a file, the events of other keys are published.
+    let file = [line("k1", 4, &json!({ "n": 4 })), line("k2", 1, &json!({ "n": 1 }))];
+    rig.home.write("events.ndjson", text(&unnumbered(&file)?))?;
+    let (code, words) = refused(&rig, &["cases", "events.ndjson"])?;
+    ensure!(code == 1 && words.contains("line 1") && words.contains("sequence 4"), "{words}");
+    let runtime = tokio::runtime::Runtime::new()?;
+    runtime.block_on(async {
+        let config = rig.home.path("ordain.toml");
+        let mut publisher = Publisher::open(&config, "cases").await?;
+        let event = Event::json("k0", "test", &json!({ "n": 5 }))?;
+        match publisher.publish(&[event]).await {
+            Err(PublishError::Event { at: 0, words }) => {
+                ensure!(words.contains("sequence 4"), "{words}");
+            }
+            other => bail!("{other:?}"),
+        }
+        anyhow::Ok(publisher.close().await?)
+    })?;
+
+    // With its number, the event is published. The store then counts on.
+    let data = "{\"n\":4}";
+    let own = publish(
+        &rig,
+        &["--key", "k0", "--type", "test", "--data", data, "--id", "k0-4", "--sequence", "4"],
+    )?;
+    ensure!(own["sequence"] == 4 && own["new"] == true, "{own}");
+    let next = publish(&rig, &["--key", "k0", "--type", "test", "--data", "{\"n\":5}"])?;
+    ensure!(next["sequence"] == 5, "{next}");
+    rig.until_empty()?;
+    service.end()?;
+    ensure!(rig.home.rows(&["dead", "list", "cases", "--json"])?.is_empty());
+    let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;
+    let next = |key: &str| rows.iter().find(|row| row["key"] == key).map(|row| row["next"].clone());
+    ensure!(next("k0") == Some(6.into()) && next("k1") == Some(4.into()), "{rows:?}");
+    ensure!(next("k2") == Some(2.into()), "{rows:?}");
+    Ok(())
+}
+
 /// The command stops at an invalid line, after it has published all earlier lines. After the line is corrected, the
 /// next run continues at this line.
 #[test]
@@ -219,6 +274,33 @@ fn full_queue_accepts_rest_after_run() -> Result<()> {
         ensure!(runs < 20, "{words}");
     }
     ensure!(runs > 1, "the queue was full {runs} times");
+    home.run_once()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+/// The command reads lines as a file source does: blanks before, after and between events are skipped, and count as
+/// published with the event before them.
+#[test]
+fn blank_lines_are_skipped() -> Result<()> {
+    let source = "source = { kind = \"file\", path = \"events.ndjson\" }";
+    let config = tally::CONFIG.replace(source, "source = { kind = \"stream\" }");
+    let home = Home::new(&["tally"], &config)?;
+    let lines = in_turn(3, 4);
+    let blanks = ["\u{feff}", " \t \n", "\0\0\0", "\n\u{a0}\n", "\u{feff}\r\n"];
+    let numbered = unnumbered(&lines)?;
+    let line = |(line, blank): (&String, &&str)| format!("{blank}{line}\n");
+    let mut text: String = numbered.iter().zip(blanks.iter().cycle()).map(line).collect();
+    text.push_str(" \n\0");
+    home.write("events.ndjson", &text)?;
+    let rows = home.rows(&["publish", "cases", "events.ndjson", "--json"])?;
+    ensure!(rows[0]["published"] == 12 && rows[0]["known"] == 0, "{rows:?}");
+    let before = text.matches('\n').count();
+    let rows = home.rows(&["publish", "cases", "events.ndjson", "--json"])?;
+    ensure!(rows[0]["published"] == 0 && rows[0]["lines_before"] == before, "{rows:?}");
+    home.append("events.ndjson", "\nno event\n")?;
+    let output = home.output(&["publish", "cases", "events.ndjson"])?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    ensure!(words.contains(&format!("line {} of", before + 2)), "{words}");
     home.run_once()?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }

@@ -41,6 +41,7 @@ pub(super) fn assigner(
             destination: Destination::Stream(partition().stream),
             rules: DestinationRules { numbering, queue_limit: Some(1_000_000) },
             partitions: 1,
+            readers: Vec::new(),
         },
         full_timeout: Duration::from_secs(30),
     }

@@ -36,6 +36,7 @@ fn assign(commit: u64, done: u64) -> Arc<AssignRequest> {
         },
         witness: None,
         call: None,
+        readers: Vec::new(),
         groups: vec![AssignGroup {
             origin: Some(origin),
             chunks: vec![OutboxChunk { position: OutboxPosition { commit, chunk: 0 }, items }],

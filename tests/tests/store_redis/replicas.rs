@@ -112,6 +112,7 @@ fn put(id: &str, shards: u32) -> Arc<AssignRequest> {
         rules: DestinationRules { numbering: None, queue_limit: Some(1_000) },
         witness: None,
         call: None,
+        readers: Vec::new(),
         groups: vec![AssignGroup {
             origin: None,
             chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],

@@ -44,6 +44,7 @@ async fn put(
         rules: DestinationRules { numbering: None, queue_limit: Some(queue_limit) },
         witness: None,
         call: Some(WriterCall { writer, call }),
+        readers: Vec::new(),
         groups: vec![AssignGroup {
             origin: None,
             chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],

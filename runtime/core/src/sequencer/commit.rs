@@ -168,6 +168,7 @@ impl Sequencer {
             writes: Vec::new(),
             letters: Vec::new(),
             forward: self.settings.forward_letters,
+            repeated: false,
         }
     }
 

@@ -142,7 +142,14 @@ mod tests {
         evicted: &[(usize, Vec<(u64, u32)>)],
         bytes_limit: usize,
     ) {
-        let batch = Batch { shard: 0, number: 1, writes, letters: Vec::new(), forward: false };
+        let batch = Batch {
+            shard: 0,
+            number: 1,
+            writes,
+            letters: Vec::new(),
+            forward: false,
+            repeated: false,
+        };
         let applied = AppliedCommit { time: 100, refused, ..AppliedCommit::default() };
         settled_events.record_commit(&batch, &applied, evicted, bytes_limit);
     }

@@ -1,8 +1,10 @@
-//! Splits a byte stream into lines with their positions. A line above the size limit is cut.
+//! Splits a byte stream into lines with their positions. A line above the size limit is cut. The splitter skips blanks
+//! at the beginning of a line, so they do not count against the limit: a program that truncates a file while another
+//! program appends to it can leave any number of NULs before the next event.
 
 use std::io::{self, Read};
 
-use ordain_cloudevents::{FilePosition, ReadFingerprint};
+use ordain_cloudevents::{FilePosition, ReadFingerprint, is_blank_byte};
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 /// Size of one read, in bytes.
@@ -30,7 +32,7 @@ pub(super) struct LineSplitter<R> {
 
 /// The next item of the input.
 pub(super) enum NextLine<'a> {
-    /// A line without its line end, and the position of the next line.
+    /// A line without its line end and without the blanks at its beginning, and the position of the next line.
     Line(&'a [u8], FilePosition),
     /// The beginning of a line that exceeds the limit, the line's whole length, and the position of the next line.
     TooLong(&'a [u8], u64, FilePosition),
@@ -99,6 +101,7 @@ impl<R: Read> LineSplitter<R> {
     /// Returns the next complete line.
     pub(super) fn next(&mut self) -> io::Result<NextLine<'_>> {
         loop {
+            self.skip_blanks();
             if let Some(end) = self.line_end() {
                 return Ok(self.take_line(end, 1));
             }
@@ -106,6 +109,24 @@ impl<R: Read> LineSplitter<R> {
                 return Ok(NextLine::End);
             }
         }
+    }
+
+    /// Returns the position up to which the input is returned or skipped.
+    pub(super) fn position(&self) -> FilePosition {
+        self.position
+    }
+
+    /// Skips blanks at the beginning of a line, but no line end.
+    fn skip_blanks(&mut self) {
+        if self.dropped > 0 {
+            return;
+        }
+        let rest = &self.buffer[self.start..self.end];
+        let is_text = |byte: &u8| *byte == b'\n' || !is_blank_byte(*byte);
+        let blanks = rest.iter().position(is_text).unwrap_or(rest.len());
+        self.start += blanks;
+        self.searched = self.searched.max(self.start);
+        self.position.offset += blanks as u64;
     }
 
     /// Returns the incomplete last line, when the input has ended.

@@ -95,6 +95,7 @@ async fn renew_records(store: &dyn Store, notifiers: &QueueNotifiers) {
                 rules: DestinationRules { numbering: None, queue_limit: None },
                 witness: None,
                 call: Some(writer.next_call(shard)),
+                readers: Vec::new(),
                 groups: Vec::new(),
             };
             renewals.push(timeout(CHECK_TIMEOUT, store.assign(Arc::new(renewal))));

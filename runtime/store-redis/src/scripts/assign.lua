@@ -470,6 +470,24 @@ do
     return found and is_unexpired(field, found) and found or nil
   end
 
+  -- Returns nil if the store has given the highest number of a key. If a reader of the destination (its hash of data is
+  -- one of the keys after the first) has events of the key with higher numbers, returns the sequence after the highest
+  -- of them, as eight bytes. If an owner has repeated lost commits of the reader within `retain`, the log may have lost
+  -- numbers that it had given. The script then gives these numbers again, and the reader recognises repeated events.
+  local function numbered_elsewhere(key)
+    local highest = counters[key].next
+    for i = 2, #KEYS do
+      local found = redis.call('HMGET', KEYS[i], 'r', 'j' .. key)
+      local repeated, record = found[1], found[2]
+      local has_all = not repeated or #repeated ~= 8 or unpack8('<I8', repeated) + retain <= now
+      if has_all and record and is_sound(record) and not has_expired(record, now) then
+        local spilled = has(byte(record, 2), layout.SPILLED) and spilled_and_first(record) + 1 or 0
+        highest = math.max(highest, unpack8('<I8', record, layout.NEXT), spilled)
+      end
+    end
+    return highest > counters[key].next and pack('<I8', highest) or nil
+  end
+
   -- Writes a producer's message if the store does not have it yet. If the message has its own number, the store has it
   -- when it retains a message with this number. Otherwise, the store has it when it remembers the id of the message.
   local function put_by_id(key, description, rest)
@@ -485,6 +503,10 @@ do
       local number8 = own and own8 or sub(found, 1, 8)
       return char(sub(found, 9, 16) == content and 1 or 2) .. number8
     end
+    local elsewhere = not own and numbered_elsewhere(key)
+    if elsewhere then
+      return char(4) .. elsewhere
+    end
     local number8 = put_message(key, description, rest, own)
     if not own then
       put_retained(field, number8 .. content .. until8)
@@ -493,13 +515,13 @@ do
     return char(0) .. number8
   end
 
-  -- Assigns the messages of a producer. After the first conflict, answers `BEHIND` for all later messages of the group.
+  -- Assigns the messages of a producer. After the first refused message, answers `BEHIND` for all later messages of the group.
   local function assign_producer_group(group)
     local stops = false
     for _, chunk in ipairs(group.chunks) do
       for from = chunk.from + 1, chunk.from + 3 * chunk.size, 3 do
         local answer = stops and BEHIND or put_by_id(ARGV[from], ARGV[from + 1], ARGV[from + 2])
-        stops = stops or byte(answer, 1) == 2
+        stops = stops or byte(answer, 1) == 2 or byte(answer, 1) == 4
         answers[#answers + 1] = answer
       end
     end

@@ -21,7 +21,7 @@ local HSET_ARGUMENT_LIMIT = 7900
 local data, due, expiry, letters_index, letters_age, spilled, ids = unpack(KEYS)
 local partition, number8, number = ARGV[2], ARGV[4], ARGV[6]
 local dead_ttl, count, ops, messages = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9], ARGV[11]
-local field_at, record_at = 13, 13 + count
+local field_at, record_at = 14, 14 + count
 local rest = record_at + count
 
 -- Returns the next argument after the records of the writes.
@@ -488,6 +488,11 @@ do
   end
   reply = now8 .. pack('<I4', #refusals) .. table.concat(refusals)
     .. pack('<I4', #known) .. table.concat(known) .. table.concat(present)
+  -- A shard that has lost commits may also have lost numbers of messages. `assign.lua` reads the time of the last
+  -- repeated commit.
+  if ARGV[14] == '1' then
+    put_field('r', wall8)
+  end
   put_field('f' .. partition, sub(fence, 1, layout.FENCE_NUMBER - 1) .. number8 .. reply)
 
   -- Write the indexes first. The HSET at the end then writes all fields at once, and makes the commit.

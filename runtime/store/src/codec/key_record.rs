@@ -152,6 +152,12 @@ impl<'a> KeyRecordView<'a> {
         Ok(view)
     }
 
+    /// Returns the sequence after the highest sequence of which the record knows: of a settled or of a spilled event.
+    pub fn unused_sequence(&self) -> u64 {
+        let spilled = if self.spilled.count > 0 { self.spilled.last.saturating_add(1) } else { 0 };
+        self.next.max(spilled)
+    }
+
     /// Converts the record to the [`KeyRecord`] of the sequencer.
     pub fn to_key_record(&self) -> KeyRecord {
         let mut rest = self.holes.clone();

@@ -27,6 +27,7 @@ pub(in crate::conformance) struct Sender {
     pub(in crate::conformance) rules: DestinationRules,
     pub(in crate::conformance) origin: Option<OriginOutbox>,
     pub(in crate::conformance) shard: u32,
+    pub(in crate::conformance) readers: Vec<Arc<str>>,
 }
 
 impl Sender {
@@ -44,6 +45,7 @@ impl Sender {
                 published_commit: 0,
             }),
             shard: shard_of("key-0", store.shards()),
+            readers: Vec::new(),
         }
     }
 
@@ -80,6 +82,7 @@ impl Sender {
             rules: *rules,
             witness: None,
             call: None,
+            readers: self.readers.clone(),
             groups,
         };
         store.assign(Arc::new(assign)).await.expect("an answer")

@@ -192,6 +192,7 @@ async fn damaged_acceptance_is_detected() {
             rules: DestinationRules { numbering: None, queue_limit: Some(1_000) },
             witness: None,
             call: None,
+            readers: Vec::new(),
             groups: vec![AssignGroup { origin: None, chunks: vec![part] }],
         };
         rig.store().assign(Arc::new(assign)).await.expect("an answer");

@@ -124,6 +124,7 @@ fn queued() -> AssignRequest {
         rules: DestinationRules { numbering: None, queue_limit: Some(1_000) },
         witness: None,
         call: None,
+        readers: Vec::new(),
         groups: vec![AssignGroup { origin: None, chunks: vec![chunk] }],
     }
 }

@@ -80,7 +80,7 @@ impl KeptCommit {
         for write in &mut writes {
             write.record.fill_times(applied.time);
         }
-        Batch { writes, letters: batch.letters.clone(), ..**batch }
+        Batch { writes, letters: batch.letters.clone(), repeated: true, ..**batch }
     }
 }
 

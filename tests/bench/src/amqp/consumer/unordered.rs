@@ -303,6 +303,7 @@ impl Shards {
                 writes,
                 letters: Vec::new(),
                 forward: false,
+                repeated: false,
             };
             let store = Arc::clone(&self.store);
             let partition = self.partition.clone();
