@@ -13,7 +13,7 @@ use super::queue_monitor::record_change;
 use super::store_timeout::with_store_timeout;
 use super::topology::Topology;
 
-/// The reason why a `fifo` stream must not consume its queue.
+/// The reason why a queue is not consumed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum QueueCheckError {
     /// The queue is lost, and no operator has resumed the stream.
@@ -25,6 +25,9 @@ pub(super) enum QueueCheckError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The queue has messages and has delivered none of them, although the consumer had room for them.
+    #[error("{0}")]
+    Stalled(String),
     /// Another process has changed the record of the queue meanwhile. The next attempt reads the new record.
     #[error("another process has changed the record of the queue")]
     RecordChanged,

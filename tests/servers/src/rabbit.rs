@@ -180,6 +180,21 @@ impl Rabbit {
         Ok(())
     }
 
+    /// Changes which resources a user may declare and delete: those whose names match the regular expression `declares`.
+    /// Open connections remain.
+    pub fn limit_declarations(&self, name: &str, declares: &str) -> Result<()> {
+        let set = self.server.evaluate(&format!(
+            "All = {all}, rabbit_auth_backend_internal:set_permissions({name}, {host}, {declares}, All, All, {user}).",
+            name = binary(name),
+            host = binary(&self.virtual_host),
+            declares = binary(declares),
+            all = binary(".*"),
+            user = binary(USER),
+        ))?;
+        ensure!(set == "ok", "the rights of {name}: {set}");
+        Ok(())
+    }
+
     /// Adds a user who may declare and delete the queues and exchanges that a stream with the queue `cases` needs. The
     /// user has no right to declare the stream's markers, or any other resource.
     pub fn add_narrow_user(&self, name: &str) -> Result<()> {
