@@ -62,8 +62,11 @@ pub enum BrokerError {
 /// The cause of a refusal, according to the reply code of AMQP 0-9-1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalCause {
-    /// The broker rejects the login, a permission is missing, a limit of connections is reached, or the virtual host
-    /// does not exist. An operator of the broker can change all of these at any time, so a retry may help.
+    /// The broker refuses to open a connection: it rejects the login, a limit of connections is reached, or the virtual
+    /// host does not exist. An operator of the broker can change all of these at any time, so a retry may help.
+    Connection,
+    /// A permission is missing, or the virtual host was removed. An operator of the broker can change this at any time,
+    /// so a retry may help.
     Access,
     /// The queue or exchange does not exist.
     NotFound,
@@ -76,7 +79,17 @@ pub enum RefusalCause {
 impl BrokerError {
     /// Returns whether a retry may succeed without a change of the configuration.
     pub fn may_pass(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::Refused { cause: RefusalCause::Access, .. })
+        match self {
+            Self::Unavailable(_) => true,
+            Self::Refused { cause, .. } => {
+                matches!(cause, RefusalCause::Connection | RefusalCause::Access)
+            }
+        }
+    }
+
+    /// Returns whether the broker refused to open a connection.
+    pub(super) fn is_connection_refused(&self) -> bool {
+        matches!(self, Self::Refused { cause: RefusalCause::Connection, .. })
     }
 
     /// Returns whether the broker lacks the queue or exchange.
@@ -200,7 +213,12 @@ impl BrokerEndpoint {
         );
         // On the heap, because this future is large and a part of many others.
         let connected = Box::pin(async { connecting.await.map_err(failed) });
-        let connection = self.within(CONNECT_TIMEOUT, connected).await?;
+        let connection = match self.within(CONNECT_TIMEOUT, connected).await {
+            Err(BrokerError::Refused { cause: RefusalCause::Access, reason }) => {
+                return Err(BrokerError::Refused { cause: RefusalCause::Connection, reason });
+            }
+            connected => connected?,
+        };
         attempt.succeed();
         Ok(connection)
     }

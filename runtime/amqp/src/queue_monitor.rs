@@ -173,10 +173,9 @@ async fn restore_topology(
     if *partition == 0 {
         // The owner of partition 0 restores the exchange, which all partitions share. If the restoration fails, the
         // next check repeats it.
-        if let Ok(changes) = broker.within(limit, restore_exchange(options)).await {
-            for change in changes {
-                record_change(options, &change);
-            }
+        match broker.within(limit, restore_exchange(options)).await {
+            Ok(changes) => changes.iter().for_each(|change| record_change(options, change)),
+            Err(error) => report_unchecked(options, &error),
         }
         let report = report_dropped(options, connection, dropped_throttle);
         if broker.within(limit, report).await.is_err() {
@@ -193,8 +192,11 @@ async fn restore_topology(
         is_marked
     };
     let restored = topology.restore_queue(broker, connection, *partition, may_declare);
-    if let Some(change) = broker.within(limit, restored).await? {
-        record_change(options, &change);
+    match broker.within(limit, restored).await {
+        Ok(change) => change.iter().for_each(|change| record_change(options, change)),
+        // The connection of the consumer is open, so the stream continues.
+        Err(error) if error.is_connection_refused() => report_unchecked(options, &error.into()),
+        Err(error) => return Err(error.into()),
     }
     // This check follows the declaration, because the declaration may have created the queue anew.
     if is_marked {
@@ -247,6 +249,16 @@ async fn report_dropped(
 
 fn allows_error(options: &ConsumerOptions) -> bool {
     options.topology_throttle.lock().unwrap_or_else(PoisonError::into_inner).allow()
+}
+
+/// Logs that a check of the topology was not possible. The topology itself may be as configured.
+fn report_unchecked(options: &ConsumerOptions, error: &TopologyError) {
+    if allows_error(options) {
+        tracing::warn!(
+            stream = &*options.stream,
+            "topology not checked: {error}; the stream continues, and Ordain repeats the check"
+        );
+    }
 }
 
 fn no_queue_answer(queue: &str) -> BrokerError {
