@@ -70,6 +70,9 @@ pub enum RefusalCause {
     Access,
     /// The queue or exchange does not exist.
     NotFound,
+    /// The exchange of a sink does not exist. Ordain never declares it. Its owner may declare it at any time, for
+    /// example after the broker was rebuilt, so a retry may help.
+    SinkExchangeMissing,
     /// The queue or exchange exists in another form: it has another type or other arguments.
     OtherForm,
     /// The broker does not know the command, for example the type of an exchange.
@@ -82,7 +85,8 @@ impl BrokerError {
         match self {
             Self::Unavailable(_) => true,
             Self::Refused { cause, .. } => {
-                matches!(cause, RefusalCause::Connection | RefusalCause::Access)
+                use RefusalCause::{Access, Connection, SinkExchangeMissing};
+                matches!(cause, Connection | Access | SinkExchangeMissing)
             }
         }
     }

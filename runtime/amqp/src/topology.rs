@@ -494,7 +494,7 @@ fn long_string(text: &str) -> AMQPValue {
 fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     error.map_refusal(|cause, reason| {
         let advice = match cause {
-            RefusalCause::NotFound => {
+            RefusalCause::NotFound | RefusalCause::SinkExchangeMissing => {
                 "declare the missing queue or exchange, or remove it from the configuration"
             }
             RefusalCause::OtherForm => {
