@@ -9,7 +9,6 @@ use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::tcp::TLSConfig;
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{AsyncTcpStream, Connection, ConnectionProperties, ErrorKind, runtime};
-use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::attempt::Attempt;
@@ -119,9 +118,9 @@ pub struct BrokerEndpoint {
     /// The configured URL, whose login may be in a file that changes. `None` in tests.
     url: Option<BrokerUrl>,
     reread_throttle: Arc<Mutex<LogThrottle>>,
-    /// True if the broker sets a delivery limit on queues by default. Empty until [`Self::has_default_delivery_limit`]
-    /// has tested the broker.
-    has_default_delivery_limit: Arc<OnceCell<bool>>,
+    /// True if the broker sets a delivery limit on queues by default. `None` until [`Self::has_default_delivery_limit`]
+    /// has tested the broker, and after [`Self::forget_version`].
+    has_default_delivery_limit: Arc<tokio::sync::Mutex<Option<bool>>>,
 }
 
 /// Installs the cryptography for TLS if the URI needs TLS.
@@ -176,14 +175,28 @@ impl BrokerEndpoint {
     }
 
     /// Returns whether the broker has a default delivery limit. A queue gets this limit if its declaration does not
-    /// exclude a limit. Only the first call tests the broker, because a process must declare its queues in the same
-    /// form each time. The test declares an exchange for a moment; the name of the exchange begins with `queue`.
+    /// exclude a limit. Keeps the answer until [`Self::forget_version`]. The test declares an exchange for a moment; the
+    /// name of the exchange begins with `queue`.
     pub(super) async fn has_default_delivery_limit(
         &self,
         queue: &str,
     ) -> Result<bool, BrokerError> {
-        let find_out = || has_default_delivery_limit(self, queue);
-        self.has_default_delivery_limit.get_or_try_init(find_out).await.copied()
+        let mut known = self.has_default_delivery_limit.lock().await;
+        if let Some(has_limit) = *known {
+            return Ok(has_limit);
+        }
+        let has_limit = has_default_delivery_limit(self, queue).await?;
+        *known = Some(has_limit);
+        Ok(has_limit)
+    }
+
+    /// Forgets what depends on the version of the broker. The caller must call this method when the broker may have been
+    /// upgraded: after a lost connection, and before the declaration of a missing queue.
+    pub fn forget_version(&self) {
+        // If the lock is taken, a test of the present broker is in progress.
+        if let Ok(mut known) = self.has_default_delivery_limit.try_lock() {
+            *known = None;
+        }
     }
 
     /// Opens a connection with a name that identifies it in the broker's list of connections. Resolves the host name at

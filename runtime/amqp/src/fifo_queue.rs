@@ -145,7 +145,7 @@ pub(super) async fn handle_missing_queue(
     restore_own_queue(options, connection).await.map_err(QueueCheckError::from)
 }
 
-/// Declares the queue of the partition again, with its bindings. If the broker refuses the declaration, logs the
+/// Declares the queue of the partition, which may be missing, with its bindings. If the broker refuses the declaration, logs the
 /// refusal and returns no error, because the partition can consume a queue that exists in another form. If Ordain does
 /// not declare the queues of the stream, only checks that the queue exists.
 pub(super) async fn restore_own_queue(
@@ -156,6 +156,7 @@ pub(super) async fn restore_own_queue(
     if !topology.is_declared() {
         return topology.check_queue(broker, connection, *partition).await;
     }
+    broker.forget_version();
     let change = topology.restore_queue(broker, connection, *partition, true).await?;
     if let Some(change) = change {
         record_change(options, &change);

@@ -399,6 +399,13 @@ impl Rabbit {
         self.server.log_tail()
     }
 
+    /// Returns how many connections with this name clients have opened to the virtual host, according to the broker's log.
+    pub fn opened_connections(&self, name: &str) -> usize {
+        let host = format!("vhost '{}'", self.virtual_host);
+        let log = self.server.log();
+        log.lines().filter(|line| line.contains(name) && line.contains(&host)).count()
+    }
+
     /// Returns the id of the broker's process, if it was started.
     pub fn id(&self) -> Option<u32> {
         self.server.process.id()

@@ -10,7 +10,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use ordain_tests::http::{admin, get, ready};
 use ordain_tests::log::{by_key, in_turn, line};
 use ordain_tests::rig::{Rig, config};
-use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
+use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
@@ -95,6 +95,28 @@ fn deleted_queue_is_declared_again() -> Result<()> {
     rig.check(&lines).with_context(|| describe(&rig, &service))?;
     ensure!(service.is_running()?, "{}", service.stderr());
     service.end()
+}
+
+/// An operator may delete a queue because the broker was upgraded. The host must therefore find out the features of the
+/// broker again before it declares the missing queue.
+#[test]
+fn version_is_tested_again_before_a_missing_queue_is_declared() -> Result<()> {
+    for stream in ["", "ordering = \"fifo\""] {
+        let rig = Rig::with("", stream, "")?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        rig.until_bound("cases.marker", &["cases"])?;
+        let opened = || rig.rabbit.opened_connections("ordain: which version");
+        wait_until("a test of the version", || Ok(opened() > 0))?;
+        let mut tests = opened();
+        for _ in 0..2 {
+            rig.client.delete_queue("cases")?;
+            wait_until("a further test of the version", || Ok(opened() > tests))?;
+            rig.until_declared()?;
+            tests = opened();
+        }
+        service.end()?;
+    }
+    Ok(())
 }
 
 /// Another program repeatedly deletes the queue, and declares it again at once. RabbitMQ may then move the host's
