@@ -8,7 +8,7 @@ use lapin::message::Delivery;
 use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
     ConfirmSelectOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions,
-    QueueDeclareOptions, QueueDeleteOptions,
+    QueueDeclareOptions, QueueDeleteOptions, QueuePurgeOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{
@@ -78,6 +78,13 @@ impl Client {
     pub fn delete_queue(&self, name: &str) -> Result<()> {
         let deleted = self.channel.queue_delete(name.into(), QueueDeleteOptions::default());
         self.runtime.block_on(deleted)?;
+        Ok(())
+    }
+
+    /// Removes the messages of a queue that no consumer holds.
+    pub fn purge_queue(&self, name: &str) -> Result<()> {
+        let purged = self.channel.queue_purge(name.into(), QueuePurgeOptions::default());
+        self.runtime.block_on(purged)?;
         Ok(())
     }
 

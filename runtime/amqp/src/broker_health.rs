@@ -75,7 +75,12 @@ async fn check_response(
 ) -> Result<(), BrokerError> {
     let open = match connection.take() {
         Some(open) => open,
-        None => broker.connect("ordain watch").await?,
+        None => {
+            let open = broker.connect("ordain watch").await?;
+            // The broker may have been upgraded since the last connection.
+            broker.forget_version();
+            open
+        }
     };
     let failed = |error| broker.error(&error);
     let channel = connection.insert(open).create_channel().await.map_err(failed)?;

@@ -9,7 +9,6 @@ use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::tcp::TLSConfig;
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{AsyncTcpStream, Connection, ConnectionProperties, ErrorKind, runtime};
-use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::attempt::Attempt;
@@ -62,11 +61,17 @@ pub enum BrokerError {
 /// The cause of a refusal, according to the reply code of AMQP 0-9-1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalCause {
-    /// The broker rejects the login, a permission is missing, a limit of connections is reached, or the virtual host
-    /// does not exist. An operator of the broker can change all of these at any time, so a retry may help.
+    /// The broker refuses to open a connection: it rejects the login, a limit of connections is reached, or the virtual
+    /// host does not exist. An operator of the broker can change all of these at any time, so a retry may help.
+    Connection,
+    /// A permission is missing, or the virtual host was removed. An operator of the broker can change this at any time,
+    /// so a retry may help.
     Access,
     /// The queue or exchange does not exist.
     NotFound,
+    /// The exchange of a sink does not exist. Ordain never declares it. Its owner may declare it at any time, for
+    /// example after the broker was rebuilt, so a retry may help.
+    SinkExchangeMissing,
     /// The queue or exchange exists in another form: it has another type or other arguments.
     OtherForm,
     /// The broker does not know the command, for example the type of an exchange.
@@ -76,7 +81,18 @@ pub enum RefusalCause {
 impl BrokerError {
     /// Returns whether a retry may succeed without a change of the configuration.
     pub fn may_pass(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::Refused { cause: RefusalCause::Access, .. })
+        match self {
+            Self::Unavailable(_) => true,
+            Self::Refused { cause, .. } => {
+                use RefusalCause::{Access, Connection, SinkExchangeMissing};
+                matches!(cause, Connection | Access | SinkExchangeMissing)
+            }
+        }
+    }
+
+    /// Returns whether the broker refused to open a connection.
+    pub(super) fn is_connection_refused(&self) -> bool {
+        matches!(self, Self::Refused { cause: RefusalCause::Connection, .. })
     }
 
     /// Returns whether the broker lacks the queue or exchange.
@@ -102,9 +118,9 @@ pub struct BrokerEndpoint {
     /// The configured URL, whose login may be in a file that changes. `None` in tests.
     url: Option<BrokerUrl>,
     reread_throttle: Arc<Mutex<LogThrottle>>,
-    /// True if the broker sets a delivery limit on queues by default. Empty until [`Self::has_default_delivery_limit`]
-    /// has tested the broker.
-    has_default_delivery_limit: Arc<OnceCell<bool>>,
+    /// True if the broker sets a delivery limit on queues by default. `None` until [`Self::has_default_delivery_limit`]
+    /// has tested the broker, and after [`Self::forget_version`].
+    has_default_delivery_limit: Arc<tokio::sync::Mutex<Option<bool>>>,
 }
 
 /// Installs the cryptography for TLS if the URI needs TLS.
@@ -159,14 +175,28 @@ impl BrokerEndpoint {
     }
 
     /// Returns whether the broker has a default delivery limit. A queue gets this limit if its declaration does not
-    /// exclude a limit. Only the first call tests the broker, because a process must declare its queues in the same
-    /// form each time. The test declares an exchange for a moment; the name of the exchange begins with `queue`.
+    /// exclude a limit. Keeps the answer until [`Self::forget_version`]. The test declares an exchange for a moment; the
+    /// name of the exchange begins with `queue`.
     pub(super) async fn has_default_delivery_limit(
         &self,
         queue: &str,
     ) -> Result<bool, BrokerError> {
-        let find_out = || has_default_delivery_limit(self, queue);
-        self.has_default_delivery_limit.get_or_try_init(find_out).await.copied()
+        let mut known = self.has_default_delivery_limit.lock().await;
+        if let Some(has_limit) = *known {
+            return Ok(has_limit);
+        }
+        let has_limit = has_default_delivery_limit(self, queue).await?;
+        *known = Some(has_limit);
+        Ok(has_limit)
+    }
+
+    /// Forgets what depends on the version of the broker. The caller must call this method when the broker may have been
+    /// upgraded: after a lost connection, and before the declaration of a missing queue.
+    pub fn forget_version(&self) {
+        // If the lock is taken, a test of the present broker is in progress.
+        if let Ok(mut known) = self.has_default_delivery_limit.try_lock() {
+            *known = None;
+        }
     }
 
     /// Opens a connection with a name that identifies it in the broker's list of connections. Resolves the host name at
@@ -200,7 +230,12 @@ impl BrokerEndpoint {
         );
         // On the heap, because this future is large and a part of many others.
         let connected = Box::pin(async { connecting.await.map_err(failed) });
-        let connection = self.within(CONNECT_TIMEOUT, connected).await?;
+        let connection = match self.within(CONNECT_TIMEOUT, connected).await {
+            Err(BrokerError::Refused { cause: RefusalCause::Access, reason }) => {
+                return Err(BrokerError::Refused { cause: RefusalCause::Connection, reason });
+            }
+            connected => connected?,
+        };
         attempt.succeed();
         Ok(connection)
     }

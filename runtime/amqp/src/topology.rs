@@ -192,10 +192,7 @@ impl Topology {
         let Some(exchange) = self.exchange.as_ref().filter(|_| self.declare) else {
             return Ok(changes);
         };
-        let connection = match broker.connect(&format!("ordain {stream} topology")).await {
-            Ok(connection) => connection,
-            Err(error) => return refused(error).map(|change| vec![change]),
-        };
+        let connection = broker.connect(&format!("ordain {stream} topology")).await?;
         match self.check_exchange(broker, &connection).await {
             Err(error) if error.is_not_found() => {
                 changes.push(TopologyChange::ExchangeMissing(exchange.clone()));
@@ -479,9 +476,11 @@ pub(super) async fn check_exchange(
     channel.close(200, "done".into()).await.map_err(failed)
 }
 
-/// Returns a refusal as a topology change, and any other error as an error.
+/// Returns a refusal of a declaration or binding as a topology change, and any other error as an error. If the broker
+/// refuses a connection, the topology has not been checked.
 fn refused(error: BrokerError) -> Result<TopologyChange, BrokerError> {
     match error {
+        error if error.is_connection_refused() => Err(error),
         BrokerError::Refused { reason, .. } => Ok(TopologyChange::Refused(reason)),
         away @ BrokerError::Unavailable(_) => Err(away),
     }
@@ -495,7 +494,7 @@ fn long_string(text: &str) -> AMQPValue {
 fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     error.map_refusal(|cause, reason| {
         let advice = match cause {
-            RefusalCause::NotFound => {
+            RefusalCause::NotFound | RefusalCause::SinkExchangeMissing => {
                 "declare the missing queue or exchange, or remove it from the configuration"
             }
             RefusalCause::OtherForm => {
@@ -506,6 +505,7 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
                 "more than one partition needs a plugin that is part of RabbitMQ: `rabbitmq-plugins enable \
                  rabbitmq_sharding`"
             }
+            RefusalCause::Connection => "allow the user of `broker.url` to open the connection",
             RefusalCause::Access => {
                 "declare it yourself and set declare = false, or give the user the permission"
             }

@@ -180,6 +180,21 @@ impl Rabbit {
         Ok(())
     }
 
+    /// Changes which resources a user may declare and delete: those whose names match the regular expression `declares`.
+    /// Open connections remain.
+    pub fn limit_declarations(&self, name: &str, declares: &str) -> Result<()> {
+        let set = self.server.evaluate(&format!(
+            "All = {all}, rabbit_auth_backend_internal:set_permissions({name}, {host}, {declares}, All, All, {user}).",
+            name = binary(name),
+            host = binary(&self.virtual_host),
+            declares = binary(declares),
+            all = binary(".*"),
+            user = binary(USER),
+        ))?;
+        ensure!(set == "ok", "the rights of {name}: {set}");
+        Ok(())
+    }
+
     /// Adds a user who may declare and delete the queues and exchanges that a stream with the queue `cases` needs. The
     /// user has no right to declare the stream's markers, or any other resource.
     pub fn add_narrow_user(&self, name: &str) -> Result<()> {
@@ -382,6 +397,13 @@ impl Rabbit {
     /// Returns the end of the broker's log.
     pub fn log_tail(&self) -> String {
         self.server.log_tail()
+    }
+
+    /// Returns how many connections with this name clients have opened to the virtual host, according to the broker's log.
+    pub fn opened_connections(&self, name: &str) -> usize {
+        let host = format!("vhost '{}'", self.virtual_host);
+        let log = self.server.log();
+        log.lines().filter(|line| line.contains(name) && line.contains(&host)).count()
     }
 
     /// Returns the id of the broker's process, if it was started.

@@ -148,6 +148,8 @@ async fn retry_until_available<T>(
                 error => error,
             });
         }
+        // The next attempt may reach an upgraded broker.
+        broker.forget_version();
         if throttle.allow() {
             match &error {
                 TopologyError::Broker(BrokerError::Unavailable(reason)) => {

@@ -121,6 +121,16 @@ fn objects_in_another_form_are_errors() -> Result<()> {
     Ok(())
 }
 
+/// A start waits for a missing exchange of a sink, so the check reports the exchange as unavailable.
+#[test]
+fn missing_exchange_of_a_sink_is_unavailable() -> Result<()> {
+    let rig = Rig::new()?;
+    let text = config(&rig.rabbit.url(), "", "", "");
+    rig.home.write("ordain.toml", text.replace("exchange = \"out\"", "exchange = \"none\""))?;
+    let [_, errors] = check(&rig.home, 75)?;
+    ensure_contains(&errors, &["the exchange \"none\" of the sink tally cannot be used"])
+}
+
 #[test]
 fn missing_objects_without_declarations_are_errors() -> Result<()> {
     let rig = Rig::with("", "", "declare = false")?;

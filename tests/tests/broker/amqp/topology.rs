@@ -120,6 +120,35 @@ fn refused_subscription_is_reported_repeatedly() -> Result<()> {
     Ok(())
 }
 
+/// The host checks the topology over a further connection, which the broker refuses because the user has reached the
+/// limit of connections. The topology itself is as configured, so the host must not report a wrong topology.
+#[test]
+fn refused_connection_is_no_difference_of_the_topology() -> Result<()> {
+    for (user, ordering) in [("limited", ""), ("limited-fifo", "ordering = \"fifo\"")] {
+        let rig = Rig::new()?;
+        rig.rabbit.add_user(user, "guest", ".*")?;
+        let url = rig.rabbit.url().replace("guest:guest", &format!("{user}:guest"));
+        rig.home.write("ordain.toml", config(&url, ADMIN, ordering, ""))?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        wait_until("the marker", || Ok(!rig.rabbit.bound_to_exchange("cases")?.is_empty()))?;
+        // The host keeps three connections: the consumer, the sink, and the watch of the broker.
+        rig.rabbit.limit_connections(user, Some(3))?;
+        service.until_says("topology not checked")?;
+        service.until_says("connection limit (3) is reached")?;
+        let lines = in_turn(3, 10);
+        rig.publish(&lines)?;
+        rig.check(&lines)?;
+        ensure!(changes(&mut service)? == 0 && !service.stderr().contains("not as configured"));
+        // The next check detects a difference again.
+        rig.rabbit.limit_connections(user, None)?;
+        rig.client.delete_exchange("cases")?;
+        service.until_says("exchange missing: declared again")?;
+        wait_until("a count", || Ok(changes(&mut service)? > 0))?;
+        service.end()?;
+    }
+    Ok(())
+}
+
 /// RabbitMQ 4 delivers messages with a higher priority first. So a `fifo` stream may execute a message with a priority
 /// before messages that were published earlier.
 #[test]
