@@ -388,13 +388,9 @@ async fn watch_store_servers(store: &Arc<dyn Store>) {
             }
             // The check is still due. For example, no server answers until a replica becomes master.
             Err(error) if throttle.allow() => {
-                let next_step = match error {
-                    StoreError::Unusable(_) => {
-                        "correct the login of `store.url`, or the rights of its user; Ordain repeats the check"
-                    }
-                    _ => "Ordain repeats the check",
-                };
-                tracing::warn!("settings of the store's servers not checked: {error}; {next_step}");
+                tracing::warn!(
+                    "settings of the store's servers not checked: {error}; Ordain repeats the check"
+                );
             }
             Err(_) => {}
         }
