@@ -223,7 +223,7 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 impl From<ConfigError> for CommandError {
     fn from(error: ConfigError) -> Self {
-        Self::Config(error.into())
+        if error.may_pass() { Self::Unavailable(error.into()) } else { Self::Config(error.into()) }
     }
 }
 

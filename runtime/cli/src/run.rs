@@ -43,7 +43,11 @@ pub(crate) struct RunArgs {
 
 impl RunArgs {
     pub(crate) fn run(self, log: LogFormat) -> Result<ExitCode, CommandError> {
-        let loaded = self.config.load()?;
+        let loaded = self.config.load().map_err(|error| match error {
+            // No supervisor repeats a run with `--once` later.
+            CommandError::Unavailable(error) if self.once => CommandError::Config(error),
+            error => error,
+        })?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let report = runtime.block_on(self.run_to_end(&loaded));
         let report = match report {

@@ -159,7 +159,8 @@ impl LoadedConfig {
     /// such as a missing handler.
     pub fn setting_error(&self, setting: &str, message: impl Into<String>) -> ConfigError {
         let line = self.lines.line_of(setting);
-        let problem = ConfigProblem { line, setting: setting.to_owned(), message: message.into() };
+        let (setting, message) = (setting.to_owned(), message.into());
+        let problem = ConfigProblem { line, setting, message, may_pass: false };
         ConfigError { file: self.file.clone(), problems: vec![problem] }
     }
 }

@@ -14,6 +14,9 @@ pub struct ConfigProblem {
     pub setting: String,
     /// The fault, and a description of a valid value.
     pub message: String,
+    /// True if the same configuration may be valid later: the file of a variable such as `${file:/path}` cannot be read
+    /// now.
+    pub may_pass: bool,
 }
 
 impl ConfigProblem {
@@ -35,8 +38,13 @@ pub struct ConfigError {
 
 impl ConfigError {
     pub(super) fn of_file(file: &Path, message: String) -> Self {
-        let problem = ConfigProblem { line: 0, setting: String::new(), message };
+        let problem = ConfigProblem { line: 0, setting: String::new(), message, may_pass: false };
         Self { file: file.to_owned(), problems: vec![problem] }
+    }
+
+    /// Returns whether the same configuration may be valid later, because all its errors may pass.
+    pub fn may_pass(&self) -> bool {
+        self.problems.iter().all(|problem| problem.may_pass)
     }
 }
 

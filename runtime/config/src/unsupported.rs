@@ -45,6 +45,7 @@ pub(super) fn find_unsupported(config: &Config, lines: &SettingLines) -> Vec<Con
             line: lines.line_of(&setting),
             setting,
             message: format!("this build does not support {feature} yet: remove the setting"),
+            may_pass: false,
         })
         .collect();
     problems.sort();
