@@ -479,8 +479,10 @@ pub(super) async fn check_exchange(
 /// Returns a refusal of a declaration or binding as a topology change, and any other error as an error. If the broker
 /// refuses a connection, the topology has not been checked.
 fn refused(error: BrokerError) -> Result<TopologyChange, BrokerError> {
+    if error.is_connection_refused() {
+        return Err(error);
+    }
     match error {
-        error if error.is_connection_refused() => Err(error),
         BrokerError::Refused { reason, .. } => Ok(TopologyChange::Refused(reason)),
         away @ BrokerError::Unavailable(_) => Err(away),
     }

@@ -225,7 +225,7 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 impl From<ConfigError> for CommandError {
     fn from(error: ConfigError) -> Self {
-        if error.is_temporary {
+        if error.is_temporary() {
             Self::Unavailable(error.into())
         } else {
             Self::Config(error.into())

@@ -144,7 +144,7 @@ impl LoadedConfig {
         }
         problems.sort();
         problems.dedup();
-        Err(ConfigError { file: file.to_owned(), problems, is_temporary: false })
+        Err(ConfigError { file: file.to_owned(), problems })
     }
 
     /// Returns an error if the file uses settings that this build does not support yet.
@@ -153,7 +153,7 @@ impl LoadedConfig {
         if problems.is_empty() {
             return Ok(());
         }
-        Err(ConfigError { file: self.file.clone(), problems, is_temporary: false })
+        Err(ConfigError { file: self.file.clone(), problems })
     }
 
     /// Returns the command-line option that selects this configuration, with a space before it; an empty text for the
@@ -172,8 +172,9 @@ impl LoadedConfig {
     /// such as a missing handler.
     pub fn setting_error(&self, setting: &str, message: impl Into<String>) -> ConfigError {
         let line = self.lines.line_of(setting);
-        let problem = ConfigProblem { line, setting: setting.to_owned(), message: message.into() };
-        ConfigError { file: self.file.clone(), problems: vec![problem], is_temporary: false }
+        let (setting, message) = (setting.to_owned(), message.into());
+        let problem = ConfigProblem { line, setting, message, is_temporary: false };
+        ConfigError { file: self.file.clone(), problems: vec![problem] }
     }
 }
 

@@ -236,7 +236,8 @@ impl BrokerUrl {
         if !has_file_variable(&self.template.0) {
             return Ok(None);
         }
-        crate::broker_url::parse(&expand_again(&self.template.0)?).map(Some)
+        let url = expand_again(&self.template.0).map_err(|error| error.to_string())?;
+        crate::broker_url::parse(&url).map(Some)
     }
 }
 

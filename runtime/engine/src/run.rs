@@ -135,7 +135,7 @@ impl RunError {
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Broker(error) => !error.may_pass(),
-            Self::Config(error) => !error.is_temporary,
+            Self::Config(error) => !error.is_temporary(),
             Self::Handler(LoadError { is_temporary: false, .. })
             | Self::Store(StoreError::Unusable(_)) => true,
             _ => false,
@@ -146,9 +146,9 @@ impl RunError {
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Broker(error) => error.may_pass(),
+            Self::Config(error) => error.is_temporary(),
             Self::Store(StoreError::Unavailable(_) | StoreError::InUse(_))
             | Self::VersionMissing { .. }
-            | Self::Config(ConfigError { is_temporary: true, .. })
             | Self::Handler(LoadError { is_temporary: true, .. }) => true,
             _ => false,
         }
@@ -386,13 +386,9 @@ async fn watch_store_servers(store: &Arc<dyn Store>) {
             }
             // The check is still due. For example, no server answers until a replica becomes master.
             Err(error) if throttle.allow() => {
-                let next_step = match error {
-                    StoreError::Unusable(_) => {
-                        "correct the login of `store.url`, or the rights of its user; Ordain repeats the check"
-                    }
-                    _ => "Ordain repeats the check",
-                };
-                tracing::warn!("settings of the store's servers not checked: {error}; {next_step}");
+                tracing::warn!(
+                    "settings of the store's servers not checked: {error}; Ordain repeats the check"
+                );
             }
             Err(_) => {}
         }

@@ -204,16 +204,17 @@ fn check_role(info: &str) -> Result<(), StoreError> {
     }
     let of = |name| display_text(info_field(info, name).unwrap_or("?"));
     let master = format!("{}:{}", of("master_host"), of("master_port"));
-    // For a moment after a failover, the nodes of a Cluster still name the former master of a slot. A later try
-    // succeeds.
-    if info_field(info, "cluster_enabled") == Some("1") {
-        return Err(StoreError::Unavailable(format!(
-            "a master of the Cluster has just become a replica of {master}"
-        )));
-    }
-    Err(StoreError::Unusable(format!(
-        "the server is a replica, which accepts no writes: name its master, {master}, or the Sentinels that monitor it"
-    )))
+    // After a failover, the server may soon be a master again, and the nodes of a Cluster soon name the new master of a
+    // slot.
+    let words = if info_field(info, "cluster_enabled") == Some("1") {
+        format!("a master of the Cluster has just become a replica of {master}")
+    } else {
+        format!(
+            "the server is a replica, which accepts no writes: name its master, {master}, or the Sentinels that \
+             monitor it"
+        )
+    };
+    Err(StoreError::Unavailable(words))
 }
 
 fn check_eviction(policy: Option<&str>) -> Result<(), StoreError> {
@@ -311,11 +312,16 @@ mod tests {
     fn replicas_are_refused() {
         check_role("role:master\r\nconnected_slaves:1\r\n").expect("a master");
         let info = "role:slave\r\nmaster_host:10.0.0.1\r\nmaster_port:6380\r\n";
-        let refused = check_role(info).expect_err("a replica").to_string();
-        assert!(refused.contains("10.0.0.1:6380"), "{refused}");
-        // In a Cluster, the error is temporary: a later try finds the new master.
-        let refused = check_role(&format!("{info}cluster_enabled:1\r\n")).expect_err("a replica");
-        assert!(matches!(refused, StoreError::Unavailable(_)), "{refused}");
+        // The errors are temporary: after a failover, a later try may find a master.
+        for (info, words) in [
+            (info.to_owned(), "is a replica"),
+            (format!("{info}cluster_enabled:1\r\n"), "of the Cluster"),
+        ] {
+            let refused = check_role(&info).expect_err("a replica");
+            assert!(matches!(refused, StoreError::Unavailable(_)), "{refused}");
+            let refused = refused.to_string();
+            assert!(refused.contains("10.0.0.1:6380") && refused.contains(words), "{refused}");
+        }
     }
 
     #[test]

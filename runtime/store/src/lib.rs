@@ -152,8 +152,7 @@ pub trait Store:
 
     /// Checks the settings of the store's servers again. Returns a description if the settings now permit a loss of
     /// data that they did not permit when the store was opened. Settings can change while a process runs, for example
-    /// when a replica with other settings becomes master. Returns an error if the settings cannot be read. The error is
-    /// [`StoreError::Unusable`] if a server refuses the request.
+    /// when a replica with other settings becomes master. Returns an error if the settings cannot be read.
     async fn check_servers(&self) -> Result<Option<String>, StoreError> {
         Ok(None)
     }

@@ -35,7 +35,8 @@ impl RedisAddress {
         let Some(template) = self.template.as_ref().filter(|text| has_file_variable(text)) else {
             return self.clone();
         };
-        match expand_again(template).and_then(|url| Self::parse(&url)) {
+        let expanded = expand_again(template).map_err(|error| error.to_string());
+        match expanded.and_then(|url| Self::parse(&url)) {
             Ok(fresh) => Self { template: self.template.clone(), ..fresh },
             Err(reason) => {
                 tracing::warn!(

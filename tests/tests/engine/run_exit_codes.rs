@@ -63,6 +63,38 @@ fn invalid_arguments_are_usage_errors() -> Result<()> {
     check(&home, &["--log", "!", "run"], USAGE, &["try `--log info`"])
 }
 
+/// Another program may write the file of a secret after the start of the machine, so a supervisor must start the process
+/// again.
+#[test]
+fn missing_file_of_secret_is_temporary() -> Result<()> {
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    let password = home.path("redis-password");
+    let url = format!("redis://:${{file:{}}}@127.0.0.1:1", password.display());
+    let config = tally::CONFIG.replace("path = \"out.ndjson\"", "path = \"-\"");
+    let config = format!("[store]\nkind = \"redis\"\nurl = \"{url}\"\n{config}");
+    home.write("ordain.toml", &config)?;
+    let words = ["ordain.toml:3: store.url: ", "redis-password: No such file"];
+    check(&home, &["run"], UNAVAILABLE, &words)?;
+    check(&home, &["check"], UNAVAILABLE, &words)?;
+    check(&home, &["keys", "list", "cases"], UNAVAILABLE, &words)?;
+    check(&home, ONCE, UNAVAILABLE, &words)?;
+    home.write(
+        "ordain.toml",
+        config.replace("kind = \"redis\"\n", "kind = \"redis\"\nshards = 0\n"),
+    )?;
+    check(
+        &home,
+        &["run"],
+        CONFIG,
+        &["redis-password: No such file", "store.shards: must be between"],
+    )?;
+    home.write("ordain.toml", config.replace("/redis-password", "/"))?;
+    check(&home, &["run"], CONFIG, &["is no regular file"])?;
+    home.write("ordain.toml", &config)?;
+    home.write("redis-password", "secret\n")?;
+    check(&home, &["check"], DONE, &[])
+}
+
 #[test]
 fn all_configuration_errors_are_reported_at_once() -> Result<()> {
     let home = Home::new(&[], tally::CONFIG)?;

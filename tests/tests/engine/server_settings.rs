@@ -79,7 +79,7 @@ fn refused_check_of_settings_is_no_risk() -> Result<()> {
     service.until_says("settings of the store's servers not checked: ")?;
     let log = service.stderr();
     let line = log.lines().find(|line| line.contains("not checked")).unwrap_or_default();
-    ensure!(line.contains("info") && line.contains("or the rights of its user"), "{log}");
+    ensure!(line.contains("info") && line.contains("Ordain repeats the check"), "{log}");
     ensure!(!log.contains(AT_RISK) && !log.contains("secret"), "{log}");
     redis.command(&["CONFIG", "SET", "appendfsync", "no"])?;
     redis.command(&["ACL", "SETUSER", "shop", "+info"])?;

@@ -49,6 +49,11 @@ fn options_of(server: &Server) -> RedisOptions {
     RedisOptions { prefix: "ordain".to_owned(), ..options(&url) }
 }
 
+/// Returns the options of a store that does not wait until a request is accepted.
+fn impatient(server: &Server) -> RedisOptions {
+    RedisOptions { retry_timeout: Some(Duration::ZERO), ..options_of(server) }
+}
+
 fn start(rules: &str) -> Server {
     let options = ordain_servers::Options::new().password("secret").user("shop", "p@ss", rules);
     Server::with(&options).expect("a server")
@@ -183,21 +188,21 @@ async fn missing_right_is_named_at_start() {
     let outside = ["evalsha", "eval", "config|get"];
     for right in RIGHTS.split_whitespace().filter(|right| !outside.contains(right)) {
         server.command(&["ACL", "SETUSER", "shop", &format!("-{right}")]).expect("a rule");
-        let opened = RedisStore::open(options_of(&server)).await.map(drop);
-        let Err(StoreError::Unusable(words)) = opened else { panic!("{right}: {opened:?}") };
+        let opened = RedisStore::open(impatient(&server)).await.map(drop);
+        let Err(StoreError::Unavailable(words)) = opened else { panic!("{right}: {opened:?}") };
         assert!(words.contains(right), "{right}: {words}");
         server.command(&["ACL", "SETUSER", "shop", &format!("+{right}")]).expect("a rule");
     }
-    RedisStore::open(options_of(&server)).await.expect("the store");
+    RedisStore::open(impatient(&server)).await.expect("the store");
     // The following rights are needed for some configurations only.
-    let waiting = RedisOptions { replicas: 1, ..options_of(&server) };
-    let Err(StoreError::Unusable(words)) = RedisStore::open(waiting).await.map(drop) else {
+    let waiting = RedisOptions { replicas: 1, ..impatient(&server) };
+    let Err(StoreError::Unavailable(words)) = RedisStore::open(waiting).await.map(drop) else {
         panic!("without {WITH_REPLICAS}")
     };
     assert!(words.contains(WITH_REPLICAS) && words.contains("\"shop\""), "{words}");
     server.command(&["ACL", "SETUSER", "shop", "-select"]).expect("a rule");
-    let opened = RedisStore::open(options_of(&server)).await.map(drop);
-    let Err(StoreError::Unusable(words)) = opened else { panic!("{opened:?}") };
+    let opened = RedisStore::open(impatient(&server)).await.map(drop);
+    let Err(StoreError::Unavailable(words)) = opened else { panic!("{opened:?}") };
     assert!(words.contains("select"), "{words}");
 }
 

@@ -110,9 +110,11 @@ async fn query_sentinel(
             });
             master.map(|master| (0, master)).ok_or_else(unknown)
         }
-        Err(error) if error.is_io_error() => Err(error),
         Err(error) if error.to_string().contains("No such master") => Err(unknown()),
-        Err(error) => Err(config_error(format!("{host}:{port} is no longer a Sentinel: {error}"))),
+        Err(error) if error.to_string().contains("unknown command") => {
+            Err(config_error(format!("{host}:{port} is no longer a Sentinel: {error}")))
+        }
+        Err(error) => Err(error),
     }
 }
 
