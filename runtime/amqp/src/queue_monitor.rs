@@ -308,6 +308,18 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
             "exchange removed and declared again by another program: Ordain declares its bindings again; events \
              published between the removal and now are lost, so publish them again"
         ),
+        TopologyChange::ExchangeMarkerRefused(reason) => {
+            if !options.is_exchange_marker_refused.swap(true, Relaxed) {
+                tracing::warn!(
+                    stream,
+                    "exchange without a marker: the broker refused the marker ({reason}). Ordain cannot detect whether \
+                     another program removes the exchange and declares it again; the messages published meanwhile are \
+                     then lost. Allow the user of `broker.url` to configure, write and read exchanges whose names begin \
+                     with the name of the queue"
+                );
+            }
+            return;
+        }
         TopologyChange::Refused(reason) if allows_error(options) => tracing::error!(
             stream,
             "topology not as configured: {reason}; the stream continues, but events may be lost or out of order"

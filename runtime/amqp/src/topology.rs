@@ -48,6 +48,8 @@ pub(super) enum TopologyChange {
     /// Since the last check, another program has removed the exchange and declared it again. Ordain has restored the
     /// bindings of the exchange.
     ExchangeReplaced(String),
+    /// The broker refuses the marker of the exchange. Without the marker, Ordain cannot detect a replaced exchange.
+    ExchangeMarkerRefused(String),
     /// The queue or the exchange cannot be declared: it exists in another form, or the user lacks a right.
     Refused(String),
 }
@@ -101,21 +103,21 @@ impl Topology {
     /// Declares the missing exchange, queues and bindings, or checks that they exist. Returns the queues that were
     /// declared without a delivery limit under an earlier version of RabbitMQ, and that now have the default limit of
     /// the present version. `is_known` states whether the stream has run before. If the stream has run before, this
-    /// method also binds a queue that exists in another form, so that no message is lost. The method then returns an
-    /// error about that queue.
+    /// method also binds a queue that exists in another form, so that no message is lost. The method then also returns
+    /// the refusal of that queue.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,
         connection: &Connection,
         is_known: bool,
-    ) -> Result<Vec<String>, BrokerError> {
+    ) -> Result<(Vec<String>, Option<BrokerError>), BrokerError> {
         let mut limited = Vec::new();
         if !self.declare {
             for partition in 0..self.partitions {
                 self.check_queue(broker, connection, partition).await?;
             }
             self.check_exchange(broker, connection).await?;
-            return Ok(limited);
+            return Ok((limited, None));
         }
         let failed = |error| broker.error(&error);
         let dropped = self.declare_dropped(broker, connection).await.err();
@@ -145,10 +147,10 @@ impl Topology {
         if let Some(exchange) = &self.exchange {
             self.declare_exchange(&channel, exchange)
                 .await
-                .map_err(|error| with_advice(broker.error(&error), exchange, "exchange"))?;
+                .map_err(|error| describe_exchange_error(broker.error(&error), exchange))?;
         }
         channel.close(200, "done".into()).await.map_err(failed)?;
-        other_form.map_or(Ok(limited), Err)
+        Ok((limited, other_form))
     }
 
     /// Binds a partition's queue to the exchange. With `may_declare`, also declares a missing queue, and checks the
@@ -173,7 +175,7 @@ impl Topology {
         let Some(exchange) = &self.exchange else { return Ok(change) };
         let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
         if let Err(error) = self.bind_queue(&channel, exchange, partition).await {
-            return refused(with_advice(broker.error(&error), exchange, "exchange")).map(Some);
+            return refused(describe_exchange_error(broker.error(&error), exchange)).map(Some);
         }
         Ok(change)
     }
@@ -216,11 +218,17 @@ impl Topology {
             // If only a queue is missing, the consumer of this queue detects the fault itself.
             let is_queue_missing = error.to_string().contains("no queue ");
             if !is_queue_missing {
-                changes.push(refused(with_advice(broker.error(&error), exchange, "exchange"))?);
+                changes.push(refused(describe_exchange_error(broker.error(&error), exchange))?);
             }
         } else if !*has_marker {
-            // An error does not matter: without the marker, Ordain only fails to detect a replaced exchange.
-            *has_marker = self.declare_exchange_marker(broker, &connection).await.is_ok();
+            match self.declare_exchange_marker(broker, &connection).await {
+                Ok(()) => *has_marker = true,
+                Err(BrokerError::Refused { reason, .. }) => {
+                    changes.push(TopologyChange::ExchangeMarkerRefused(reason));
+                }
+                // The next check repeats the declaration.
+                Err(BrokerError::Unavailable(_)) => {}
+            }
         }
         // The declarations are done, so an error of the connection does not matter.
         let _ = connection.close(200, "done".into()).await;
@@ -500,8 +508,13 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
                 "declare the missing queue or exchange, or remove it from the configuration"
             }
             RefusalCause::OtherForm => {
-                "set declare = false to use it as it is, choose another name in the configuration, or delete it in the \
-                 broker"
+                if what == "queue" {
+                    "set declare = false to use it as it is, choose another name in the configuration, or move its \
+                     messages to another queue with a shovel, delete it in the broker, and move the messages back"
+                } else {
+                    "set declare = false to use it as it is, choose another name in the configuration, or stop its \
+                     producers and delete it in the broker: messages that are published while it is missing are lost"
+                }
             }
             RefusalCause::Unsupported => {
                 "more than one partition needs a plugin that is part of RabbitMQ: `rabbitmq-plugins enable \
@@ -513,6 +526,19 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
             }
         };
         format!("the {what} {name:?} cannot be declared: {reason}; {advice}")
+    })
+}
+
+/// Describes the failure to declare or bind an exchange. A missing queue or exchange prevents only a binding.
+fn describe_exchange_error(error: BrokerError, exchange: &str) -> BrokerError {
+    if !error.is_not_found() {
+        return with_advice(error, exchange, "exchange");
+    }
+    error.map_refusal(|_, reason| {
+        format!(
+            "a binding of the exchange {exchange:?} cannot be declared: {reason}; declare the missing queue or exchange, \
+             or remove it from the configuration"
+        )
     })
 }
 

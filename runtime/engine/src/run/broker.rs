@@ -86,8 +86,13 @@ fn report_prepared(
     stream: &str,
     prepared: &PreparedTopology,
 ) {
-    let PreparedTopology { limited_queues, former_bindings, is_exchange_replaced, refusal } =
-        prepared;
+    let PreparedTopology {
+        limited_queues,
+        former_bindings,
+        is_exchange_replaced,
+        is_exchange_missing,
+        refusal,
+    } = prepared;
     if let Some(error) = refusal {
         tracing::error!(
             stream,
@@ -113,6 +118,13 @@ fn report_prepared(
             "binding of an earlier configuration may still deliver messages: {binding}; remove all such bindings \
              with `ordain streams unbind {stream}{}`",
             ordain_util::command::config_option()
+        );
+    }
+    if *is_exchange_missing {
+        tracing::warn!(
+            stream,
+            "exchange missing at this start, although an earlier process declared it: events published while it was \
+             missing are lost, so publish them again"
         );
     }
     if *is_exchange_replaced {

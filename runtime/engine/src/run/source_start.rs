@@ -1,6 +1,7 @@
 //! Starts the source of a partition.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ordain_core::{OrderingMode, SequencerSettings};
@@ -182,6 +183,7 @@ impl PartitionFactory<'_> {
             dropped: Arc::clone(&metrics.dropped),
             records: QueueRecords::new(self.store, &name.shared()),
             topology_throttle: ordain_amqp::topology_throttle(),
+            is_exchange_marker_refused: AtomicBool::new(false),
             health: metrics.health(),
             topology_changes: Arc::clone(&metrics.topology_changes),
         })

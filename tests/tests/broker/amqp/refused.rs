@@ -61,10 +61,10 @@ fn mismatched_or_missing_objects_are_refused() -> Result<()> {
 fn missing_exchange_of_a_sink_is_a_temporary_failure() -> Result<()> {
     let words = ["exchange \"none\"", "sink tally", "no exchange", "Declare it first"];
     for (ordering, sink) in [
-        ("", "[sinks.more]\nkind = \"amqp\"\nexchange = \"out\"\n"),
+        ("", "[sinks.undelivered]\nkind = \"amqp\"\nexchange = \"out\"\n"),
         (
-            "ordering = \"fifo\"\ndead_letter = \"more\"",
-            "[sinks.more]\nkind = \"amqp\"\nexchange = \"more\"\n",
+            "ordering = \"fifo\"\ndead_letter = \"undelivered\"",
+            "[sinks.undelivered]\nkind = \"amqp\"\nexchange = \"more\"\n",
         ),
     ] {
         let rig = Rig::new()?;

@@ -5,9 +5,10 @@ use lapin::ExchangeKind;
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_tests::amqp::from_line;
 use ordain_tests::http::{admin, get, metric};
-use ordain_tests::log::{in_turn, line};
+use ordain_tests::log::{by_key, in_turn, line};
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
+use ordain_tests::tally;
 use serde_json::json;
 
 /// Returns how many changes of exchanges, queues and bindings the host has found.
@@ -144,6 +145,67 @@ fn refused_connection_is_no_difference_of_the_topology() -> Result<()> {
         rig.client.delete_exchange("cases")?;
         service.until_says("exchange missing: declared again")?;
         wait_until("a count", || Ok(changes(&mut service)? > 0))?;
+        service.end()?;
+    }
+    Ok(())
+}
+
+/// The exchange is removed while no host runs. The next start declares it again, and reports the loss.
+#[test]
+fn exchange_removed_before_a_start_is_reported() -> Result<()> {
+    for source in ["", "partitions = 2"] {
+        let rig = Rig::with("", "", source)?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        wait_until("the marker", || Ok(!rig.rabbit.bound_to_exchange("cases")?.is_empty()))?;
+        service.end()?;
+        rig.client.delete_exchange("cases")?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        service.until_says("exchange missing at this start")?;
+        service.end()?;
+    }
+    Ok(())
+}
+
+/// The user of the host has no right to declare markers. The log names what the host cannot detect.
+#[test]
+fn refused_marker_of_the_exchange_is_reported() -> Result<()> {
+    let rig = Rig::new()?;
+    rig.rabbit.add_narrow_user("unmarked")?;
+    let url = rig.rabbit.url().replace("guest:guest", "unmarked:guest");
+    rig.home.write("ordain.toml", config(&url, ADMIN, "", ""))?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    service.until_says("exchange without a marker: the broker refused the marker")?;
+    service.until_says("ACCESS_REFUSED")?;
+    ensure!(changes(&mut service)? == 0);
+    service.end()
+}
+
+/// A password changes in the broker and in the file that the URL names. The running host logs in with the new password.
+#[test]
+fn rotated_password_in_a_file_is_used() -> Result<()> {
+    for (user, ordering) in [("rotating", ""), ("rotating-fifo", "ordering = \"fifo\"")] {
+        let rig = Rig::new()?;
+        rig.rabbit.add_user(user, "old", ".*")?;
+        rig.home.write("password", "old\n")?;
+        let file = rig.home.path("password");
+        let login = format!("{user}:${{file:{}}}", file.display());
+        let url = rig.rabbit.url().replace("guest:guest", &login);
+        rig.home.write("ordain.toml", config(&url, ADMIN, ordering, ""))?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        rig.until_declared()?;
+        let lines = in_turn(3, 20);
+        let (first, second) = lines.split_at(30);
+        rig.publish(first)?;
+        let mut out = Vec::new();
+        rig.take(&mut out, first.len())?;
+        rig.rabbit.change_password(user, "new")?;
+        rig.home.write("password", "new\n")?;
+        rig.rabbit.close_connections()?;
+        service.until_says("queue consumed again")?;
+        let rig = Rig { client: rig.connect()?, ..rig };
+        rig.publish(second)?;
+        rig.take(&mut out, lines.len())?;
+        tally::check(&by_key(&lines)?, &out.join("\n"))?;
         service.end()?;
     }
     Ok(())
