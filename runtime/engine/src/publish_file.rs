@@ -94,7 +94,8 @@ async fn publish_lines(
         tracing::warn!(
             file = %name,
             "the store went back in time and may have lost events of this file: publishing the file again from the \
-             oldest checkpoint that the store has (each shard remembers a position in the file); the store recognises repeated events by their ids"
+             oldest position that the store has (each shard remembers a position in the file); the store recognises \
+             repeated events by their ids"
         );
     }
     Err(PublishError::from(StoreError::RolledBack).into())

@@ -63,7 +63,7 @@ pub(crate) const INGRESS_LIMITS: ListenerLimits = ListenerLimits {
     request: Duration::from_mins(2),
 };
 
-/// The headers with which a service that sends webhooks asks for the permission to send events, and with which the
+/// The headers with which a service that sends webhooks requests the permission to send events, and with which the
 /// listener grants the permission (HTTP 1.1 Web Hooks for Event Delivery, a part of CloudEvents 1.0).
 const WEBHOOK_REQUEST_ORIGIN: &str = "webhook-request-origin";
 const WEBHOOK_ALLOWED_ORIGIN: &str = "webhook-allowed-origin";
@@ -213,7 +213,7 @@ async fn count_requests(
     answer
 }
 
-/// Handles `OPTIONS /v1/streams/{stream}/events`: a service that sends webhooks asks whether it may send events. The
+/// Handles `OPTIONS /v1/streams/{stream}/events`: a service that sends webhooks requests the permission to send events. The
 /// access control has already checked the token, so every request that arrives here has the permission to send.
 async fn allow_webhook(
     State(app): State<Arc<IngressState>>,

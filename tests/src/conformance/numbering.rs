@@ -462,7 +462,9 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
     // The events 2 and 4 wait in the store for events 1 and 3.
     let spill: Vec<_> = [2, 4].map(|sequence| (sequence, owner::event(&b, sequence, ""))).into();
     let mut record = key_record(1);
-    spill.iter().for_each(|(sequence, _)| record.spilled.add(*sequence));
+    for (sequence, _) in &spill {
+        record.spilled.add(*sequence);
+    }
     let write = record_write(&b, WriteCondition::Absent, record);
     owner.write(store, KeyWrite { spill, due_in: Some(1_000), ..write }).await;
     assert_eq!(producer.assign(store, 0, &[message(&b, "1")]).await, [NumberedElsewhere(5)]);

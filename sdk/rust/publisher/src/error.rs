@@ -39,7 +39,7 @@ impl Error {
 impl From<ConfigError> for Error {
     fn from(error: ConfigError) -> Self {
         let words = error.to_string();
-        if error.may_pass() { Self::Away(words) } else { Self::Configuration(words) }
+        if error.is_temporary() { Self::Away(words) } else { Self::Configuration(words) }
     }
 }
 

@@ -1,5 +1,5 @@
 //! Tests of answers that a client must receive although the ingress does not read the whole request, and of the answer
-//! to a service that asks before it sends webhooks.
+//! to a service that requests the permission to send webhooks.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -91,7 +91,7 @@ fn client_receives_the_refusal_of_a_body_of_any_size() -> Result<()> {
     service.end()
 }
 
-/// Services that send webhooks ask with `OPTIONS` before they send events, as CloudEvents defines it.
+/// Services that send webhooks send `OPTIONS` before they send events, as CloudEvents defines it.
 #[test]
 fn webhook_sender_with_the_token_may_send_events() -> Result<()> {
     let home = Home::new(&["tally"], CONFIG)?;
