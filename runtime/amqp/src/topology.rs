@@ -23,7 +23,7 @@ use lapin::{Channel, Connection, ErrorKind, ExchangeKind, Queue};
 use super::connect::{BrokerEndpoint, BrokerError, RefusalCause};
 use super::topology_record::{Binding, BindingKind};
 use form::{QueueArguments, QueueForm};
-use ordain_config::{AmqpSourceConfig, ExchangeBinding};
+use ordain_config::{AmqpSourceConfig, ExchangeBinding, dropped_queue, partition_queue};
 pub use policy::no_delivery_limit_command;
 
 /// The exchange type that distributes messages over queues by a fixed hash of the routing key. The plugin
@@ -93,11 +93,7 @@ impl Topology {
 
     /// Returns the name of a partition's queue.
     pub fn queue(&self, partition: u32) -> String {
-        if self.partitions == 1 {
-            self.queue.clone()
-        } else {
-            format!("{}.{partition}", self.queue)
-        }
+        partition_queue(&self.queue, self.partitions, partition)
     }
 
     /// Declares the missing exchange, queues and bindings, or checks that they exist. Returns the queues that were
@@ -312,7 +308,7 @@ impl Topology {
     }
 
     fn dropped_name(&self) -> String {
-        format!("{}.dropped", self.queue)
+        dropped_queue(&self.queue)
     }
 
     /// Returns the number of messages that the broker has dropped from the queues of the stream; `None` if the queue

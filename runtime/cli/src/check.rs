@@ -209,7 +209,7 @@ fn connect(loaded: &LoadedConfig) -> Result<Vec<InspectedServer>, CommandError> 
     });
     // This shutdown does not wait for an unfinished lookup of a host name.
     runtime.shutdown_background();
-    Ok([Some(store), broker?].into_iter().flatten().collect())
+    Ok([Some(store), broker].into_iter().flatten().collect())
 }
 
 /// Returns the findings of one severity, one per line.

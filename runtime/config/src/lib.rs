@@ -8,7 +8,7 @@
 //! and only warns. `unsupported` lists the settings that this build does not support yet.
 #![allow(clippy::doc_markdown, reason = "RabbitMQ and CloudEvents are names, not code")]
 
-pub mod broker_url;
+mod broker_url;
 mod check;
 mod exchange_readers;
 mod explain;
@@ -18,6 +18,7 @@ pub mod numbering;
 mod numbering_policy;
 mod problem;
 mod process;
+mod queue_names;
 mod reader;
 mod replay;
 mod scalar;
@@ -38,6 +39,7 @@ mod tests;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use broker_url::{BrokerAddress, BrokerUrl};
 pub use explain::explain;
 pub use known::known_streams;
 pub use numbering_policy::NumberingPolicy;
@@ -46,6 +48,7 @@ pub use process::{
     AdminConfig, BrokerConfig, EmbeddedConfig, IngressConfig, InstanceMode, PluginsConfig,
     RedisConfig, RedisDurability, RuntimeConfig, StoreConfig,
 };
+pub use queue_names::{dropped_queue, partition_queue};
 pub use reader::ReferenceRow;
 pub use replay::{Authorization, ReplayServer, ReplaySource, ReplayUrl};
 pub use settings::PartitionParams;
@@ -56,7 +59,7 @@ pub use source::{
 };
 pub use stream::{GapConfig, GapExhausted, RetryConfig, RetryExhausted, StreamConfig};
 pub use template::RoutingKeyTemplate;
-pub use text::{AmqpName, BrokerUrl, FileOrStdio, FilePath, NamedTables, ResourceName, Secret};
+pub use text::{AmqpName, FileOrStdio, FilePath, NamedTables, ResourceName, Secret};
 pub use units::{ByteSize, Millis, OffOr, Percent};
 
 use reader::{ConfigReader, SettingValue};

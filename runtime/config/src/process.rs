@@ -5,12 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::broker_url::BrokerUrl;
 use super::reader::ConfigReader;
 use super::scalar::choice;
 use super::section::{kinds, section};
-use super::text::{BrokerUrl, FilePath, ResourceName, Secret};
+use super::text::{FilePath, ResourceName, Secret};
 use super::units::{ByteSize, Millis, OffOr};
-use ordain_store::{RedisAddress, RedisOptions};
+use ordain_store::{RedisOptions, RedisUrl};
 
 section! {
     /// `[runtime]`: limits of the process, shared by all streams.
@@ -162,7 +163,7 @@ section! {
         /// For a Cluster or Sentinels, the URL has the addresses of a few nodes, separated by commas. If the Sentinels
         /// watch several masters, the URL ends with the name of the master. Ordain detects whether a server, a Cluster
         /// or Sentinels run at the addresses.
-        url: RedisAddress;
+        url: RedisUrl;
         /// Prefix of the names of all keys in Redis.
         prefix: ResourceName = "ordain",
             because "several Ordain deployments can share one Redis under different prefixes";

@@ -204,7 +204,7 @@ impl<'a> PreparedRun<'a> {
             release_leases_of_dead_processes(&**store).await?;
             partition_start::check_backlog(loaded, store, id).await?;
             numbering::check(loaded, &**store, id).await?;
-            let broker = BrokerEndpoint::of(loaded)?;
+            let broker = BrokerEndpoint::of(loaded);
             let mut files = OpenFiles::open(loaded, &**store, status).await?;
             let notifiers = Arc::default();
             sequenced_sinks::add_sequenced_sinks(loaded, store, &notifiers, &mut files.sinks);

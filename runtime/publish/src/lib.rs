@@ -445,7 +445,7 @@ async fn open_producer(
     source: &AmqpSourceConfig,
     ordering: OrderingMode,
 ) -> Result<ExchangeProducer, PublishError> {
-    let broker = BrokerEndpoint::of(loaded)?.expect("the check of the settings requires a broker");
+    let broker = BrokerEndpoint::of(loaded).expect("the check of the settings requires a broker");
     let connection = broker.connect(&format!("ordain publish {stream}")).await?;
     let topology = Topology::of(source);
     broker.within(PREPARE_TIMEOUT, topology.prepare(&broker, &connection, false)).await?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use redis::{ErrorKind, RedisError};
 use rustls::{AlertDescription, CertificateError};
 
-use ordain_store::RedisAddress;
+use ordain_store::RedisUrl;
 use ordain_store::StoreError;
 use ordain_util::text::escape_invisible;
 
@@ -15,7 +15,8 @@ use ordain_util::text::escape_invisible;
 const DISPLAY_LIMIT: usize = 400;
 
 /// Adds the address and the user to an error that occurred while the store was opened.
-pub(super) fn with_address(address: &RedisAddress, error: StoreError) -> StoreError {
+pub(super) fn with_address(url: &RedisUrl, error: StoreError) -> StoreError {
+    let address = url.newest();
     let user = match (&address.user, &address.password) {
         (Some(user), _) => format!("user {user:?}"),
         (None, Some(_)) => "the default user".to_owned(),
@@ -84,21 +85,26 @@ pub(super) fn error_text(error: &RedisError) -> String {
     };
     let words = display_text(without_script_position(&words));
     match advice(error, &words) {
-        Some(advice) => format!("{words}. {advice}"),
+        Some(advice) => format!("{}. {advice}", words.trim_end_matches('.')),
         None => words,
     }
 }
 
 /// Returns the next step after an error, if the error does not show it.
 fn advice(error: &RedisError, words: &str) -> Option<&'static str> {
-    if words.contains("unauthenticated") {
+    if error.code() == Some("NOAUTH") || words.contains("unauthenticated") {
         return Some("The server requires a password: add it to `store.url`");
     }
     match tls_error(error)? {
         rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => Some(
             "The server requires a client certificate, but Ordain has none: set tls-auth-clients no in the server",
         ),
-        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => Some(
+        // The last two reasons mean that another authority has the name of a trusted authority.
+        rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer
+            | CertificateError::BadSignature
+            | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. },
+        ) => Some(
             "The server's certificate must be signed by a CA that the system trusts, or by a CA in the file that \
              SSL_CERT_FILE names",
         ),

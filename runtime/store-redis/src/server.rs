@@ -18,6 +18,19 @@ const OLDEST_VERSION: (u64, u64) = (7, 0);
 const UNKNOWN_EVICTION: &str = "the server does not report whether it evicts keys when its memory is full: it must not \
      evict keys (maxmemory-policy noeviction)";
 
+/// The durability of the log in which the servers write each commit, from the weakest to the strongest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum SyncLevel {
+    /// A server keeps no log.
+    NoLog,
+    /// A server leaves syncing to its operating system.
+    System,
+    /// A server syncs its log once a second.
+    EverySecond,
+    /// Each server syncs its log before it answers.
+    Always,
+}
+
 /// The settings of all masters.
 pub(super) struct ServerSettings {
     /// The answer of each master to `INFO`.
@@ -114,6 +127,17 @@ impl ServerSettings {
         self.infos.iter().all(|info| info_field(info, "aof_enabled") == Some("1"))
     }
 
+    /// Returns the durability of the weakest log; `None` if a server hides its setting.
+    pub(super) fn sync_level(&self) -> Option<SyncLevel> {
+        match (self.appends(), self.syncs.as_deref()) {
+            (false, _) => Some(SyncLevel::NoLog),
+            (true, Some("no")) => Some(SyncLevel::System),
+            (true, Some("everysec")) => Some(SyncLevel::EverySecond),
+            (true, Some("always")) => Some(SyncLevel::Always),
+            (true, _) => None,
+        }
+    }
+
     /// Returns whether a restart of a server can lose more than the writes of the last seconds.
     fn may_lose_much(&self) -> bool {
         !self.appends() || self.syncs.as_deref() == Some("no")
@@ -139,17 +163,6 @@ impl ServerSettings {
     fn describe_replicas(&self, wanted: u32) -> Option<String> {
         describe_replicas(wanted, self.fewest_replicas())
     }
-}
-
-/// Checks the servers, and returns a description of the durability of a commit on them. Returns an error if a server
-/// could silently lose acknowledged events.
-pub(super) async fn inspect_servers(
-    link: &RedisConnection,
-    replicas: u32,
-) -> Result<DurabilityReport, StoreError> {
-    let settings = ServerSettings::read(link).await?;
-    settings.check()?;
-    Ok(settings.durability(link.kind(), replicas))
 }
 
 /// Returns a warning if a replica would evict Redis keys when its memory is full. A replica has its own settings, which

@@ -53,7 +53,7 @@ pub use outbox::{Outbox, OutboxEntry, OutboxMessage};
 pub use ownership::{Ownership, OwnershipPhase};
 pub use queue_record::{QueueRecord, QueueRecords};
 pub use records::{Claim, ClaimedPartition, KeyResult, RecordStore};
-pub use redis_address::RedisAddress;
+pub use redis_address::{RedisAddress, RedisUrl};
 pub use redis_options::{REDIS_BATCH_LIMIT, RedisOptions};
 pub use report::{BLOCKED_STATES, InstanceReport, PendingWork};
 pub use retry::retry_until_ok;

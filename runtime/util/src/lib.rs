@@ -13,6 +13,7 @@ pub mod gauge;
 pub mod histogram;
 pub mod io_error;
 pub mod log_throttle;
+pub mod refreshed_url;
 pub mod shutdown;
 pub mod source_health;
 pub mod tail_fingerprint;

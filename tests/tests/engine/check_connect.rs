@@ -156,6 +156,32 @@ fn refusal_for_now_is_unavailable() -> Result<()> {
     Ok(())
 }
 
+/// The host is missing in both URLs, so the numeric password is in the place of the port. No command prints it.
+#[test]
+fn password_in_place_of_the_port_is_not_printed() -> Result<()> {
+    let home = home("redis://user:${NUMERIC_PASSWORD}")?;
+    let config = home.read("ordain.toml");
+    home.write(
+        "ordain.toml",
+        format!("[broker]\nurl = \"amqp://user:${{NUMERIC_PASSWORD}}\"\n{config}"),
+    )?;
+    for (args, code) in [
+        (&["check"] as &[&str], 0),
+        (&["check", "--connect"], 75),
+        (&["check", "--connect", "--json"], 75),
+        (&["--wait-divisor=50", "--log", "debug", "run"], 75),
+    ] {
+        let output = home.ordain(args)?.env("NUMERIC_PASSWORD", "54321").output()?;
+        let [out, errors] = checked(output, code)?;
+        ensure!(!out.contains("54321") && !errors.contains("54321"), "{args:?}: {out}{errors}");
+        ensure!(
+            out.contains("user:${…}") || errors.contains("user:${…}"),
+            "{args:?}: {out}{errors}"
+        );
+    }
+    Ok(())
+}
+
 /// If the server has ended, the check fails at once. If the server does not answer, the check fails after a time limit.
 #[test]
 fn silent_or_stopped_server_is_unavailable() -> Result<()> {
@@ -197,7 +223,7 @@ fn evicting_replica_is_reported() -> Result<()> {
 
     let of_replica = home.read("ordain.toml").replace(&master.url(), &replica.url());
     home.write("ordain.toml", of_replica)?;
-    let [_, errors] = check(&home, 78)?;
+    let [_, errors] = check(&home, 75)?;
     ensure!(errors.contains("is a replica, which accepts no writes"), "{errors}");
     Ok(())
 }

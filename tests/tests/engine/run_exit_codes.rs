@@ -68,6 +68,7 @@ fn invalid_arguments_are_usage_errors() -> Result<()> {
 #[test]
 fn missing_file_of_secret_is_temporary() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
+    home.write("events.ndjson", "")?;
     let password = home.path("redis-password");
     let url = format!("redis://:${{file:{}}}@127.0.0.1:1", password.display());
     let config = tally::CONFIG.replace("path = \"out.ndjson\"", "path = \"-\"");

@@ -56,9 +56,13 @@ fn weaker_durability_of_running_server_is_reported() -> Result<()> {
     // With this divisor, the host checks the settings every six seconds instead of every five minutes.
     let mut service = Service::start(&home, &["--wait-divisor=50", "run"])?;
     http::ready(&mut service)?;
-    redis.command(&["CONFIG", "SET", "appendfsync", "no"])?;
-    let words = "Redis: the server leaves syncing to its operating system (appendfsync no)";
-    service.until_says(&format!("{AT_RISK}{words}"))?;
+    for (setting, words) in [
+        ("everysec", "Redis: the server syncs once a second (appendfsync everysec)"),
+        ("no", "Redis: the server leaves syncing to its operating system (appendfsync no)"),
+    ] {
+        redis.command(&["CONFIG", "SET", "appendfsync", setting])?;
+        service.until_says(&format!("{AT_RISK}{words}"))?;
+    }
     let log = service.stderr();
     ensure!(!log.contains("did not complete a request"), "a connection broke: {log}");
     service.end()

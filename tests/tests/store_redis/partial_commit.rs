@@ -83,8 +83,8 @@ fn other(keys: &[Key]) -> Vec<KeyWrite> {
 }
 
 /// Returns a text for comparisons with the data of a shard: the records, states, ids and spilled events of `keys`, the
-/// due keys, the ids of the dead letters, the outbox and the listed keys. The text contains
-/// only whether a key has a due time and an expiry time.
+/// due keys, the ids of the dead letters, the outbox and the listed keys. The text contains only whether a key has a due
+/// time and an expiry time.
 async fn visible_data(store: &RedisStore, owner: &Owner, keys: &[Key]) -> String {
     let mut seen = Vec::new();
     let loaded = store.load(&owner.partition, keys, usize::MAX).await.expect("a load");

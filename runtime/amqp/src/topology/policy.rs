@@ -13,7 +13,7 @@ pub fn no_delivery_limit_command(
     stream: &str,
     queues: &[String],
 ) -> String {
-    let virtual_host = match broker.virtual_host() {
+    let virtual_host = match &*broker.virtual_host() {
         "/" => String::new(),
         name => format!("-p {} ", shell_quoted(name)),
     };
@@ -50,7 +50,10 @@ mod tests {
     use super::*;
 
     fn command(url: &str, queues: &[&str]) -> String {
-        let broker = BrokerEndpoint::new(url, Duration::from_secs(1)).expect("a URL");
+        let broker = BrokerEndpoint::new(
+            ordain_config::BrokerAddress::parse(url).expect("a URL"),
+            Duration::from_secs(1),
+        );
         let queues: Vec<String> = queues.iter().map(|queue| (*queue).to_owned()).collect();
         no_delivery_limit_command(&broker, "orders", &queues)
     }

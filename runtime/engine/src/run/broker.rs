@@ -16,7 +16,7 @@ use ordain_amqp::{
     prepare_topology, unbind,
 };
 use ordain_config::NumberingPolicy;
-use ordain_config::{ConfigError, LoadedConfig, SinkConfig, SourceConfig};
+use ordain_config::{LoadedConfig, SinkConfig, SourceConfig};
 use ordain_store::{InstanceInfo, QueueRecords, Store};
 use ordain_util::finding::InspectedServer;
 use ordain_util::log_throttle::LogThrottle;
@@ -67,16 +67,13 @@ pub(super) async fn prepare(
 
 /// Inspects the broker of a configuration, at most for the time `limit`, and changes nothing in the broker. Returns
 /// `None` if the configuration has no broker.
-pub async fn inspect(
-    loaded: &LoadedConfig,
-    limit: Duration,
-) -> Result<Option<InspectedServer>, ConfigError> {
-    let Some(broker) = BrokerEndpoint::of(loaded)? else { return Ok(None) };
+pub async fn inspect(loaded: &LoadedConfig, limit: Duration) -> Option<InspectedServer> {
+    let broker = BrokerEndpoint::of(loaded)?;
     let inspected =
         InspectedServer::inspect("broker", broker.to_string(), limit, async |findings| {
             inspect_broker(&broker, loaded, findings).await;
         });
-    Ok(Some(inspected.await))
+    Some(inspected.await)
 }
 
 /// Logs the problems that were found while a stream's topology (exchange, queues and bindings) was prepared.
@@ -234,7 +231,7 @@ pub async fn unbind_former(
     let mut removed = record.former;
     removed.retain(|former| !is_shared(loaded, stream, former));
     if !removed.is_empty() {
-        let Some(broker) = BrokerEndpoint::of(loaded)? else {
+        let Some(broker) = BrokerEndpoint::of(loaded) else {
             let words = "the bindings are in a broker: configure [broker] to remove them";
             return Err(RunError::Config(loaded.setting_error("broker", words)));
         };
