@@ -29,14 +29,14 @@ pub use owner::{
 
 use ordain_store::Store;
 
-/// The time for which the fixture's store keeps dead letters, in ms. All times in the suite are much longer than a case
-/// takes on a slow machine. A fixture may therefore use a running clock, to which [`Fixture::advance_clock`] adds an
-/// offset.
+/// The time for which the fixture's store keeps dead letters, in ms. The times in the suite are long enough that the
+/// duration of a case, even on a slow machine, does not change its result. A fixture may therefore use a running clock,
+/// to which [`Fixture::advance_clock`] adds an offset.
 pub const DEAD_TTL: u64 = 100_000;
 
 /// A store under test, empty at first.
 pub trait Fixture: Send {
-    /// Returns the store.
+    /// Returns the open store. [`Self::reopen`] and [`Self::go_back`] may replace it.
     fn store(&self) -> &dyn Store;
 
     /// True if the store can write marks and remove outbox entries in one atomic write.

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::service::Service;
 
-/// The time limit for a response. Only a failing test waits for the whole time.
+/// The time limit for each read and each write on a connection. Only a failing test waits for the whole time.
 const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The content type of a body with one event per line.
@@ -46,12 +46,12 @@ impl Answer {
     }
 }
 
-/// Returns the address of the admin listener of a host. The address comes from the log of the host.
+/// Waits until a host has logged the address of its admin listener. Returns the address.
 pub fn admin(service: &mut Service) -> Result<SocketAddr> {
     listener(service, "admin listening on http://")
 }
 
-/// Returns the address of the listener for events of a host. The address comes from the log of the host.
+/// Waits until a host has logged the address of its listener for events. Returns the address.
 pub fn ingress(service: &mut Service) -> Result<SocketAddr> {
     listener(service, "ingress listening on http://")
 }
@@ -68,7 +68,7 @@ fn listener(service: &mut Service, prefix: &str) -> Result<SocketAddr> {
     address.context("the log contains no address")
 }
 
-/// Waits until a host is ready. Returns the address of its admin listener.
+/// Waits until a host reports at `/readyz` that it is ready. Returns the address of its admin listener.
 pub fn ready(service: &mut Service) -> Result<SocketAddr> {
     let address = admin(service)?;
     service.until("readiness", || {
@@ -77,12 +77,12 @@ pub fn ready(service: &mut Service) -> Result<SocketAddr> {
     Ok(address)
 }
 
-/// Requests a path.
+/// Sends a GET request for a path.
 pub fn get(address: SocketAddr, path: &str) -> Result<Answer> {
     get_with(address, path, &[])
 }
 
-/// Requests a path with headers.
+/// Sends a GET request with headers for a path.
 pub fn get_with(address: SocketAddr, path: &str, headers: &[&str]) -> Result<Answer> {
     let host = format!("Host: {address}");
     let all = [&[&*host, "Connection: close"], headers].concat().join("\r\n");

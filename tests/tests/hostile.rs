@@ -1,5 +1,5 @@
-//! Tests of hostile handlers. The host stops each hostile handler and reports the cause, and the events of other keys
-//! are processed as usual. The test generates a table of the results and compares it with the table in
+//! Tests of hostile handlers. The host must stop each hostile handler, report the cause, and process the events of
+//! other keys as usual. The test generates a table of the results and compares it with the table in
 //! docs/guide/handlers.md.
 
 use std::fs;
@@ -54,7 +54,8 @@ path = "out.ndjson"
 /// A row of the table: the behaviour and its result.
 type Row = (String, String);
 
-/// Returns each behaviour of the table, and the event data that makes the handler behave in this way.
+/// Returns the behaviours for which the host parks the key of an event, each with the event data that makes the handler
+/// `faulty` behave in this way.
 fn commands() -> Vec<(&'static str, Value)> {
     vec![
         ("loops for ever", json!({ "do": "loop" })),
@@ -69,7 +70,7 @@ fn commands() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// A behaviour that costs a handler only a part of its log.
+/// A behaviour with which the event takes effect, but the log lacks a part of the handler's output.
 const LOGGING: &str = "logs 10,000 lines";
 
 /// Handlers that grow several memories or tables. Each row has the behaviour and three pairs. Each pair has the number

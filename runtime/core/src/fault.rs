@@ -4,7 +4,7 @@
 //! The file `tests/sim/src/boundary.rs` defines the faults outside the sequencer, which change only an input, an effect
 //! or a setting.
 
-/// A deliberate fault.
+/// A deliberate fault in a decision of the sequencer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SequencerFault {
     /// The sequencer skips a single missing sequence instead of waiting for its event.

@@ -70,7 +70,7 @@ pub enum RunError {
     /// A handler cannot be used.
     #[error(transparent)]
     Handler(#[from] LoadError),
-    /// The store failed.
+    /// The store failed, is unavailable, is in use, or does not fit the configuration.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A thread cannot be started.
@@ -81,7 +81,7 @@ pub enum RunError {
     Driver {
         /// The stream of the partition.
         stream: Arc<str>,
-        /// The reason why the driver failed.
+        /// The error of the driver.
         source: DriverError,
     },
     /// A run with `--once` lacks the handler version for a stream's events.
@@ -98,7 +98,7 @@ pub enum RunError {
     /// The broker refused a request, or is unavailable.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    /// Publishing stopped.
+    /// The publisher failed: it cannot publish a committed message, or the store failed.
     #[error(transparent)]
     Publisher(#[from] PublisherError),
     /// The publisher panicked.
@@ -187,7 +187,8 @@ pub struct PreparedRun<'a> {
 }
 
 impl<'a> PreparedRun<'a> {
-    /// Checks that the store fits the configuration, and opens the files.
+    /// Releases the leases of dead processes on this machine, checks that the store fits the configuration, and opens
+    /// the files.
     ///
     /// This method and [`Self::drive`] return boxed futures, so that the compiler generates the machine code of these
     /// futures in this crate. Without the box, the compiler would generate this code in the crate that awaits the

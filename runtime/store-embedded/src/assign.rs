@@ -1,7 +1,7 @@
 //! Assigns numbers to messages, retains them for replay, and puts them into the queues of their streams.
 //!
-//! The records of a call that expire at the same time share one entry of the time index. The entry lists the table keys
-//! of the records. Each table key is preceded by its length.
+//! The records that one call writes and that expire at the same time share one entry of the time index. The entry lists
+//! the table keys of the records. Each table key is preceded by its length.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(super) struct AssignChanges<'a> {
     pub(super) earliest: u64,
 }
 
-/// A queue that receives messages.
+/// A queue to which this call adds entries.
 struct QueueAppend {
     queue: QueueRecord,
     /// The number of the last entry before this call. `history` is the history of the entries that this call adds.
@@ -56,7 +56,7 @@ struct QueueAppend {
     history: u64,
 }
 
-/// The reason why the call assigned nothing.
+/// The error of a call that assigned nothing.
 pub(super) enum AssignFailure {
     Engine(fjall::Error),
     Store(StoreError),
@@ -161,8 +161,8 @@ impl<'a> AssignChanges<'a> {
             known_numbers.get(&(chunk.position.commit, item.event.id_digest())).copied()
         };
         // A late chunk is a chunk at or before the last assigned outbox position. The chunk may come from an old
-        // request, whose caller no longer waits for a reply. If a late chunk has a message that is not assigned yet,
-        // refuse the group.
+        // request, whose caller no longer waits for a reply. If a late chunk has a message that is not in the blocks of
+        // the origin, refuse the group.
         let is_late =
             |chunk: &&OutboxChunk| origin.epoch == record.epoch && chunk.position <= record.last;
         let mut late = group.chunks.iter().filter(is_late);
@@ -332,8 +332,8 @@ impl<'a> AssignChanges<'a> {
         Ok(self.queues.values().any(|filling| filling.queue.ends.len() >= limit))
     }
 
-    /// Processes a producer's message. If the producer has numbered the message, the number identifies it; otherwise
-    /// the id does.
+    /// Processes a producer's message. If the producer has numbered the message, the number identifies the message;
+    /// otherwise the id does. If the destination numbers no messages, every message is new.
     fn put_by_id(&mut self, item: &'a AssignItem) -> Result<AssignItemReply, AssignFailure> {
         let to = &self.assign.destination;
         let event = &item.event;
@@ -418,7 +418,8 @@ impl<'a> AssignChanges<'a> {
         Ok((!is_taken).then_some(item.number))
     }
 
-    /// Numbers a message, retains it, and queues it for its stream.
+    /// Numbers a message, retains it, and queues it for its stream. Returns the number of the message; `None` if it has
+    /// none.
     fn put_message(
         &mut self,
         item: &'a AssignItem,
@@ -474,7 +475,7 @@ impl<'a> AssignChanges<'a> {
         Ok(sequence)
     }
 
-    /// Returns the counter of a key: the next number, and the end of the key.
+    /// Returns the counter of a key; a new counter if the store has none, or if the stored counter has expired.
     fn counter(&self, key: &str, numbers: &NumberingSettings) -> Result<KeyCounter, AssignFailure> {
         let counter = match self.counters.get(key) {
             Some(counter) => Some(*counter),

@@ -285,7 +285,7 @@ fn create_folder(path: &Path) -> Result<(), StoreError> {
 }
 
 /// Returns an error if the folder is not empty and has no identity file, because it then belongs to another program.
-/// Ignores the files that a crash at the first start can leave, and the folder of the file system.
+/// Ignores the files that a crash at the first start can leave, and the folder `lost+found` of the file system.
 fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     if path.join(MARKER_FILE).exists() {
         return Ok(());
@@ -383,8 +383,8 @@ fn write_marker(path: &Path, shards: u32) -> io::Result<()> {
 
 fn folder_error(path: &Path, error: &io::Error) -> StoreError {
     let path = path.display();
-    // The store creates a missing folder, so this error means that the folder cannot be created at the path. A retry is
-    // then useless.
+    // The store creates a missing folder. The error `NotFound` therefore means that the folder cannot be created at the
+    // path, and a retry is useless.
     if may_pass(error) && error.kind() != io::ErrorKind::NotFound {
         return StoreError::Unavailable(format!(
             "cannot use {path} as the store's folder now: {error}; check the disk and whether it is mounted, then start \

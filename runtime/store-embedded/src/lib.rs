@@ -1,8 +1,9 @@
 //! The embedded store: a log-structured key-value engine in one folder, for one process.
 //!
-//! **Durability.** The store answers a commit or a claim when the data is on disk. One `fdatasync` serves all requests
-//! that wait together. Marks (small named records) and removals of published messages from the outbox do not cause a
-//! sync: they become durable with the next commit or claim.
+//! **Durability.** The store answers three kinds of requests when their data is on disk: commits, claims, and calls
+//! that assign messages for an exchange or a file. One `fdatasync` serves all requests that wait together. Other
+//! writes, such as marks (small named records), queue entries, and removals of published messages from the outbox, do
+//! not cause a sync: they become durable with the next sync.
 //!
 //! **Failure.** After a failed write or sync, the content of the disk is unknown, and a repeated write or sync could
 //! succeed although data is missing. The store then disables itself: it logs the reason once, answers commits with
@@ -144,7 +145,7 @@ impl EmbeddedStore {
     pub fn open(options: EmbeddedOptions) -> Result<Self, StoreError> {
         let path = options.path.clone();
         Self::open_folder(options).map_err(|error| match error {
-            // Another start would find the same damage.
+            // Another start would find the same damage, so the error must not count as temporary.
             StoreError::Corrupt(words) => StoreError::Unusable(damage_error(&path, &words)),
             error => error,
         })
@@ -279,8 +280,8 @@ impl Drop for EmbeddedStore {
     }
 }
 
-/// Starts a thread that regularly checks that the folder still exists, because the engine writes
-/// into open files and would not notice its removal.
+/// Starts a thread that regularly checks that the folder still exists, because the engine writes into open files and
+/// would not notice the removal of the folder.
 fn start_folder_watch(
     shared: &Arc<SharedStore>,
 ) -> Result<(std_mpsc::Sender<()>, JoinHandle<()>), StoreError> {

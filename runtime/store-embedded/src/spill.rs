@@ -1,5 +1,5 @@
 //! Reads the events of a key that wait in the store: spilled events (which wait until their key can execute them), and
-//! events in dead letters whose event waits for earlier events of its key.
+//! the events of dead letters that wait for earlier events of the key.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -172,8 +172,8 @@ fn spilled(
     Ok(Ok(()))
 }
 
-/// Adds events from dead letters with a cause of [`ordain_core::Cause::waits_for_earlier`] that were stored at time
-/// `put_from` or later.
+/// Adds the events in `range` from dead letters with a cause of [`ordain_core::Cause::waits_for_earlier`] that were
+/// stored at time `put_from` or later. Stops when `found` is full.
 #[allow(clippy::too_many_arguments, reason = "the source of a read and its result")]
 fn early_letters(
     shared: &SharedStore,

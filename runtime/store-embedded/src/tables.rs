@@ -68,7 +68,7 @@ pub(super) struct Tables {
     pub(super) ids: Keyspace,
     /// Dead letters.
     pub(super) letters: Keyspace,
-    /// Committed messages, one value for each commit.
+    /// Committed messages and dead letters to be published, one value for each commit.
     pub(super) outbox: Keyspace,
     /// Records of destinations: counters, retained messages, ids, origins.
     pub(super) log: Keyspace,
@@ -90,7 +90,8 @@ impl Tables {
         tables.sync().map_err(|error| open_error(folder, &error))
     }
 
-    /// Opens the tables in a folder.
+    /// Opens the tables in a folder. If the engine refuses the newest journal, removes a torn batch from the end of
+    /// this journal, and opens the tables again.
     pub(super) fn open(folder: &Path, cache: u64) -> Result<Self, StoreError> {
         match Self::try_open(folder, cache) {
             Err(EngineOpenError::Engine(fjall::Error::JournalRecovery(_))) => {
@@ -177,7 +178,8 @@ pub(super) fn into_owned_bytes(value: fjall::Slice) -> Bytes {
     if value.len() < COPY_BELOW_BYTES { Bytes::copy_from_slice(&value) } else { value.into() }
 }
 
-/// Returns whether the cause of the error is damaged data. Returns `false` for a failed read or write.
+/// Returns whether the cause of the error is damaged data. Returns `false` for a failed read or write, for an engine
+/// that has stopped, and for a database that another process has open.
 pub(super) fn is_damage(error: &fjall::Error) -> bool {
     use fjall::{Error, LsmError};
     !matches!(

@@ -25,7 +25,7 @@ use self::single::{ServerTarget, SingleServer};
 use super::script::tag_of;
 use ordain_store::{RedisAddress, RedisUrl};
 
-/// A connection to the server or servers.
+/// The connection to a single server, or the connections to all masters of a Cluster.
 pub(super) struct RedisConnection {
     deployment: RedisDeployment,
 }
@@ -231,7 +231,7 @@ impl RedisConnection {
         }
     }
 
-    /// Sends a command to every master.
+    /// Sends a command to every master, and returns the answers. Without a Cluster, the server is the only master.
     pub(super) async fn call_all_masters(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
         match &self.deployment {
             RedisDeployment::Single(_) => Ok(vec![self.call(cmd).await?]),

@@ -14,7 +14,8 @@ use ordain_util::text::escape_invisible;
 /// The maximum number of characters of a server's text that a message shows.
 const DISPLAY_LIMIT: usize = 400;
 
-/// Adds the address and the user to an error that occurred while the store was opened.
+/// Adds the address and the user to an error that occurred while the store was opened. Adds a hint if the URL may be
+/// wrong about TLS.
 pub(super) fn with_address(url: &RedisUrl, error: StoreError) -> StoreError {
     let address = url.newest();
     let user = match (&address.user, &address.password) {

@@ -144,7 +144,7 @@ pub struct RedisStore {
     retry_timeout: Option<Duration>,
     clock_offset_ms: Arc<AtomicU64>,
     durability: DurabilityReport,
-    /// The durability of the log of the servers when the store was opened.
+    /// The durability of the weakest log of the servers when the store was opened; `None` if a server hid its setting.
     sync_level: Option<SyncLevel>,
     retry_warnings: RetryWarnings,
     /// The number of times that this process noticed that the store had gone back in time.

@@ -1,6 +1,6 @@
-//! The stored form of a key record in the Redis store. First come the store's own fields, at fixed offsets, because
-//! scripts read and write them. Then come the key record, and the state if it is small. A large state has a separate
-//! hash field.
+//! The stored form of a key record in the Redis store. The stored form begins with the store's own fields. They have
+//! fixed offsets, because scripts read and write them. The key record follows, and then the state if it is small. A
+//! large state has a separate hash field.
 
 use bytes::Bytes;
 use ordain_core::{KeyRecord, KeyWrite, StateUpdate};
@@ -119,7 +119,7 @@ pub(super) const MISSING_STATE_MESSAGE: &str =
     "the state of the key is missing; it has a separate field";
 
 impl<'a> RedisRecord<'a> {
-    /// Parses a stored key record.
+    /// Parses a stored key record, with the store's own fields and the location of the state.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, RecordDecodeError> {
         let mut reader = RecordReader::new("key record's envelope", bytes, FORMAT)?;
         let flags = reader.u8("flags")?;

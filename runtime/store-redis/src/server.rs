@@ -40,7 +40,7 @@ pub(super) struct ServerSettings {
 }
 
 impl ServerSettings {
-    /// Reads the settings.
+    /// Reads the settings of all masters, with the commands `INFO` and `CONFIG GET`.
     pub(super) async fn read(link: &RedisConnection) -> Result<Self, StoreError> {
         let infos = link.call_all_masters(cmd("INFO").arg("everything")).await;
         let infos = infos.map_err(super::start_error)?.into_iter();
@@ -52,7 +52,7 @@ impl ServerSettings {
         Ok(Self { syncs, ..settings })
     }
 
-    /// Returns an error if a server could silently lose acknowledged events.
+    /// Returns an error if a server has a version that is too old, is a replica, or would evict Redis keys.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         for info in &self.infos {
             check_version(info_field(info, "redis_version").unwrap_or("unknown"))?;
@@ -165,8 +165,8 @@ impl ServerSettings {
     }
 }
 
-/// Returns a warning if a replica would evict Redis keys when its memory is full. A replica has its own settings, which
-/// take effect when the replica becomes master.
+/// Returns a warning if a replica would evict Redis keys when its memory is full. `info` is the replica's answer to
+/// `INFO`. A replica has its own settings, which take effect when the replica becomes master.
 pub(super) fn check_replica(replica: &str, info: &str) -> Option<Finding> {
     let policy = info_field(info, "maxmemory_policy").filter(|policy| *policy != "noeviction")?;
     Some(Finding::warning(format!(
@@ -217,8 +217,8 @@ fn check_role(info: &str) -> Result<(), StoreError> {
     }
     let of = |name| display_text(info_field(info, name).unwrap_or("?"));
     let master = format!("{}:{}", of("master_host"), of("master_port"));
-    // After a failover, the server may soon be a master again, and the nodes of a Cluster soon name the new master of a
-    // slot.
+    // This error is temporary: after a failover, the server may soon be a master again, and the nodes of a Cluster soon
+    // name the new master of a slot.
     let words = if info_field(info, "cluster_enabled") == Some("1") {
         format!("a master of the Cluster has just become a replica of {master}")
     } else {

@@ -138,8 +138,9 @@ pub trait Store:
     /// the store notices the replacement only when it sends another request.
     async fn update_shard_disconnects(&self, _shards: &BTreeSet<u32>) {}
 
-    /// Waits until the store has failed permanently. All later calls of the store return [`StoreError::Failed`]. Never
-    /// completes for a store that can recover from every failure.
+    /// Waits until the store has failed permanently. All later commits return
+    /// [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown), and all other later requests return
+    /// [`StoreError::Failed`]. Never completes for a store that can recover from every failure.
     async fn failed(&self) -> StoreError {
         std::future::pending().await
     }

@@ -8,20 +8,20 @@ use ordain_util::refreshed_url::{RefreshedUrl, may_show_port};
 /// The default port of Redis.
 const DEFAULT_PORT: u16 = 6379;
 
-/// A URL of the form `redis[s]://[user:password@]host[:port][,host[:port]…][/path]`.
+/// The parts of a URL of the form `redis[s]://[user:password@]host[:port][,host[:port]…][/path]`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisAddress {
     /// `true` to use TLS, for a URL that begins with `rediss`.
     pub tls: bool,
     /// The ACL user; `None` if the URL names none.
     pub user: Option<String>,
-    /// The password.
+    /// The password; `None` if the URL names none.
     pub password: Option<String>,
     /// The first hosts to contact: nodes of one Cluster, Sentinels, or one server.
     pub hosts: Vec<(String, u16)>,
     /// The path after the hosts: the number of a database, or the name of a master for Sentinels.
     pub path: String,
-    /// False if a port may be a password because the host is missing.
+    /// `false` if a port may be a password, because the URL may lack its host.
     shows_ports: bool,
 }
 
@@ -34,7 +34,7 @@ impl RedisAddress {
         RedisUrl::parse("store.url", url, Self::parse_text)
     }
 
-    /// Parses a URL that the configuration contains in the form `template`, with variables.
+    /// Parses `url`. `template` is the text of the setting, before the variables in it were replaced.
     fn parse_text(url: &str, template: &str) -> Result<Self, String> {
         let (tls, rest) = match (url.strip_prefix("redis://"), url.strip_prefix("rediss://")) {
             (Some(rest), _) => (false, rest),
@@ -95,7 +95,8 @@ fn parse_host(text: &str) -> Result<(String, u16), String> {
     }
 }
 
-/// Decodes `%XX` sequences.
+/// Replaces each `%XX` by the byte with these two hexadecimal digits. Returns an error for any other use of `%`, and if
+/// the result is not UTF-8.
 fn percent_decode(text: &str) -> Result<String, String> {
     let bad =
         || "a % must be followed by two hexadecimal digits (% itself is written %25)".to_owned();
@@ -115,7 +116,7 @@ fn percent_decode(text: &str) -> Result<String, String> {
     String::from_utf8(out).map_err(|_| bad())
 }
 
-/// Writes the hosts, for messages. In place of a port that may be a password, writes a variable.
+/// Writes the hosts, for messages. If a port may be a password, writes `${…}` in place of every port.
 impl fmt::Display for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, (host, port)) in self.hosts.iter().enumerate() {

@@ -8,8 +8,8 @@ use ordain_core::{Event, Key, SpillPage};
 
 use super::{KeyResult, Partition, StoreError};
 
-/// The maximum size of the events that [`SpillArea::find_missing`] returns, in bytes, not counting the first event. The
-/// next round of replay requests the remaining events.
+/// The approximate size of events, in bytes, at which [`SpillArea::find_missing`] stops. The next round of replay
+/// requests the remaining events.
 pub const FOUND_BYTES_LIMIT: usize = 16 << 20;
 
 /// Access to the events that wait in the store until their keys can execute them.

@@ -8,15 +8,15 @@ use crate::text::shell_quoted;
 
 static CONFIG_OPTION: OnceLock<String> = OnceLock::new();
 
-/// Sets the option that selects the configuration of this process. The commands in the log of the process contain this
-/// option.
+/// Sets the option that selects the configuration of this process, with a space before it; an empty text for the
+/// default configuration. The commands in the log of the process contain this option. Only the first call has an
+/// effect.
 pub fn set_config_option(option: String) {
     // A process has only one configuration.
     let _ = CONFIG_OPTION.set(option);
 }
 
-/// Returns the option that selects the configuration of this process, with a space before it; an empty text for the
-/// default configuration.
+/// Returns the option that [`set_config_option`] has set; an empty text before that call.
 pub fn config_option() -> &'static str {
     CONFIG_OPTION.get().map_or("", String::as_str)
 }

@@ -13,7 +13,8 @@ const FILE_SIZE_LIMIT: u64 = 64 << 10;
 /// The reason why the variables of a text cannot be replaced. The error does not contain their values.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExpandError {
-    /// A variable is written wrongly, or an environment variable is not set.
+    /// A variable is written wrongly, an environment variable is not set, or the file of a variable is unsuitable: for
+    /// example, the file is too large.
     #[error("{0}")]
     Invalid(String),
     /// The file of a variable cannot be read now, for example because it does not exist yet.

@@ -1,4 +1,4 @@
-//! Small parts that all crates of the runtime share. This crate must not depend on streams, stores or brokers.
+//! Small parts that several crates of the runtime share. This crate must not depend on streams, stores or brokers.
 #![deny(
     clippy::print_stderr,
     reason = "a closed standard error must not end the process: use `text::print_lossy`"

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::expand::{expand_again, has_file_variable};
 use super::log_throttle::LogThrottle;
 
-/// Time between two warnings about a URL that cannot be read again.
+/// Minimum time between two warnings about a URL that cannot be refreshed.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The address of a server, parsed from a URL of the configuration.
@@ -35,7 +35,7 @@ struct NewestAddress<A> {
 pub type UrlParser<A> = fn(&str, &str) -> Result<A, String>;
 
 impl<A: Clone> RefreshedUrl<A> {
-    /// Parses a URL without variables.
+    /// Parses the URL of the setting `setting`. The URL contains no variables.
     pub fn parse(setting: &'static str, url: &str, parse: UrlParser<A>) -> Result<Self, String> {
         Ok(Self::new(setting, url, parse(url, url)?, parse))
     }
@@ -46,7 +46,8 @@ impl<A: Clone> RefreshedUrl<A> {
         Self(Arc::new(UrlSource { setting, template: template.to_owned(), parse, newest }))
     }
 
-    /// Returns this URL with the text that the configuration contains, whose variables have the values of this URL.
+    /// Parses `url` as another value of the same setting. `template` is the text of `url` in the configuration, with
+    /// variables in place of their values; [`Self::refresh`] replaces these variables again.
     pub fn with_template(&self, url: &str, template: &str) -> Result<Self, String> {
         let address = (self.0.parse)(url, template)?;
         Ok(Self::new(self.0.setting, template, address, self.0.parse))
@@ -82,8 +83,8 @@ impl<A: Clone> RefreshedUrl<A> {
     }
 }
 
-/// Returns whether a message may show the port of a URL. If the host is missing, as in `redis://user:12345`, the port is
-/// a password. In a URL without `@`, a message may therefore show only the default port, and a port that the
+/// Returns whether a message may show the port of a URL. If the host is missing, as in `redis://user:12345`, the port
+/// is a password. In a URL without `@`, a message may therefore show only the default port, and a port that the
 /// configuration itself contains.
 pub fn may_show_port(url: &str, template: &str, port: u16, default: u16) -> bool {
     url.contains('@') || port == default || template.contains(&format!(":{port}"))
@@ -103,7 +104,7 @@ impl<A: Clone + PartialEq> PartialEq for RefreshedUrl<A> {
 
 impl<A: Clone + Eq> Eq for RefreshedUrl<A> {}
 
-/// Formats the newest address, which must not show its password.
+/// Formats the newest address. The implementation of `Display` for `A` must not show a password.
 impl<A: Clone + fmt::Display> fmt::Display for RefreshedUrl<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.newest().fmt(f)

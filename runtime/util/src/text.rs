@@ -73,7 +73,8 @@ pub fn shell_quoted(argument: &str) -> Cow<'_, str> {
     Cow::Owned(quoted + "'")
 }
 
-/// Returns at most the first `bytes` bytes of a text, and appends `…` if the text was longer.
+/// Returns at most the first `bytes` bytes of a text, without a partial character, and appends `…` if the text was
+/// longer.
 pub fn truncated(mut text: String, bytes: usize) -> String {
     if text.len() > bytes {
         text.truncate(text.floor_char_boundary(bytes));

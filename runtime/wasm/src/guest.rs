@@ -44,7 +44,7 @@ pub(super) struct GuestState {
     log: Arc<EventLog>,
 }
 
-/// The identity of an event. Cheap to clone.
+/// The identity of the event that a handler executes. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct EventIdentity {
     pub(super) turn: Arc<TurnIdentity>,
@@ -96,7 +96,7 @@ impl GuestState {
         self.log.begin_event(name);
     }
 
-    /// Ends the event's output.
+    /// Ends the event's output: logs its incomplete lines.
     pub(super) fn end_event(&self) {
         self.log.end_event();
     }

@@ -1,6 +1,6 @@
 //! Log lines of handlers, and the target that receives the lines.
 
-/// The origin of a line.
+/// The interface through which a handler wrote a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogOrigin {
     /// Standard output.
@@ -11,12 +11,12 @@ pub enum LogOrigin {
     Log,
 }
 
-/// A line of a guest's output.
+/// A line that a handler wrote to the log, to standard output or to standard error.
 #[derive(Debug, Clone, Copy)]
 pub struct LogLine<'a> {
-    /// The handler's version.
+    /// The handler's version, as the store records it.
     pub version: &'a str,
-    /// The stream.
+    /// The name of the stream.
     pub stream: &'a str,
     /// The key of the event that was being handled.
     pub key: &'a str,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::log_line::{LogTarget, ProgramLog};
 use ordain_config::RoutingKeyTemplate;
 
-/// The data of a stream that a worker needs.
+/// The name and the sinks of a stream, and the target of its log lines.
 #[derive(Clone)]
 pub struct StreamContext {
     pub(super) name: Arc<str>,

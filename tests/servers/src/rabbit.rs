@@ -145,7 +145,7 @@ impl Rabbit {
         self.private_server()?.evaluate(&set).map(drop)
     }
 
-    /// Sets the part of the machine's memory that the broker may use. At 0, the broker blocks all connections that
+    /// Sets the fraction of the machine's memory that the broker may use. At 0, the broker blocks all connections that
     /// publish.
     pub fn limit_memory(&self, part: f64) -> Result<()> {
         let set = format!("vm_memory_monitor:set_vm_memory_high_watermark({part:.6}).");
@@ -406,7 +406,7 @@ impl Rabbit {
         log.lines().filter(|line| line.contains(name) && line.contains(&host)).count()
     }
 
-    /// Returns the id of the broker's process, if it was started.
+    /// Returns the id of the broker's process, or `None` after [`Self::kill`] or [`Self::stop`].
     pub fn id(&self) -> Option<u32> {
         self.server.process.id()
     }
@@ -429,7 +429,7 @@ impl Drop for Rabbit {
     }
 }
 
-/// Returns the shared broker with these options. The first call starts it.
+/// Returns the shared broker with these options. The first call with these options starts the broker.
 fn shared_server(options: &RabbitOptions) -> Result<Arc<Server>> {
     let mut servers = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(server) = servers.iter().find(|server| server.options == *options) {

@@ -9,7 +9,7 @@ use super::{
     Fixture, Owner, commit_number, event, first_write, key_record, next_write, record_write,
 };
 
-/// Each claim has a higher epoch than all claims before it, and returns the number of the last commit.
+/// Each claim has a higher epoch than all claims before it, and returns the number of the last commit of each shard.
 pub async fn claim_has_a_higher_epoch_than_all_earlier_claims(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut first = Owner::claim(store, "s", 0).await;

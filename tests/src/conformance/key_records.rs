@@ -74,7 +74,7 @@ pub async fn states_are_kept_replaced_and_deleted(fixture: &mut impl Fixture) {
     }
 }
 
-/// Makes a gap in which every field has an extreme value.
+/// Makes an entry of the gap history in which many fields have their largest value.
 fn gap(number: u64) -> GapEntry {
     let answers = SourceAnswers {
         source: "http://archive:8080".into(),

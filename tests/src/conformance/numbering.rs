@@ -440,7 +440,8 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
     owner.write(store, first_write(&a)).await;
     assert_eq!(producer.assign(store, 0, &[message(&a, "2")]).await, [New(2)]);
 
-    // Another producer has given the numbers 2 to 4, and its event with the number 2 was the first to arrive.
+    // Another producer has given the numbers 2 to 4, and its event with the number 2 arrived before the event of this
+    // producer.
     for next in 2..=4 {
         owner.write(store, next_write(&a, next)).await;
     }
@@ -455,7 +456,7 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
     // A producer that knows the number may publish the message. The store then counts on from this number.
     let own = event(&a, "3", Some(5), "own", false);
     assert_eq!(producer.assign(store, 0, &[own, message(&a, "4")]).await, [New(5), New(6)]);
-    // Without a reader, the store gives all numbers of the destination.
+    // If a call names no readers, the store reads no key records, and gives the next number.
     let other = Sender { readers: Vec::new(), ..Sender::producer(store) };
     assert_eq!(other.assign(store, 0, &[message(&a, "5")]).await, [New(7)]);
 
@@ -469,7 +470,7 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
     owner.write(store, KeyWrite { spill, due_in: Some(1_000), ..write }).await;
     assert_eq!(producer.assign(store, 0, &[message(&b, "1")]).await, [NumberedElsewhere(5)]);
 
-    // The record of an ended key expires. The key then begins again, also for the store.
+    // The record of an ended key expires. The store then ignores the numbers that this record showed.
     let mut tombstone = key_record(9);
     tombstone.status = KeyStatus::Completed;
     let write = record_write(&a, WriteCondition::Next(5), tombstone);

@@ -19,7 +19,7 @@ fn rig(stream: &str) -> Result<(Redis, Rig)> {
     Ok((redis, rig))
 }
 
-/// Returns the `--json` report of one run of `publish`.
+/// Runs `publish` once. Returns its `--json` report.
 fn publish(rig: &Rig, args: &[&str]) -> Result<Value> {
     let args = [&["publish", "cases"], args, &["--json"]].concat();
     let mut rows = rig.home.rows(&args)?;
@@ -137,8 +137,9 @@ fn single_event_is_published_once() -> Result<()> {
     Ok(())
 }
 
-/// A producer that counts publishes to the exchange, without the store. If events without numbers follow, the store
-/// would give numbers of the producer again. The command and the library refuse such events, and name the next number.
+/// A producer that numbers its events publishes them to the exchange, without the store. If the store numbered later
+/// events of the same keys, it would give the producer's numbers again. The command and the library therefore refuse
+/// such events without numbers, and name the next number.
 #[test]
 fn number_of_another_producer_is_refused() -> Result<()> {
     let (_redis, rig) = rig("")?;
@@ -154,7 +155,7 @@ fn number_of_another_producer_is_refused() -> Result<()> {
         let is_named = words.contains("sequence 4") && words.contains("\"k0\"");
         ensure!(code == 1 && is_named, "{words}");
     }
-    // In a file, the events of other keys are published.
+    // From a file, the command publishes the events of other keys.
     let file = [line("k1", 4, &json!({ "n": 4 })), line("k2", 1, &json!({ "n": 1 }))];
     rig.home.write("events.ndjson", text(&unnumbered(&file)?))?;
     let (code, words) = refused(&rig, &["cases", "events.ndjson"])?;
@@ -173,7 +174,7 @@ fn number_of_another_producer_is_refused() -> Result<()> {
         anyhow::Ok(publisher.close().await?)
     })?;
 
-    // With its number, the event is published. The store then counts on.
+    // The command publishes the event if the event has this number. The store then numbers the following event.
     let data = "{\"n\":4}";
     let own = publish(
         &rig,
@@ -278,8 +279,8 @@ fn full_queue_accepts_rest_after_run() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// The command reads lines as a file source does: blanks before, after and between events are skipped, and count as
-/// published with the event before them.
+/// The command reads lines as a file source does: it skips blanks before, after and between events, and counts blanks
+/// as published together with the event before them.
 #[test]
 fn blank_lines_are_skipped() -> Result<()> {
     let source = "source = { kind = \"file\", path = \"events.ndjson\" }";

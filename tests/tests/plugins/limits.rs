@@ -160,7 +160,7 @@ fn log_has_a_limit() -> Result<()> {
     Ok(())
 }
 
-/// Asserts that the lines keep the limit of 16 KiB, and that the last line reports how much is missing.
+/// Asserts that the lines keep the limit of 16 KiB, and that the last line reports that the host has cut the output.
 fn assert_cut(lines: &[Line]) {
     let (last, written) = lines.split_last().expect("lines");
     assert!(
@@ -187,7 +187,7 @@ fn log_limit_of_zero_is_silent() -> Result<()> {
     Ok(())
 }
 
-/// Lines that the filter of the log removes cost nothing, so they do not displace other lines.
+/// Lines that the filter of the log removes do not count towards the limit, so they do not displace other lines.
 #[test]
 fn lines_below_the_level_of_the_log_do_not_count() -> Result<()> {
     let config = "[streams.cases]\nhandler = \"faulty\"\n\

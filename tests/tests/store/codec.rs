@@ -231,7 +231,7 @@ prop_compose! {
     }
 }
 
-/// Generates an event that the store keeps for replay, and its sequence.
+/// Generates an event that the store keeps for replay, and its sequence, if any.
 fn retained() -> impl Strategy<Value = (Event, Option<u64>)> {
     (".{0,10}", ".{0,10}", vec(any::<u8>(), 0..30), option::of(0..SEQUENCE_END)).prop_map(
         |(key, id, data, sequence)| {

@@ -1,5 +1,5 @@
-//! Tests of stores that cannot be opened: the error must come at once, and must state a reason. Also tests of servers
-//! for which a start waits.
+//! Tests of stores that cannot be opened: the error must come at once, and must state a reason. The module also tests
+//! servers for which a start waits.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use super::support::options;
 /// The time limit for a refusal. The limit is shorter than the time for which a start waits for a server.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Opens a store, which must fail at once. Returns the reason.
+/// Tries to open a store. The attempt must fail at once. Returns the reason.
 async fn refused(options: &RedisOptions) -> String {
     let started = Instant::now();
     let opened = RedisStore::open(options.clone()).await;
@@ -215,7 +215,8 @@ async fn two_servers_are_refused() {
     assert!(words.contains("name one"), "{words}");
 }
 
-/// A server may be a replica only for a moment, for example after a failover.
+/// A server may be a replica only for a moment, for example after a failover. A start must therefore wait until the
+/// server is a master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_is_waited_for() {
     let master = Server::start(&[]).expect("a server");

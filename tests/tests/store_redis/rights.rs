@@ -91,7 +91,7 @@ async fn write_everything(store: &RedisStore, owner: &mut Owner) {
     owner.write(store, step("a", 3)).await;
 }
 
-/// Makes a key expire. The next commit removes the data of this key.
+/// Makes a key expire. Then makes another commit, which removes the data of this key.
 async fn expire_key(store: &RedisStore, owner: &mut Owner) {
     let mut ended = step("b", 1);
     ended.expire_in = Some(0);
@@ -104,7 +104,8 @@ async fn expire_key(store: &RedisStore, owner: &mut Owner) {
     owner.write(store, step(&mate.expect("a key"), 1)).await;
 }
 
-/// Reads all kinds of data of the store, removes outbox entries, and writes marks.
+/// Reads all kinds of data of the store, removes outbox entries, writes marks and heartbeats, and acquires a lease.
+/// Also takes over a key.
 async fn read_everything(store: &RedisStore, owner: &mut Owner) {
     assert_eq!(owner.spilled(store, "a", 0).await, [] as [u64; 0]);
     let due = store.due(&owner.partition, Some(&(5, "x".into())), 10, true).await;
@@ -183,7 +184,7 @@ async fn user_with_least_rights_can_do_everything() {
 #[tokio::test]
 async fn missing_right_is_named_at_start() {
     let server = start(&rules(&[RIGHTS, WITH_DATABASE]));
-    // These three rights are tested elsewhere. Without `evalsha` or `eval`, no request is possible. Without
+    // The loop below leaves out three rights. Without `evalsha` or `eval`, no request is possible. Without
     // `config|get`, the store opens, and its log reports the missing information.
     let outside = ["evalsha", "eval", "config|get"];
     for right in RIGHTS.split_whitespace().filter(|right| !outside.contains(right)) {

@@ -127,7 +127,8 @@ async fn checkpoint_waits_until_owner_knows_of_reconnect() {
 }
 
 /// In a Cluster, the connections of commits that wait for replicas share one count of broken connections with all other
-/// connections. After a connection has broken, the store must still write checkpoints of a caller who knows of it.
+/// connections. After a connection has broken, the store must still write checkpoints of a caller that passes the new
+/// count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checkpoint_is_written_in_a_cluster_after_a_broken_connection() {
     let mut cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
@@ -184,7 +185,7 @@ async fn lost_number_is_given_again_after_commits_were_repeated() {
     assert_eq!(next_of(store, "a").await, 4);
     assert_eq!(assign(&dedicated, &to, "2", &["s"]).await, AssignItemReply::New(2));
     assert_eq!(assign(&dedicated, &to, "3", &["s"]).await, AssignItemReply::New(3));
-    // The store gives no number twice when the ids of the lost events have expired anyway.
+    // Even after the ids of the lost events have expired, the store gives no number twice.
     owner.write(store, step("a", 4)).await;
     let retain = NumberingSettings::default().retain;
     dedicated.options.clock_offset_ms.fetch_add(2 * retain, Ordering::Relaxed);

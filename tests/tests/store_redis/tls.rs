@@ -17,8 +17,8 @@ const URL: &str = "ORDAIN_TEST_TLS_URL";
 /// The environment variable that marks the child process of the test with a Cluster. The variable's value is the URL of
 /// a node.
 const CLUSTER_URL: &str = "ORDAIN_TEST_TLS_CLUSTER_URL";
-/// The environment variable that names a file of certificates. The child trusts them instead of the certificates of the
-/// system.
+/// The environment variable that names a file of certificates. The child process trusts these certificates instead of
+/// the certificates of the system.
 const TRUSTED: &str = "SSL_CERT_FILE";
 
 /// Commits over TLS, or prints the reason why the store does not open. Does nothing in the parent process, where the
@@ -76,7 +76,7 @@ fn only_trusted_server_is_used() {
     assert!(refused.contains(TRUSTED), "{refused}");
 }
 
-/// An operator replaces a certificate that a client refuses, so the refusal is temporary. The advice about trusted
+/// An operator can replace a certificate that a client refuses, so the refusal is temporary. The advice about trusted
 /// authorities must appear only if the authority is the reason.
 #[test]
 fn each_refused_certificate_is_explained() {

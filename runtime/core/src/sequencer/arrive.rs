@@ -29,8 +29,8 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Accepts an early event: an event that the source will also deliver later. If the lane cannot accept the event
-    /// now, drops the event, because the source will deliver it in any case.
+    /// Accepts an early event: an event that the source will also deliver later. Drops an invalid event, which becomes
+    /// a dead letter when the source delivers it.
     pub(super) fn arrived_early(&mut self, event: Arc<Event>) {
         if self.invalid_event_letter(&event).is_some() {
             return;
@@ -45,8 +45,7 @@ impl Sequencer {
 
     /// Accepts an event without a delivery. Drops the event if `overflow` is `dead-letter` and the blocked key already
     /// has `spill_limit` waiting events. In a `fifo` stream, never drops the event, because otherwise the key would
-    /// execute its next early event first. Early events cannot fill the memory, because the source limits their
-    /// number.
+    /// execute its next early event first. Early events cannot fill the memory, because the inbox limits their number.
     fn accept_undelivered(&mut self, index: u32, event: Arc<Event>) {
         if self.settings.ordering == OrderingMode::Fifo || !self.overflows(index) {
             self.accept(index, 0, event);
@@ -112,7 +111,8 @@ impl Sequencer {
         index
     }
 
-    /// Decides what happens to an event of a lane, or keeps the event until the lane's key record is loaded.
+    /// Decides what happens to an event of a lane. If the key record is not loaded, or another partition has the key,
+    /// keeps the event until the lane can decide.
     pub(super) fn accept(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         match &lane.mode {
@@ -231,7 +231,8 @@ impl Sequencer {
         self.hold(index, sequence, delivery, event);
     }
 
-    /// Holds a new event of the lane. The sequence of the event is `done` or higher.
+    /// Holds a new event of the lane. The sequence of the event is `done` or higher. In a `sequenced` stream, if the
+    /// event is too far ahead or its key is full, dead-letters the event instead, or drops an event without a delivery.
     fn hold(&mut self, index: u32, sequence: u64, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         if sequence != lane.done {
@@ -301,9 +302,10 @@ impl Sequencer {
         self.stats.reordered += u64::from(reordered && delivered);
     }
 
-    /// Returns whether the stored key record shows that a dead-lettered event lies ahead at `sequence`. If not, makes the
-    /// lane write this into its record; the caller defers the event until the write is durable. The record must never
-    /// lag behind the letters: if it did, a later owner would not know that the key waits for earlier events.
+    /// Returns whether the stored key record shows that a dead-lettered event lies ahead at `sequence`. If not, makes
+    /// the lane write the wider range of such events into its record; the caller defers the event until the write is
+    /// durable. The record must never lag behind the letters: if it did, a later owner would not know that the key
+    /// waits for earlier events.
     pub(super) fn record_ahead(&mut self, index: u32, sequence: u64) -> bool {
         if fault!(self, ForgetEventsAhead) {
             return true;
@@ -326,8 +328,8 @@ impl Sequencer {
         false
     }
 
-    /// Returns whether the key is parked at a missing event that it may now skip, because `sequence` has arrived. The key
-    /// parked because all other later events were too far ahead.
+    /// Returns whether the key is parked at a missing event that it may now skip, because `sequence` has arrived. Until
+    /// then, the gap up to the first later event was too wide to skip.
     fn may_skip_to(&self, index: u32, sequence: u64) -> bool {
         let lane = &self.lanes[index];
         lane.parked()

@@ -61,7 +61,8 @@ struct InFlightBatch {
     /// The deliveries of the events whose orphan dead letters are in the batch. An orphan dead letter belongs to no key
     /// record. The sequencer finishes the delivery of such an event when the letter is durable.
     letters: Vec<DeliveryNumber>,
-    /// The bytes of the messages and letters of the batch.
+    /// The bytes of the states, messages and letters of the batch. The field `memory` of the sequencer includes these
+    /// bytes until the reply.
     bytes: usize,
 }
 
@@ -101,7 +102,8 @@ impl ShardState {
 }
 
 impl Sequencer {
-    /// Forms a batch for each shard that has something to write and no batch in flight.
+    /// Forms a batch for each shard that has something to write and no batch in flight. Also queries the store for the
+    /// last commits of the shards in doubt.
     pub(super) fn close_batches(&mut self) {
         // No turn starts while the outbox is full, so the messages of turns need no limit here. For dead letters, this
         // check is the only limit.
@@ -213,7 +215,8 @@ impl Sequencer {
         }
     }
 
-    /// Removes the first batch of a shard, which the store has applied, and sends the next batch.
+    /// Handles the reply to the first batch of a shard, which the store has applied, and sends the next batch. After
+    /// the last batch of a recovery, discards the data that the sequencer read from the shard before.
     fn batch_stored(&mut self, shard: u32, applied: AppliedCommit) {
         let state = &mut self.shards[shard as usize];
         state.tries = 0;

@@ -14,7 +14,7 @@ use crate::turn::{AttemptToken, HandlerOutcome, Turn, TurnResult};
 use crate::version::Rollout;
 
 impl Sequencer {
-    /// Starts turns round robin, as far as the limits permit.
+    /// Starts turns of the ready lanes, in the order in which the lanes became ready, as far as the limits permit.
     pub(super) fn dispatch(&mut self) {
         while self.may_start_turn() {
             let Some(index) = self.ready.pop_front() else { return };

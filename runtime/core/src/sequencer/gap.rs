@@ -2,9 +2,10 @@
 //! the clock expires, rounds query the replay sources, one after the other ([`round`]). If all rounds fail,
 //! [`exhausted`] applies `gap.on_exhausted`. The arrival of the missing event ends the gap at any time.
 //!
-//! A later event may also be in a dead letter, because it arrived too far ahead or its key was full. The key record has
-//! the range of these letters ([`crate::KeyRecord::ahead`]). If a gap begins within this range, its first event is
-//! probably in a letter. The sequencer then first queries the store alone, without waiting for the clock.
+//! A later event may also be in a dead letter, because it arrived too far ahead, or its key was full or unreadable. The
+//! key record has the range of these letters ([`crate::KeyRecord::ahead`]). If a gap begins within this range, its
+//! first event is probably in a letter. The sequencer then first queries the store alone, without waiting for the
+//! clock.
 
 mod exhausted;
 mod round;
@@ -20,12 +21,12 @@ pub(super) struct LaneGap {
     state: GapState,
     /// The number of finished rounds that count towards `gap.attempts`.
     pub(super) round: u32,
-    /// `true` if a source may find more events later.
+    /// `true` if a source reported in this round that it may find more events later.
     may_find_more: bool,
     /// `true` if a source could not be queried in this round. The round then does not count towards `gap.attempts`.
     source_unreachable: bool,
-    /// The time at which the clock expires, until the sequencer has queried the store for the letters of missing events.
-    /// `None` if no such query is necessary, or after the query.
+    /// The time at which the clock expires, if the sequencer must first query the store for the dead letters of missing
+    /// events. `None` if no such query is necessary, or after the query.
     clock_after_letters: Option<u64>,
     /// The lowest sequence of the events that the store found in the last query, but that the lane cannot hold yet.
     pub(super) next_letter: Option<u64>,
@@ -42,7 +43,7 @@ enum GapState {
     Clock(u64),
     /// The key record is being loaded again, because another owner may have settled the missing events.
     Reloading,
-    /// The round queries the replay source with this number.
+    /// The lane waits for the answer of the replay source with this number.
     Querying(usize),
     /// All rounds are over, and the event is still missing. The sequencer applies `gap.on_exhausted` when everything
     /// before the gap has been executed.
@@ -52,7 +53,7 @@ enum GapState {
 }
 
 impl LaneGap {
-    /// Returns the time of the next round, if the gap waits for its clock.
+    /// Returns the time of the next round, if the gap waits for its clock and needs no earlier query for dead letters.
     pub(super) fn clock(&self) -> Option<u64> {
         match self.state {
             GapState::Clock(at) if self.clock_after_letters.is_none() => Some(at),
@@ -187,8 +188,9 @@ impl Sequencer {
         self.act_on_exhausted(index);
     }
 
-    /// Returns whether the lane can now execute the missing events that are in letters, and has not queried the store
-    /// for them yet. The lane takes few of these events into memory at a time, and none while it cannot execute events.
+    /// Returns whether the lane can soon execute the missing events that are in dead letters, and has not queried the
+    /// store for them yet. The lane takes few of these events into memory at a time, and none while it cannot execute
+    /// events.
     fn may_query_letters(&self, index: u32) -> bool {
         let lane = &self.lanes[index];
         let spilled = lane.cold.stored_only;
@@ -203,8 +205,8 @@ impl Sequencer {
             && !lane.lacks_version(&self.settings)
     }
 
-    /// Queries the store again if the first missing event of a key has just become a letter: the event has arrived, but
-    /// its key was full.
+    /// Queries the store for dead letters again, if the first missing event of a key has just become a dead letter: the
+    /// event arrived, but its key could not hold it.
     pub(super) fn early_letter_stored(&mut self, id: &LetterId) {
         let Some(index) = self.lanes.find(&id.key) else { return };
         let now = self.now;
@@ -238,7 +240,8 @@ impl Sequencer {
         self.settings.gap.tail.map(|tail| self.now.saturating_add(wait(tail)))
     }
 
-    /// Requests the next event from the replay sources once, because the key has received no event for `gap.tail`.
+    /// Requests the next event from the replay sources once, because the key has received no event for `gap.tail`. Does
+    /// nothing if the lane has work, or if its key has stopped or ended.
     pub(super) fn request_tail(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if let Some(cold) = lane.cold.get_mut() {

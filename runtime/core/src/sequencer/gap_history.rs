@@ -65,8 +65,8 @@ impl Lane {
         held.is_some_and(|held| held.replayed)
     }
 
-    /// Records how a gap ended after its last replay round. Extends the recorded gap to `last` if the recorded gap ends
-    /// earlier.
+    /// Records the result of a gap after its last replay round: the key waits without a time limit, or is parked.
+    /// Extends the recorded gap to `last` if the recorded gap ends earlier.
     pub(super) fn give_up_gap(&mut self, end: GapEnd, last: u64) {
         if let Some(listed) = self.record.gaps.open_mut() {
             (listed.last, listed.end, listed.until) = (listed.last.max(last), end, 0);
@@ -114,8 +114,9 @@ impl Lane {
         self.next_known(first).map_or(first, |next| next - 1)
     }
 
-    /// Returns the lowest sequence after `first` whose event certainly arrived: the event is held, or it is in a dead
-    /// letter that the last query found or that bounds the range of the letters.
+    /// Returns the lowest known sequence after `first`. A sequence is known in four cases: its event is in memory, it
+    /// is the lower bound of the spilled events, it bounds the range of the dead letters, or the last query for dead
+    /// letters found its event, but the lane could not hold the event.
     pub(super) fn next_known(&self, first: u64) -> Option<u64> {
         let held = self.held.iter().map(|held| held.sequence).find(|sequence| *sequence > first);
         let rest = (self.cold.stored_only.count > 0).then_some(self.cold.stored_only.first);

@@ -6,8 +6,8 @@
 //! durably   | yet durable   |  (or running)  |
 //! ```
 //!
-//! `held` contains all events in memory from `record.next` on, durable or not. `held` also keeps the events that are
-//! executed but not yet durable, because the sequencer executes them again if the store refuses their commit.
+//! `held` contains all events in memory from `record.next` on, durable or not. An executed event stays in `held` until
+//! its results are durable, because the sequencer executes the event again if the store refuses the commit.
 //! `cold.stored_only` is the extent of the events that are only in the spill area: the part of the store that holds
 //! events before they can run.
 
@@ -72,7 +72,7 @@ pub(super) struct Lane {
     pub(super) held: HeldQueue,
     /// The events that wait until the lane can decide what happens to them, in order of arrival.
     pub(super) deferred: Vec<DeferredEvent>,
-    /// The results of executed or settled events that are not yet in a commit.
+    /// The results of executed, skipped or late events that are not yet in a commit.
     pub(super) pending: SmallVec<[Box<ResultChunk>; 2]>,
     pub(super) cold: ColdState,
     pub(super) turn: Option<RunningTurn>,
@@ -92,7 +92,7 @@ pub(super) struct Lane {
     pub(super) spill_all: bool,
     /// `true` if the last event below `done` ended the key.
     pub(super) ended: bool,
-    /// The time when the store removes the key record if no write follows.
+    /// The time when the store removes the key record if no write follows; `u64::MAX` if the store keeps the record.
     pub(super) expires_at: u64,
     pub(super) ids: Option<Box<IdWindow>>,
     /// The state that the statistics currently count for the lane.
@@ -136,7 +136,8 @@ pub(super) enum LaneMode {
     Loading,
     /// The lane knows its key record, or assumes that the store has none.
     Live,
-    /// Another partition has taken the key over. The value is the `next` of the key.
+    /// Another partition has taken the key over. The value is the stored `next` of the key at the time when this owner
+    /// learned of the take-over.
     Foreign(u64),
     /// The lane's key record or its spilled events cannot be read.
     Broken(String),
@@ -238,7 +239,8 @@ impl Lane {
         self.record.status == KeyStatus::Parked
     }
 
-    /// Returns the highest sequence known to be held in memory or in the store.
+    /// Returns the highest sequence of the events in memory, or the upper bound of the events that are only in the
+    /// spill area if it is higher. Returns `None` if the lane has no events.
     pub(super) fn highest(&self) -> Option<u64> {
         let held = self.held.highest();
         let rest = (self.cold.stored_only.count > 0).then_some(self.cold.stored_only.last);
@@ -253,7 +255,8 @@ impl Lane {
         same.map(|(_, delivery)| delivery).collect()
     }
 
-    /// Moves `front` past all events known to be held.
+    /// Moves `front` to the first sequence from `done` on whose event is not known to be in memory or in the spill
+    /// area.
     pub(super) fn advance_front(&mut self) {
         self.front = self.front.max(self.done);
         if self.highest() < Some(self.front) {
@@ -300,7 +303,8 @@ impl Lane {
         self.cold.gap.as_ref().filter(|gap| self.misses(gap.at))?.clock()
     }
 
-    /// Returns whether some held events cannot run now.
+    /// Returns whether events of the key may be unable to run now: the key is parked, waits for a retry or a rollout,
+    /// has a gap, or has events that are only in the spill area.
     pub(super) fn blocked(&self) -> bool {
         self.live()
             && (self.parked()

@@ -1,4 +1,5 @@
-//! Creates dead letters (records of events that ended without effect), and chooses the write that contains them.
+//! Creates dead letters (records of events that ended without effect), and queues the orphan dead letters, which belong
+//! to no key record, for a commit.
 
 use std::sync::Arc;
 
@@ -42,7 +43,7 @@ pub(super) fn orphan_letter(
     }
 }
 
-/// Creates the letter that records how a sequence was settled.
+/// Creates the letter of a sequence that is settled without effect. `event` is `None` if the event never arrived.
 pub(super) fn settling_letter(
     key: &Key,
     sequence: u64,

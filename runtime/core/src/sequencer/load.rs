@@ -31,7 +31,8 @@ impl Sequencer {
         index
     }
 
-    /// Evicts a lane whose content is durable.
+    /// Evicts a lane whose content is durable. If the owner must process the key again at some time, schedules a read
+    /// of the due index for that time.
     pub(super) fn evict(&mut self, index: u32) {
         let lane = self.lanes.remove(index);
         debug_assert!(lane.durable(), "only a durable lane may leave");
@@ -178,8 +179,8 @@ impl Sequencer {
                 let wait = if self.source_has_ended { 0 } else { wait };
                 lane.cold.get_or_init().tail_at =
                     settings.gap.tail.map(|tail| now + wait.min(tail));
-                // Nothing of the key is due, for example because `gap.tail` is no longer set. Without a write, the
-                // entry in the due index would come due again and again.
+                // If `gap.tail` is no longer set, nothing of the key is due. The lane then writes the key, because
+                // otherwise the entry in the due index would come due again and again.
                 lane.must_write |= lane.cold.tail_at.is_none();
             }
             KeyStatus::Active | KeyStatus::Parked | KeyStatus::Completed => {}

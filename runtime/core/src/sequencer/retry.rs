@@ -54,7 +54,7 @@ impl Sequencer {
             && active.is_none_or(|active| active.build.version != version.build.version)
         {
             // During the turn, another version became active, or no version is available in this process any more. The
-            // version that is active next tries the event again.
+            // next active version tries the event again.
             self.clear_failure(index);
             return;
         }
@@ -121,7 +121,7 @@ impl Sequencer {
         self.clear_failure(index);
     }
 
-    /// Clears the failure and the number of tries of the event at `done`.
+    /// Clears the failure of the event at `done`, and its numbers of tries and replay rounds.
     fn clear_failure(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if let Some(cold) = lane.cold.get_mut() {

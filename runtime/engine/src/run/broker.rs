@@ -1,5 +1,5 @@
-//! Prepares the broker of a configuration: declares or checks the exchanges and queues of streams and sinks, before
-//! anything else starts.
+//! Prepares the broker of a configuration: declares or checks the exchanges and queues of streams and sinks, before the
+//! process drives any partition.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use ordain_util::log_throttle::LogThrottle;
 pub(super) const BROKER_START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Delay before the process retries an action that the broker did not perform.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Time between two warnings that the broker is unavailable.
+/// Time between two warnings about an action at the start that the process retries.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Declares the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is available.

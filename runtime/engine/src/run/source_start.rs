@@ -41,7 +41,7 @@ pub(super) struct StartedSource {
 }
 
 impl PartitionFactory<'_> {
-    /// Starts the source of a partition.
+    /// Starts the source of a partition, and its inbox if the stream has one.
     pub(super) async fn start_source(
         &self,
         name: &ResourceName,
@@ -78,7 +78,8 @@ impl PartitionFactory<'_> {
         }
     }
 
-    /// Returns the settings for a partition's queue in the store.
+    /// Returns the options that all readers of queues in the store share. `limit` is the maximum number of events that
+    /// may wait in the queue.
     fn queue_options(
         &self,
         partition: &Partition,
@@ -102,7 +103,7 @@ impl PartitionFactory<'_> {
     }
 
     /// Starts the inbox (events received over HTTP) of a partition. The owner of partition 0 also reads the queue of
-    /// events without a known partition.
+    /// events without a known partition. Returns `None` if the configuration has no exchange for the stream.
     async fn start_inbox(
         &self,
         stream: &StreamConfig,
@@ -116,8 +117,8 @@ impl PartitionFactory<'_> {
         let [of_partition, of_none] = &metrics.inbox;
         let options = |partition: &Partition, claim, waits| {
             let queue = self.queue_options(partition, claim, config.inbox, metrics);
-            // A process without an ingress (the HTTP listener for producers) polls less often, and therefore detects
-            // the events of other processes a little later.
+            // A process without an ingress (the HTTP listener for producers) polls less often, and therefore reads the
+            // events of other processes up to a few seconds later.
             let others = queue.has_other_writers && self.loaded.config.ingress.is_some();
             let waits = Some(Arc::clone(waits));
             QueueOptions {
@@ -143,7 +144,8 @@ impl PartitionFactory<'_> {
         let producer = || ExchangeProducer::new(broker, &exchange.0, key, in_order, Duration::ZERO);
         // The stream recognises the broker's copy of an early event if the id of the event is among the last `window`
         // ids. Pass at most `window / 2` events early, because other events arrive before the copies of these events.
-        // Also leave room for the ids of all events that the broker may redeliver.
+        // Also leave room for the ids of all events that the broker may redeliver. A `sequenced` stream recognises the
+        // copy by its sequence, so it needs no limit.
         let repeats = stream.source.redelivery_limit(self.loaded.config.ingress.is_some());
         let window = stream.id_window.max(repeats);
         let early_limit = (window / 2).min(window - stream.source.prefetch());

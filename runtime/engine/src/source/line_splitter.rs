@@ -36,7 +36,7 @@ pub(super) enum NextLine<'a> {
     Line(&'a [u8], FilePosition),
     /// The beginning of a line that exceeds the limit, the line's whole length, and the position of the next line.
     TooLong(&'a [u8], u64, FilePosition),
-    /// No complete line is available now.
+    /// No further line is available now.
     End,
 }
 
@@ -59,7 +59,7 @@ impl<R: Read> LineSplitter<R> {
     }
 
     /// Creates a splitter for an input that continues at a position. `head` has the first bytes of the input, and
-    /// `tail` has the bytes before `position`.
+    /// `tail` has the last bytes before `position`.
     pub(super) fn resume(
         input: R,
         limit: usize,
@@ -83,7 +83,7 @@ impl<R: Read> LineSplitter<R> {
         &self.head
     }
 
-    /// Returns the last bytes that were read, including the bytes of an incomplete line.
+    /// Returns the last bytes that were read, at most [`TAIL_LIMIT_BYTES`], including the bytes of an incomplete line.
     pub(super) fn tail(&self) -> TailFingerprint {
         let unended = self.dropped + (self.end - self.start) as u64;
         TailFingerprint::new(
@@ -98,7 +98,7 @@ impl<R: Read> LineSplitter<R> {
         ReadFingerprint::new(&self.head, &TailFingerprint::new(self.position.offset, returned))
     }
 
-    /// Returns the next complete line.
+    /// Returns the next complete line, or [`NextLine::End`] if the input has none now.
     pub(super) fn next(&mut self) -> io::Result<NextLine<'_>> {
         loop {
             self.skip_blanks();
@@ -129,7 +129,8 @@ impl<R: Read> LineSplitter<R> {
         self.position.offset += blanks as u64;
     }
 
-    /// Returns the incomplete last line, when the input has ended.
+    /// Returns the incomplete last line, or [`NextLine::End`] if there is none. Call this method only after the end of
+    /// the input.
     pub(super) fn last_line(&mut self) -> NextLine<'_> {
         if self.end == self.start && self.dropped == 0 {
             return NextLine::End;
@@ -166,7 +167,7 @@ impl<R: Read> LineSplitter<R> {
         NextLine::Line(line, self.position)
     }
 
-    /// Reads more data. Returns `true` if it read data, and `false` if no data is available now.
+    /// Reads more data into the buffer. Returns `false` if the input has no data now.
     fn fill(&mut self) -> io::Result<bool> {
         let gone = self.start.saturating_sub(TAIL_LIMIT_BYTES);
         if gone > 0 {

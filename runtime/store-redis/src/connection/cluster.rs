@@ -55,7 +55,7 @@ struct ClusterState {
     /// The number of broken connections, plus the number of refreshes that found new masters, plus the number of
     /// changes of `next` in all slots.
     disconnects: u64,
-    /// The number of times that this process fetched the masters of the slots.
+    /// The number of times that this process tried to fetch the masters of the slots.
     refreshes: u64,
 }
 
@@ -250,7 +250,8 @@ impl Cluster {
     }
 
     /// Drops a broken connection, and counts it for all slots of which the node may have data. `before` counts the
-    /// earlier connections of this link that broke.
+    /// earlier connections of this link that broke. Does nothing if another call has already dropped or replaced the
+    /// connection.
     fn record_disconnect(&self, node: &Arc<ClusterNode>, link: usize, before: u64) {
         let mut state = self.state();
         if !node.links[link].drop_broken(before) {

@@ -145,7 +145,8 @@ async fn open_with_login(
             auth.arg(address.user.as_ref()).arg(password);
             auth.query_async::<()>(&mut connection).await.map_err(login_error)?;
         }
-        // Every user may send HELLO, but a server that refuses the connection refuses HELLO too.
+        // HELLO checks whether the server accepts the connection: every user may send HELLO, but a server that refuses
+        // the connection also refuses HELLO.
         None => match cmd("HELLO").query_async::<Value>(&mut connection).await {
             Err(error) if !is_refusal_of_hello(&error) => return Err(error),
             _ => {}
@@ -159,7 +160,7 @@ async fn open_with_login(
     Ok(connection)
 }
 
-/// Returns the error for a login that the server refused.
+/// Converts the error of a login that the server refused. An I/O error is no refusal, and stays unchanged.
 #[allow(clippy::needless_pass_by_value, reason = "it is an argument of `map_err`")]
 fn login_error(error: RedisError) -> RedisError {
     if error.is_io_error() {

@@ -43,7 +43,7 @@ struct KnownMaster {
     address: Option<NodeAddress>,
     /// The epoch of the newest election whose result is this master.
     epoch: u64,
-    /// The master that this master has replaced.
+    /// The master that this master has replaced; `None` if there is none, or if an outdated answer led to this master.
     replaced: Option<NodeAddress>,
 }
 
@@ -62,7 +62,7 @@ impl SentinelMaster {
         Self { url, name, known: Mutex::default(), changes: AtomicU64::new(0) }
     }
 
-    /// Returns how often the master changed.
+    /// Returns how often the known master has changed since the store was opened.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }

@@ -124,7 +124,7 @@ do
       .. sub(old, layout.NEXT, layout.NEXT + 7)
   end
 
-  -- Returns the encoded reason of a refusal because of damaged data.
+  -- Returns the encoded reason of a refusal because of damaged data or a key that is too long.
   local function corrupt(words)
     return char(layout.REFUSED_CORRUPT) .. pack('<I4', #words) .. words
   end
@@ -205,7 +205,8 @@ local orphan_letters, known = {}, {}
 do
   local orphan_count, forward, seen = tonumber(ARGV[12]), ARGV[13] == '1', {}
 
-  -- Returns whether the store, or an earlier letter of this batch, has an unexpired letter with this place.
+  -- Returns whether the store has an unexpired letter with this place, or an earlier orphan letter of this batch has
+  -- this place.
   local function is_known(place)
     if seen[place] then
       return true
@@ -329,8 +330,8 @@ do
   local consumed = {}
   local wall8 = pack('<I8', wall)
 
-  -- If the batch has more fields than fit into one HSET, the script writes the new letters earlier, in separate calls.
-  -- This is safe, because no key record depends on a letter.
+  -- Collects the writes of new letters. If the batch has more fields than fit into one HSET, the script writes the new
+  -- letters earlier, in separate calls. This is safe, because no key record depends on a letter.
   local function put_letters(letters)
     for _, letter in ipairs(letters) do
       local place, record, at = letter[1], letter[2], layout.LETTER_TIME
@@ -341,8 +342,8 @@ do
     end
   end
 
-  -- Writes ids into their places in the blocks. Removes all later ids of the last block, because a failed attempt at a
-  -- commit may have left them.
+  -- Puts ids into their places in the blocks, and collects the writes of these blocks. Drops the ids that follow a new
+  -- id in its block, because a failed attempt at a commit may have left them.
   local function put_ids(key, taken)
     local block, value
     for at = 1, #taken, 8 + layout.ID do
@@ -537,7 +538,8 @@ end
 do
   local sweep, removed = 16 + 2 * count, 0
 
-  -- Removes an expired key record. Returns the number of blocks of ids that the key had.
+  -- Removes an expired key record with its ids and spilled events, or moves the entry of a record that expires later.
+  -- Returns the number of removed blocks of ids.
   local function sweep_key(key)
     local record = redis.call('HGET', data, 'j' .. key)
     local expires = record and is_sound(record) and has(byte(record, 2), layout.EXPIRES)

@@ -1,7 +1,7 @@
 -- Reads letters between two places (see codec/letter_place.rs), in order, until it has read enough letters or bytes, or
 -- has examined enough places. If the caller names causes, one byte each, reads only letters with one of these causes
--- whose age is at most `within`. Returns the time, the last examined place if more letters may follow, and the place and the record of each
--- letter.
+-- whose age is at most `within`. Returns the time, the last examined place (false if no more letters follow), and the
+-- place and the record of each letter.
 local data, letters = KEYS[1], KEYS[2]
 local from, to, limit, bytes = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local causes, within = ARGV[6], tonumber(ARGV[7])

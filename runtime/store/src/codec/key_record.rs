@@ -89,7 +89,7 @@ pub struct KeyRecordView<'a> {
 }
 
 impl<'a> KeyRecordView<'a> {
-    /// Parses a whole record.
+    /// Parses a whole record. Returns an error if the format is unknown, or if any part is damaged.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, RecordDecodeError> {
         let has_ahead = bytes.first() == Some(&KEY_RECORD_AHEAD_FORMAT);
         let format = if has_ahead { KEY_RECORD_AHEAD_FORMAT } else { KEY_RECORD_FORMAT };
@@ -152,13 +152,13 @@ impl<'a> KeyRecordView<'a> {
         Ok(view)
     }
 
-    /// Returns the sequence after the highest sequence of which the record knows: of a settled or of a spilled event.
+    /// Returns the higher of two sequences: [`KeyRecord::next`], and the sequence after the last spilled event.
     pub fn unused_sequence(&self) -> u64 {
         let spilled = if self.spilled.count > 0 { self.spilled.last.saturating_add(1) } else { 0 };
         self.next.max(spilled)
     }
 
-    /// Converts the record to the [`KeyRecord`] of the sequencer.
+    /// Copies the record into a [`KeyRecord`] for the sequencer.
     pub fn to_key_record(&self) -> KeyRecord {
         let mut rest = self.holes.clone();
         let holes = std::iter::from_fn(|| next_hole(&mut rest).ok().flatten());

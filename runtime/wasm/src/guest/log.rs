@@ -1,6 +1,6 @@
 //! A guest's output, written to the host's log line by line and limited for each event. The event takes effect even if
-//! its output exceeds the limit. This module also keeps the end of standard error, because most languages write the text
-//! of an uncaught error only to standard error.
+//! its output exceeds the limit. This module also keeps the end of standard error, because most languages write the
+//! text of an uncaught error only to standard error.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,8 +16,8 @@ const LINE_OVERHEAD_BYTES: usize = 16;
 /// Size, in bytes, of the end of standard error that is kept for the message of a failure.
 const STDERR_TAIL_BYTES: usize = 4 << 10;
 
-/// The output of an event. The WebAssembly instance and its two output streams share this value, and all run on one
-/// thread.
+/// The output of the event that a WebAssembly instance executes now. The instance and its two output streams share this
+/// value, and all run on one thread.
 pub(super) struct EventLog {
     limit: usize,
     state: Mutex<LogState>,
@@ -63,7 +63,7 @@ impl EventLog {
                 emit_line(&state, origin, default_level(origin), &line);
             }
         }
-        // With the limit 0, the operator does not want any output.
+        // If the limit is 0, the operator wants no output at all, so this method does not report the missing bytes.
         if state.suppressed_bytes > 0 && self.limit > 0 {
             let words = format!(
                 "log output cut: the event wrote more than {} (`plugins.log`); {} bytes are not logged",
@@ -143,7 +143,7 @@ impl LogState {
         self.event.as_ref().is_some_and(|event| event.turn.stream.log.accepts(level))
     }
 
-    /// Returns the part of the bytes that the event may still write; `None` if it may write nothing more.
+    /// Returns the part of the bytes that the event may still write; `None` if the event may write nothing more.
     fn take_allowed<'a>(&mut self, limit: usize, bytes: &'a [u8]) -> Option<&'a [u8]> {
         let left = limit.saturating_sub(self.written_bytes);
         if self.is_full || (left == 0 && !bytes.is_empty()) {

@@ -24,7 +24,7 @@ fn ensure_contains(text: &str, parts: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the names of all queues of the broker.
+/// Returns the names of all queues of the virtual host.
 fn queues(rig: &Rig) -> Result<Vec<String>> {
     Ok(rig.rabbit.queues()?.into_keys().collect())
 }

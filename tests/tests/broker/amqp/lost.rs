@@ -30,7 +30,7 @@ fn disturbance_loses_nothing(mut rig: Rig, disturb: impl Fn(&mut Rig) -> Result<
     service.end()
 }
 
-/// Returns the queues and the end of the logs, for the error text of a failed test.
+/// Returns the queues, the host's log and the end of the broker's log, for the error text of a failed test.
 fn describe(rig: &Rig, service: &Service) -> String {
     format!("{:?}\n{}\n{}", rig.rabbit.queues(), service.stderr(), rig.rabbit.log_tail())
 }
@@ -231,8 +231,8 @@ fn queue_held_by_another_consumer_is_reported() -> Result<()> {
     service.end()
 }
 
-/// The other consumer of the queue receives all messages. The queue is then empty, so no event waits for the host, and
-/// the host reports no fault any more.
+/// The queue becomes empty while another program is its consumer. No event then waits for the host, so the host reports
+/// no fault any more.
 #[test]
 fn queue_emptied_by_another_consumer_counts_as_consumed() -> Result<()> {
     let rig = Rig::with("", "ordering = \"fifo\"", "")?;

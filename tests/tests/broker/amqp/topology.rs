@@ -66,7 +66,7 @@ fn queue_in_another_form_is_reported() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "")?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     rig.until_declared()?;
-    // The host is paused, because it would declare its own queue at once after the deletion.
+    // The test pauses the host, because a running host would declare the queue at once after the deletion.
     service.pause()?;
     rig.client.delete_queue("cases")?;
     rig.client.queue_with("cases", FieldTable::default())?;
@@ -166,7 +166,8 @@ fn exchange_removed_before_a_start_is_reported() -> Result<()> {
     Ok(())
 }
 
-/// The user of the host has no right to declare markers. The log names what the host cannot detect.
+/// The user of the host has no right to declare markers. The log must report that the broker refused the marker of the
+/// exchange.
 #[test]
 fn refused_marker_of_the_exchange_is_reported() -> Result<()> {
     let rig = Rig::new()?;
@@ -291,7 +292,7 @@ fn queue_replaced_by_a_stream_is_refused() -> Result<()> {
     service.end()
 }
 
-/// A classic queue that another program has declared is used as it is.
+/// With `declare = false`, the host uses a classic queue in the form in which another program has declared it.
 #[test]
 fn classic_queue_without_declarations_is_used() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "declare = false")?;

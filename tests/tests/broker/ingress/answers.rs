@@ -31,7 +31,7 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// Returns the start of a request: its first line, and all headers except those that describe the body.
+/// Returns the start of a request: its first line, and all headers except those that state the length of the body.
 fn head(method: &str, stream: &str, token: &str, kind: &str) -> String {
     format!(
         "{method} /v1/streams/{stream}/events HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
@@ -39,7 +39,7 @@ fn head(method: &str, stream: &str, token: &str, kind: &str) -> String {
     )
 }
 
-/// Posts a body of a size, with or without chunked encoding.
+/// Posts a body of `size` bytes. With chunked encoding, rounds the size up to whole chunks of 64 KiB.
 fn post(address: SocketAddr, head: &str, size: usize, chunked: bool) -> Result<Answer> {
     let mut request = head.as_bytes().to_vec();
     if chunked {

@@ -192,7 +192,8 @@ fn full_queue_rejects_producers() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     let mut address = ingress(&mut service)?;
     let lines = in_turn(10, 50);
-    // Without a handler, the host executes no events, so the queue becomes full.
+    // The running handler continues without its file. The queue becomes full because the test posts events faster than
+    // the host executes them.
     std::fs::rename(&plugin, &aside)?;
     service.until_says("last file of a handler removed")?;
     let mut sent_away = 0;
@@ -274,7 +275,7 @@ fn bodies_are_bounded() -> Result<()> {
     service.end()
 }
 
-/// The limit of a request counts events: blank lines are no events, in any number. A byte order mark is blank in every
+/// Blank lines do not count towards the limit on the number of events in a request. A byte order mark is blank in every
 /// form.
 #[test]
 fn blanks_of_a_body_are_skipped() -> Result<()> {

@@ -83,7 +83,8 @@ impl Sequencer {
         lane.writing_late = !chunk.late_originals.is_empty();
 
         let cost = WriteCost {
-            // The store writes one value for each of these items.
+            // Each spilled event, each letter and each removed letter costs the store a write of its own, so it counts
+            // like an event.
             events: chunk.events + spill.len() + chunk.letters.len() + chunk.removed_letters.len(),
             bytes: chunk.bytes + spilled_bytes,
             kept_bytes: chunk.bytes,
@@ -122,7 +123,8 @@ pub(super) struct WriteCost {
 }
 
 /// Records in the key record that the events of a chunk are settled. A chunk may have more events than the record keeps
-/// digests. Returns the sequences and digests of the events whose digests do not fit into the record.
+/// digests. Returns the sequences and digests of the events whose digests do not fit into the record. In a `fifo`
+/// stream, adds the ids of the events without a spilled copy to `ids`.
 fn advance_record(
     lane: &mut Lane,
     chunk: &ResultChunk,
@@ -196,8 +198,8 @@ fn select_spill(
     let next = lane.record.next;
     let done = lane.done;
     let all = lane.held.write_copies(next, |held| {
-        // The event at which the key stopped is spilled even if there is no room, because the other events wait for
-        // this event.
+        // The event at which the key stopped is spilled even if the batch or `spill_limit` has no room for it, because
+        // the other events wait for this event.
         let head = held.sequence == done;
         if !head && (spill.len() >= events || spilled >= bytes.max(1)) {
             return false;

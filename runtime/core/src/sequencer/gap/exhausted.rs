@@ -6,8 +6,8 @@ use super::{GapState, LaneGap};
 use crate::gaps::{GapEnd, GapHistory};
 use crate::settings::{ExhaustedPolicy, GapSettings};
 
-/// The interval between two checks whether an unavailable source is available again, in ms. Until the source is
-/// available, the sequencer does not give up any gap.
+/// The interval, in ms, between two checks whether the sequencer may give up gaps again. The sequencer must not give up
+/// a gap while the source is unavailable, and for `gap.timeout` after that.
 const SOURCE_CHECK_INTERVAL_MS: u64 = 1_000;
 
 /// Describes the missing events, and the replay sources that failed and may still have these events.
@@ -29,7 +29,8 @@ fn describe_missing(gaps: &GapHistory, first: u64, last: u64, rounds: u32) -> St
 }
 
 impl Sequencer {
-    /// Applies `gap.on_exhausted` if all rounds are over and all events before the gap have been executed.
+    /// Applies `gap.on_exhausted` if all rounds are over and all events before the gap have been executed. If the
+    /// source is unavailable or was so recently, schedules another check instead.
     pub(super) fn act_on_exhausted(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         let Some(gap) = lane.cold.gap else { return };
@@ -73,7 +74,8 @@ impl Sequencer {
             }
             ExhaustedPolicy::Park => {
                 if lane.record.gaps.open().is_none() {
-                    // The key has skipped the first part of the gap, and ended its entry.
+                    // The key has skipped the first part of the gap, and the skip ended the entry of the gap. The rest
+                    // of the gap needs a new entry.
                     lane.record_gap(self.now);
                 }
                 lane.give_up_gap(GapEnd::Parked, next - 1);

@@ -18,8 +18,9 @@ use crate::turn::AttemptToken;
 const SEQUENCES_PER_REQUEST_LIMIT: u64 = 4_096;
 
 impl Sequencer {
-    /// Starts a round, because the clock of the gap has expired. Does nothing if the sequencer must query the store for
-    /// letters first.
+    /// Starts a round, because the clock of the gap has expired. If the gap has already had `gap.attempts` rounds,
+    /// marks the gap as exhausted instead. Does nothing if the sequencer must first query the store for the dead
+    /// letters of missing events.
     pub(in super::super) fn start_gap_round(&mut self, index: u32) {
         if self.lanes[index].cold.gap.is_some_and(|gap| gap.clock_after_letters.is_some()) {
             return;
@@ -118,7 +119,8 @@ impl Sequencer {
         self.outstanding_replays.insert(AttemptToken { lane: index, serial });
         let token = AttemptToken { lane: index, serial };
         let key = lane.key.clone();
-        // A key starts anew at the earliest `complete_ttl` after its end. Older letters may be from before that end.
+        // A key can start again only `complete_ttl` after its end or later. A letter that is older than the key by more
+        // than `complete_ttl` may therefore belong to an ended key of the same name.
         let key_age = match lane.record.incarnation {
             0 => 0,
             since => store_time.saturating_sub(since),
@@ -127,8 +129,9 @@ impl Sequencer {
         self.effects.push_back(Effect::Replay { token, key, source, missing, max_letter_age });
     }
 
-    /// Returns the ranges of the sequences that are certainly missing below the highest sequence of the lane, according
-    /// to the data in memory.
+    /// Returns the ranges of the sequences that are certainly missing, according to the data in memory: up to the
+    /// highest sequence of the lane, or up to the end of the dead-lettered range. For a tail request (`LaneGap::tail`),
+    /// returns only the next sequence.
     fn missing_ranges(&self, index: u32) -> Vec<RangeInclusive<u64>> {
         let lane = &self.lanes[index];
         let Some(gap) = &lane.cold.gap else { return Vec::new() };
@@ -164,8 +167,8 @@ impl Sequencer {
         if let Some((first, last)) = rest {
             present(first, last);
         }
-        // All events from the highest held event to the end of the dead-lettered range are missing, because the lane
-        // does not have them. The store has some of them.
+        // All events after the highest held event, up to the end of the dead-lettered range, are missing, because the
+        // lane does not have them. Some of these events are in dead letters in the store.
         if let Some(ahead) = &lane.record.ahead {
             present(ahead.last.saturating_add(1), ahead.last);
         }
