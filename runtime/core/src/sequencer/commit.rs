@@ -7,7 +7,7 @@ mod applied;
 mod recovery;
 mod write;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::Sequencer;
@@ -139,6 +139,11 @@ impl Sequencer {
             letters.push(free.delivery);
             batch.letters.push(free.letter);
         }
+        // A write that removes one of these letters waits for the next batch. The store applies the letters of a batch
+        // after its writes, so the letter would stay in the store although its event is settled.
+        let new_letters: HashSet<_> =
+            batch.letters.iter().map(|letter| letter.id.clone()).collect();
+        let mut postponed = Vec::new();
         let most = self.shards[shard].dirty.len().min(max_events);
         batch.writes.reserve_exact(most);
         lanes.reserve_exact(most);
@@ -146,6 +151,10 @@ impl Sequencer {
             && !full(events, bytes)
             && let Some(index) = self.shards[shard].dirty.pop_front()
         {
+            if self.lanes[index].removes_letter_of(&new_letters) {
+                postponed.push(index);
+                continue;
+            }
             self.lanes[index].dirty = false;
             if self.lanes[index].wants_write(&self.settings) {
                 let room = (max_events - events, max_bytes - bytes);
@@ -158,6 +167,7 @@ impl Sequencer {
             }
             self.reschedule(index);
         }
+        self.shards[shard].dirty.extend(postponed);
         if !batch.writes.is_empty() || !batch.letters.is_empty() {
             self.send(batch, lanes, letters, kept);
         }

@@ -11,6 +11,7 @@
 //! `cold.stored_only` is the extent of the events that are only in the spill area: the part of the store that holds
 //! events before they can run.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -22,6 +23,7 @@ use super::held::{HeldQueue, SpillCopy};
 use super::ids::IdWindow;
 use crate::event::{DeliveryNumber, Event, Key};
 use crate::key_record::{AheadRange, FailureInfo, KeyRecord, KeyStatus, SpillExtent};
+use crate::letter::LetterId;
 use crate::settings::{OrderingMode, SequencerSettings};
 use crate::stats::LaneState;
 
@@ -370,6 +372,12 @@ impl Lane {
         } else {
             settings.spill_limit.saturating_sub(self.record.spilled.count) as usize
         }
+    }
+
+    /// Returns whether the next write of the lane removes one of these dead letters.
+    pub(super) fn removes_letter_of(&self, letters: &HashSet<LetterId>) -> bool {
+        let removed = self.pending.first().map(|chunk| &chunk.removed_letters);
+        !letters.is_empty() && removed.is_some_and(|ids| ids.iter().any(|id| letters.contains(id)))
     }
 
     /// Returns whether the lane has something to write. A lane writes nothing during a load of its key record. Such a
