@@ -69,12 +69,12 @@ mod tests {
         );
     }
 
-    /// A shell passes the special characters of names to `rabbitmqctl` unchanged.
+    /// Bash passes the special characters of names to `rabbitmqctl` unchanged.
     #[test]
     fn command_can_be_pasted_into_a_shell() {
         let queues = ["it's $HOME", "a.b|c(d)*", "\\\"`x`", "ä\n"];
         let command = command("amqp://localhost/my%20host's", &queues);
-        let printed = Command::new("sh")
+        let printed = Command::new("bash")
             .args(["-c", &format!("printf '%s\\n' {command}")])
             .output()
             .expect("the arguments");

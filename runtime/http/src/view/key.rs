@@ -324,7 +324,7 @@ mod tests {
             rollout: Some(Arc::new(Rollout { number: 5, build })),
             failure: Some(Box::new(FailureInfo {
                 cause: Cause::Limit,
-                error: "[log] too much".into(),
+                error: "[memory] too much".into(),
                 since: 1_000,
                 version: None,
             })),
@@ -340,7 +340,7 @@ mod tests {
             "{{\"attempts\":0,\"due_at\":null,\"gap_rounds\":0,\"held\":{{\"count\":0,\"first\":0,\
              \"last\":0}},\"incarnation\":9,\"key\":\"k\",\"next\":7,\"park_generation\":0,\
              \"partition\":4,\"skipped\":[[1,2]],\"state_size\":2,\"status\":\"parked\",\
-             \"trouble\":{{\"cause\":\"limit\",\"error\":\"too much\",\"limit\":\"log\",\
+             \"trouble\":{{\"cause\":\"limit\",\"error\":\"too much\",\"limit\":\"memory\",\
              \"since\":\"{TIME}\",\"version\":null}},\"version\":\"h@1.0.0\",\
              \"version_digest\":\"{zeros}\",\"version_generation\":5"
         );
