@@ -7,7 +7,7 @@ mod applied;
 mod recovery;
 mod write;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::Sequencer;
@@ -141,7 +141,7 @@ impl Sequencer {
         }
         // A write that removes one of these letters waits for the next batch. The store applies the letters of a batch
         // after its writes, so the letter would stay in the store although its event is settled.
-        let new_letters: HashSet<_> =
+        let new_letters: BTreeSet<_> =
             batch.letters.iter().map(|letter| letter.id.clone()).collect();
         let mut postponed = Vec::new();
         let most = self.shards[shard].dirty.len().min(max_events);

@@ -11,7 +11,7 @@
 //! `cold.stored_only` is the extent of the events that are only in the spill area: the part of the store that holds
 //! events before they can run.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -375,7 +375,7 @@ impl Lane {
     }
 
     /// Returns whether the next write of the lane removes one of these dead letters.
-    pub(super) fn removes_letter_of(&self, letters: &HashSet<LetterId>) -> bool {
+    pub(super) fn removes_letter_of(&self, letters: &BTreeSet<LetterId>) -> bool {
         let removed = self.pending.first().map(|chunk| &chunk.removed_letters);
         !letters.is_empty() && removed.is_some_and(|ids| ids.iter().any(|id| letters.contains(id)))
     }
