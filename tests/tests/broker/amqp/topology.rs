@@ -125,7 +125,7 @@ fn refused_subscription_is_reported_repeatedly() -> Result<()> {
 /// limit of connections. The topology itself is as configured, so the host must not report a wrong topology.
 #[test]
 fn refused_connection_is_no_difference_of_the_topology() -> Result<()> {
-    for (user, ordering) in [("limited", ""), ("limited-fifo", "ordering = \"fifo\"")] {
+    for (user, ordering) in [("three-links", ""), ("three-links-fifo", "ordering = \"fifo\"")] {
         let rig = Rig::new()?;
         rig.rabbit.add_user(user, "guest", ".*")?;
         let url = rig.rabbit.url().replace("guest:guest", &format!("{user}:guest"));
@@ -171,8 +171,8 @@ fn exchange_removed_before_a_start_is_reported() -> Result<()> {
 #[test]
 fn refused_marker_of_the_exchange_is_reported() -> Result<()> {
     let rig = Rig::new()?;
-    rig.rabbit.add_narrow_user("unmarked")?;
-    let url = rig.rabbit.url().replace("guest:guest", "unmarked:guest");
+    rig.rabbit.add_narrow_user("markerless")?;
+    let url = rig.rabbit.url().replace("guest:guest", "markerless:guest");
     rig.home.write("ordain.toml", config(&url, ADMIN, "", ""))?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     service.until_says("exchange without a marker: the broker refused the marker")?;
