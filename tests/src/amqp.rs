@@ -1,4 +1,5 @@
-//! A broker client such as the programs that users of Ordain write: it publishes events and receives messages.
+//! A client of the broker, like the programs that users of Ordain write. The client publishes events and receives
+//! messages.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use lapin::message::Delivery;
 use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
     ConfirmSelectOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions,
-    QueueDeclareOptions, QueueDeleteOptions,
+    QueueDeclareOptions, QueueDeleteOptions, QueuePurgeOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{
@@ -22,18 +23,20 @@ use tokio::time::timeout;
 
 /// The time limit for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time limit for the confirms of an attempt to publish.
+/// The time limit for the confirms in [`Client::try_publish`].
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time without a message after which the client concludes that the queue is empty.
+/// The time without a message after which [`Client::take`] fails. Also the time for which [`Client::publish`] repeats
+/// rejected messages.
 const QUIET_TIMEOUT: Duration = Duration::from_mins(1);
-/// The time without a message after which the client acknowledges the messages received so far.
+/// The time without a message after which [`Client::take_all`] stops.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest time between two deliveries that the client acknowledges together.
 const ACK_DELAY: Duration = Duration::from_millis(100);
-/// The number of messages that the client publishes before it waits for their confirms.
+/// The maximum number of messages that the client publishes before it waits for their confirms. Also the upper limit of
+/// the prefetch.
 const CONFIRM_LIMIT: usize = 2_000;
 
-/// A connection with one channel. Every method blocks.
+/// A connection with a channel for declarations and publishing. Every method blocks.
 pub struct Client {
     runtime: Runtime,
     connection: Connection,
@@ -81,6 +84,13 @@ impl Client {
         Ok(())
     }
 
+    /// Removes the messages that wait in a queue. Messages that a consumer has received but not acknowledged remain.
+    pub fn purge_queue(&self, name: &str) -> Result<()> {
+        let purged = self.channel.queue_purge(name.into(), QueuePurgeOptions::default());
+        self.runtime.block_on(purged)?;
+        Ok(())
+    }
+
     /// Declares a durable exchange.
     pub fn exchange(&self, name: &str, kind: ExchangeKind) -> Result<()> {
         let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
@@ -112,7 +122,8 @@ impl Client {
     }
 
     /// Publishes messages, and waits until the broker confirms each of them. Publishes a rejected message again,
-    /// because the broker rejects messages for a moment while a quorum queue has no leader.
+    /// because the broker rejects messages for a moment while a quorum queue has no leader. Fails if a message is
+    /// unroutable.
     pub fn publish(&self, exchange: &str, messages: &[Outgoing]) -> Result<()> {
         let started = Instant::now();
         self.runtime.block_on(async {
@@ -170,9 +181,9 @@ impl Client {
     }
 
     /// Receives `count` messages of a queue and acknowledges them. One acknowledgement covers all messages that arrive
-    /// together, to keep the number of acknowledgements small. Many acknowledgements can still be on their way to a
-    /// quorum queue when the channel is closed: the queue then drops some of them, and the broker delivers their
-    /// messages again.
+    /// together. With an acknowledgement for each message, many acknowledgements could still be on their way to a
+    /// quorum queue when the client closes the channel. The queue would drop some of them, and the broker would deliver
+    /// their messages again.
     pub fn take(&self, queue: &str, count: usize) -> Result<Vec<Delivery>> {
         self.take_counted(queue, count, |_| Ok(true))
     }
@@ -277,7 +288,7 @@ impl Client {
         Ok((channel, consumer))
     }
 
-    /// Rejects the message that [`Self::hold`] keeps, so that the broker requeues it.
+    /// Closes the channel of [`Self::hold`], so that the broker requeues the message.
     pub fn release(&self, (channel, _): (Channel, Consumer)) -> Result<()> {
         Ok(self.runtime.block_on(channel.close(200, "done".into()))?)
     }
@@ -297,7 +308,7 @@ async fn open(url: &str) -> Result<(Connection, Channel)> {
 }
 
 /// Converts a line of a file, which is a CloudEvent, into a message: the key becomes the routing key, and the data
-/// becomes the body.
+/// becomes the body. The id and the type become properties. The sequence and the mark of the last event become headers.
 pub fn from_line(line: &str) -> Result<Outgoing> {
     #[derive(serde::Deserialize)]
     struct Line<'a> {

@@ -1,5 +1,5 @@
-//! An HTTP server that serves events for replay, like the servers that users of Ordain run. A given share of its
-//! requests fails.
+//! An HTTP server that serves events for replay, like the servers that users of Ordain run. The server fails a given
+//! share of the requests that it receives.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -21,13 +21,13 @@ pub struct Archive {
 }
 
 struct Shared {
-    /// The events by path.
+    /// The CloudEvents in JSON, by URL path (`/KEY/SEQUENCE`).
     events: Mutex<BTreeMap<String, String>>,
-    /// The average number of requests that fail, of 1,000 requests.
+    /// How many of 1,000 requests fail on average.
     failing: u32,
     random: Mutex<ChaCha8Rng>,
     token: Option<String>,
-    /// The status line of the response to a request for an event that the server does not have.
+    /// The status code and the reason of the response to a request for an event that the server does not have.
     absent: &'static str,
     requests: AtomicU64,
     unauthorized_requests: AtomicU64,
@@ -37,13 +37,14 @@ struct Shared {
 
 impl Archive {
     /// Starts a server that serves each line at the path `/KEY/SEQUENCE` of its event. On average, `failing` of 1,000
-    /// requests fail, in one of several ways. If there is a token, the server accepts only requests with this token.
+    /// requests fail, in one of several ways. If `token` is given, the server accepts only requests with this value in
+    /// the header `Authorization`.
     pub fn start(lines: &[String], failing: u32, token: Option<&str>) -> Result<Self> {
         Self::with(lines, failing, token, "404 Not Found")
     }
 
     /// Starts a server that serves each line at the path `/KEY/SEQUENCE` of its event, without failures. `absent` is
-    /// the status line of the response to a request for any other event.
+    /// the status code and the reason of the response to a request for any other event.
     pub fn refusing(lines: &[String], absent: &'static str) -> Result<Self> {
         Self::with(lines, 0, None, absent)
     }
@@ -95,22 +96,22 @@ impl Archive {
         Ok(())
     }
 
-    /// Returns the URL template of the events, for a setting of the configuration.
+    /// Returns the URL template of the events, for the setting `replay` of a stream.
     pub fn url(&self) -> String {
         format!("http://{}/{{key}}/{{sequence}}", self.address)
     }
 
-    /// Returns the number of requests.
+    /// Returns the number of requests that the server has received.
     pub fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of requests without the token.
+    /// Returns the number of requests that the server rejected because they lacked the token.
     pub fn unauthorized_requests(&self) -> u64 {
         self.shared.unauthorized_requests.load(Ordering::Relaxed)
     }
 
-    /// Returns the largest number of concurrent requests.
+    /// Returns the largest number of requests that the server has handled at the same time.
     pub fn max_concurrency(&self) -> usize {
         self.shared.most.load(Ordering::Relaxed)
     }
@@ -152,7 +153,8 @@ impl Shared {
         }
     }
 
-    /// Returns a status and a body; `None` breaks the connection.
+    /// Returns the status and the body of the response to a request. `None` means that the server closes the connection
+    /// without a response.
     fn answer(&self, path: &str, is_known: bool) -> Option<(&'static str, String)> {
         if !is_known {
             self.unauthorized_requests.fetch_add(1, Ordering::Relaxed);
@@ -162,7 +164,7 @@ impl Shared {
         let event = events.get(path);
         let mut random = self.random.lock().ok()?;
         let (status, body) = if random.random_range(0..1_000) < self.failing {
-            // An event that was not requested, for a wrong response.
+            // An event that the client did not request, for a wrong response.
             let other = events.values().next().filter(|found| Some(*found) != event);
             match random.random_range(0..5) {
                 0 => return None,

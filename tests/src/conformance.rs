@@ -29,14 +29,14 @@ pub use owner::{
 
 use ordain_store::Store;
 
-/// The time for which the fixture's store keeps dead letters, in ms. All times in the suite are much longer than a case
-/// takes on a slow machine. A fixture may therefore use a running clock, to which [`Fixture::advance_clock`] adds an
-/// offset.
+/// The time for which the fixture's store keeps dead letters, in ms. The times in the suite are long enough that the
+/// duration of a case, even on a slow machine, does not change its result. A fixture may therefore use a running clock,
+/// to which [`Fixture::advance_clock`] adds an offset.
 pub const DEAD_TTL: u64 = 100_000;
 
 /// A store under test, empty at first.
 pub trait Fixture: Send {
-    /// Returns the store.
+    /// Returns the open store. [`Self::reopen`] and [`Self::go_back`] may replace it.
     fn store(&self) -> &dyn Store;
 
     /// True if the store can write marks and remove outbox entries in one atomic write.
@@ -89,7 +89,7 @@ macro_rules! conformance_suite {
             due: due_entries_are_returned_in_order_of_time, every_write_replaces_the_due_entry,
                 load_returns_the_time_until_due;
             letters: letters_are_listed_in_order, letter_with_the_same_id_is_replaced,
-                letters_of_consumed_events_are_removed, events_in_far_ahead_letters_are_found,
+                letters_of_consumed_events_are_removed, events_in_early_letters_are_found,
                 letters_expire_independently;
             outbox: entries_are_returned_in_order, refused_writes_add_no_messages,
                 published_entries_are_removed_and_their_marks_written, marks_are_written_and_read,
@@ -117,7 +117,8 @@ macro_rules! conformance_suite {
                 message_is_identified_by_its_commit_and_id, messages_of_lost_commits_are_forgotten,
                 lost_message_gets_its_earlier_number, each_group_of_a_call_has_its_own_reply,
                 numbering_starts_again_after_a_key_ended, retention_is_limited_in_number_and_time,
-                repeated_message_of_a_producer_is_recognized, messages_wait_in_order_until_removed,
+                repeated_message_of_a_producer_is_recognized,
+                number_of_another_producer_is_not_given_again, messages_wait_in_order_until_removed,
                 messages_without_numbers_are_queued,
                 each_message_has_one_number_after_repeats_and_new_owners,
                 random_calls_agree_with_the_model;

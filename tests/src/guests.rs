@@ -18,7 +18,7 @@ pub const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
 pub fn importing(name: &str) -> Vec<u8> {
     let length = u8::try_from(name.len()).expect("a name of a test is short");
     let mut wasm = EMPTY.to_vec();
-    // Section 7 with one type: an empty instance.
+    // Section 7 with one type: the type of an empty instance.
     wasm.extend([7, 3, 1, 0x42, 0]);
     // Section 10 with one import: the name, and an instance of type 0.
     wasm.extend([10, length + 5, 1, 0, length]);
@@ -27,7 +27,7 @@ pub fn importing(name: &str) -> Vec<u8> {
     wasm
 }
 
-/// Event data for the guests `puppet` and `memories`: pairs of numbers.
+/// Event data for the guests `puppet` and `memories`: pairs of numbers. Each guest documents the meaning of the pairs.
 #[derive(Debug, Clone, Default)]
 pub struct Pairs(Vec<u8>);
 
@@ -51,7 +51,7 @@ impl Pairs {
         self.pair(at, start).pair(at + 4, length)
     }
 
-    /// Returns the bytes.
+    /// Returns the event data.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }

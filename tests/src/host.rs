@@ -49,8 +49,8 @@ impl Home {
         self.folder.path().join(name)
     }
 
-    /// Writes a file. If the file is a configuration without a listener, adds a listener at a free port, because all
-    /// hosts on a machine would use the same default port.
+    /// Writes a file. If the file is a configuration without the section `[admin]`, adds this section with a free port,
+    /// because all hosts on a machine would use the same default port.
     pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
         let mut text = text.as_ref().to_vec();
         let is_config = Path::new(name).extension().is_some_and(|extension| extension == "toml");
@@ -79,7 +79,7 @@ impl Home {
         Ok(fs::rename(other, self.path(name))?)
     }
 
-    /// Appends to a file.
+    /// Appends to an existing file.
     pub fn append(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
         let mut file = fs::File::options().append(true).open(self.path(name))?;
         Ok(file.write_all(text.as_ref())?)
@@ -90,7 +90,7 @@ impl Home {
         self.read(name).matches('\n').count()
     }
 
-    /// Runs `ordain` until it ends.
+    /// Runs `ordain` with these arguments until it ends. Returns its output and its exit status.
     pub fn output(&self, args: &[&str]) -> Result<Output> {
         Ok(self.ordain(args)?.output()?)
     }
@@ -121,7 +121,8 @@ impl Home {
         Ok(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
     }
 
-    /// Returns the rows that a listing prints with `--json`.
+    /// Runs a command that must succeed and print one JSON value per line, such as a listing with `--json`. Returns the
+    /// values.
     pub fn rows(&self, args: &[&str]) -> Result<Vec<Value>> {
         let output = self.output(args)?;
         let log = String::from_utf8_lossy(&output.stderr);
@@ -130,7 +131,7 @@ impl Home {
         lines.map(|line| Ok(serde_json::from_slice(line)?)).collect()
     }
 
-    /// Returns the folder.
+    /// Returns the path of the home's folder.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }

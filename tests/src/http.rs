@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::service::Service;
 
-/// The time limit for a response. Only a failing test waits for the whole time.
+/// The time limit for each read and each write on a connection. Only a failing test waits for the whole time.
 const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The content type of a body with one event per line.
@@ -46,22 +46,29 @@ impl Answer {
     }
 }
 
-/// Returns the address of the admin listener of a host. The address comes from the log of the host.
+/// Waits until a host has logged the address of its admin listener. Returns the address.
 pub fn admin(service: &mut Service) -> Result<SocketAddr> {
-    const LISTENING_PREFIX: &str = "admin listening on http://";
+    listener(service, "admin listening on http://")
+}
+
+/// Waits until a host has logged the address of its listener for events. Returns the address.
+pub fn ingress(service: &mut Service) -> Result<SocketAddr> {
+    listener(service, "ingress listening on http://")
+}
+
+fn listener(service: &mut Service, prefix: &str) -> Result<SocketAddr> {
     let mut address = None;
     let log = service.stderr_path();
     service.until("the address of the listener", || {
         let log = std::fs::read_to_string(&log).unwrap_or_default();
-        let rest_of_line =
-            log.split_once(LISTENING_PREFIX).and_then(|(_, rest)| rest.split_once('\n'));
+        let rest_of_line = log.split_once(prefix).and_then(|(_, rest)| rest.split_once('\n'));
         address = rest_of_line.and_then(|(address, _)| address.trim().parse().ok());
         address.is_some()
     })?;
     address.context("the log contains no address")
 }
 
-/// Waits until a host is ready. Returns the address of its admin listener.
+/// Waits until a host reports at `/readyz` that it is ready. Returns the address of its admin listener.
 pub fn ready(service: &mut Service) -> Result<SocketAddr> {
     let address = admin(service)?;
     service.until("readiness", || {
@@ -70,12 +77,12 @@ pub fn ready(service: &mut Service) -> Result<SocketAddr> {
     Ok(address)
 }
 
-/// Requests a path.
+/// Sends a GET request for a path.
 pub fn get(address: SocketAddr, path: &str) -> Result<Answer> {
     get_with(address, path, &[])
 }
 
-/// Requests a path with headers.
+/// Sends a GET request with headers for a path.
 pub fn get_with(address: SocketAddr, path: &str, headers: &[&str]) -> Result<Answer> {
     let host = format!("Host: {address}");
     let all = [&[&*host, "Connection: close"], headers].concat().join("\r\n");
@@ -109,11 +116,29 @@ pub fn post_with(address: SocketAddr, path: &str, headers: &[&str], body: &str) 
 
 /// Sends bytes, and reads the response until the server closes the connection.
 pub fn send(address: SocketAddr, request: &[u8]) -> Result<Answer> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
-    stream.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
+    let mut stream = connect(address)?;
     // Ignore an error: the server may reject a request before it has read all of it.
     let _ = stream.write_all(request);
+    receive(stream)
+}
+
+/// Sends bytes and reads the response, as many simple clients do: the client does not read before it has sent the whole
+/// request, and fails if it cannot send the whole request.
+pub fn send_whole(address: SocketAddr, request: &[u8]) -> Result<Answer> {
+    let mut stream = connect(address)?;
+    stream.write_all(request).context("the server did not read the whole request")?;
+    receive(stream)
+}
+
+fn connect(address: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
+    stream.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
+    Ok(stream)
+}
+
+/// Reads a response until the server closes the connection.
+fn receive(mut stream: TcpStream) -> Result<Answer> {
     let mut answer = Vec::new();
     if let Err(error) = stream.read_to_end(&mut answer) {
         ensure!(!answer.is_empty(), "no response: {error}");

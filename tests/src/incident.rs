@@ -1,10 +1,10 @@
-//! The records of incidents (losses of a store) in the log of a host.
+//! The records of incidents (losses of data by a store) in the log of a host.
 
 use anyhow::{Context, Result};
 use ordain_servers::Redis;
 use serde_json::Value;
 
-/// The name of the log field that contains the record.
+/// The beginning of the log field that contains the record.
 const FIELD: &str = "cloudevent=";
 
 /// Returns the records of all incidents in a log, in order. Ignores a last line that is not complete yet.
@@ -21,7 +21,7 @@ pub fn records(log: &str) -> Result<Vec<Value>> {
     fields.map(record).collect()
 }
 
-/// Returns the number of lost events in all records.
+/// Returns the total number of events that the records report as lost.
 pub fn lost_events(records: &[Value]) -> u64 {
     let lost = records.iter().filter(|record| record["type"] == "ordain.events.lost");
     lost.filter_map(|record| record["data"]["events"].as_u64()).sum()

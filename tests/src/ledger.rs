@@ -11,22 +11,24 @@ use serde_json::{Value, json};
 /// The number of months that a ledger covers.
 const MONTHS: usize = 6;
 
-/// An order and a month.
+/// The id of an order, and a month such as `2026-01`.
 type Month = (String, String);
 
 /// A ledger and its expected results.
 #[derive(Debug)]
 pub struct Ledger {
-    /// The batches of transactions. Each batch is a CloudEvent, as a line of a file. The last batch ends the ledger.
+    /// The batches of transactions. Each batch is a CloudEvent, as a line of a file. The last batch has the attribute
+    /// `endofsequence`.
     pub batches: Vec<String>,
-    /// The expected statement of each month of each order.
+    /// The expected statement of each order, for each month in which the order has transactions.
     statements: BTreeMap<Month, Value>,
     /// The number of transactions of each order.
     orders: BTreeMap<String, u64>,
 }
 
 impl Ledger {
-    /// Makes a ledger with this number of transactions, in batches of the given size.
+    /// Makes a ledger with `transactions` random transactions of at most `orders` orders. Each batch has `batch`
+    /// transactions, and the last batch may have fewer.
     pub fn new(seed: u64, transactions: usize, orders: u32, batch: usize) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut all: Vec<Value> = (0..transactions)
@@ -77,12 +79,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// Returns the expected number of events of each key of the second stage.
+    /// Returns the expected number of events of each key of the second stage. The keys of this stage are the orders.
     pub fn orders(&self) -> BTreeMap<String, u64> {
         self.orders.clone()
     }
 
     /// Returns the expected number of events of each key of the third stage: one for each posting, and one for the end.
+    /// The keys of this stage are the pairs of an order and a month.
     pub fn months(&self) -> BTreeMap<String, u64> {
         let events = |data: &Value| data["postings"].as_u64().unwrap_or(0) + 1;
         let months = self.statements.iter();
@@ -90,7 +93,7 @@ impl Ledger {
     }
 }
 
-/// Computes the statements of the transactions by month, and the number of transactions of each order.
+/// Computes the statement of each order and month, and the number of transactions of each order.
 fn add_up(all: &[Value]) -> (BTreeMap<Month, Value>, BTreeMap<String, u64>) {
     let mut balances: BTreeMap<String, (i64, u64)> = BTreeMap::new();
     let mut months: BTreeMap<Month, [i64; 5]> = BTreeMap::new();
@@ -123,9 +126,9 @@ fn text(data: &Value, name: &str) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// Checks received messages, each given as key, number and id. The numbers of each key must have no holes, and each
-/// number must belong to one id, even if its message arrived several times. Returns the number of different messages of
-/// each key.
+/// Checks received messages, each given as key, number and id. The numbers of each key must begin at 1 and have no
+/// holes. Each number must belong to one id, and each id to one number, even if the message arrived several times.
+/// Returns the number of different messages of each key.
 ///
 /// The order of arrival does not matter. The messages of a key may arrive out of order if several outboxes send them.
 pub fn without_holes(

@@ -10,11 +10,11 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// The environment variable that names a file of CloudEvents, one per line. The events have sequences, and the last
-/// event of each key has the attribute `endofsequence`.
+/// The environment variable that names a file of CloudEvents, one per line. The events must have sequences, and the
+/// last event of each key must have the attribute `endofsequence`.
 pub const REAL_LOG: &str = "ORDAIN_REAL_LOG";
 
-/// Formats the line of an event.
+/// Formats an event as a line of a file.
 pub fn line(key: &str, sequence: u64, data: &Value) -> String {
     json!({
         "specversion": "1.0", "id": format!("{key}-{sequence}"), "source": "/tests",

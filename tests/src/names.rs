@@ -1,5 +1,5 @@
-//! A host name whose address a test sets. A library (`names.c`), which is loaded before libc, resolves the name for the
-//! host.
+//! A host name whose address a test sets. A library (`names.c`), which the host (the program `ordain`) loads before
+//! libc, resolves the name.
 
 use anyhow::Result;
 
@@ -10,7 +10,7 @@ use ordain_servers::compile_preload;
 pub const FIRST_ADDRESS: &str = "127.0.0.1";
 /// The path of the library's source.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/names.c");
-/// The file that contains the address to which the name resolves.
+/// The file in the home that contains the address to which the name resolves.
 const FILE: &str = "address";
 
 /// A host name whose address a test sets.

@@ -70,7 +70,7 @@ pub fn root() -> PathBuf {
     tests.parent().expect("the package is in a folder of the workspace").to_owned()
 }
 
-/// Returns the target folder of the running test, `<target>/<profile>/deps/<test>`.
+/// Returns the target folder. The path of the running test is `<target>/<profile>/deps/<test>`.
 pub fn target_dir() -> Result<PathBuf> {
     let test = std::env::current_exe()?;
     let target = test.ancestors().nth(3).context("the test is not in a target folder")?;

@@ -19,7 +19,7 @@ const CONFIRM: Method = (85, 10);
 const CONFIRM_OK: Method = (85, 11);
 const PUBLISH: Method = (60, 40);
 const ACK: Method = (60, 80);
-/// The flag of a content header with the property `headers`.
+/// The flag in a content header that marks the property `headers` as present.
 const HAS_HEADERS: u16 = 1 << 13;
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
@@ -31,13 +31,13 @@ pub struct RawProducer {
 }
 
 impl RawProducer {
-    /// Connects to a virtual host of a broker on this machine.
+    /// Connects to a virtual host of a broker on this machine as the user `guest`, and opens a channel in confirm mode.
     pub fn connect(port: u16, virtual_host: &str) -> Result<Self> {
         let mut raw = Self { stream: TcpStream::connect(("127.0.0.1", port))? };
         raw.stream.write_all(b"AMQP\0\0\x09\x01")?;
         let login = [&table(&[])[..], &short(b"PLAIN"), &long(b"\0guest\0guest"), &short(b"C")];
         raw.call(0, START_OK, &login.concat(), TUNE)?;
-        // One channel, frames of 128 KiB, no heartbeat.
+        // The client allows one channel and frames of 128 KiB, and requests no heartbeats.
         raw.send(0, TUNE_OK, &[0, 1, 0, 2, 0, 0, 0, 0])?;
         raw.call(
             0,
@@ -89,7 +89,7 @@ impl RawProducer {
         Ok(self.stream.write_all(&frame)?)
     }
 
-    /// Reads frames until the given method arrives.
+    /// Reads frames until the given method arrives. Fails if the broker closes the channel or the connection.
     fn until(&mut self, (class, number): Method) -> Result<()> {
         loop {
             let mut head = [0; 7];
@@ -123,7 +123,7 @@ pub fn long(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u32).to_be_bytes()[..], bytes].concat()
 }
 
-/// Encodes a table of names and values with their types.
+/// Encodes a table. Each field is a name and an encoded value, which begins with its type.
 pub fn table(fields: &[(&[u8], &[u8])]) -> Vec<u8> {
     let fields: Vec<u8> =
         fields.iter().flat_map(|(name, value)| [&short(name)[..], value].concat()).collect();

@@ -85,7 +85,7 @@ impl Rig {
         Client::connect(&self.rabbit.url_at(self.rabbit.port()))
     }
 
-    /// Publishes lines of a file as events.
+    /// Publishes lines of a file as events to the exchange `cases`.
     pub fn publish(&self, lines: &[String]) -> Result<()> {
         let messages: Vec<Outgoing> =
             lines.iter().map(|line| from_line(line)).collect::<Result<_>>()?;
@@ -99,8 +99,8 @@ impl Rig {
         tally::check(&by_key(lines)?, &out.join("\n"))
     }
 
-    /// Receives messages until `out` has `count` different messages. The host may publish a message again. A repeated
-    /// message must equal the first message, and is not added to `out`.
+    /// Receives messages until `out` has `count` different messages. The host may publish a message again. This
+    /// function does not add a message that equals a message in `out`.
     pub fn take(&self, out: &mut Vec<String>, count: usize) -> Result<()> {
         let missing = count.saturating_sub(out.len());
         self.client.take_counted("out", missing, |delivery| {
@@ -114,7 +114,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Waits until the host has acknowledged all deliveries.
+    /// Waits until the queues of the stream `cases` are empty and the host has acknowledged all deliveries.
     pub fn until_empty(&self) -> Result<()> {
         wait_until("the acknowledgement of all deliveries", || {
             let queues = self.rabbit.queues()?;

@@ -148,7 +148,7 @@ impl Service {
         ended.context("the host has not ended")
     }
 
-    /// Waits until the host ends. Returns the most memory that the host used, in KiB.
+    /// Waits until the host ends, which must succeed. Returns the most memory that the host used, in KiB.
     pub fn peak_memory(&mut self) -> Result<u64> {
         let status = format!("/proc/{}/status", self.id());
         let mut peak = 0;

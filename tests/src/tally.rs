@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::log::Line;
 
-/// The configuration of a stream that reads a file, executes the handler, and writes another file.
+/// The configuration of a stream that reads a file, executes the handler `tally`, and writes its messages to another
+/// file.
 pub const CONFIG: &str = r#"
 [streams.cases]
 handler = "tally"

@@ -21,19 +21,19 @@ use crate::plugins::{plugin, target_dir};
 /// The time limit for a result: long enough for a busy machine.
 const RESULT_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The configured sinks.
+/// The names of the sinks of the stream.
 pub const SINKS: [&str; 3] = ["faulty", "tally", "other"];
 
 /// A log line that a guest has written: the level, the key, and the text.
 pub type Line = (String, String, String);
 
-/// A pool with one queue.
+/// A pool of worker threads with one queue of turns.
 pub struct Workers {
-    /// The engine.
+    /// The engine with which the handler was loaded.
     pub engine: Arc<HandlerEngine>,
     /// The queue of turns. The field precedes the pool, so that the queue is dropped first, as in the host.
     pub turns: TurnQueueHandle,
-    /// The pool.
+    /// The pool that executes the turns.
     pub pool: WorkerPool,
     lines: Arc<Mutex<Vec<Line>>>,
     results: Receiver<Vec<TurnResult>>,
@@ -79,25 +79,25 @@ impl Workers {
         Ok(Self { engine, turns, pool, lines, results })
     }
 
-    /// Executes one turn.
+    /// Executes one turn, and returns its result.
     pub fn run(&self, turn: Turn) -> TurnResult {
         self.turns.submit(vec![turn]);
         self.results(1).remove(0)
     }
 
-    /// Executes one event.
+    /// Executes a turn with one event, and returns its result.
     pub fn command(&self, data: impl AsRef<[u8]>) -> TurnResult {
         self.run(turn("key", &[data]))
     }
 
-    /// Executes one event that fails. Returns the failure.
+    /// Executes one event, which must fail. Returns the failure.
     #[track_caller]
     pub fn failure(&self, data: impl AsRef<[u8]>) -> FailedAttempt {
         let done = self.command(data);
         done.failure.unwrap_or_else(|| panic!("the event has not failed: {:?}", done.outcomes))
     }
 
-    /// Executes one event that emits one message. Returns the message.
+    /// Executes one event, which must take effect and emit a message. Returns the data of the first message as text.
     #[track_caller]
     pub fn report(&self, data: &str) -> String {
         let done = self.command(data);
@@ -107,7 +107,7 @@ impl Workers {
         text(&messages[0])
     }
 
-    /// Waits for at least `count` results, and returns all that have arrived.
+    /// Waits for at least `count` results of turns, and returns all results that have arrived.
     pub fn results(&self, count: usize) -> Vec<TurnResult> {
         let mut results = Vec::new();
         while results.len() < count {
@@ -116,7 +116,7 @@ impl Workers {
         results
     }
 
-    /// Returns the lines that guests have written since the last call.
+    /// Returns the log lines that guests have written since the last call.
     pub fn lines(&self) -> Vec<Line> {
         std::mem::take(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -137,7 +137,7 @@ pub fn settings() -> HandlerSettings {
     settings
 }
 
-/// Makes a turn whose events have these data.
+/// Makes a turn with one event for each element of `data`. The sequences of the events begin at 1.
 pub fn turn(key: &str, data: &[impl AsRef<[u8]>]) -> Turn {
     let events = data
         .iter()

@@ -11,8 +11,10 @@ mod engine {
     mod escaped_output;
     mod exactly_once;
     mod exactly_once_redis;
+    mod far_ahead;
     mod full_disk;
     mod keys_why;
+    mod printed_commands;
     mod publish_rollback;
     mod readme;
     mod reused_numbers;

@@ -42,7 +42,7 @@ async fn commits_until_killed() {
 }
 
 /// Returns the writes of commit `number`: the keys `left` and `right`, which every commit changes together, and a key
-/// that only this commit changes. The key of this commit also gets a spilled event and a message.
+/// that only this commit changes. The key of this commit also gets a spilled event, a message and a due time.
 fn writes(number: u64) -> Vec<KeyWrite> {
     let mut writes = Vec::new();
     for key in ["left", "right"] {

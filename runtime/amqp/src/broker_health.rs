@@ -73,9 +73,13 @@ async fn check_response(
     broker: &BrokerEndpoint,
     connection: &mut Option<Connection>,
 ) -> Result<(), BrokerError> {
-    let open = match connection.take() {
-        Some(open) => open,
-        None => broker.connect("ordain watch").await?,
+    let open = if let Some(open) = connection.take() {
+        open
+    } else {
+        let open = broker.connect("ordain watch").await?;
+        // The broker may have been upgraded since the last connection.
+        broker.forget_version();
+        open
     };
     let failed = |error| broker.error(&error);
     let channel = connection.insert(open).create_channel().await.map_err(failed)?;

@@ -2,22 +2,20 @@
 
 use std::fmt;
 use std::os::fd::AsFd as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::tcp::TLSConfig;
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{AsyncTcpStream, Connection, ConnectionProperties, ErrorKind, runtime};
-use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::attempt::Attempt;
 use super::greeting::BrokerGreeting;
 use super::topology::has_default_delivery_limit;
 
-use ordain_config::{BrokerUrl, ConfigError, LoadedConfig};
-use ordain_util::log_throttle::LogThrottle;
+use ordain_config::{BrokerUrl, LoadedConfig};
 use ordain_util::text::{escape_invisible, truncated};
 
 /// Time limit for opening a connection, including TLS handshake and login: longer than the delay of a few lost packets.
@@ -36,8 +34,6 @@ const ERROR_TEXT_LIMIT: usize = 400;
 const TEMPORARY_REFUSALS: [&str; 2] =
     ["down or inaccessible", "delivery acknowledgement on channel"];
 
-/// Time between two warnings about an unreadable file that `broker.url` names.
-const REREAD_WARN_INTERVAL: Duration = Duration::from_secs(30);
 /// The start of the texts with which the broker reports that a queue or exchange does not exist.
 const NOTHING_FOUND: &str = "NOT_FOUND - no ";
 /// The text by which this module recognises a refusal because of the type of an exchange.
@@ -62,11 +58,17 @@ pub enum BrokerError {
 /// The cause of a refusal, according to the reply code of AMQP 0-9-1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalCause {
-    /// The broker rejects the login, a permission is missing, a limit of connections is reached, or the virtual host
-    /// does not exist. An operator of the broker can change all of these at any time, so a retry may help.
+    /// The broker refuses to open a connection: it rejects the login, a limit of connections is reached, or the virtual
+    /// host does not exist. An operator of the broker can change all of these at any time, so a retry may help.
+    Connection,
+    /// A permission is missing, or the virtual host was removed. An operator of the broker can change this at any time,
+    /// so a retry may help.
     Access,
     /// The queue or exchange does not exist.
     NotFound,
+    /// The exchange of a sink does not exist. Ordain never declares it. Its owner may declare it at any time, for
+    /// example after the broker was rebuilt, so a retry may help.
+    SinkExchangeMissing,
     /// The queue or exchange exists in another form: it has another type or other arguments.
     OtherForm,
     /// The broker does not know the command, for example the type of an exchange.
@@ -76,7 +78,18 @@ pub enum RefusalCause {
 impl BrokerError {
     /// Returns whether a retry may succeed without a change of the configuration.
     pub fn may_pass(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::Refused { cause: RefusalCause::Access, .. })
+        match self {
+            Self::Unavailable(_) => true,
+            Self::Refused { cause, .. } => {
+                use RefusalCause::{Access, Connection, SinkExchangeMissing};
+                matches!(cause, Connection | Access | SinkExchangeMissing)
+            }
+        }
+    }
+
+    /// Returns whether the broker refused to open a connection.
+    pub(super) fn is_connection_refused(&self) -> bool {
+        matches!(self, Self::Refused { cause: RefusalCause::Connection, .. })
     }
 
     /// Returns whether the broker lacks the queue or exchange.
@@ -98,13 +111,12 @@ impl BrokerError {
 /// The address of a broker, with its login and connection settings.
 #[derive(Clone)]
 pub struct BrokerEndpoint {
-    uri: AMQPUri,
-    /// The configured URL, whose login may be in a file that changes. `None` in tests.
-    url: Option<BrokerUrl>,
-    reread_throttle: Arc<Mutex<LogThrottle>>,
-    /// True if the broker sets a delivery limit on queues by default. Empty until [`Self::has_default_delivery_limit`]
-    /// has tested the broker.
-    has_default_delivery_limit: Arc<OnceCell<bool>>,
+    url: BrokerUrl,
+    /// Time between two AMQP heartbeats, in seconds.
+    heartbeat: u16,
+    /// True if the broker sets a delivery limit on queues by default. `None` until [`Self::has_default_delivery_limit`]
+    /// has tested the broker, and after [`Self::forget_version`].
+    has_default_delivery_limit: Arc<tokio::sync::Mutex<Option<bool>>>,
 }
 
 /// Installs the cryptography for TLS if the URI needs TLS.
@@ -116,70 +128,65 @@ pub(super) fn install_tls_provider(uri: &AMQPUri) {
 }
 
 impl BrokerEndpoint {
-    /// Creates the address of a broker from a URL. The error does not contain the password.
-    pub fn new(url: &str, heartbeat: Duration) -> Result<Self, String> {
-        let mut uri = ordain_config::broker_url::parse(url)?;
-        let seconds = heartbeat.as_secs().max(1);
-        uri.query.heartbeat = Some(u16::try_from(seconds).unwrap_or(u16::MAX));
-        let reread_throttle = Arc::new(Mutex::new(LogThrottle::new(REREAD_WARN_INTERVAL)));
-        Ok(Self { uri, url: None, reread_throttle, has_default_delivery_limit: Arc::default() })
+    /// Creates the address of a broker from a URL.
+    pub fn new(url: BrokerUrl, heartbeat: Duration) -> Self {
+        let heartbeat = u16::try_from(heartbeat.as_secs().max(1)).unwrap_or(u16::MAX);
+        Self { url, heartbeat, has_default_delivery_limit: Arc::default() }
     }
 
     /// Returns the broker of a configuration; `None` if the configuration has no broker.
-    pub fn of(loaded: &LoadedConfig) -> Result<Option<Arc<Self>>, ConfigError> {
-        let Some(config) = &loaded.config.broker else { return Ok(None) };
+    pub fn of(loaded: &LoadedConfig) -> Option<Arc<Self>> {
+        let config = loaded.config.broker.as_ref()?;
         let heartbeat = config
             .heartbeat
             .map_or(loaded.config.runtime.lease.0 / HEARTBEATS_PER_LEASE, |heartbeat| heartbeat.0);
-        let broker = Self::new(config.url.expose(), Duration::from_millis(heartbeat));
-        let broker = broker.map_err(|words| loaded.setting_error("broker.url", words))?;
-        Ok(Some(Arc::new(Self { url: Some(config.url.clone()), ..broker })))
+        Some(Arc::new(Self::new(config.url.clone(), Duration::from_millis(heartbeat))))
     }
 
-    /// Returns the URL. Replaces variables such as `${file:/path}` by the present content of their files.
+    /// Returns the parts of the URL. Replaces variables such as `${file:/path}` by the present content of their files.
     fn current_uri(&self) -> AMQPUri {
-        match self.url.as_ref().map(BrokerUrl::read_again) {
-            Some(Ok(Some(mut uri))) => {
-                uri.query.heartbeat = self.uri.query.heartbeat;
-                uri
-            }
-            Some(Err(reason)) => {
-                let mut throttle =
-                    self.reread_throttle.lock().unwrap_or_else(PoisonError::into_inner);
-                if throttle.allow() {
-                    tracing::warn!(
-                        "cannot refresh `broker.url` from the files that it names: {reason}; using the URL \
-                         that this process read when it started"
-                    );
-                }
-                self.uri.clone()
-            }
-            Some(Ok(None)) | None => self.uri.clone(),
-        }
+        let mut uri = self.url.refresh().uri;
+        uri.query.heartbeat = Some(self.heartbeat);
+        uri
     }
 
     /// Returns whether the broker has a default delivery limit. A queue gets this limit if its declaration does not
-    /// exclude a limit. Only the first call tests the broker, because a process must declare its queues in the same
-    /// form each time. The test declares an exchange for a moment; the name of the exchange begins with `queue`.
+    /// exclude a limit. Keeps the answer until [`Self::forget_version`]. The test declares an exchange for a moment; the
+    /// name of the exchange begins with `queue`.
     pub(super) async fn has_default_delivery_limit(
         &self,
         queue: &str,
     ) -> Result<bool, BrokerError> {
-        let find_out = || has_default_delivery_limit(self, queue);
-        self.has_default_delivery_limit.get_or_try_init(find_out).await.copied()
+        let mut known = self.has_default_delivery_limit.lock().await;
+        if let Some(has_limit) = *known {
+            return Ok(has_limit);
+        }
+        let has_limit = has_default_delivery_limit(self, queue).await?;
+        *known = Some(has_limit);
+        Ok(has_limit)
+    }
+
+    /// Forgets what depends on the version of the broker. The caller must call this method when the broker may have been
+    /// upgraded: after a lost connection, and before the declaration of a missing queue.
+    pub fn forget_version(&self) {
+        // If the lock is taken, a test of the present broker is in progress.
+        if let Ok(mut known) = self.has_default_delivery_limit.try_lock() {
+            *known = None;
+        }
     }
 
     /// Opens a connection with a name that identifies it in the broker's list of connections. Resolves the host name at
     /// each call. If the attempt fails, or if the caller drops the future, no socket stays open.
     pub async fn connect(&self, name: &str) -> Result<Connection, BrokerError> {
-        install_tls_provider(&self.uri);
+        let uri = self.current_uri();
+        install_tls_provider(&uri);
         let failed = |error| self.error(&error);
         let runtime = runtime::default_runtime().map_err(failed)?;
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let attempt = Attempt::new();
         let opener = attempt.opener();
         let connecting = Connection::connector(
-            self.current_uri(),
+            uri,
             runtime,
             async move |uri, runtime| {
                 let host = &uri.authority.host;
@@ -200,7 +207,12 @@ impl BrokerEndpoint {
         );
         // On the heap, because this future is large and a part of many others.
         let connected = Box::pin(async { connecting.await.map_err(failed) });
-        let connection = self.within(CONNECT_TIMEOUT, connected).await?;
+        let connection = match self.within(CONNECT_TIMEOUT, connected).await {
+            Err(BrokerError::Refused { cause: RefusalCause::Access, reason }) => {
+                return Err(BrokerError::Refused { cause: RefusalCause::Connection, reason });
+            }
+            connected => connected?,
+        };
         attempt.succeed();
         Ok(connection)
     }
@@ -226,13 +238,13 @@ impl BrokerEndpoint {
     }
 
     /// Returns the name of the virtual host.
-    pub(super) fn virtual_host(&self) -> &str {
-        &self.uri.vhost
+    pub(super) fn virtual_host(&self) -> String {
+        self.url.newest().uri.vhost
     }
 
     /// Describes the login of a connection, without the password.
     pub(super) fn describe_login(&self) -> String {
-        let AMQPUri { authority, vhost, .. } = &self.uri;
+        let AMQPUri { authority, vhost, .. } = self.url.newest().uri;
         format!("logged in as user {:?} to the virtual host {vhost:?}", authority.userinfo.username)
     }
 
@@ -245,7 +257,7 @@ impl BrokerEndpoint {
             ErrorKind::ProtocolError(error) => error.get_message().to_string(),
             _ => error.to_string(),
         };
-        let user = &self.uri.authority.userinfo.username;
+        let user = self.url.newest().uri.authority.userinfo.username;
         let words = format!(
             "{self} (user {user:?}): {}",
             escape_invisible(&truncated(words, ERROR_TEXT_LIMIT))
@@ -312,10 +324,7 @@ pub(super) fn is_caused_by_message(error: &lapin::Error) -> bool {
 /// Formats the broker's address without its credentials.
 impl fmt::Display for BrokerEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let AMQPUri { authority, vhost, .. } = &self.uri;
-        let tls = if self.uri.scheme == AMQPScheme::AMQPS { "s" } else { "" };
-        write!(f, "amqp{tls}://{}:{}", authority.host, authority.port)?;
-        if vhost == "/" { Ok(()) } else { write!(f, "/{vhost}") }
+        self.url.fmt(f)
     }
 }
 

@@ -22,7 +22,9 @@ use super::fifo_queue::{
 };
 use super::prefetch::AdaptivePrefetch;
 use super::prepare::TopologyError;
-use super::queue_monitor::{ConsumerProgress, monitor_queue, record_change, restore_exchange};
+use super::queue_monitor::{
+    ConsumerProgress, Interruption, monitor_queue, record_change, restore_exchange,
+};
 use super::store_timeout::with_store_timeout;
 use super::subscription::{Subscription, SubscriptionEnd};
 use super::topology::TopologyChange;
@@ -68,7 +70,7 @@ async fn run(
     let queue = options.topology.queue(options.partition);
     let stream = &*options.stream;
     let mut subscription_epoch = 0;
-    let mut is_interrupted = false;
+    let mut interruption = Interruption::default();
     let mut throttle = LogThrottle::new(shortened(WARN_INTERVAL));
     let mut backoff = RETRY_BACKOFF;
     let memory = if options.is_fifo() { usize::MAX } else { options.memory };
@@ -93,10 +95,9 @@ async fn run(
             let subscribed = subscribe(options, &queue, prefetch.current(), waiting, &mut known);
             let (connection, channel, consumer) =
                 with_subscribe_timeout(&queue, subscribed).await?;
-            if std::mem::take(&mut is_interrupted) {
-                tracing::info!(stream, queue, "queue consumed again");
+            if !interruption.is_stalled() {
+                interruption.end(options, &queue);
             }
-            options.health.set(SourceState::Consuming);
             waiting = None;
             let subscription = Subscription::new(
                 options,
@@ -110,7 +111,9 @@ async fn run(
                 ended = subscription.run(consumer, deliver, &mut acknowledged) => {
                     ended.map_err(QueueCheckError::from)
                 }
-                error = monitor_queue(options, &connection, &queue, &progress, known.is_marked) => Err(error),
+                error = monitor_queue(
+                    options, &connection, &queue, &progress, known.is_marked, &mut interruption,
+                ) => Err(error),
                 () = options.ownership.wait_inactive() => Ok(SubscriptionEnd::Suspended),
             };
             waiting = options.lag.get();
@@ -118,7 +121,11 @@ async fn run(
             close(&connection, &channel).await;
             ended
         };
-        let error = match session.await {
+        let ended = session.await;
+        if interruption.is_stalled() && progress.received() > 0 {
+            interruption.end(options, &queue);
+        }
+        let error = match ended {
             Ok(SubscriptionEnd::Done) => return,
             Ok(SubscriptionEnd::Resized) => continue,
             Ok(SubscriptionEnd::Suspended) => {
@@ -129,7 +136,7 @@ async fn run(
             Ok(SubscriptionEnd::Cancelled) => cancelled(options, &queue, &mut known),
             Err(error) => error,
         };
-        let is_first = !std::mem::replace(&mut is_interrupted, true);
+        let is_first = interruption.begin(&error);
         if let QueueCheckError::Lost(reason) = error {
             tokio::select! {
                 () = wait_for_resume(options, &queue, &reason) => backoff.reset(),
@@ -183,6 +190,8 @@ struct KnownQueue {
     is_marker_refused: bool,
     /// `true` if the queue of a `sequenced` stream got its marker before the last subscription.
     is_marked: bool,
+    /// The loss of the queue of a `sequenced` stream that has not been reported yet. The next subscription reports it.
+    loss: Option<TopologyChange>,
     /// `true` if a check has found that the queue is not of type stream, and the queue has not been removed since.
     is_type_checked: bool,
 }
@@ -203,7 +212,8 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
                 stream,
                 queue,
                 "stream stopped: {reason}. Other partitions of the stream continue. The command to resume the stream \
-                 is `ordain streams resume {stream}`"
+                 is `ordain streams resume {stream}{}`",
+                ordain_util::command::config_option()
             );
         }
         tokio::time::sleep(shortened(RESUME_CHECK_INTERVAL)).await;
@@ -274,17 +284,19 @@ async fn subscribe(
             if options.is_fifo() {
                 handle_missing_queue(options, &connection, waiting).await?;
             } else {
+                // A later attempt can find the queue that this attempt declares, so keep the loss until it is reported.
+                known.is_marked = false;
+                known.loss = Some(TopologyChange::QueueMissing(queue.to_owned()));
                 restore_own_queue(options, &connection).await?;
                 mark_queue(options, &connection, queue, known).await?;
             }
-            let opened = open().await.map_err(|error| broker.error(&error))?;
-            if !options.is_fifo() {
-                record_change(options, &TopologyChange::QueueMissing(queue.to_owned()));
-            }
-            opened
+            open().await.map_err(|error| broker.error(&error))?
         }
         Err(error) => return Err(error.into()),
     };
+    if let Some(loss) = known.loss.take() {
+        record_change(options, &loss);
+    }
     if !topology.is_declared() && !known.is_type_checked {
         for risk in topology.check_undeclared_queue(broker, &connection, *partition).await? {
             tracing::warn!(stream = %stream, partition, "queue may lose events: {risk}");
@@ -300,8 +312,8 @@ async fn subscribe(
 
 /// Declares the marker of a `sequenced` stream's queue, so that the monitor can detect a replacement of the queue. The
 /// caller subscribes after this call. If the queue is replaced between the two steps, the marker disappears with the
-/// old queue. Records the loss of a queue that another program has deleted and declared again since the last
-/// subscription.
+/// old queue. Remembers the loss of a queue that another program has deleted and declared again since the last
+/// subscription, so that the next subscription reports the loss, even if a request of this call fails.
 async fn mark_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -312,14 +324,13 @@ async fn mark_queue(
     if !topology.is_declared() || known.is_marker_refused {
         return Ok(());
     }
-    let was_marked = std::mem::take(&mut known.is_marked);
-    let is_replaced = was_marked && !topology.has_marker(broker, connection, *partition).await?;
+    if known.is_marked && !topology.has_marker(broker, connection, *partition).await? {
+        known.is_marked = false;
+        known.loss = Some(TopologyChange::QueueReplaced(queue.to_owned()));
+    }
     match topology.declare_marker(broker, connection, *partition).await {
         Ok(()) => {
             known.is_marked = true;
-            if is_replaced {
-                record_change(options, &TopologyChange::QueueReplaced(queue.to_owned()));
-            }
             Ok(())
         }
         // The caller, which subscribes next, also finds that the queue is missing, and declares it again.

@@ -1,6 +1,6 @@
 //! The settings of a consumer. The settings have their own module, because several modules of the consumer use them.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -51,6 +51,8 @@ pub struct ConsumerOptions {
     pub records: QueueRecords,
     /// The throttle for the errors about a topology that cannot be restored. See [`topology_throttle`].
     pub topology_throttle: Mutex<LogThrottle>,
+    /// `true` after the log has reported that the broker refuses the marker of the stream's exchange.
+    pub is_exchange_marker_refused: AtomicBool,
     /// The state of the consumer, for status reports.
     pub health: Arc<SourceHealth>,
     /// The number of times that an exchange, queue or binding was missing or different in the broker while the stream

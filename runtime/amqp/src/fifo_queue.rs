@@ -13,7 +13,7 @@ use super::queue_monitor::record_change;
 use super::store_timeout::with_store_timeout;
 use super::topology::Topology;
 
-/// The reason why a `fifo` stream must not consume its queue.
+/// The reason why a queue is not consumed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum QueueCheckError {
     /// The queue is lost, and no operator has resumed the stream.
@@ -25,6 +25,9 @@ pub(super) enum QueueCheckError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The queue has messages and has delivered none of them, although the consumer had room for them.
+    #[error("{0}")]
+    Stalled(String),
     /// Another process has changed the record of the queue meanwhile. The next attempt reads the new record.
     #[error("another process has changed the record of the queue")]
     RecordChanged,
@@ -142,7 +145,7 @@ pub(super) async fn handle_missing_queue(
     restore_own_queue(options, connection).await.map_err(QueueCheckError::from)
 }
 
-/// Declares the queue of the partition again, with its bindings. If the broker refuses the declaration, logs the
+/// Declares the queue of the partition, which may be missing, with its bindings. If the broker refuses the declaration, logs the
 /// refusal and returns no error, because the partition can consume a queue that exists in another form. If Ordain does
 /// not declare the queues of the stream, only checks that the queue exists.
 pub(super) async fn restore_own_queue(
@@ -153,6 +156,7 @@ pub(super) async fn restore_own_queue(
     if !topology.is_declared() {
         return topology.check_queue(broker, connection, *partition).await;
     }
+    broker.forget_version();
     let change = topology.restore_queue(broker, connection, *partition, true).await?;
     if let Some(change) = change {
         record_change(options, &change);

@@ -46,6 +46,8 @@ pub struct PreparedTopology {
     pub former_bindings: BTreeSet<Binding>,
     /// `true` if the exchange was removed and declared again while no process checked it.
     pub is_exchange_replaced: bool,
+    /// `true` if the exchange existed at the last check, and was missing at this start.
+    pub is_exchange_missing: bool,
     /// The broker's refusal of a declaration, if the stream has run before. The stream starts nevertheless, because an
     /// operator may be about to restore the missing queue or exchange.
     pub refusal: Option<BrokerError>,
@@ -81,7 +83,7 @@ pub async fn prepare_topology(
         has_marker && topology.is_exchange_missing(broker, &connection).await?;
     let prepared = topology.prepare(broker, &connection, is_known).await;
     let (limited_queues, refusal) = match prepared {
-        Ok(limited_queues) => (limited_queues, None),
+        Ok(prepared) => prepared,
         Err(error @ BrokerError::Refused { .. }) if is_known => (Vec::new(), Some(error)),
         Err(error) => return Err(error.into()),
     };
@@ -92,5 +94,11 @@ pub async fn prepare_topology(
         with_store_timeout(marker.set(None)).await?;
     }
     let former_bindings = record.former;
-    Ok(PreparedTopology { limited_queues, former_bindings, is_exchange_replaced, refusal })
+    Ok(PreparedTopology {
+        limited_queues,
+        former_bindings,
+        is_exchange_replaced,
+        is_exchange_missing,
+        refusal,
+    })
 }

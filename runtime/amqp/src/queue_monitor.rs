@@ -19,6 +19,7 @@ use super::store_timeout::with_store_timeout;
 use super::topology::TopologyChange;
 use super::topology_record::ExchangeMarker;
 use ordain_util::log_throttle::LogThrottle;
+use ordain_util::source_health::SourceState;
 use ordain_util::wait::shortened;
 
 /// Interval between two checks. A quorum queue updates its message count every five seconds.
@@ -60,15 +61,48 @@ impl ConsumerProgress {
     }
 }
 
+/// The state of a consumer that does not receive the messages of its queue.
+#[derive(Debug, Default)]
+pub(super) struct Interruption {
+    /// `true` after the log has reported the interruption.
+    is_reported: bool,
+    /// `true` if the last subscription ended because the queue had messages and delivered none of them.
+    is_stalled: bool,
+}
+
+impl Interruption {
+    /// Records the error that ended a subscription. Returns whether this error is the first error of the interruption.
+    pub(super) fn begin(&mut self, error: &QueueCheckError) -> bool {
+        self.is_stalled |= matches!(error, QueueCheckError::Stalled(_));
+        !std::mem::replace(&mut self.is_reported, true)
+    }
+
+    /// Returns whether a subscription alone does not end the interruption: the queue has delivered nothing to the last
+    /// subscription. The interruption then ends with the next delivery, or when the queue is empty.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.is_stalled
+    }
+
+    /// Reports that the queue is consumed again.
+    pub(super) fn end(&mut self, options: &ConsumerOptions, queue: &str) {
+        options.health.set(SourceState::Consuming);
+        if std::mem::take(self).is_reported {
+            tracing::info!(stream = &*options.stream, queue, "queue consumed again");
+        }
+    }
+}
+
 /// Monitors the queue until it finds a fault, and returns the fault. A fault is a missing queue, a queue that was
 /// deleted and declared again, a queue that does not respond, or a queue that has messages and delivers none although
-/// the consumer has room. `is_marked` is true if the queue of a `sequenced` stream has a marker.
+/// the consumer has room. `is_marked` is true if the queue of a `sequenced` stream has a marker. Ends the interruption of a
+/// stalled queue at the first delivery, or when the queue is empty.
 pub(super) async fn monitor_queue(
     options: &ConsumerOptions,
     connection: &Connection,
     queue: &str,
     flow: &ConsumerProgress,
     is_marked: bool,
+    interruption: &mut Interruption,
 ) -> QueueCheckError {
     let ConsumerOptions { broker, lag, .. } = options;
     let channel = match timeout(shortened(CHECK_TIMEOUT), connection.create_channel()).await {
@@ -98,6 +132,9 @@ pub(super) async fn monitor_queue(
         };
         lag.set(Some(ready.into()));
         let taken = flow.received();
+        if interruption.is_stalled() && (taken > 0 || ready == 0) {
+            interruption.end(options, queue);
+        }
         let is_stalled = before == Some(taken) && flow.has_room.load(Relaxed) && ready > 0;
         before = Some(taken);
         silent_checks = if is_stalled { silent_checks + 1 } else { 0 };
@@ -107,7 +144,7 @@ pub(super) async fn monitor_queue(
                  If this repeats, another consumer receives the messages: stop that consumer, or let it use another \
                  queue"
             );
-            return BrokerError::Unavailable(reason).into();
+            return QueueCheckError::Stalled(reason);
         }
         shared_checks = if consumers > 1 { shared_checks + 1 } else { 0 };
         if shared_checks >= SHARED_CHECK_LIMIT && shared_throttle.allow() {
@@ -136,10 +173,9 @@ async fn restore_topology(
     if *partition == 0 {
         // The owner of partition 0 restores the exchange, which all partitions share. If the restoration fails, the
         // next check repeats it.
-        if let Ok(changes) = broker.within(limit, restore_exchange(options)).await {
-            for change in changes {
-                record_change(options, &change);
-            }
+        match broker.within(limit, restore_exchange(options)).await {
+            Ok(changes) => changes.iter().for_each(|change| record_change(options, change)),
+            Err(error) => report_unchecked(options, &error),
         }
         let report = report_dropped(options, connection, dropped_throttle);
         if broker.within(limit, report).await.is_err() {
@@ -156,8 +192,11 @@ async fn restore_topology(
         is_marked
     };
     let restored = topology.restore_queue(broker, connection, *partition, may_declare);
-    if let Some(change) = broker.within(limit, restored).await? {
-        record_change(options, &change);
+    match broker.within(limit, restored).await {
+        Ok(change) => change.iter().for_each(|change| record_change(options, change)),
+        // The connection of the consumer is open, so the stream continues.
+        Err(error) if error.is_connection_refused() => report_unchecked(options, &error.into()),
+        Err(error) => return Err(error.into()),
     }
     // This check follows the declaration, because the declaration may have created the queue anew.
     if is_marked {
@@ -212,6 +251,16 @@ fn allows_error(options: &ConsumerOptions) -> bool {
     options.topology_throttle.lock().unwrap_or_else(PoisonError::into_inner).allow()
 }
 
+/// Logs that a check of the topology was not possible. The topology itself may be as configured.
+fn report_unchecked(options: &ConsumerOptions, error: &TopologyError) {
+    if allows_error(options) {
+        tracing::warn!(
+            stream = &*options.stream,
+            "topology not checked: {error}; the stream continues, and Ordain repeats the check"
+        );
+    }
+}
+
 fn no_queue_answer(queue: &str) -> BrokerError {
     BrokerError::Unavailable(format!("the queue {queue:?} does not answer"))
 }
@@ -259,6 +308,18 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
             "exchange removed and declared again by another program: Ordain declares its bindings again; events \
              published between the removal and now are lost, so publish them again"
         ),
+        TopologyChange::ExchangeMarkerRefused(reason) => {
+            if !options.is_exchange_marker_refused.swap(true, Relaxed) {
+                tracing::warn!(
+                    stream,
+                    "exchange without a marker: the broker refused the marker ({reason}). Ordain cannot detect whether \
+                     another program removes the exchange and declares it again; the messages published meanwhile are \
+                     then lost. Allow the user of `broker.url` to configure, write and read exchanges whose names begin \
+                     with the name of the queue"
+                );
+            }
+            return;
+        }
         TopologyChange::Refused(reason) if allows_error(options) => tracing::error!(
             stream,
             "topology not as configured: {reason}; the stream continues, but events may be lost or out of order"

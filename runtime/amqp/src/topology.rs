@@ -23,7 +23,7 @@ use lapin::{Channel, Connection, ErrorKind, ExchangeKind, Queue};
 use super::connect::{BrokerEndpoint, BrokerError, RefusalCause};
 use super::topology_record::{Binding, BindingKind};
 use form::{QueueArguments, QueueForm};
-use ordain_config::{AmqpSourceConfig, ExchangeBinding};
+use ordain_config::{AmqpSourceConfig, ExchangeBinding, dropped_queue, partition_queue};
 pub use policy::no_delivery_limit_command;
 
 /// The exchange type that distributes messages over queues by a fixed hash of the routing key. The plugin
@@ -48,6 +48,8 @@ pub(super) enum TopologyChange {
     /// Since the last check, another program has removed the exchange and declared it again. Ordain has restored the
     /// bindings of the exchange.
     ExchangeReplaced(String),
+    /// The broker refuses the marker of the exchange. Without the marker, Ordain cannot detect a replaced exchange.
+    ExchangeMarkerRefused(String),
     /// The queue or the exchange cannot be declared: it exists in another form, or the user lacks a right.
     Refused(String),
 }
@@ -91,31 +93,27 @@ impl Topology {
 
     /// Returns the name of a partition's queue.
     pub fn queue(&self, partition: u32) -> String {
-        if self.partitions == 1 {
-            self.queue.clone()
-        } else {
-            format!("{}.{partition}", self.queue)
-        }
+        partition_queue(&self.queue, self.partitions, partition)
     }
 
     /// Declares the missing exchange, queues and bindings, or checks that they exist. Returns the queues that were
     /// declared without a delivery limit under an earlier version of RabbitMQ, and that now have the default limit of
     /// the present version. `is_known` states whether the stream has run before. If the stream has run before, this
-    /// method also binds a queue that exists in another form, so that no message is lost. The method then returns an
-    /// error about that queue.
+    /// method also binds a queue that exists in another form, so that no message is lost. The method then also returns
+    /// the refusal of that queue.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,
         connection: &Connection,
         is_known: bool,
-    ) -> Result<Vec<String>, BrokerError> {
+    ) -> Result<(Vec<String>, Option<BrokerError>), BrokerError> {
         let mut limited = Vec::new();
         if !self.declare {
             for partition in 0..self.partitions {
                 self.check_queue(broker, connection, partition).await?;
             }
             self.check_exchange(broker, connection).await?;
-            return Ok(limited);
+            return Ok((limited, None));
         }
         let failed = |error| broker.error(&error);
         let dropped = self.declare_dropped(broker, connection).await.err();
@@ -145,10 +143,10 @@ impl Topology {
         if let Some(exchange) = &self.exchange {
             self.declare_exchange(&channel, exchange)
                 .await
-                .map_err(|error| with_advice(broker.error(&error), exchange, "exchange"))?;
+                .map_err(|error| describe_exchange_error(broker.error(&error), exchange))?;
         }
         channel.close(200, "done".into()).await.map_err(failed)?;
-        other_form.map_or(Ok(limited), Err)
+        Ok((limited, other_form))
     }
 
     /// Binds a partition's queue to the exchange. With `may_declare`, also declares a missing queue, and checks the
@@ -173,7 +171,7 @@ impl Topology {
         let Some(exchange) = &self.exchange else { return Ok(change) };
         let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
         if let Err(error) = self.bind_queue(&channel, exchange, partition).await {
-            return refused(with_advice(broker.error(&error), exchange, "exchange")).map(Some);
+            return refused(describe_exchange_error(broker.error(&error), exchange)).map(Some);
         }
         Ok(change)
     }
@@ -192,10 +190,7 @@ impl Topology {
         let Some(exchange) = self.exchange.as_ref().filter(|_| self.declare) else {
             return Ok(changes);
         };
-        let connection = match broker.connect(&format!("ordain {stream} topology")).await {
-            Ok(connection) => connection,
-            Err(error) => return refused(error).map(|change| vec![change]),
-        };
+        let connection = broker.connect(&format!("ordain {stream} topology")).await?;
         match self.check_exchange(broker, &connection).await {
             Err(error) if error.is_not_found() => {
                 changes.push(TopologyChange::ExchangeMissing(exchange.clone()));
@@ -219,11 +214,17 @@ impl Topology {
             // If only a queue is missing, the consumer of this queue detects the fault itself.
             let is_queue_missing = error.to_string().contains("no queue ");
             if !is_queue_missing {
-                changes.push(refused(with_advice(broker.error(&error), exchange, "exchange"))?);
+                changes.push(refused(describe_exchange_error(broker.error(&error), exchange))?);
             }
         } else if !*has_marker {
-            // An error does not matter: without the marker, Ordain only fails to detect a replaced exchange.
-            *has_marker = self.declare_exchange_marker(broker, &connection).await.is_ok();
+            match self.declare_exchange_marker(broker, &connection).await {
+                Ok(()) => *has_marker = true,
+                Err(BrokerError::Refused { reason, .. }) => {
+                    changes.push(TopologyChange::ExchangeMarkerRefused(reason));
+                }
+                // The next check repeats the declaration.
+                Err(BrokerError::Unavailable(_)) => {}
+            }
         }
         // The declarations are done, so an error of the connection does not matter.
         let _ = connection.close(200, "done".into()).await;
@@ -307,7 +308,7 @@ impl Topology {
     }
 
     fn dropped_name(&self) -> String {
-        format!("{}.dropped", self.queue)
+        dropped_queue(&self.queue)
     }
 
     /// Returns the number of messages that the broker has dropped from the queues of the stream; `None` if the queue
@@ -479,8 +480,12 @@ pub(super) async fn check_exchange(
     channel.close(200, "done".into()).await.map_err(failed)
 }
 
-/// Returns a refusal as a topology change, and any other error as an error.
+/// Returns a refusal of a declaration or binding as a topology change, and any other error as an error. If the broker
+/// refuses a connection, the topology has not been checked.
 fn refused(error: BrokerError) -> Result<TopologyChange, BrokerError> {
+    if error.is_connection_refused() {
+        return Err(error);
+    }
     match error {
         BrokerError::Refused { reason, .. } => Ok(TopologyChange::Refused(reason)),
         away @ BrokerError::Unavailable(_) => Err(away),
@@ -495,22 +500,41 @@ fn long_string(text: &str) -> AMQPValue {
 fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     error.map_refusal(|cause, reason| {
         let advice = match cause {
-            RefusalCause::NotFound => {
+            RefusalCause::NotFound | RefusalCause::SinkExchangeMissing => {
                 "declare the missing queue or exchange, or remove it from the configuration"
             }
             RefusalCause::OtherForm => {
-                "set declare = false to use it as it is, choose another name in the configuration, or delete it in the \
-                 broker"
+                if what == "queue" {
+                    "set declare = false to use it as it is, choose another name in the configuration, or move its \
+                     messages to another queue with a shovel, delete it in the broker, and move the messages back"
+                } else {
+                    "set declare = false to use it as it is, choose another name in the configuration, or stop its \
+                     producers and delete it in the broker: messages that are published while it is missing are lost"
+                }
             }
             RefusalCause::Unsupported => {
                 "more than one partition needs a plugin that is part of RabbitMQ: `rabbitmq-plugins enable \
                  rabbitmq_sharding`"
             }
+            RefusalCause::Connection => "allow the user of `broker.url` to open the connection",
             RefusalCause::Access => {
                 "declare it yourself and set declare = false, or give the user the permission"
             }
         };
         format!("the {what} {name:?} cannot be declared: {reason}; {advice}")
+    })
+}
+
+/// Describes the failure to declare or bind an exchange. A missing queue or exchange prevents only a binding.
+fn describe_exchange_error(error: BrokerError, exchange: &str) -> BrokerError {
+    if !error.is_not_found() {
+        return with_advice(error, exchange, "exchange");
+    }
+    error.map_refusal(|_, reason| {
+        format!(
+            "a binding of the exchange {exchange:?} cannot be declared: {reason}; declare the missing queue or exchange, \
+             or remove it from the configuration"
+        )
     })
 }
 

@@ -13,8 +13,9 @@ use ureq::Body;
 use ureq::http::{Response, StatusCode, Uri};
 
 use crate::cli::CommandError;
+use ordain_config::LoadedConfig;
 use ordain_engine::https;
-use ordain_util::text::{escape_invisible, truncated};
+use ordain_util::text::{escape_invisible, shell_quoted, truncated};
 
 /// The environment variable that contains the token for the admin listener.
 const TOKEN_VARIABLE: &str = "ORDAIN_TOKEN";
@@ -42,6 +43,8 @@ pub(crate) struct AdminClient {
     agent: ureq::Agent,
     url: String,
     token: Option<String>,
+    /// The option with which another command uses the same process, with a space before it.
+    option: String,
 }
 
 fn encoded(text: &str) -> impl Display + '_ {
@@ -66,12 +69,23 @@ impl AdminClient {
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_global(Some(RESPONSE_TIMEOUT));
         let token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
-        Self { agent: config.build().into(), url: url.to_owned(), token }
+        let option = format!(" --admin {}", shell_quoted(url));
+        Self { agent: config.build().into(), url: url.to_owned(), token, option }
     }
 
-    /// Returns the URL of the listener.
-    pub(crate) fn url(&self) -> &str {
-        &self.url
+    /// Returns a client of the process that has the store of a configuration open. The client uses the token of the
+    /// configuration, unless the environment contains a token.
+    pub(crate) fn of_owner(url: &str, loaded: &LoadedConfig) -> Self {
+        let client = Self::new(url);
+        let admin = loaded.config.admin.as_ref();
+        let configured = admin.and_then(|admin| admin.token.as_ref());
+        let token = client.token.or_else(|| configured.map(|token| token.expose().to_owned()));
+        Self { token, option: loaded.config_option(), ..client }
+    }
+
+    /// Returns the option with which another command uses the same process, with a space before it.
+    pub(crate) fn option(&self) -> &str {
+        &self.option
     }
 
     /// Sends a `GET` request for a path, given as its segments, with a query. `part` names the most important member of

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::cli::{CommandError, FileArg};
 use crate::show::{self, JsonRow};
 use crate::store::inspect_store;
-use ordain_config::{LoadedConfig, StoreConfig, explain};
+use ordain_config::{ConfigError, ConfigProblem, LoadedConfig, StoreConfig, explain};
 use ordain_engine::run::{check_files, inspect_broker};
 use ordain_http::view::{StreamIntake, StreamRow, StreamVersion};
 use ordain_util::finding::{Finding, InspectedServer, Severity};
@@ -45,8 +45,10 @@ pub(crate) struct CheckArgs {
 }
 
 /// The result, as JSON.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct CheckReport {
+    /// The errors of the configuration, its files and its handlers. Errors of servers are in `servers`.
+    errors: Vec<ErrorRow>,
     /// URL of the Redis store if the check has not connected to it. `None` if the check has connected, or for an
     /// embedded store.
     not_asked: Option<String>,
@@ -55,6 +57,40 @@ struct CheckReport {
     /// The servers to which the check has connected.
     servers: Vec<ServerRow>,
     streams: Vec<StreamRow>,
+}
+
+/// An error. The members `file`, `line` and `setting` are `None` if the error concerns none.
+#[derive(Default, Serialize)]
+struct ErrorRow {
+    file: Option<String>,
+    line: Option<usize>,
+    setting: Option<String>,
+    message: String,
+}
+
+impl CheckReport {
+    /// Returns the report of a check that an error has ended.
+    fn of_error(error: &anyhow::Error) -> Self {
+        let config = error.chain().find_map(|cause| cause.downcast_ref::<ConfigError>());
+        let errors = match config {
+            Some(config) => {
+                config.problems.iter().map(|problem| ErrorRow::of(config, problem)).collect()
+            }
+            None => vec![ErrorRow { message: format!("{error:#}"), ..ErrorRow::default() }],
+        };
+        Self { errors, ..Self::default() }
+    }
+}
+
+impl ErrorRow {
+    fn of(config: &ConfigError, problem: &ConfigProblem) -> Self {
+        Self {
+            file: Some(config.file.display().to_string()),
+            line: Some(problem.line).filter(|line| *line > 0),
+            setting: Some(problem.setting.clone()).filter(|setting| !setting.is_empty()),
+            message: problem.message.clone(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -90,6 +126,17 @@ impl CheckArgs {
             show::text(&explain())?;
             return Ok(ExitCode::SUCCESS);
         }
+        let servers = self.check().inspect_err(|error| {
+            if self.json {
+                // Ignore a failure to print: the caller of this function reports the error too.
+                let _ = JsonRow::from(CheckReport::of_error(error.reason())).print(true);
+            }
+        })?;
+        exit_result(&servers)
+    }
+
+    /// Makes the checks, and prints the result unless a check fails. Returns the inspected servers.
+    fn check(&self) -> Result<Vec<InspectedServer>, CommandError> {
         let loaded = self.config.load()?;
         loaded.check_supported()?;
         check_files(&loaded)?;
@@ -123,6 +170,7 @@ impl CheckArgs {
                 StreamRow::of(name, Some((stream, executing)), StreamIntake::default())
             });
             let found = CheckReport {
+                errors: Vec::new(),
                 not_asked: store,
                 warnings,
                 servers: servers.iter().map(ServerRow::from).collect(),
@@ -147,7 +195,7 @@ impl CheckArgs {
                 show::text(&words)?;
             }
         }
-        exit_result(&servers)
+        Ok(servers)
     }
 }
 
@@ -161,7 +209,7 @@ fn connect(loaded: &LoadedConfig) -> Result<Vec<InspectedServer>, CommandError> 
     });
     // This shutdown does not wait for an unfinished lookup of a host name.
     runtime.shutdown_background();
-    Ok([Some(store), broker?].into_iter().flatten().collect())
+    Ok([Some(store), broker].into_iter().flatten().collect())
 }
 
 /// Returns the findings of one severity, one per line.

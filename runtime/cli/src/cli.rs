@@ -14,7 +14,6 @@ use ordain_config::known_streams;
 use ordain_config::{ConfigError, DEFAULT_FILE, LoadedConfig};
 use ordain_engine::run::RunError;
 use ordain_generate::{GenerateArgs, generate};
-use ordain_http::ListenError;
 use ordain_store::{Store, StoreError};
 use ordain_util::text::print_lossy;
 use ordain_util::wait::{shorten, shortened};
@@ -127,13 +126,7 @@ const STORE_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Opens the store for a command that only reads.
 pub(crate) async fn open_to_read(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, CommandError> {
     loaded.check_supported()?;
-    open_store(loaded, Some(shortened(STORE_RETRY_TIMEOUT))).await.map_err(|error| match error {
-        StoreError::InUse(words) => CommandError::Unavailable(anyhow::anyhow!(
-            "{words}. Or read from the process that uses the store: --admin URL, with the URL from the log of that \
-             process"
-        )),
-        error => error.into(),
-    })
+    Ok(open_store(loaded, Some(shortened(STORE_RETRY_TIMEOUT)), None).await?)
 }
 
 /// Opens the store to read a stream. The stream must be configured, or have data in the store.
@@ -166,6 +159,15 @@ pub(crate) enum CommandError {
     Config(anyhow::Error),
     /// A required service is unavailable: a restart may help (`EX_TEMPFAIL`).
     Unavailable(anyhow::Error),
+}
+
+impl CommandError {
+    /// Returns the reason.
+    pub(crate) fn reason(&self) -> &anyhow::Error {
+        match self {
+            Self::Failed(error) | Self::Config(error) | Self::Unavailable(error) => error,
+        }
+    }
 }
 
 /// Exit code of a command that failed. The next two exit codes are `EX_CONFIG` and `EX_TEMPFAIL` of sysexits.h.
@@ -223,7 +225,11 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 impl From<ConfigError> for CommandError {
     fn from(error: ConfigError) -> Self {
-        Self::Config(error.into())
+        if error.is_temporary() {
+            Self::Unavailable(error.into())
+        } else {
+            Self::Config(error.into())
+        }
     }
 }
 
@@ -242,23 +248,14 @@ impl From<RunError> for CommandError {
 impl From<HandlerSetupError> for CommandError {
     fn from(error: HandlerSetupError) -> Self {
         match error {
-            HandlerSetupError::Config(_)
-            | HandlerSetupError::Handler(LoadError { is_temporary: false, .. }) => {
+            HandlerSetupError::Config(error) => error.into(),
+            HandlerSetupError::Handler(LoadError { is_temporary: false, .. }) => {
                 Self::Config(error.into())
             }
             HandlerSetupError::Handler(LoadError { is_temporary: true, .. }) => {
                 Self::Unavailable(error.into())
             }
             HandlerSetupError::Engine(_) => Self::Failed(error.into()),
-        }
-    }
-}
-
-impl From<ListenError> for CommandError {
-    fn from(error: ListenError) -> Self {
-        match error {
-            ListenError::Config(_) => Self::Config(error.into()),
-            ListenError::AddressInUse(_) => Self::Unavailable(error.into()),
         }
     }
 }

@@ -127,9 +127,13 @@ async fn show_letter(args: DeadShowArgs) -> Result<ExitCode, CommandError> {
     let letter: Option<JsonRow> = target.letter(&args.stream, &args.key, &args.id).await?;
     let Some(letter) = letter else {
         print_lossy(&format!(
-            "stream {} has no dead letter {} of key {:?}: `ordain dead list {}` lists the ids and keys; give the \
+            "stream {} has no dead letter {} of key {:?}: `ordain dead list {}{}` lists the ids and keys; give the \
              key with --key",
-            args.stream, args.id, args.key, args.stream
+            args.stream,
+            args.id,
+            args.key,
+            args.stream,
+            target.option()
         ));
         return Ok(ExitCode::from(EXIT_FAILED));
     };

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::admin_client::{AdminClient, parse_url};
 use crate::cli::{CommandError, ConfigArg, open_stream, open_to_read};
-use ordain_config::{LoadedConfig, known_streams};
+use ordain_config::{LoadedConfig, StoreConfig, known_streams};
 use ordain_core::LetterId;
 use ordain_engine::run::unbind_former;
 use ordain_http::view::{
@@ -17,6 +17,7 @@ use ordain_http::view::{
     RowText, StreamIntake, StreamRow, StreamVersion, StreamsPage, UnboundPage,
 };
 use ordain_store::{KeyFilter, ListPage, QueueRecords, Store};
+use ordain_store_embedded::admin_url_of_owner;
 
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
@@ -24,6 +25,9 @@ pub(crate) struct InspectArgs {
     config: ConfigArg,
     /// URL of the admin listener of a running process. The command then uses this process instead of opening the
     /// store. The command reads the token of the process from the environment variable `ORDAIN_TOKEN`.
+    ///
+    /// If a process of this machine has the embedded store of the configuration open, the command finds this process
+    /// without the option.
     #[arg(long, value_name = "URL", value_parser = parse_url, conflicts_with = "config")]
     admin: Option<String>,
 }
@@ -34,6 +38,12 @@ pub(crate) trait RowForm<R>: From<R> + DeserializeOwned {}
 
 impl<R, F: From<R> + DeserializeOwned> RowForm<R> for F {}
 
+/// The place where a command finds its data: a process, or the store of a configuration, which the command opens.
+pub(crate) enum DataPlace {
+    Process(AdminClient),
+    Config(Box<LoadedConfig>),
+}
+
 /// The source from which a command reads: the store or a process.
 pub(crate) enum InspectTarget {
     Store { loaded: Box<LoadedConfig>, store: Arc<dyn Store> },
@@ -41,7 +51,7 @@ pub(crate) enum InspectTarget {
 }
 
 impl InspectArgs {
-    /// Returns the process from which the command reads; `None` if the command line names no process.
+    /// Returns the process that the command line names; `None` if it names no process.
     pub(crate) fn process(&self) -> Option<AdminClient> {
         self.admin.as_deref().map(AdminClient::new)
     }
@@ -51,14 +61,34 @@ impl InspectArgs {
         self.config.load()
     }
 
-    /// Opens a stream that is configured or has data in the store.
-    pub(crate) async fn open_target(&self, stream: &str) -> Result<InspectTarget, CommandError> {
+    /// Returns the place of the data: the process that the command line names, or the process that has the embedded
+    /// store of the configuration open. Without such a process, returns the configuration.
+    pub(crate) fn place(&self) -> Result<DataPlace, CommandError> {
         if let Some(process) = self.process() {
-            return Ok(InspectTarget::Process(process));
+            return Ok(DataPlace::Process(process));
         }
         let loaded = self.load()?;
-        let store = open_stream(&loaded, stream).await?;
-        Ok(InspectTarget::Store { loaded: Box::new(loaded), store })
+        let url = match &loaded.config.store {
+            StoreConfig::Embedded(embedded) => admin_url_of_owner(&embedded.path),
+            StoreConfig::Redis(_) => None,
+        };
+        // The file of the store may contain any text.
+        let url = url.and_then(|url| parse_url(&url).ok());
+        Ok(match url {
+            Some(url) => DataPlace::Process(AdminClient::of_owner(&url, &loaded)),
+            None => DataPlace::Config(Box::new(loaded)),
+        })
+    }
+
+    /// Opens a stream that is configured or has data in the store.
+    pub(crate) async fn open_target(&self, stream: &str) -> Result<InspectTarget, CommandError> {
+        match self.place()? {
+            DataPlace::Process(process) => Ok(InspectTarget::Process(process)),
+            DataPlace::Config(loaded) => {
+                let store = open_stream(&loaded, stream).await?;
+                Ok(InspectTarget::Store { loaded, store })
+            }
+        }
     }
 }
 
@@ -185,25 +215,28 @@ impl InspectTarget {
     pub(crate) fn option(&self) -> String {
         match self {
             Self::Store { loaded, .. } => loaded.config_option(),
-            Self::Process(process) => format!(" --admin {}", process.url()),
+            Self::Process(process) => process.option().to_owned(),
         }
     }
 }
 
-impl InspectArgs {
+impl DataPlace {
     /// Returns the rows of all streams.
     pub(crate) fn streams<F: RowForm<StreamRow>>(&self) -> Result<Vec<F>, CommandError> {
-        if let Some(process) = self.process() {
-            let page: StreamsPage<BoundedRows<F>> = process.get(&["streams"], &[], "streams")?;
-            return Ok(page.streams.0);
-        }
-        let loaded = self.load()?;
+        let loaded = match self {
+            Self::Process(process) => {
+                let page: StreamsPage<BoundedRows<F>> =
+                    process.get(&["streams"], &[], "streams")?;
+                return Ok(page.streams.0);
+            }
+            Self::Config(loaded) => loaded,
+        };
         let runtime = tokio::runtime::Runtime::new()?;
         runtime.block_on(async {
-            let store = open_to_read(&loaded).await?;
+            let store = open_to_read(loaded).await?;
             let mut rows = Vec::new();
-            for name in known_streams(&loaded, &*store).await? {
-                let losses = view::queue_losses(&loaded, &store, &name).await?;
+            for name in known_streams(loaded, &*store).await? {
+                let losses = view::queue_losses(loaded, &store, &name).await?;
                 let stream = loaded.config.streams.get(name.as_str());
                 let configured = stream.map(|stream| (stream, StreamVersion::default()));
                 let intake = StreamIntake::of([], &losses);
@@ -215,13 +248,15 @@ impl InspectArgs {
 
     /// Acknowledges the losses of a stream's queues. Returns the acknowledged losses.
     pub(crate) fn resume<F: RowForm<LossRow>>(&self, stream: &str) -> Result<Vec<F>, CommandError> {
-        if let Some(process) = self.process() {
-            let action = json!({ "action": "resume" });
-            let path = ["streams", stream, "actions"];
-            let page: ResumedPage<BoundedRows<F>> = process.post(&path, &action, "resumed")?;
-            return Ok(page.resumed.0);
-        }
-        let loaded = self.load()?;
+        let loaded = match self {
+            Self::Process(process) => {
+                let action = json!({ "action": "resume" });
+                let path = ["streams", stream, "actions"];
+                let page: ResumedPage<BoundedRows<F>> = process.post(&path, &action, "resumed")?;
+                return Ok(page.resumed.0);
+            }
+            Self::Config(loaded) => loaded,
+        };
         let Some((name, config)) = loaded.config.streams.get_key_value(stream) else {
             return Err(CommandError::Failed(anyhow::anyhow!(
                 "stream {stream:?} is not configured in {}",
@@ -231,30 +266,32 @@ impl InspectArgs {
         let partitions = config.source.partitions();
         let runtime = tokio::runtime::Runtime::new()?;
         runtime.block_on(async {
-            let store = open_to_read(&loaded).await?;
+            let store = open_to_read(loaded).await?;
             let losses = QueueRecords::new(&store, &name.shared()).resume(partitions).await?;
             Ok(losses.iter().map(|loss| F::from(LossRow::of(loss))).collect())
         })
     }
 }
 
-impl InspectArgs {
+impl DataPlace {
     /// Removes the bindings of a stream's earlier configurations. Returns the removed bindings.
     pub(crate) fn unbind<F: RowForm<BindingRow>>(
         &self,
         stream: &str,
     ) -> Result<Vec<F>, CommandError> {
-        if let Some(process) = self.process() {
-            let action = json!({ "action": "unbind" });
-            let path = ["streams", stream, "actions"];
-            let page: UnboundPage<BoundedRows<F>> = process.post(&path, &action, "unbound")?;
-            return Ok(page.unbound.0);
-        }
-        let loaded = self.load()?;
+        let loaded = match self {
+            Self::Process(process) => {
+                let action = json!({ "action": "unbind" });
+                let path = ["streams", stream, "actions"];
+                let page: UnboundPage<BoundedRows<F>> = process.post(&path, &action, "unbound")?;
+                return Ok(page.unbound.0);
+            }
+            Self::Config(loaded) => loaded,
+        };
         let runtime = tokio::runtime::Runtime::new()?;
         runtime.block_on(async {
-            let store = open_to_read(&loaded).await?;
-            let removed = unbind_former(&loaded, &store, stream).await?;
+            let store = open_to_read(loaded).await?;
+            let removed = unbind_former(loaded, &store, stream).await?;
             Ok(removed.iter().map(|binding| F::from(BindingRow::of(binding))).collect())
         })
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::inspect::{InspectArgs, RowForm};
+use super::inspect::{DataPlace, InspectArgs, RowForm};
 use crate::cli::{CommandError, open_to_read};
 use crate::show::{self, JsonRow};
 use ordain_http::view::{
@@ -37,12 +37,14 @@ impl InstancesArgs {
     }
 
     fn rows<F: RowForm<InstanceRow>>(&self) -> Result<Vec<F>, CommandError> {
-        if let Some(process) = self.inspect.process() {
-            let page: InstancesPage<BoundedRows<F>> =
-                process.get(&["instances"], &[], "instances")?;
-            return Ok(page.instances.0);
-        }
-        let loaded = self.inspect.load()?;
+        let loaded = match self.inspect.place()? {
+            DataPlace::Process(process) => {
+                let page: InstancesPage<BoundedRows<F>> =
+                    process.get(&["instances"], &[], "instances")?;
+                return Ok(page.instances.0);
+            }
+            DataPlace::Config(loaded) => loaded,
+        };
         let runtime = tokio::runtime::Runtime::new()?;
         let table = runtime.block_on(async {
             let store = open_to_read(&loaded).await?;

@@ -25,7 +25,8 @@ pub(crate) enum KeysCommand {
     ///
     /// Events: `next` is the sequence of the event that the key settles next (ends with or without effect). All lower
     /// sequences are settled. `held` describes the later events that wait in the store, with a lower and an upper bound
-    /// of their sequences. `skipped` lists the ranges of sequences that were skipped because their events never
+    /// of their sequences. `ahead` is the range of later events in dead letters (`far-ahead`, `overflow`) that the key
+    /// takes when it reaches them; absent if there are none. `skipped` lists the ranges of sequences that were skipped because their events never
     /// arrived.
     ///
     /// Failures: `trouble` is the reason why the key is blocked. If a handler exceeded a limit, `trouble` names the

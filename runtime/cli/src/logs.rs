@@ -4,8 +4,15 @@ use std::io::{self, Write};
 use std::sync::OnceLock;
 
 use indicatif::ProgressBar;
-use tracing_subscriber::EnvFilter;
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Subscriber};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, fmt, registry};
 
+use ordain_store_embedded::engine_log;
 use ordain_util::text::{escape_invisible, escape_invisible_lines, print_lossy};
 
 /// The format of the log.
@@ -36,17 +43,37 @@ pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), String> {
     let filter = EnvFilter::try_new(format!("{DEPENDENCY_FILTERS},{filter}")).map_err(|error| {
         format!("--log {filter:?} is not a valid filter: {error}; try `--log info`")
     })?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = fmt::layer()
         .with_writer(move || LogWriter { json: format == LogFormat::Json })
-        // By default, the subscriber reports its own errors on standard error, and panics if it cannot write to
-        // standard error.
+        // By default, the layer reports its own errors on standard error, and panics if it cannot write to standard error.
         .log_internal_errors(false);
-    match format {
-        LogFormat::Text => builder.with_target(false).with_ansi(is_terminal()).init(),
-        LogFormat::Json => builder.json().flatten_event(true).init(),
-    }
+    let lines = match format {
+        LogFormat::Text => lines.with_target(false).with_ansi(is_terminal()).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    let engine_errors = Targets::new().with_target(engine_log::LOG_TARGET, LevelFilter::ERROR);
+    let engine_errors = EngineErrors.with_filter(engine_errors);
+    registry().with(lines.with_filter(filter)).with(engine_errors).init();
     Ok(())
+}
+
+/// Passes the errors of the storage engine to the embedded store, even if the log's filter suppresses errors.
+struct EngineErrors;
+
+impl<S: Subscriber> Layer<S> for EngineErrors {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        event.record(&mut EngineErrorVisitor);
+    }
+}
+
+struct EngineErrorVisitor;
+
+impl Visit for EngineErrorVisitor {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            engine_log::record_error(format!("{value:?}"));
+        }
+    }
 }
 
 /// Writes the reason why the process ends, even if the log's filter suppresses errors.

@@ -19,6 +19,7 @@ mod plugins;
 mod publish;
 mod run;
 mod show;
+mod signals;
 mod status;
 mod store;
 mod streams;

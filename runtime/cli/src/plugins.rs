@@ -1,13 +1,14 @@
 //! `ordain plugins`: lists and checks handlers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
 use super::inspect::{InspectArgs, RowForm};
-use crate::cli::{CommandError, ConfigArg, EXIT_CONFIG};
+use crate::cli::{CommandError, EXIT_CONFIG};
 use crate::show::{self, JsonRow};
+use ordain_config::{DEFAULT_FILE, LoadedConfig};
 use ordain_http::view::{
     FileRow, PluginRow, PluginsPage, RefusedRow, RowText, inspect_file, plugins_page,
 };
@@ -38,8 +39,10 @@ pub(crate) struct PluginsListArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct PluginsCheckArgs {
-    #[command(flatten)]
-    config: ConfigArg,
+    /// The configuration file, whose limits hold. Without the option, the file is `ordain.toml`; if this file does not
+    /// exist, the default limits hold.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// The files, named as in the folder of handlers: `NAME@VERSION.wasm`.
     #[arg(required = true)]
     files: Vec<PathBuf>,
@@ -59,7 +62,13 @@ impl PluginsCommand {
 
 impl PluginsCheckArgs {
     fn run(self) -> Result<ExitCode, CommandError> {
-        let loaded = self.config.load()?;
+        let loaded = match &self.config {
+            Some(file) => LoadedConfig::load(file)?,
+            None if Path::new(DEFAULT_FILE).exists() => {
+                LoadedConfig::load(Path::new(DEFAULT_FILE))?
+            }
+            None => LoadedConfig::without_file()?,
+        };
         let engine = create_engine(&loaded)?;
         let mut end = ExitCode::SUCCESS;
         for path in &self.files {

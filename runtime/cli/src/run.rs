@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::logs::LogFormat;
-use crate::cli::{CommandError, EXIT_FAILED, FileArg};
+use crate::cli::{CommandError, EXIT_FAILED, EXIT_UNAVAILABLE, FileArg};
+use crate::signals::{EndSignal, EndSignals};
 use crate::store::open_store;
 use crate::{status, totals};
 use ordain_config::LoadedConfig;
@@ -19,6 +19,7 @@ use ordain_engine::run::{
 use ordain_http::admin::AdminListener;
 use ordain_http::ingress::IngressListener;
 use ordain_store::Store;
+use ordain_util::command::set_config_option;
 use ordain_util::shutdown::shutdown_requested;
 use ordain_util::text::print_lossy;
 use ordain_wasm::HandlerRegistry;
@@ -44,12 +45,13 @@ pub(crate) struct RunArgs {
 impl RunArgs {
     pub(crate) fn run(self, log: LogFormat) -> Result<ExitCode, CommandError> {
         let loaded = self.config.load()?;
+        set_config_option(loaded.config_option());
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let report = runtime.block_on(self.run_to_end(&loaded));
-        let report = match report {
-            Ok(Some(report)) => {
+        let (report, code) = match report {
+            Ok(Some(ended)) => {
                 runtime.shutdown_timeout(Duration::from_millis(100));
-                report
+                ended
             }
             cut_short => {
                 // If the runtime shut down now, tasks that are still running would panic. Without a shutdown, the
@@ -60,7 +62,7 @@ impl RunArgs {
         };
         self.print_report(&report, &loaded, log)?;
         let failed = self.strict && report.has_problems();
-        Ok(if failed { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
+        Ok(if failed { ExitCode::from(EXIT_FAILED) } else { code })
     }
 
     /// Prints the report:
@@ -90,23 +92,29 @@ impl RunArgs {
         Ok(())
     }
 
-    /// Runs the streams until they end by themselves or a signal ends them, and returns the report. Returns `None` if
-    /// the run did not end in time after a signal: the grace period elapsed, or a second signal arrived.
-    async fn run_to_end(&self, loaded: &LoadedConfig) -> Result<Option<RunReport>, CommandError> {
+    /// Runs the streams until they end by themselves or a signal ends them, and returns the report and the exit code.
+    /// Returns `None` if the run did not end in time after a signal: the grace period elapsed, or a second signal
+    /// arrived.
+    async fn run_to_end(
+        &self,
+        loaded: &LoadedConfig,
+    ) -> Result<Option<(RunReport, ExitCode)>, CommandError> {
         let figures = Arc::<RunStatus>::default();
         let (stop, shutdown) = watch::channel(false);
         let mut run = std::pin::pin!(run(loaded, self.once, shutdown, &figures));
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut signals = EndSignals::new()?;
         let shown = Arc::clone(&figures);
         let status = tokio::spawn(async move { status::show(&shown).await });
         let counted = Arc::clone(&figures);
         let totals = tokio::spawn(async move { totals::log_changes(&counted).await });
         let grace = loaded.config.runtime.shutdown_grace.duration();
         let result = tokio::select! {
-            result = &mut run => result.map(Some),
-            _ = terminate.recv() => shut_down(&stop, run, grace, &mut terminate, &mut interrupt).await,
-            _ = interrupt.recv() => shut_down(&stop, run, grace, &mut terminate, &mut interrupt).await,
+            result = &mut run => result.map(|report| Some((report, ExitCode::SUCCESS))),
+            signal = signals.any() => {
+                let code = if signal.is_stop { 0 } else { EXIT_UNAVAILABLE };
+                let report = shut_down(signal, &stop, run, grace, &mut signals).await;
+                report.map(|report| Some((report?, ExitCode::from(code))))
+            }
         };
         status.abort();
         totals.abort();
@@ -130,7 +138,8 @@ async fn run(
         check_once_sources(loaded)?;
     }
     let admin = AdminListener::listen(loaded, once, figures, &shutdown).await?;
-    let report = start(loaded, once, shutdown, figures).await;
+    let admin_url = admin.as_ref().map(AdminListener::url);
+    let report = start(loaded, once, admin_url, shutdown, figures).await;
     if let Some(admin) = admin {
         admin.end().await;
     }
@@ -141,6 +150,7 @@ async fn run(
 async fn start(
     loaded: &LoadedConfig,
     once: bool,
+    admin_url: Option<&str>,
     mut shutdown: watch::Receiver<bool>,
     figures: &Arc<RunStatus>,
 ) -> Result<RunReport, CommandError> {
@@ -153,7 +163,7 @@ async fn start(
     };
     figures.set_handlers(&handlers);
     let store = tokio::select! {
-        store = open_store(loaded, None) => store?,
+        store = open_store(loaded, None, admin_url) => store?,
         () = shutdown_requested(&mut shutdown) => return Ok(RunReport::default()),
     };
     let durability = store.durability();
@@ -194,18 +204,26 @@ async fn drive(
     Ok(run.drive(shutdown, end_intake).await?)
 }
 
-/// Requests the shutdown, and waits until the run has ended, the grace period elapses, or another signal arrives.
+/// Requests the shutdown, and waits until the run has ended, the grace period elapses, or a second signal arrives.
 async fn shut_down(
+    signal: EndSignal,
     stop: &watch::Sender<bool>,
     run: impl Future<Output = Result<RunReport, CommandError>>,
     grace: Duration,
-    terminate: &mut tokio::signal::unix::Signal,
-    interrupt: &mut tokio::signal::unix::Signal,
+    signals: &mut EndSignals,
 ) -> Result<Option<RunReport>, CommandError> {
     tracing::info!(
         ?grace,
+        signal = signal.name,
         "shutting down: finishing and committing running events; a second signal ends the process now"
     );
+    if !signal.is_stop {
+        tracing::warn!(
+            signal = signal.name,
+            "unexpected signal: the process ends as after SIGTERM, but with exit code {EXIT_UNAVAILABLE}, so that a \
+             supervisor starts it again"
+        );
+    }
     stop.send_replace(true);
     tokio::select! {
         result = run => Ok(Some(result?)),
@@ -217,7 +235,6 @@ async fn shut_down(
             );
             Ok(None)
         }
-        _ = terminate.recv() => Ok(None),
-        _ = interrupt.recv() => Ok(None),
+        _ = signals.stop() => Ok(None),
     }
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use super::inspect::InspectArgs;
+use super::inspect::{DataPlace, InspectArgs};
 use crate::cli::CommandError;
 use crate::show::{self, JsonRow};
 use ordain_http::view::{BindingRow, LossRow, StreamRow};
@@ -65,11 +65,12 @@ impl StreamsCommand {
 
 impl StreamsListArgs {
     fn run(self) -> Result<ExitCode, CommandError> {
+        let place = self.inspect.place()?;
         if self.json {
-            return print_rows(&self.inspect.streams()?);
+            return print_rows(&place.streams()?);
         }
-        let rows: Vec<StreamRow> = self.inspect.streams()?;
-        show::text(&text(&rows, self.inspect.process().is_some()))?;
+        let rows: Vec<StreamRow> = place.streams()?;
+        show::text(&text(&rows, matches!(place, DataPlace::Process(_))))?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -77,10 +78,11 @@ impl StreamsListArgs {
 impl StreamActionArgs {
     fn resume(self) -> Result<ExitCode, CommandError> {
         let stream = &self.stream;
+        let place = self.inspect.place()?;
         if self.json {
-            return print_rows(&self.inspect.resume(stream)?);
+            return print_rows(&place.resume(stream)?);
         }
-        let losses: Vec<LossRow> = self.inspect.resume(stream)?;
+        let losses: Vec<LossRow> = place.resume(stream)?;
         if losses.is_empty() {
             show::text(&format!("stream {stream} has no lost queue: nothing to resume\n"))?;
         }
@@ -94,10 +96,11 @@ impl StreamActionArgs {
 
     fn unbind(self) -> Result<ExitCode, CommandError> {
         let stream = &self.stream;
+        let place = self.inspect.place()?;
         if self.json {
-            return print_rows(&self.inspect.unbind(stream)?);
+            return print_rows(&place.unbind(stream)?);
         }
-        let removed: Vec<BindingRow> = self.inspect.unbind(stream)?;
+        let removed: Vec<BindingRow> = place.unbind(stream)?;
         if removed.is_empty() {
             show::text(&format!("stream {stream} has no binding of an earlier configuration\n"))?;
         }

@@ -10,6 +10,7 @@ use ordain_core::Event;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::blank::{is_blank, trim_blanks};
 use crate::{ContentMode, DecodeError, EventDecoder, decode_http};
 
 /// Maximum number of invalid events that an error names.
@@ -45,9 +46,9 @@ pub struct InvalidEvent {
 pub enum BodyError {
     /// The body does not contain events in the format that its headers name.
     Unreadable(String),
-    /// The body contains more events, or more line ends, than the limit.
+    /// The body contains more events than the limit.
     TooMany {
-        /// The maximum number of events, and of line ends.
+        /// The maximum number of events.
         limit: usize,
     },
     /// Some events of the body are invalid.
@@ -63,7 +64,7 @@ pub enum BodyError {
     },
 }
 
-/// Decodes the events of a body. Rejects a body with more than `limit` events or line ends. `check` returns the fault
+/// Decodes the events of a body. Rejects a body with more than `limit` events. `check` returns the fault
 /// of a decoded event, or `None` for an event without a fault.
 pub fn decode_body(
     decoder: &EventDecoder,
@@ -81,12 +82,12 @@ pub fn decode_body(
     let found = BodyEvents { events: Vec::new(), place_name, places: Vec::new() };
     let mut reading = BodyReader { valid: found, invalid: Vec::new(), invalid_count: 0 };
     match form {
-        ContentMode::Structured if body.trim_ascii().is_empty() => {
+        ContentMode::Structured if is_blank(body) => {
             return Err(BodyError::Unreadable(
                 "the body is empty: it must be a CloudEvent in JSON".to_owned(),
             ));
         }
-        ContentMode::Structured if body.trim_ascii().starts_with(b"[") => {
+        ContentMode::Structured if trim_blanks(body).starts_with(b"[") => {
             return Err(BodyError::Unreadable(
                 "the body is an array, but must be a single event: use application/cloudevents-batch+json for an array"
                     .to_owned(),
@@ -96,7 +97,7 @@ pub fn decode_body(
             reading.add(0, decode_http(decoder, headers, body), &check);
         }
         ContentMode::Batch => {
-            let mut json = serde_json::Deserializer::from_slice(body);
+            let mut json = serde_json::Deserializer::from_slice(trim_blanks(body));
             let parts = BoundedArray { limit }
                 .deserialize(&mut json)
                 .and_then(|parts| json.end().map(|()| parts))
@@ -111,11 +112,11 @@ pub fn decode_body(
             }
         }
         ContentMode::Lines => {
-            check_count(memchr::memchr_iter(b'\n', body).count(), limit)?;
-            for (number, line) in (1..).zip(body.split(|byte| *byte == b'\n')) {
-                if !line.trim_ascii().is_empty() {
-                    reading.add(number, decoder.decode(line), &check);
-                }
+            let lines = (1..).zip(body.split(|byte| *byte == b'\n'));
+            let lines = lines.filter(|(_, line)| !is_blank(line));
+            check_count(lines.clone().take(limit + 1).count(), limit)?;
+            for (number, line) in lines {
+                reading.add(number, decoder.decode(line), &check);
             }
         }
     }

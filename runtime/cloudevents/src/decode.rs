@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use ordain_core::{Cause, Event, EventParts, OrderingMode};
 
+use super::blank::trim_blanks;
 use super::envelope::{EnvelopeMember, EventEnvelope};
 use super::{HEADERS_ATTRIBUTE, HEADERS_LIMIT, HEADERS_SIZE_LIMIT, JSON_MEDIA_TYPE};
 use attribute::{EXCERPT_LIMIT, attribute, end, excerpt, json_text, key, time};
@@ -33,9 +34,6 @@ pub struct DecodeError {
 /// Size limit of an error of the JSON parser, in bytes. The error may contain a piece of the line, which may be long.
 const ERROR_LIMIT: usize = 4 << 10;
 
-/// The byte order mark that some editors write before the first line of a file. The decoder ignores this mark.
-const BYTE_ORDER_MARK: char = '\u{feff}';
-
 /// A decoder of a stream's events.
 #[derive(Debug, Clone, Copy)]
 pub struct EventDecoder {
@@ -55,7 +53,7 @@ fn unreadable<T>(message: impl Into<String>) -> DecodeResult<T> {
 }
 
 impl EventDecoder {
-    /// Decodes a line. The sequence of an event in a `sequenced` stream may be missing: the sequencer decides
+    /// Decodes a line, without the blanks before and after the event. The sequence of an event in a `sequenced` stream may be missing: the sequencer decides
     /// how to treat such an event.
     pub fn decode(&self, line: &[u8]) -> Result<Event, DecodeError> {
         let anonymous = |EventRejection(cause, message)| DecodeError {
@@ -64,7 +62,7 @@ impl EventDecoder {
             key: None,
             sequence: None,
         };
-        let envelope = self.envelope(line).map_err(anonymous)?;
+        let envelope = self.envelope(trim_blanks(line)).map_err(anonymous)?;
         self.decode_envelope(&envelope, None)
     }
 
@@ -92,7 +90,7 @@ impl EventDecoder {
         let Ok(text) = std::str::from_utf8(line) else {
             return unreadable("the event is not UTF-8: it must be a CloudEvent in JSON");
         };
-        serde_json::from_str(text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)).or_else(|error| {
+        serde_json::from_str(text).or_else(|error| {
             // The parser receives one line at a time, so it always reports line 1. This code removes that line number
             // from the error. The dead letter states the number of the line in the file.
             let error = error.to_string().replace(" at line 1 column ", " at byte ");

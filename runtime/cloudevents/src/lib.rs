@@ -7,6 +7,7 @@
 //! between tokens of JSON. The digest of the content therefore does not depend on the layout.
 #![allow(clippy::doc_markdown, reason = "CloudEvents is a name, not code")]
 
+mod blank;
 mod body;
 mod compact;
 mod decode;
@@ -20,6 +21,7 @@ mod letter;
 #[cfg(test)]
 mod tests;
 
+pub use blank::{is_blank, is_blank_byte, trim_blanks};
 pub use body::{BodyError, BodyEvents, InvalidEvent, NAMED_EVENTS_LIMIT, decode_body};
 pub use compact::{NESTING_LIMIT, NestingError, compact};
 pub use decode::{ContentMode, content_mode, decode_http};

@@ -2,13 +2,54 @@
 //!
 //! An error must never contain a part of the URL, because any part may belong to the password.
 
-use amq_protocol::uri::AMQPUri;
+use std::fmt;
 
-/// Parses a URL. An error describes the fault in words and never contains the password.
+use amq_protocol::uri::{AMQPScheme, AMQPUri};
+use ordain_util::refreshed_url::{RefreshedUrl, may_show_port};
+
+/// The address of the broker, with its login.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BrokerAddress {
+    /// The parts of the URL.
+    pub uri: AMQPUri,
+    /// False if the port may be a password because the host is missing.
+    shows_port: bool,
+}
+
+/// The URL of the broker. Each connection reads the files of variables such as `${file:/path}` in the URL again.
+pub type BrokerUrl = RefreshedUrl<BrokerAddress>;
+
+impl BrokerAddress {
+    /// Parses the URL of the setting `broker.url`. An error describes the fault in words and never contains the
+    /// password.
+    pub fn parse(url: &str) -> Result<BrokerUrl, String> {
+        BrokerUrl::parse("broker.url", url, Self::parse_text)
+    }
+
+    /// Parses a URL that the configuration contains in the form `template`, with variables.
+    fn parse_text(url: &str, template: &str) -> Result<Self, String> {
+        let uri = parse(url)?;
+        let (port, default) = (uri.authority.port, uri.scheme.default_port());
+        Ok(Self { shows_port: may_show_port(url, template, port, default), uri })
+    }
+}
+
+/// Formats the address without its login. In place of a port that may be a password, writes a variable.
+impl fmt::Display for BrokerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AMQPUri { scheme, authority, vhost, .. } = &self.uri;
+        let tls = if *scheme == AMQPScheme::AMQPS { "s" } else { "" };
+        write!(f, "amqp{tls}://{}:", authority.host)?;
+        if self.shows_port { write!(f, "{}", authority.port) } else { f.write_str("${…}") }?;
+        if vhost == "/" { Ok(()) } else { write!(f, "/{vhost}") }
+    }
+}
+
+/// Parses the parts of a URL.
 ///
 /// The syntax follows RabbitMQ's URI specification, but without query parameters: a configuration sets the heartbeat
 /// with `broker.heartbeat`, not with `?heartbeat=10`.
-pub fn parse(url: &str) -> Result<AMQPUri, String> {
+fn parse(url: &str) -> Result<AMQPUri, String> {
     let rest = ["amqp://", "amqps://"].iter().find_map(|scheme| url.strip_prefix(scheme));
     let rest = rest.ok_or("must begin with amqp:// or, for TLS, with amqps://")?;
     if url.contains(|c: char| c.is_control() || c.is_whitespace()) {
@@ -33,7 +74,8 @@ pub fn parse(url: &str) -> Result<AMQPUri, String> {
         return Err("must have no parameters: set the heartbeat with `broker.heartbeat`".to_owned());
     }
     // The AMQP client would replace an empty user or password by a default.
-    if !login.is_empty() && login.split_once(':').is_none_or(|(_, password)| password.is_empty()) {
+    let is_complete = |(user, password): (&str, &str)| !user.is_empty() && !password.is_empty();
+    if authority.contains('@') && !login.split_once(':').is_some_and(is_complete) {
         return Err("needs user:password before the @".to_owned());
     }
     match path {
@@ -79,6 +121,20 @@ mod tests {
         assert_eq!((&*short.authority.host, &*short.vhost), ("127.0.0.1", "/"));
     }
 
+    /// The URL lacks its host, so the password is in the place of the port.
+    #[test]
+    fn password_in_place_of_the_port_is_not_shown() {
+        for (url, template, shown) in [
+            ("amqp://user:12345", "amqp://user:${PASSWORD}", "amqp://user:${…}"),
+            ("amqps://user:12345/shop", "${URL}", "amqps://user:${…}/shop"),
+            ("amqp://user:12345@h:5000", "${URL}", "amqp://h:5000"),
+            ("amqp://h:5000", "amqp://${HOST}:5000", "amqp://h:5000"),
+        ] {
+            let address = BrokerAddress::parse_text(url, template).expect("a valid URL");
+            assert_eq!(address.to_string(), shown, "{url}");
+        }
+    }
+
     #[test]
     fn invalid_url_is_rejected_without_showing_the_password() {
         for (url, words) in [
@@ -96,6 +152,9 @@ mod tests {
             ("amqp://", "one host"),
             ("amqp://secret:@h", "user:password"),
             ("amqp://secret@h", "user:password"),
+            ("amqp://:secret@h", "user:password"),
+            ("amqp://:@h", "user:password"),
+            ("amqp://@h", "user:password"),
             ("amqp://u:secret@h/..", "\".\" or"),
             ("amqp://u:secret@h:0", "one host"),
             ("amqp://u:secret\n@h", "line breaks"),

@@ -48,6 +48,7 @@ impl ConfigChecker<'_> {
             line,
             setting: setting.to_owned(),
             message: message.into(),
+            is_temporary: false,
         });
     }
 

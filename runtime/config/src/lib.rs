@@ -8,7 +8,7 @@
 //! and only warns. `unsupported` lists the settings that this build does not support yet.
 #![allow(clippy::doc_markdown, reason = "RabbitMQ and CloudEvents are names, not code")]
 
-pub mod broker_url;
+mod broker_url;
 mod check;
 mod exchange_readers;
 mod explain;
@@ -18,6 +18,7 @@ pub mod numbering;
 mod numbering_policy;
 mod problem;
 mod process;
+mod queue_names;
 mod reader;
 mod replay;
 mod scalar;
@@ -38,6 +39,7 @@ mod tests;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use broker_url::{BrokerAddress, BrokerUrl};
 pub use explain::explain;
 pub use known::known_streams;
 pub use numbering_policy::NumberingPolicy;
@@ -46,6 +48,7 @@ pub use process::{
     AdminConfig, BrokerConfig, EmbeddedConfig, IngressConfig, InstanceMode, PluginsConfig,
     RedisConfig, RedisDurability, RuntimeConfig, StoreConfig,
 };
+pub use queue_names::{dropped_queue, partition_queue};
 pub use reader::ReferenceRow;
 pub use replay::{Authorization, ReplayServer, ReplaySource, ReplayUrl};
 pub use settings::PartitionParams;
@@ -56,7 +59,7 @@ pub use source::{
 };
 pub use stream::{GapConfig, GapExhausted, RetryConfig, RetryExhausted, StreamConfig};
 pub use template::RoutingKeyTemplate;
-pub use text::{AmqpName, BrokerUrl, FileOrStdio, FilePath, NamedTables, ResourceName, Secret};
+pub use text::{AmqpName, FileOrStdio, FilePath, NamedTables, ResourceName, Secret};
 pub use units::{ByteSize, Millis, OffOr, Percent};
 
 use reader::{ConfigReader, SettingValue};
@@ -110,8 +113,17 @@ impl LoadedConfig {
     /// Reads a file, and replaces environment variables in its texts by their values. A relative path in the file
     /// starts at the folder of the file.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        let text = read_file(file).map_err(|message| ConfigError::of_file(file, message))?;
+        let text = read_file(file)?;
         Self::parse(file, &text, &|name| std::env::var(name).ok())
+    }
+
+    /// Returns the configuration without streams in which every setting has its default.
+    pub fn without_file() -> Result<Self, ConfigError> {
+        // The reader requires a stream.
+        let text = "[streams.none]\nhandler = \"none\"\nsource = { kind = \"file\", path = \"-\" }";
+        let mut loaded = Self::parse(Path::new(DEFAULT_FILE), text, &|_| None)?;
+        loaded.config.streams = NamedTables::new();
+        Ok(loaded)
     }
 
     /// Parses the text of `file`. The function `env` looks up environment variables.
@@ -147,19 +159,24 @@ impl LoadedConfig {
         Err(ConfigError { file: self.file.clone(), problems })
     }
 
-    /// Returns the command-line option that selects this configuration; an empty text for the default file.
+    /// Returns the command-line option that selects this configuration, with a space before it; an empty text for the
+    /// default file.
     pub fn config_option(&self) -> String {
-        match self.file.to_str() {
-            Some(DEFAULT_FILE) => String::new(),
-            _ => format!(" --config {}", shell_quoted(&self.file.display().to_string())),
+        if self.file.to_str() == Some(DEFAULT_FILE) {
+            return String::new();
         }
+        let file = self.file.display().to_string();
+        // After a space, a file whose name begins with a hyphen would be taken for an option.
+        let between = if file.starts_with('-') { '=' } else { ' ' };
+        format!(" --config{between}{}", shell_quoted(&file))
     }
 
     /// Returns an error about a setting. A caller uses this function for a fault that it finds after the file was read,
     /// such as a missing handler.
     pub fn setting_error(&self, setting: &str, message: impl Into<String>) -> ConfigError {
         let line = self.lines.line_of(setting);
-        let problem = ConfigProblem { line, setting: setting.to_owned(), message: message.into() };
+        let (setting, message) = (setting.to_owned(), message.into());
+        let problem = ConfigProblem { line, setting, message, is_temporary: false };
         ConfigError { file: self.file.clone(), problems: vec![problem] }
     }
 }
@@ -169,23 +186,23 @@ pub fn reference() -> &'static [ReferenceRow] {
     Config::ROWS
 }
 
-fn read_file(file: &Path) -> Result<String, String> {
-    let metadata = std::fs::metadata(file).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => {
-            format!(
-                "cannot be read: {error}. Change to its folder, or name the file with --config FILE"
-            )
-        }
-        _ => format!("cannot be read: {error}"),
-    })?;
+fn read_file(file: &Path) -> Result<String, ConfigError> {
+    let refused = |message| ConfigError::of_file(file, message, false);
+    let unreadable = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => refused(format!(
+            "cannot be read: {error}. Change to its folder, or name the file with --config FILE"
+        )),
+        _ => refused(format!("cannot be read: {error}")).caused_by(&error),
+    };
+    let metadata = std::fs::metadata(file).map_err(unreadable)?;
     if !metadata.is_file() {
-        return Err("is not a file".to_owned());
+        return Err(refused("is not a file".to_owned()));
     }
     if metadata.len() > FILE_LIMIT_BYTES {
-        return Err(format!(
+        return Err(refused(format!(
             "has {} bytes; a configuration has at most {FILE_LIMIT_BYTES}",
             metadata.len()
-        ));
+        )));
     }
-    std::fs::read_to_string(file).map_err(|error| format!("cannot be read: {error}"))
+    std::fs::read_to_string(file).map_err(unreadable)
 }

@@ -35,7 +35,12 @@ struct ConfigLint<'a> {
 impl ConfigLint<'_> {
     fn report(&mut self, setting: &str, message: String) {
         let line = self.loaded.lines.line_of(setting);
-        self.problems.push(ConfigProblem { line, setting: setting.to_owned(), message });
+        self.problems.push(ConfigProblem {
+            line,
+            setting: setting.to_owned(),
+            message,
+            is_temporary: false,
+        });
     }
 
     /// Warns if the store may remove an event or a dead letter before the longest search for a missing event ends.

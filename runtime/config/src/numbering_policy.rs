@@ -2,6 +2,8 @@
 //! how the store numbers and limits them. All publishers to one destination must use the same rules, so no other
 //! module may define such rules.
 
+use std::sync::Arc;
+
 use crate::{
     Config, ConfigError, FileOrStdio, LoadedConfig, ReplaySource, ResourceName, SinkConfig,
     SourceConfig, StreamConfig,
@@ -19,6 +21,9 @@ pub struct NumberingPolicy {
     pub rules: DestinationRules,
     /// Number of partitions of the destination stream; 1 for other destinations.
     pub partitions: u32,
+    /// The streams that read the destination, if producers can publish to the destination without the store: the
+    /// readers of an exchange.
+    pub readers: Vec<Arc<str>>,
 }
 
 impl NumberingPolicy {
@@ -86,7 +91,9 @@ impl NumberingPolicy {
     /// reads the exchange, returns a policy with default settings.
     pub fn to_exchange(config: &Config, exchange: &str) -> Self {
         let numbers = config.exchange_readers(exchange).next().map(|(_, stream)| numbers(stream));
-        Self::numbered(Destination::Exchange(exchange.into()), numbers.unwrap_or_default())
+        let readers = config.exchange_readers(exchange).map(|(name, _)| name.shared()).collect();
+        let destination = Destination::Exchange(exchange.into());
+        Self { readers, ..Self::numbered(destination, numbers.unwrap_or_default()) }
     }
 
     /// Returns the numbering policy of events that producers publish to an exchange. Returns an error if two streams
@@ -116,6 +123,7 @@ impl NumberingPolicy {
             destination: Destination::Stream(name.shared()),
             rules: DestinationRules { numbering: numbers, queue_limit: Some(queue) },
             partitions: stream.source.partitions(),
+            readers: Vec::new(),
         })
     }
 
@@ -124,6 +132,7 @@ impl NumberingPolicy {
             destination: to,
             rules: DestinationRules { numbering: Some(numbers), queue_limit: None },
             partitions: 1,
+            readers: Vec::new(),
         }
     }
 }

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
+
+use ordain_util::io_error::may_pass;
 
 /// One error in a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,6 +17,9 @@ pub struct ConfigProblem {
     pub setting: String,
     /// The fault, and a description of a valid value.
     pub message: String,
+    /// True if the same configuration may be valid later, because the machine caused the error: for example, a file
+    /// cannot be read now.
+    pub is_temporary: bool,
 }
 
 impl ConfigProblem {
@@ -34,9 +40,23 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    pub(super) fn of_file(file: &Path, message: String) -> Self {
-        let problem = ConfigProblem { line: 0, setting: String::new(), message };
+    pub(super) fn of_file(file: &Path, message: String, is_temporary: bool) -> Self {
+        let problem = ConfigProblem { line: 0, setting: String::new(), message, is_temporary };
         Self { file: file.to_owned(), problems: vec![problem] }
+    }
+
+    /// Marks the error as temporary if the operating system's error may be temporary.
+    #[must_use]
+    pub fn caused_by(mut self, error: &io::Error) -> Self {
+        for problem in &mut self.problems {
+            problem.is_temporary = may_pass(error);
+        }
+        self
+    }
+
+    /// Returns whether the same configuration may be valid later, because all its errors are temporary.
+    pub fn is_temporary(&self) -> bool {
+        self.problems.iter().all(|problem| problem.is_temporary)
     }
 }
 

@@ -5,12 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::broker_url::BrokerUrl;
 use super::reader::ConfigReader;
 use super::scalar::choice;
 use super::section::{kinds, section};
-use super::text::{BrokerUrl, FilePath, ResourceName, Secret};
+use super::text::{FilePath, ResourceName, Secret};
 use super::units::{ByteSize, Millis, OffOr};
-use ordain_store::{RedisAddress, RedisOptions};
+use ordain_store::{RedisOptions, RedisUrl};
 
 section! {
     /// `[runtime]`: limits of the process, shared by all streams.
@@ -162,7 +163,7 @@ section! {
         /// For a Cluster or Sentinels, the URL has the addresses of a few nodes, separated by commas. If the Sentinels
         /// watch several masters, the URL ends with the name of the master. Ordain detects whether a server, a Cluster
         /// or Sentinels run at the addresses.
-        url: RedisAddress;
+        url: RedisUrl;
         /// Prefix of the names of all keys in Redis.
         prefix: ResourceName = "ordain",
             because "several Ordain deployments can share one Redis under different prefixes";
@@ -243,8 +244,9 @@ section! {
         /// Maximum total size of the messages in one outcome.
         messages_size: ByteSize ["1KiB" to "256MiB"] = "4MiB",
             because "`runtime.batch_size` has the same default, so one commit holds such an outcome";
-        /// Maximum size of the log that a handler writes for one event. If the handler writes more, the event fails;
-        /// the log up to the limit is kept.
+        /// Maximum size of the log that a handler writes for one event. If the handler writes more, the log has the
+        /// beginning and the number of missing bytes, and the event still takes effect. Lines below the level of the
+        /// log do not count. With 0, nothing is logged.
         log: ByteSize [0 to "1MiB"] = "16KiB",
             because "a few hundred lines are enough to understand one event";
         /// Maximum processor time for compiling a handler. A handler that needs more is rejected.

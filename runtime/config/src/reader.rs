@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use ordain_util::expand::{EnvLookup, expand};
+use ordain_util::expand::{EnvLookup, ExpandError, expand};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -153,14 +153,19 @@ impl<'a> ConfigReader<'a> {
 
     /// Records a problem.
     pub(super) fn report(&mut self, line: usize, setting: &str, message: impl Into<String>) {
-        if self.invalid_lines.contains(&line) {
-            return;
-        }
-        self.problems.push(ConfigProblem {
+        let message = message.into();
+        self.record(ConfigProblem {
             line,
             setting: setting.to_owned(),
-            message: message.into(),
+            message,
+            is_temporary: false,
         });
+    }
+
+    fn record(&mut self, problem: ConfigProblem) {
+        if !self.invalid_lines.contains(&problem.line) {
+            self.problems.push(problem);
+        }
     }
 
     /// Records that a value does not have the expected form.
@@ -369,8 +374,13 @@ impl<'a> ConfigReader<'a> {
     ) -> Option<(Cow<'n, str>, bool)> {
         match expand(text, self.env) {
             Ok(expanded) => Some(expanded),
-            Err(message) => {
-                self.report(node.line, &node.name, message);
+            Err(error) => {
+                self.record(ConfigProblem {
+                    line: node.line,
+                    setting: node.name.clone(),
+                    message: error.to_string(),
+                    is_temporary: matches!(error, ExpandError::Unreadable(_)),
+                });
                 None
             }
         }

@@ -25,9 +25,9 @@ pub(super) trait Scalar: Sized {
     /// expected form.
     fn parse(text: &str) -> Result<Self, String>;
 
-    /// Keeps the text with its variables, for a value that is read again while the process runs.
-    fn with_template(self, _template: &str) -> Self {
-        self
+    /// Adds the text with its variables, for a value that is read again while the process runs.
+    fn with_template(self, _text: &str, _template: &str) -> Result<Self, String> {
+        Ok(self)
     }
 
     /// See [`SettingValue::within`].
@@ -77,11 +77,12 @@ impl<T: Scalar> SettingValue for T {
                 return None;
             }
         };
-        match T::parse(&text) {
-            Ok(value) => Some(match node.value {
-                DeValue::String(template) => value.with_template(template),
-                _ => value,
-            }),
+        let value = T::parse(&text).and_then(|value| match node.value {
+            DeValue::String(template) => value.with_template(&text, template),
+            _ => Ok(value),
+        });
+        match value {
+            Ok(value) => Some(value),
             Err(hint) => {
                 let found = if T::SECRET { HIDDEN_VALUE } else { &shown };
                 let hint = if hint.is_empty() { hint } else { format!("; {hint}") };

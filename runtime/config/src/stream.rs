@@ -116,7 +116,8 @@ section! {
         /// Sources of missing events, in this order: the store for retained events, then HTTP servers.
         replay: Vec<ReplaySource> = ["store"],
             because "it needs no other service";
-        /// How far an event may be beyond the first missing sequence. Events further ahead are dead-lettered.
+        /// How far an event may be beyond the first missing sequence. Events further ahead are dead-lettered; the key
+        /// takes them from their letters when it reaches them.
         max_width: u64 [1 to 1_000_000_000] = 10_000,
             because "a longer jump is an error of the producer, and all events in between would wait for the gap's end";
         /// Action after the last round: park the key, skip the missing event, or wait for it.

@@ -654,8 +654,8 @@ fn errors_do_not_contain_secrets() {
     let text = format!("{ORDERS}[broker]\nurl = \"amqp://shop:{from_file}@broker\"\n");
     let broker = parse(&text).expect("a valid configuration").config.broker.expect("a broker");
     std::fs::write(&secret_file, "hunter2/@").expect("written");
-    let error = broker.url.read_again().expect_err("an invalid URL");
-    assert!(error.contains("%2F") && !error.contains("hunter2"), "{error}");
+    let before = broker.url.newest();
+    assert!(broker.url.refresh() == before, "an invalid URL replaces no valid URL");
 }
 
 #[test]

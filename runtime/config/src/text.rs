@@ -8,12 +8,10 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use amq_protocol::uri::AMQPUri;
-use ordain_util::expand::{expand_again, has_file_variable};
-
+use super::broker_url::{BrokerAddress, BrokerUrl};
 use super::reader::{ConfigReader, ReferenceRow, SettingNode, SettingValue};
 use super::scalar::Scalar;
-use ordain_store::RedisAddress;
+use ordain_store::{RedisAddress, RedisUrl};
 
 /// Length limit of a name, because names become parts of file names, queue names and metric labels.
 const NAME_LIMIT_BYTES: usize = 64;
@@ -216,62 +214,37 @@ impl Scalar for Secret {
     }
 }
 
-/// URL of the broker, which may contain a password.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BrokerUrl {
-    url: Secret,
-    /// The URL as in the file, with variables in place of their values.
-    template: Secret,
-}
-
-impl BrokerUrl {
-    /// Returns the URL, for a connection only.
-    pub fn expose(&self) -> &str {
-        self.url.expose()
-    }
-
-    /// Reads the files of variables such as `${file:/path}` in the URL again, and returns the resulting URL. Returns
-    /// `None` if the URL has no such variable. The error does not contain the URL.
-    pub fn read_again(&self) -> Result<Option<AMQPUri>, String> {
-        if !has_file_variable(&self.template.0) {
-            return Ok(None);
-        }
-        crate::broker_url::parse(&expand_again(&self.template.0)?).map(Some)
-    }
-}
-
 impl Scalar for BrokerUrl {
     const FORM: &'static str =
         "a URL such as \"amqp://user:password@host:5672/vhost\" (or amqps://)";
     const SECRET: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
-        crate::broker_url::parse(text)?;
-        Ok(Self { url: Secret(text.to_owned()), template: Secret(String::new()) })
+        BrokerAddress::parse(text)
     }
 
-    fn with_template(self, template: &str) -> Self {
-        Self { template: Secret(template.to_owned()), ..self }
+    fn with_template(self, text: &str, template: &str) -> Result<Self, String> {
+        Self::with_template(&self, text, template)
     }
 
     fn placeholder() -> Option<Self> {
-        Some(Self { url: Secret(String::new()), template: Secret(String::new()) })
+        BrokerAddress::parse("amqp://unnamed").ok()
     }
 }
 
-impl Scalar for RedisAddress {
+impl Scalar for RedisUrl {
     const FORM: &'static str = "a URL such as \"redis://user:password@host:6379/0\" (or rediss://)";
     const SECRET: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
-        Self::parse(text)
+        RedisAddress::parse(text)
     }
 
-    fn with_template(self, template: &str) -> Self {
-        Self { template: Some(template.to_owned()), ..self }
+    fn with_template(self, text: &str, template: &str) -> Result<Self, String> {
+        Self::with_template(&self, text, template)
     }
 
     fn placeholder() -> Option<Self> {
-        Self::parse("redis://unnamed").ok()
+        RedisAddress::parse("redis://unnamed").ok()
     }
 }

@@ -45,6 +45,7 @@ pub(super) fn find_unsupported(config: &Config, lines: &SettingLines) -> Vec<Con
             line: lines.line_of(&setting),
             setting,
             message: format!("this build does not support {feature} yet: remove the setting"),
+            is_temporary: false,
         })
         .collect();
     problems.sort();

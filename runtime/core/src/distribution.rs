@@ -1,5 +1,5 @@
-//! The assignment of partitions to instances. All instances compute the assignment from the same
-//! table and get the same result.
+//! The assignment of partitions to instances. All instances compute the assignment from the same membership table, and
+//! get the same result.
 //!
 //! Shares are even: if two instances run the same stream, their numbers of partitions of this stream differ by at most
 //! one. An owner keeps a partition as long as the owner's share has room for the partition, so that few partitions
@@ -146,7 +146,8 @@ impl<'a> PartitionShares<'a> {
     }
 }
 
-/// Returns the rendezvous weight of a partition at an instance.
+/// Returns the rendezvous weight of a partition at an instance. Among instances with equally few partitions, the
+/// instance with the highest weight gets the partition.
 fn weight((stream, number): PartitionId<'_>, id: u64) -> u64 {
     xxh3_64_with_seed(stream.as_bytes(), id ^ (u64::from(number) << 32 | u64::from(number)))
 }

@@ -47,7 +47,7 @@ pub struct EventParts<'a> {
     pub end: bool,
 }
 
-/// An immutable event.
+/// An event of a stream. Events are immutable, and a clone shares the strings of the original.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Event {
     /// The parts: key, id, type, source, content type, headers, data.
@@ -113,7 +113,7 @@ impl Event {
         self.sequence
     }
 
-    /// Returns the id that the producer gave the event.
+    /// Returns the id that the producer gave the event; empty if the event has none.
     pub fn id(&self) -> &str {
         self.parts.text(1)
     }
@@ -134,7 +134,7 @@ impl Event {
         self.parts.text(3)
     }
 
-    /// Returns the time that the producer gave the event, in ms since the Unix epoch.
+    /// Returns the time that the producer gave the event, in ms since the Unix epoch; `None` if the event has no time.
     pub fn time_ms(&self) -> Option<u64> {
         self.time_ms
     }

@@ -4,7 +4,7 @@
 //! The file `tests/sim/src/boundary.rs` defines the faults outside the sequencer, which change only an input, an effect
 //! or a setting.
 
-/// A deliberate fault.
+/// A deliberate fault in a decision of the sequencer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SequencerFault {
     /// The sequencer skips a single missing sequence instead of waiting for its event.
@@ -32,11 +32,13 @@ pub enum SequencerFault {
     TrustOldReads,
     /// After the store has gone back in time, the sequencer does not remember the events of recovered commits.
     ForgetRecoveredEvents,
+    /// The key record does not remember that dead-lettered events lie ahead of the key.
+    ForgetEventsAhead,
 }
 
 impl SequencerFault {
     /// All faults.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::SkipAGap,
         Self::ForgetTheTokenCheck,
         Self::TakeADuplicateForNew,
@@ -48,5 +50,6 @@ impl SequencerFault {
         Self::KeepRefusedState,
         Self::TrustOldReads,
         Self::ForgetRecoveredEvents,
+        Self::ForgetEventsAhead,
     ];
 }

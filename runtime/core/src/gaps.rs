@@ -27,7 +27,7 @@ pub struct GapEntry {
     pub known_since: u64,
     /// The number of replay rounds that have begun.
     pub rounds: u32,
-    /// The answers of each source, in the order in which the sources are queried.
+    /// The answers of each source, in the order in which the sources first answered.
     pub answers: Vec<SourceAnswers>,
     /// The state of the gap, or how it ended.
     pub end: GapEnd,
@@ -43,7 +43,7 @@ pub struct SourceAnswers {
     pub source: Arc<str>,
     /// The number of requests to this source.
     pub requests: u32,
-    /// The number of events that the source returned.
+    /// The number of events of the gap that the source returned.
     pub found: u32,
     /// The number of requests that failed.
     pub failed: u32,

@@ -10,14 +10,14 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IdTimes(Option<Arc<Vec<IdStretch>>>);
 
-/// A run of consecutive ids. The events with these ids were settled within a quarter of `id_ttl`. The run ends before
-/// the first sequence of the next stretch.
+/// A run of consecutive ids. Usually, the events with these ids were settled within a quarter of `id_ttl`; the oldest
+/// stretch may cover a longer time after a merge. The run ends before the first sequence of the next stretch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdStretch {
     /// The first sequence of the run.
     pub from: u64,
-    /// The time of the commit that settled the first sequence, by the store's clock, in ms since the
-    /// Unix epoch; 0 until that commit is applied.
+    /// The time of the commit that settled the first sequence, by the store's clock, in ms since the Unix epoch; 0
+    /// until that commit is applied. If two stretches were merged, this is the time of the later stretch.
     pub since: u64,
 }
 
@@ -44,8 +44,8 @@ impl IdTimes {
         }
     }
 
-    /// Records that a commit at `now` settles events from sequence `from` on. Starts a new stretch if the newest
-    /// stretch began a quarter of `ttl` ago or earlier.
+    /// Records that a commit at `now` settles events from sequence `from` on. Starts a new stretch if there is none, or
+    /// if the newest stretch began a quarter of `ttl` ago or earlier.
     pub(crate) fn record_commit(&mut self, from: u64, now: u64, ttl: u64) {
         let newest = self.iter().next_back();
         if newest.is_some_and(|last| last.since == 0 || now < last.since.saturating_add(span(ttl)))
@@ -61,7 +61,7 @@ impl IdTimes {
         stretches.push(IdStretch { from, since: 0 });
     }
 
-    /// Removes the stretches whose ids all have sequences below `first`.
+    /// Removes the stretches whose ids all have sequences below `first`. Always keeps the newest stretch.
     pub(crate) fn forget_below(&mut self, first: u64) {
         let gone = self.iter().skip(1).take_while(|next| next.from <= first).count();
         if gone > 0

@@ -29,7 +29,7 @@ pub enum Input {
     Unreadable {
         /// The number of the delivery.
         delivery: DeliveryNumber,
-        /// The complete dead letter.
+        /// The dead letter, which the sequencer commits unchanged.
         letter: Box<DeadLetter>,
     },
     /// An early event: an event that the source will also deliver later. An early event comes from the inbox, the place
@@ -65,9 +65,9 @@ pub enum Input {
     Committed {
         /// The shard of the batch.
         shard: u32,
-        /// The number of the committed batch.
+        /// The number of the batch.
         number: u64,
-        /// The store's reply.
+        /// The store's reply, or [`CommitReply::Unknown`] if no reply arrived.
         reply: CommitReply,
     },
     /// The answer to [`Effect::ReadSpill`](crate::Effect::ReadSpill).
@@ -104,10 +104,10 @@ pub enum Input {
     /// After this input, the sequencer sends a commit to each shard, because the reply shows whether the shard has lost
     /// commits. The commit is empty if there is nothing to write.
     StoreMayHaveRolledBack,
-    /// The previous owner committed messages or dead letters that are not yet recorded as published. The publisher of
-    /// this process publishes these messages and dead letters. The inputs of this kind for a shard arrive in the order
-    /// of the shard's commits, and before any other input for the shard. Later, [`Input::Published`] reports these
-    /// commits as published, as it does for this owner's commits.
+    /// The previous owner committed messages or dead letters that are not yet recorded as published. The outbox
+    /// publisher of this process publishes these messages and dead letters. The inputs of this kind for a shard arrive
+    /// in the order of the shard's commits, and before any other input for the shard. Later, [`Input::Published`]
+    /// reports these commits as published, as it does for this owner's commits.
     OutboxBacklog {
         /// The shard of these commits.
         shard: u32,
@@ -128,8 +128,8 @@ pub enum Input {
         through: u64,
     },
     /// A key may need processing for a reason that its sequencer does not know. For example, a new handler version has
-    /// become active, and the parked key may now continue under this version. The sequencer loads the key record if the
-    /// key is not in memory.
+    /// become active, under which a parked key may continue. The sequencer loads the key record if the key is not in
+    /// memory.
     Reload(Key),
     /// The handler version that executes events has changed. If the input contains a rollout, the version of that
     /// rollout executes all later turns. If the input contains `None`, the version is not available in this process,

@@ -33,7 +33,7 @@ pub struct KeyRecord {
     pub takeovers: u32,
     /// The status of the key.
     pub status: KeyStatus,
-    /// The number of failed tries of event `next`.
+    /// The number of failed tries of event `next` that count towards `retry.attempts`.
     pub attempts: u32,
     /// The number of replay rounds for event `next`.
     pub rounds: u32,
@@ -42,9 +42,14 @@ pub struct KeyRecord {
     pub park_count: u32,
     /// The extent of the key's events in the spill area: the part of the store that holds events before they can run.
     pub spilled: SpillExtent,
+    /// The range of the dead-lettered events that wait for the events before them: the letters with a cause of
+    /// [`Cause::waits_for_earlier`]. `None` if there is no such letter. While the range reaches beyond the events that
+    /// the key has, the key has a gap, even if the key holds no later event. Few keys have such letters, so the range
+    /// is in a box.
+    pub ahead: Option<Box<AheadRange>>,
     /// The rollout under which the last executed event was committed. The rollout names the handler version.
     pub rollout: Option<Arc<Rollout>>,
-    /// The reason why the key waits, retries or is parked.
+    /// The reason why the key retries or is parked; `None` if the key does neither.
     pub failure: Option<Box<FailureInfo>>,
     /// The content digests of the last settled events.
     pub digests: ContentDigests,
@@ -72,6 +77,7 @@ impl KeyRecord {
             rounds: 0,
             park_count: 0,
             spilled: SpillExtent::default(),
+            ahead: None,
             rollout: None,
             failure: None,
             digests: ContentDigests::default(),
@@ -144,7 +150,7 @@ impl KeyRecord {
 /// older than the state of the lane in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyStatus {
-    /// Events run when they arrive.
+    /// The next event runs when it arrives.
     Active,
     /// Event `next` is missing while later events are held.
     Waiting,
@@ -179,7 +185,7 @@ impl KeyStatus {
     }
 }
 
-/// The reason why a key waits, retries or is parked.
+/// The reason why a key retries or is parked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailureInfo {
     /// The class of the reason, such as a timeout or a gap.
@@ -253,6 +259,30 @@ impl SpillExtent {
     }
 }
 
+/// The range of a key's dead-lettered events that may take effect later. Not every sequence in the range has a letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AheadRange {
+    /// The lowest sequence of these events.
+    pub first: u64,
+    /// The highest sequence of these events.
+    pub last: u64,
+}
+
+impl AheadRange {
+    /// Returns the range, widened by one event.
+    pub(crate) fn with(range: Option<&Self>, sequence: u64) -> Self {
+        range.map_or(Self { first: sequence, last: sequence }, |range| Self {
+            first: range.first.min(sequence),
+            last: range.last.max(sequence),
+        })
+    }
+
+    /// Returns whether the sequence lies between the bounds.
+    pub fn spans(&self, sequence: u64) -> bool {
+        (self.first..=self.last).contains(&sequence)
+    }
+}
+
 /// The content digests of the last settled events, in ascending order of their sequences. The last digest belongs to
 /// the sequence `next - 1`. The digest distinguishes a repeat of a settled event from a conflict. A conflict is an
 /// event with the same sequence but other content. For this purpose, 32 bits per digest are enough. At the default
@@ -273,7 +303,7 @@ impl ContentDigests {
     /// The value for a sequence whose event never arrived.
     const UNSEEN_DIGEST: u32 = 0;
 
-    /// Returns the stored form of a content digest.
+    /// Returns the stored form of a content digest: 32 bits, never 0, because 0 stands for an event that never arrived.
     pub fn short(content: u64) -> u32 {
         ((content ^ (content >> 32)) as u32).max(1)
     }
@@ -466,7 +496,7 @@ pub struct KeyWrite {
     /// each with its assigned sequence, in ascending order. The write adds these ids to the remembered ids of the key.
     pub ids: SmallVec<[AcceptedId; 2]>,
     /// The time from the commit until the owner must process the key again, in ms. The write sets the key's entry in
-    /// the due index, which the owner reads. `None` if the key needs no such entry.
+    /// the due index, which the owner reads. With `None`, the write removes the entry.
     pub due_in: Option<u64>,
     /// The time from the commit until the store removes the key record, in ms. A later write replaces this time. `None`
     /// if the store keeps the record for ever.
@@ -500,9 +530,12 @@ pub struct Batch {
     /// The orphan dead letters. An orphan dead letter belongs to no write, because its event never changed a key
     /// record. Writing the same letter twice leaves one letter, because the id is the same.
     pub letters: Vec<DeadLetter>,
-    /// `true` if dead letters also go into the outbox, from which the publisher publishes them. An orphan dead letter
-    /// whose id already exists in the store does not go into the outbox, because it comes from a repeated delivery.
+    /// `true` if dead letters also go into the outbox, from which the outbox publisher publishes them. An orphan dead
+    /// letter whose id already exists in the store does not go into the outbox, because it comes from a repeated
+    /// delivery.
     pub forward: bool,
+    /// `true` if the store had lost this commit, and the owner sends the commit again.
+    pub repeated: bool,
 }
 
 impl Batch {

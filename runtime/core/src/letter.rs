@@ -33,7 +33,7 @@ pub enum Cause {
     Gap,
     /// The handler rejected the event.
     Rejected,
-    /// The key already had `spill_limit` events in the store when the event arrived, and `overflow` is `dead-letter`.
+    /// The key was blocked and already held `spill_limit` events, and `overflow` is `dead-letter`.
     Overflow,
     /// An operator discarded the event.
     Discarded,
@@ -43,7 +43,7 @@ pub enum Cause {
     Timeout,
     /// The handler trapped: its WebAssembly code stopped with a fault.
     Trap,
-    /// The handler exceeded a limit of memory or size.
+    /// The handler exceeded a limit other than its time limit, such as a limit of memory or size.
     Limit,
     /// The handler ended with an uncaught error of its language.
     Error,
@@ -103,6 +103,13 @@ impl Cause {
         }
     }
 
+    /// Returns whether an event with this cause may still take effect in a `sequenced` stream. When such an event
+    /// arrived, its key could not hold it: the event was too far ahead, too many events waited, or the key's record was
+    /// unreadable. Replay takes the event from its dead letter when the key reaches the event.
+    pub fn waits_for_earlier(self) -> bool {
+        matches!(self, Self::FarAhead | Self::Overflow | Self::Corrupt)
+    }
+
     /// Parses a name that [`name`](Self::name) returned.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|cause| cause.name() == name)
@@ -146,7 +153,7 @@ impl LetterId {
     }
 }
 
-/// A dead letter.
+/// A dead letter: the record of an event that ended without effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
     /// The identity of the letter.

@@ -45,9 +45,9 @@ pub use gaps::{GapEnd, GapEntry, GapHistory, SourceAnswers};
 pub use id_times::{IdStretch, IdTimes};
 pub use input::{Input, SpillPage};
 pub use key_record::{
-    AcceptedId, AppliedCommit, Batch, CommitReply, ContentDigests, EmittedMessage, ExistingSpill,
-    FailureInfo, KeyRecord, KeySnapshot, KeyStatus, KeyWrite, SkippedRanges, SpillExtent,
-    StateUpdate, WriteCondition, WriteRefusal,
+    AcceptedId, AheadRange, AppliedCommit, Batch, CommitReply, ContentDigests, EmittedMessage,
+    ExistingSpill, FailureInfo, KeyRecord, KeySnapshot, KeyStatus, KeyWrite, SkippedRanges,
+    SpillExtent, StateUpdate, WriteCondition, WriteRefusal,
 };
 pub use letter::{Cause, DeadLetter, LetterContent, LetterId};
 pub use limit::HandlerLimit;

@@ -21,15 +21,13 @@ pub enum HandlerLimit {
     OutcomeSize,
     /// The size of one message.
     EventSize,
-    /// The size of the log lines of one event.
-    Log,
     /// The set of configured sinks. A message exceeds this limit if the message names an unknown sink.
     Sinks,
 }
 
 impl HandlerLimit {
     /// All limits.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 8] = [
         Self::Timeout,
         Self::Memory,
         Self::StateSize,
@@ -37,7 +35,6 @@ impl HandlerLimit {
         Self::MessagesSize,
         Self::OutcomeSize,
         Self::EventSize,
-        Self::Log,
         Self::Sinks,
     ];
 
@@ -51,7 +48,6 @@ impl HandlerLimit {
             Self::MessagesSize => "messages_size",
             Self::OutcomeSize => "outcome_size",
             Self::EventSize => "event_size",
-            Self::Log => "log",
             Self::Sinks => "sinks",
         }
     }
@@ -72,7 +68,6 @@ impl HandlerLimit {
             Self::MessagesSize => &["plugins.messages_size"],
             Self::OutcomeSize => &["plugins.state_size", "plugins.messages_size"],
             Self::EventSize => &["runtime.event_size"],
-            Self::Log => &["plugins.log"],
             Self::Sinks => &[],
         }
     }
@@ -121,7 +116,7 @@ mod tests {
         let names = HandlerLimit::ALL.map(HandlerLimit::name).join(" ");
         assert_eq!(
             names,
-            "timeout memory state_size messages messages_size outcome_size event_size log sinks"
+            "timeout memory state_size messages messages_size outcome_size event_size sinks"
         );
     }
 }

@@ -1,8 +1,8 @@
 //! Several byte strings in one reference-counted buffer.
 //!
 //! An event or a message consists of many small strings. Separate strings would cost one allocation each, for every
-//! event. A packed buffer costs one allocation, is cloned by reference counting, and already has the form that the
-//! store and the outbox keep. This module must never interpret the strings.
+//! event. A packed buffer costs one allocation, is cloned by reference counting, and is stored unchanged. This module
+//! must never depend on the meaning of the strings.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -30,8 +30,8 @@ pub(crate) struct PackedStrings<const N: usize> {
 }
 
 impl<const N: usize> PackedStrings<N> {
-    /// Copies the parts into one buffer. The total size must stay below 4 GiB; other limits keep it
-    /// at a few MiB.
+    /// Copies the parts into one buffer. The total size must stay below 4 GiB; `runtime.event_size`, at most 64 MiB,
+    /// ensures this.
     pub(crate) fn new(parts: [&[u8]; N]) -> Self {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         assert!(u32::try_from(total).is_ok(), "packed parts exceed 4 GiB");
@@ -74,8 +74,8 @@ impl<const N: usize> PackedStrings<N> {
         4 * N + self.buffer.len()
     }
 
-    /// Decodes the output of [`Self::encode`]. `input` must contain nothing else. The first `texts` parts must be
-    /// UTF-8.
+    /// Decodes the output of [`Self::encode`]. Returns an error if `input` contains anything else, or if one of the
+    /// first `texts` strings is not UTF-8.
     pub(crate) fn decode(mut input: Bytes, texts: usize) -> Result<Self, UnpackError> {
         use bytes::Buf;
         if input.len() < 4 * N {
@@ -115,7 +115,7 @@ pub(crate) fn pack_headers<'a>(headers: impl IntoIterator<Item = (&'a str, &'a s
     out
 }
 
-/// An iterator over name and value pairs, in their stored order.
+/// An iterator over the headers of an event or a message: name and value pairs, in their stored order.
 #[derive(Clone, Debug)]
 pub struct HeaderIter<'a> {
     rest: &'a [u8],

@@ -126,7 +126,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         (self.last, known)
     }
 
-    /// Returns the size, in bytes, of the parts in memory: the parts that the owner could send again.
+    /// Returns the size, in bytes, of the confirmed parts in memory. The size does not include lost parts.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -142,7 +142,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         self.lost.back().map(|lost| lost.entry.chunk.position()).max(self.last)
     }
 
-    /// Returns whether there are parts that the store has lost.
+    /// Returns whether there are lost parts that the owner has not sent again yet.
     pub fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }
@@ -208,7 +208,8 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
     }
 
     /// Prepares to send again all messages after `last`, the last outbox position that the store has. Returns the
-    /// number of these messages, or `None` if some of them are no longer in memory.
+    /// number of those messages that did not already wait to be sent again. Returns `None` if some messages after
+    /// `last` are no longer in memory.
     pub fn roll_back_to(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
         if self.forgotten > last {
             return None;
@@ -277,7 +278,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
 mod tests {
     use super::*;
 
-    /// A part that has one message of 10 bytes.
+    /// A part with one message of 10 bytes.
     #[derive(Debug, Clone, PartialEq, Eq)]
     struct TestChunk {
         place: OutboxPosition,
@@ -313,7 +314,8 @@ mod tests {
         TestChunk { place: place(commit), key, requested: 0 }
     }
 
-    /// Returns a history of the parts 1, 2, …, one for each key of `keys`. Their messages have the numbers 11, 12, ….
+    /// Returns a history of the parts 1, 2, …, one for each key of `keys`. The messages of the parts have the numbers
+    /// 11, 12, ….
     fn history(keys: &str) -> PublishHistory<TestChunk> {
         let mut history = PublishHistory::default();
         let parts: Vec<TestChunk> =

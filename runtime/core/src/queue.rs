@@ -113,13 +113,13 @@ pub struct QueueCursor {
     late: BTreeMap<u64, u64>,
     /// The entries that writers of this process have put into the queue and that the cursor has not read yet.
     expected: VecDeque<ExpectedRun>,
-    /// The number of the last entry that was read since the last restart.
+    /// The number of the last entry that the reader has read since the last restart; 0 if there is none.
     read: u64,
     /// All delivered entries through this number are finished, except the late entries.
     finished: u64,
     /// The store has removed all entries through this number, and has not lost that removal.
     removed: u64,
-    /// Expected entries that the store has lost.
+    /// The expected entries that the store has lost since the last call of [`QueueCursor::take_loss`].
     loss: QueueLoss,
     /// The recount that is running.
     recount: Option<RunningRecount>,

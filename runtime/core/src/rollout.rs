@@ -36,8 +36,10 @@ pub struct RolloutView<'a> {
 pub struct RolloutMemory {
     /// The highest rollout number that the instance knows.
     newest_number: u64,
-    /// The rollout that this instance may replace with a rollout of a lower version. The value is the rollout of the
-    /// version that this instance offers, or the rollout that this instance found at its start.
+    /// The rollout that this instance may replace with a rollout of a lower version. The value is the last rollout
+    /// whose build this instance offered. Before such a rollout, the value is the rollout that this instance found at
+    /// its start. Exception: `None` if another instance then offered the build of the found rollout, and this build had
+    /// a higher version than the build of this instance.
     revertible: Option<Rollout>,
     has_begun: bool,
 }

@@ -95,12 +95,13 @@ pub struct Sequencer {
     /// The bytes of kept commits, which `memory` includes. The sequencer keeps its latest commits in case the store
     /// loses them.
     history_bytes: usize,
-    /// The digests of settled events that the key records no longer have.
+    /// Digests of settled events, including digests that the key records no longer have.
     settled_events: SettledEvents,
     /// The largest recent size of a turn's outcome, in bytes. This size decreases gradually while the outcomes are
     /// smaller.
     outcome_bytes: usize,
-    /// The last turn that started although the memory budget had no room for it, and its start time.
+    /// The last turn that started although the memory budget had no room for it, and its start time; `None` after the
+    /// end of this turn.
     over_budget_turn: Option<(AttemptToken, u64)>,
     outbox: usize,
     /// The number of lanes that will change even if no event arrives, because of a gap or a scheduled load.
@@ -187,7 +188,7 @@ impl Sequencer {
         prefetch_room.min(self.room())
     }
 
-    /// Returns whether no commit and no publication is in progress.
+    /// Returns whether no commit is in progress or waiting, and all committed messages are published.
     fn all_published(&self) -> bool {
         self.outbox == 0 && self.committed_all()
     }
@@ -217,13 +218,14 @@ impl Sequencer {
             && self.all_wait_forever()
     }
 
-    /// Returns whether no turn and no commit is in progress. After [`Input::Drain`], a result of `true` means that only
-    /// publishing continues, until [`Stats::outbox`] is 0.
+    /// Returns whether no turn is in progress, and no commit is in progress or waiting. After [`Input::Drain`], a
+    /// result of `true` means that only publishing continues, until [`Stats::outbox`] is 0.
     pub fn drained(&self) -> bool {
         self.turns == 0 && self.committed_all()
     }
 
-    /// Returns, for each event that the last applied commit settled, the time that the producer gave the event.
+    /// Returns, for each event that the last applied commit settled, the time that the producer gave the event; `None`
+    /// for an event without a time.
     pub fn settled_times(&self) -> &[Option<u64>] {
         &self.settled_times
     }
@@ -322,7 +324,8 @@ impl Sequencer {
         }
     }
 
-    /// Handles all timeouts that are due at `now`.
+    /// Handles the deadlines of lanes, and sends batches without a reply again, if they are due at `now`. The next
+    /// [`Self::poll_effect`] handles the other timeouts.
     pub fn handle_timeout(&mut self, now: u64) {
         self.now = self.now.max(now);
         if self.stopped {

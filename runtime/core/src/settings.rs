@@ -47,7 +47,7 @@ pub struct SequencerSettings {
     /// `true` if dead letters are forwarded: published like the messages of handlers.
     pub forward_letters: bool,
     /// The maximum number of events that a blocked key has in memory. A blocked key holds events which cannot run now.
-    /// The sequencer moves further events of the key into the store.
+    /// If such a key has more events in memory, the sequencer moves its events into the store.
     pub lane_buffer: usize,
     /// The time that the oldest unacknowledged delivery may wait for its acknowledgement. After this time, the
     /// sequencer moves the events of the delivery's key from memory into the store, and can then acknowledge the
@@ -77,8 +77,8 @@ pub struct SequencerSettings {
     /// The time for which the store keeps the record of a completed key.
     pub complete_ttl: u64,
     /// The time for which the store keeps the record of an idle key after its last write. A key is idle if it has not
-    /// ended, is not parked, and has no spilled event and no entry in the due index. With `None`, the store never
-    /// removes the record of a key that has not ended.
+    /// ended, is not parked, has no spilled or dead-lettered event that may still take effect, and has no entry in the
+    /// due index. With `None`, the store never removes the record of a key that has not ended.
     pub key_ttl: Option<u64>,
     /// The rollout under which the sequencer executes events at the start. The rollout names the handler version.
     /// `None` if that version is not available in this process. The sequencer then executes nothing until that version
@@ -127,8 +127,8 @@ pub struct BackoffBounds {
 }
 
 impl BackoffBounds {
-    /// Returns the longest delay after `tries` tries: the lower bound, doubled `tries` times, and at most the upper
-    /// bound.
+    /// Returns the longest delay after `tries` earlier delays: the lower bound, doubled `tries` times, and at most the
+    /// upper bound.
     pub fn longest_delay(self, tries: u32) -> u64 {
         let doubled = self.min.max(1).checked_shl(tries.min(62)).unwrap_or(u64::MAX);
         doubled.min(self.max).max(self.min)
@@ -163,6 +163,17 @@ pub struct GapSettings {
 }
 
 impl GapSettings {
+    /// The maximum width of a gap that a key skips, as a multiple of `max_width`. Each skipped sequence costs a dead
+    /// letter, so without this limit a single event with a wrong, huge sequence would fill the store. A key with a
+    /// wider gap is parked.
+    pub const SKIP_LIMIT: u64 = 100;
+
+    /// Returns whether a key may skip the missing events from `first` on, if `next` is the next event that has arrived.
+    pub(crate) fn may_skip(&self, first: u64, next: u64) -> bool {
+        self.on_exhausted == ExhaustedPolicy::Skip
+            && next.saturating_sub(first) <= self.max_width.saturating_mul(Self::SKIP_LIMIT)
+    }
+
     /// Returns the longest time from the arrival of the first event after a gap to the start of the last round. This
     /// time does not include the time that the requests take.
     pub fn longest_wait(&self) -> u64 {

@@ -15,13 +15,13 @@ pub struct Stats {
     pub duplicates: u64,
     /// The number of durable dead letters of each [`Cause`], in the order of [`Cause::ALL`].
     pub dead: [u64; Cause::ALL.len()],
-    /// The number of events that arrived after a later event of their key.
+    /// The number of delivered events that arrived while a later event of their key was in memory.
     pub reordered: u64,
     /// The number of failed tries.
     pub failures: u64,
     /// The number of failed tries of each [`FailureKind`], in the order of [`FailureKind::ALL`].
     pub failures_by_kind: [u64; FailureKind::ALL.len()],
-    /// The number of replay rounds.
+    /// The number of replay rounds that have begun.
     pub gap_rounds: u64,
     /// The numbers of requests to each replay source, by result.
     pub replays: [ReplayCounts; SOURCES_LIMIT],
@@ -30,7 +30,8 @@ pub struct Stats {
     pub recovery_times: RecoveryTimes,
     /// The number of events found by replay.
     pub replayed: u64,
-    /// The number of events written to the spill area of the store.
+    /// The number of events that the sequencer has sent to the spill area of the store, including repeats of events
+    /// that are already in the spill area.
     pub spilled: u64,
     /// The number of applied commits.
     pub commits: u64,
@@ -38,8 +39,7 @@ pub struct Stats {
     pub refused: u64,
     /// The number of commits that the store had lost and the sequencer sent again.
     pub recommitted: u64,
-    /// The number of completions that the sequencer dropped, because it had abandoned the attempts to which they
-    /// belong.
+    /// The number of completions that the sequencer dropped, because it no longer waited for them.
     pub stale: u64,
     /// The number of committed messages.
     pub messages: u64,
@@ -51,13 +51,14 @@ pub struct Stats {
     pub lanes_peak: usize,
     /// The number of lanes in each state, in the order of [`LaneState::ALL`].
     pub lanes_by_state: [usize; LaneState::ALL.len()],
-    /// The number of bytes in memory; the limit is `memory_budget`.
+    /// The memory of events, states, outcomes, unpublished messages and kept commits, in bytes; the limit is
+    /// `memory_budget`.
     pub memory: usize,
     /// The number of deliveries that are not yet acknowledged; the limit is `prefetch`.
     pub unacknowledged: usize,
     /// The number of events that are dispatched or executed but not yet committed; the limit is `run_ahead`.
     pub ahead: usize,
-    /// The number of turns that workers execute now.
+    /// The number of turns that the sequencer has requested and whose results have not arrived yet.
     pub turns: usize,
     /// The number of loads of key records in progress.
     pub loads: usize,
@@ -113,7 +114,7 @@ impl Stats {
         self
     }
 
-    /// Returns the counters and the maxima of a sequencer that has ended, with all gauges set to 0.
+    /// Returns the counters and `lanes_peak` of a sequencer that has ended, with all gauges set to 0.
     #[must_use]
     pub fn counters(&self) -> Self {
         Self {
@@ -164,7 +165,7 @@ pub struct ReplayCounts {
 }
 
 impl ReplayCounts {
-    /// Adds the figures of another source to these figures.
+    /// Adds the numbers of `other` to these numbers.
     pub fn add(&mut self, other: &Self) {
         self.found += other.found;
         self.missing += other.missing;
@@ -201,13 +202,14 @@ impl RecoveryTimes {
 pub enum LaneState {
     /// The lane has nothing to do.
     Idle,
-    /// The lane's key record or its spilled events are being read.
+    /// The lane waits for its key record, or for a read of its spilled events.
     Loading,
-    /// The lane has an event to execute.
+    /// The lane has an event to execute, and waits for its turn.
     Ready,
     /// A worker executes a turn of the lane.
     Running,
-    /// The lane's results wait for a commit, or are being committed.
+    /// A write of the lane waits for the next commit, or is in flight. The write contains results, events to spill or a
+    /// change of the key record.
     Committing,
     /// The lane's next event is missing, or another partition has the key.
     Waiting,
@@ -222,7 +224,7 @@ pub enum LaneState {
 }
 
 impl LaneState {
-    /// All states.
+    /// All states, in the order of the enum.
     pub const ALL: [Self; 10] = [
         Self::Idle,
         Self::Loading,

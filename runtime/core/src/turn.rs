@@ -80,13 +80,13 @@ pub struct FailedAttempt {
     pub kind: FailureKind,
     /// The limit that the handler exceeded, if the configuration can lift this limit; otherwise `None`.
     pub limit: Option<HandlerLimit>,
-    /// The description of the failure, and the setting to check.
+    /// The description of the failure, with the setting to check if there is one.
     pub message: String,
     /// The delay that the handler requested before the next try, in ms; `None` if it requested none.
     pub after_ms: Option<u64>,
 }
 
-/// The classes of failures. `Retry` and `Timeout` may pass with time. A failure of another class would recur on the
+/// The classes of failures. `Retry` and `Timeout` may pass with time. A failure of another class usually recurs on the
 /// same input. The sequencer therefore tries the event only once more, in case earlier events had left the instance of
 /// the handler in a bad state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,7 +104,7 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
-    /// All kinds.
+    /// All kinds, in the order of the enum.
     pub const ALL: [Self; 5] = [Self::Retry, Self::Timeout, Self::Trap, Self::Limit, Self::Error];
 
     /// Returns whether the failure may pass with time.

@@ -2,10 +2,10 @@
 //! reads the queue. The store may go back in time: after a failure, the store may lack its newest writes.
 //!
 //! A writer of queue entries numbers its calls. For each writer and shard, the store keeps a record: the numbers of the
-//! calls that it has processed. The store writes the record in the same atomic write as the entries of a call, so the
-//! record goes back in time together with the entries. If the record lacks a call, the store has lost the call. This
-//! conclusion is valid even if another reader has removed the entries of the call, and other entries have the same
-//! numbers now. [`UnreadRuns`] compares the runs of a process with the record.
+//! writer's calls that the shard has processed. The store writes the record in the same atomic write as the entries of
+//! a call, so the record goes back in time together with the entries. If the record lacks a call, the store has lost
+//! the call. This conclusion is valid even if another reader has removed the entries of the call, and other entries
+//! have the same numbers now. [`UnreadRuns`] compares the runs of a process with the record.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
@@ -77,7 +77,7 @@ impl UnreadRuns {
         std::mem::take(&mut self.runs)
     }
 
-    /// Returns whether a check is due because there is little room for further runs.
+    /// Returns whether a check is due because the number of runs has reached half of `RUNS_LIMIT`.
     pub fn is_nearly_full(&self) -> bool {
         self.runs.len() >= RUNS_LIMIT / 2
     }

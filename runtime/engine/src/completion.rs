@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 /// Maximum number of completions that wait for the driver. At the limit, a sender waits.
 pub const COMPLETION_LIMIT: usize = 1_024;
 
-/// A message to the driver.
+/// A message to the driver of a partition.
 #[derive(Debug)]
 pub enum Completion {
     /// Turns (runs of events of one key) that a worker has executed.

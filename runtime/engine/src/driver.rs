@@ -39,14 +39,14 @@ pub use metrics::{CommitHistograms, PartitionMetrics};
 
 /// Maximum number of completions that the driver takes from its channel at one time.
 const COMPLETION_BATCH_LIMIT: usize = 8;
-/// Shortest time between two warnings that a stream is blocked.
+/// Shortest time between two warnings that a key blocks the stream.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 /// Before a driver releases its partition, it waits until the messages of the partition are published. The driver stops
 /// waiting when no message has been published for this time. The remaining messages (for example, messages for a full
 /// queue) then stay in the outbox (committed messages that are not published yet).
 const PUBLISH_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The driver of one partition.
+/// The driver of one partition: it passes inputs to the sequencer, and performs the effects that the sequencer returns.
 pub struct Driver {
     partition: Partition,
     claim: Claim,
@@ -58,8 +58,8 @@ pub struct Driver {
     started: Instant,
     /// Turns (runs of events of one key) that the driver will submit to the workers together.
     turn_batch: Vec<Turn>,
-    /// Key records to load. The driver loads all of them together as soon as the limit of concurrent loads allows
-    /// another load.
+    /// Key records to load. The driver requests all of them together as soon as the limit of concurrent loads and the
+    /// memory budget of the sequencer allow another load.
     waiting_loads: Vec<(ordain_core::AttemptToken, ordain_core::Key)>,
     /// Number of loads that are running.
     running_loads: usize,
@@ -69,24 +69,25 @@ pub struct Driver {
     /// Number of reads that are running.
     running_reads: usize,
     /// Size limit of one load of key records, in bytes; equal to the size limit of a commit. The store applies the
-    /// limit while it loads, because the driver does not know the sizes of the records in advance.
+    /// limit, because only the store knows the sizes of the records. The driver requests the records beyond the limit
+    /// again.
     load_bytes: usize,
     /// Running requests to the store and to the replay sources.
     store_requests: FuturesUnordered<StoreFuture>,
-    /// The replay sources for missing events.
+    /// The replay sources, from which the driver requests missing events.
     replay: Arc<replay::ReplaySources>,
-    /// Deliveries that arrived from the source and that the sequencer has not accepted yet.
+    /// Deliveries that arrived from the source and that the driver has not passed to the sequencer yet.
     waiting_deliveries: VecDeque<(DecodedDelivery, FilePosition)>,
     source_ended: bool,
     delivery_tracker: DeliveryTracker,
     /// The error with which the source failed, if it failed.
     source_failed: Option<DriverError>,
     full_throttle: LogThrottle,
-    /// The number of unpublished messages, and the time when this number last changed; `None` until the release of the
-    /// partition begins.
+    /// The number of unpublished messages, and the time when this number last changed. `None` until the driver releases
+    /// the partition and has no work left except to wait for the publisher.
     unpublished: Option<(usize, Instant)>,
     /// The value of [`Store::disconnects`] at the last check. When the value changes, the driver notifies the sequencer
-    /// that the store may have gone back in time.
+    /// that the store may have gone back in time (lost its newest commits).
     disconnects: u64,
     rollback_tracker: RollbackTracker,
     /// `true` once the driver is ending. The driver then only waits until the store has all commits and the last
@@ -96,21 +97,23 @@ pub struct Driver {
     metrics: Arc<PartitionMetrics>,
 }
 
-/// The commits that the store lost, and the requests that wait until the sequencer has repeated these commits.
+/// The commits that the store lost, and the store checks that wait until the sequencer has repeated these commits.
 #[derive(Default)]
 struct RollbackTracker {
     /// The number of repeated commits that the driver has logged.
     logged: u64,
     /// For each shard (slice of the store), the first and the last lost commit that the driver has not logged yet.
     lost_commits: BTreeMap<u32, (u64, u64)>,
-    /// Requests for a check of the store. The driver answers them when it knows that the store has all commits.
+    /// Requests for a check whether the store has all commits ([`Completion::StoreCheck`]). The driver answers the
+    /// requests when it knows that the store has all commits.
     waiting_checks: Vec<oneshot::Sender<()>>,
 }
 
 impl Driver {
     /// Runs the driver. Returns in one of three cases:
     /// - This instance must release the partition, or has lost it.
-    /// - A run with `once` has nothing left to do.
+    /// - In a run with `once`, this partition has nothing left to do, and no other partition may still send events to
+    ///   it.
     /// - The driver or its source failed.
     pub async fn run(config: DriverConfig) -> Result<Stats, DriverError> {
         let DriverConfig { mut completions, mut source, mut inbox, .. } = config;
@@ -215,10 +218,10 @@ impl Driver {
         }
     }
 
-    /// Passes reports about the unpublished messages of an earlier owner (`left_over`) to the sequencer, before any
-    /// other input. If `is_fed_locally` is true, the events of each key are added to the source in order, so a missing
-    /// event never arrives after a later event. The driver therefore reports the end of the source at once, and the
-    /// sequencer does not wait for missing events.
+    /// Passes the reports in [`DriverConfig::backlog`] (`left_over`) to the sequencer, before any other input. If
+    /// `is_fed_locally` is true, this run has `once`, and the writers add the events of each key to the source in
+    /// order, so a missing event never arrives after a later event. The driver therefore reports the end of the source
+    /// at once, and the sequencer does not wait for missing events.
     fn begin(&mut self, left_over: Vec<Input>, is_fed_locally: bool) {
         self.handle.driven.store(true, Ordering::SeqCst);
         for input in left_over {
@@ -229,7 +232,8 @@ impl Driver {
         }
     }
 
-    /// Returns whether the driver may take another delivery from the source.
+    /// Returns whether the driver may take another batch of deliveries from the source, or another event from the
+    /// inbox.
     fn takes_more(&self) -> bool {
         !self.source_ended
             && self.source_failed.is_none()
@@ -237,14 +241,15 @@ impl Driver {
             && self.sequencer.credit() > 0
     }
 
-    /// Starts the search for the keys that another handler version parked (stopped at an event on which that version
-    /// failed).
+    /// Starts the search for the keys that a handler version other than the version of `rollout` parked (stopped at an
+    /// event on which that version failed). Without a rollout, there is nothing to search.
     fn search_parked_keys(&self, rollout: Option<&Rollout>) -> ParkedSearch {
         ParkedSearch::start(&self.store, &self.partition, rollout)
     }
 
-    /// Switches the stream to another handler version. The new version also executes the turns that no worker has
-    /// begun. Returns the new rollout.
+    /// Switches this partition to another handler version. The new version also executes the turns that no worker has
+    /// begun. If `active` is `None` (this process lacks the version), passes these turns back to the sequencer
+    /// unexecuted. Returns the rollout of the new version; `None` without a version.
     fn switch_version(&mut self, active: Option<Arc<ActiveVersion>>) -> Option<Arc<Rollout>> {
         let rollout = active.as_ref().map(|active| Arc::clone(&active.rollout));
         let undone = self.turns.switch_version(active);
@@ -255,16 +260,17 @@ impl Driver {
         rollout
     }
 
-    /// Returns whether a run with `once` has nothing left to do, and records the result in the metrics.
+    /// Returns whether this partition is idle ([`PartitionMetrics::is_idle`]), and records the result in the metrics.
     fn update_idle(&mut self, once: bool, searched: bool) -> bool {
         let is_idle = once && searched && self.is_idle();
         self.metrics.set_idle(is_idle);
         is_idle
     }
 
-    /// Warns if a key blocks the stream because the store holds `spill_limit` events of the key. In a run with `once`,
-    /// and after a failure of the source, no later event can unblock the stream. The method then returns an error
-    /// instead of the warning, as soon as the search for parked keys has ended.
+    /// Warns if a stopped key blocks the stream, because the store holds `spill_limit` events of the key. Only an
+    /// operator's action can release such a key. A run with `once` does not wait for this action, and neither does a
+    /// driver whose source has failed: this method then returns an error instead of the warning, as soon as the search
+    /// for parked keys has ended.
     fn check_blocked(&mut self, once: bool, searched: bool) -> Result<(), DriverError> {
         let Some((key, event)) = self.sequencer.stopped_by().filter(|_| !self.source_ended) else {
             return Ok(());
@@ -407,7 +413,8 @@ impl Driver {
         }
     }
 
-    /// Passes waiting deliveries to the sequencer, as many as the sequencer and the delivery tracker allow.
+    /// Passes waiting deliveries to the sequencer, as many as the sequencer and the delivery tracker allow. In a run
+    /// with `once`, then reports the end of the source, if the source has ended and no delivery waits.
     fn deliver(&mut self, draining: bool, once: bool) {
         if draining || (self.waiting_deliveries.is_empty() && !self.source_ended) {
             return;
@@ -436,7 +443,7 @@ impl Driver {
         self.input(Input::SourceEnded);
     }
 
-    /// Returns the latest time at which the driver must wake up.
+    /// Returns the time at which the driver must wake up if nothing wakes it earlier.
     fn next_wake_at(&self) -> Instant {
         let timeout =
             self.sequencer.poll_timeout().map(|at| self.started + Duration::from_millis(at));
@@ -468,7 +475,8 @@ impl Driver {
         is_idle
     }
 
-    /// Returns whether all messages are published, or no message has been published for [`PUBLISH_IDLE_TIMEOUT`].
+    /// Returns whether all messages of the partition are published, or their number has not changed for
+    /// [`PUBLISH_IDLE_TIMEOUT`].
     fn is_publishing_finished(&mut self) -> bool {
         let unpublished = self.sequencer.stats().outbox;
         let (before, since) = self.unpublished.unwrap_or((unpublished, Instant::now()));
@@ -477,9 +485,9 @@ impl Driver {
         unpublished == 0 || since.elapsed() >= PUBLISH_IDLE_TIMEOUT
     }
 
-    /// Begins the shutdown of the driver. If this kind of store can go back in time, starts a check whether the store
-    /// has all commits. The driver must repeat a lost commit before it ends, because only the driver's memory still has
-    /// the commit.
+    /// Begins the shutdown of the driver: makes the last checkpoint due. If this kind of store can go back in time,
+    /// also starts a check whether the store has all commits. The driver must repeat a lost commit before it ends,
+    /// because only the driver's memory still has the commit.
     fn begin_shutdown(&mut self) -> Result<(), DriverError> {
         if std::mem::replace(&mut self.ending, true) {
             return Ok(());
@@ -491,7 +499,7 @@ impl Driver {
         self.perform_all()
     }
 
-    /// Returns whether the store has all commits and the last checkpoint.
+    /// Returns whether the driver knows that the store has all commits and the last checkpoint.
     fn has_saved_all(&self) -> bool {
         !self.sequencer.in_doubt()
             && !self.delivery_tracker.is_writing_checkpoint()

@@ -6,8 +6,8 @@ use ureq::config::ConfigBuilder;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::typestate::AgentScope;
 
-/// Returns the configuration of a client for a URL. The client follows no redirects and ignores the proxy variables
-/// of the environment.
+/// Returns the configuration of a client for a URL. The client follows no redirects, ignores the proxy variables of the
+/// environment, and treats no HTTP status as an error.
 pub fn agent(url: &str) -> ConfigBuilder<AgentScope> {
     let config =
         ureq::Agent::config_builder().http_status_as_error(false).max_redirects(0).proxy(None);

@@ -21,8 +21,9 @@ use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 /// Number of collected events at which the publisher publishes the events without waiting for more.
 const PUBLISH_THRESHOLD_EVENTS: usize = 2_048;
-/// Maximum number of times that one run starts to read a file. Each time the store goes back in time, the run reads the
-/// file again from the oldest checkpoint of the file (each shard of the store has a checkpoint).
+/// Maximum number of times that one run starts to read a file. Each time the store goes back in time (loses its newest
+/// writes), the run reads the file again from the oldest checkpoint of the file (each shard of the store has a
+/// checkpoint).
 const REWIND_ATTEMPTS: usize = 5;
 
 /// The reason why a file was not published to its end. If the error names a line, all lines before that line are
@@ -36,7 +37,7 @@ pub enum PublishFileError {
     Line {
         /// The line number and the name of the file.
         origin: String,
-        /// The fault of the line.
+        /// The fault of the line, and how to correct it.
         words: String,
     },
     /// The file cannot be read.
@@ -64,8 +65,8 @@ pub struct PublishCounts {
 }
 
 /// Publishes a file, or standard input if `path` is `None`. Each run reads standard input from its beginning. Calls
-/// `progress` with the counts and the position in bytes: once at the start, and after each batch, even if the batch
-/// failed.
+/// `progress` with the counts and the position in bytes: each time this function starts to read the file, and after
+/// each batch, even if the batch failed.
 pub fn publish_file<'a>(
     publisher: &'a mut StreamPublisher,
     loaded: &'a LoadedConfig,
@@ -111,7 +112,7 @@ enum PublishEnd {
     StoreRolledBack,
 }
 
-/// Publishes a file from its checkpoint on.
+/// Publishes a file from its checkpoint on, or from its beginning if the file has no usable checkpoint.
 async fn publish_once(
     publisher: &mut StreamPublisher,
     decoder: EventDecoder,
@@ -215,7 +216,7 @@ impl Checkpoints {
         Ok(Self { name, run: rand::random(), marks })
     }
 
-    /// Returns the position at which publishing continues.
+    /// Returns the position at which this run starts to publish. Logs a warning if the run publishes lines again.
     fn position(&self, path: &Path, file: &File) -> std::io::Result<FilePosition> {
         Ok(match resume_point(&self.marks, file)? {
             ResumePoint::NeverPublished => FilePosition::default(),
@@ -256,13 +257,13 @@ impl Checkpoints {
 
 /// The part of a file that earlier runs published, according to the checkpoints of all shards.
 enum ResumePoint {
-    /// The file was never published.
+    /// No shard has a checkpoint of the file, so this run publishes the file from its beginning.
     NeverPublished,
     /// All lines before this position were published; all shards have the same checkpoint.
     Through(FilePosition),
     /// At least the lines before this position were published; the shards have different checkpoints.
     Uncertain(FilePosition),
-    /// The checkpoints belong to another file with this name, or to earlier content of this file.
+    /// At least one checkpoint belongs to another file with this name, or to earlier content of this file.
     OtherFile,
 }
 

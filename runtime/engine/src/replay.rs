@@ -23,9 +23,11 @@ const ANSWER_BYTES: usize = 1 << 20;
 pub struct ReplayAnswer {
     /// The requested events that the source has, in ascending order.
     pub events: Vec<(u64, Arc<Event>)>,
-    /// The end of the answer: the source did not search for this sequence or any later sequence.
+    /// The end of the answer: the source did not search for this sequence or any later sequence. `u64::MAX` if the
+    /// source searched for all requested sequences, or failed for all of them.
     pub until: u64,
-    /// The reason why a later request may find more events; `None` if the answer is complete.
+    /// The reason why the search for at least one event failed, so that a later request may find more events. `None` if
+    /// no search failed.
     pub failed: Option<Box<str>>,
 }
 
@@ -47,7 +49,8 @@ const REQUEST_LIMIT: usize = 128;
 /// Divisor of `memory_budget`: answers of replay servers may use one eighth of this memory.
 const ANSWER_MEMORY_DIVISOR: usize = 8;
 
-/// Limits for the number of requests at one time, for each host (the origin of a replay server's URL) and in total.
+/// Limits for the number of requests to replay servers at one time, for each host (the origin of a server's URL) and in
+/// total.
 #[derive(Debug)]
 pub struct ReplayLimits {
     by_host: BTreeMap<String, Arc<ReplayHost>>,
@@ -76,7 +79,7 @@ impl ReplayLimits {
     }
 }
 
-/// The replay sources of a partition.
+/// The replay sources of a partition: the store, and the configured replay servers.
 pub struct ReplaySources {
     store: Arc<dyn Store>,
     partition: Partition,
@@ -113,8 +116,9 @@ impl ReplaySources {
         }
     }
 
-    /// Requests the missing events of a key from a source. A dead letter can supply a missing event if the letter is at
-    /// most `max_age_ms` old.
+    /// Requests the missing events of a key from a source. The source with the index 0 is the store; the replay servers
+    /// follow, in the order of the configuration. A dead letter can supply a missing event if the letter is at most
+    /// `max_age_ms` old.
     pub async fn request(
         &self,
         source: usize,
@@ -167,7 +171,7 @@ impl ReplaySources {
     }
 }
 
-/// Returns the missing sequences that a source did not find.
+/// Returns the sequences in `missing` for which `found` has no event.
 fn not_found(
     missing: &[RangeInclusive<u64>],
     found: &[(u64, Arc<Event>)],

@@ -63,16 +63,14 @@ pub type EndIntake<'a> = Box<dyn FnOnce(bool) -> BoxFuture<'a, ()> + 'a>;
 /// The reason why a run could not start, or ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The configuration is invalid.
+    /// The configuration is invalid, or names a file that cannot be used now: the file is missing, or its disk is full
+    /// or read-only.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A file cannot be used now: it is missing, or its disk is full or read-only.
-    #[error("{0}; start again when the file can be used")]
-    FileUnavailable(ConfigError),
     /// A handler cannot be used.
     #[error(transparent)]
     Handler(#[from] LoadError),
-    /// The store failed.
+    /// The store failed, is unavailable, is in use, or does not fit the configuration.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A thread cannot be started.
@@ -83,7 +81,7 @@ pub enum RunError {
     Driver {
         /// The stream of the partition.
         stream: Arc<str>,
-        /// The reason why the driver failed.
+        /// The error of the driver.
         source: DriverError,
     },
     /// A run with `--once` lacks the handler version for a stream's events.
@@ -100,7 +98,7 @@ pub enum RunError {
     /// The broker refused a request, or is unavailable.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    /// Publishing stopped.
+    /// The publisher failed: it cannot publish a committed message, or the store failed.
     #[error(transparent)]
     Publisher(#[from] PublisherError),
     /// The publisher panicked.
@@ -137,8 +135,8 @@ impl RunError {
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Broker(error) => !error.may_pass(),
-            Self::Config(_)
-            | Self::Handler(LoadError { is_temporary: false, .. })
+            Self::Config(error) => !error.is_temporary(),
+            Self::Handler(LoadError { is_temporary: false, .. })
             | Self::Store(StoreError::Unusable(_)) => true,
             _ => false,
         }
@@ -148,9 +146,9 @@ impl RunError {
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Broker(error) => error.may_pass(),
+            Self::Config(error) => error.is_temporary(),
             Self::Store(StoreError::Unavailable(_) | StoreError::InUse(_))
             | Self::VersionMissing { .. }
-            | Self::FileUnavailable(_)
             | Self::Handler(LoadError { is_temporary: true, .. }) => true,
             _ => false,
         }
@@ -189,7 +187,8 @@ pub struct PreparedRun<'a> {
 }
 
 impl<'a> PreparedRun<'a> {
-    /// Checks that the store fits the configuration, and opens the files.
+    /// Releases the leases of dead processes on this machine, checks that the store fits the configuration, and opens
+    /// the files.
     ///
     /// This method and [`Self::drive`] return boxed futures, so that the compiler generates the machine code of these
     /// futures in this crate. Without the box, the compiler would generate this code in the crate that awaits the
@@ -206,8 +205,8 @@ impl<'a> PreparedRun<'a> {
             release_leases_of_dead_processes(&**store).await?;
             partition_start::check_backlog(loaded, store, id).await?;
             numbering::check(loaded, &**store, id).await?;
-            let broker = BrokerEndpoint::of(loaded)?;
-            let mut files = OpenFiles::open(loaded, &**store, once, status).await?;
+            let broker = BrokerEndpoint::of(loaded);
+            let mut files = OpenFiles::open(loaded, &**store, status).await?;
             let notifiers = Arc::default();
             sequenced_sinks::add_sequenced_sinks(loaded, store, &notifiers, &mut files.sinks);
             Ok(Self { loaded, once, handlers, store, status, id, broker, files, notifiers })
@@ -388,13 +387,9 @@ async fn watch_store_servers(store: &Arc<dyn Store>) {
             }
             // The check is still due. For example, no server answers until a replica becomes master.
             Err(error) if throttle.allow() => {
-                let next_step = match error {
-                    StoreError::Unusable(_) => {
-                        "correct the login of `store.url`, or the rights of its user; Ordain repeats the check"
-                    }
-                    _ => "Ordain repeats the check",
-                };
-                tracing::warn!("settings of the store's servers not checked: {error}; {next_step}");
+                tracing::warn!(
+                    "settings of the store's servers not checked: {error}; Ordain repeats the check"
+                );
             }
             Err(_) => {}
         }

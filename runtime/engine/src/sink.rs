@@ -25,7 +25,7 @@ pub(crate) use watermark::PublishWatermark;
 
 use ordain_store::Mark;
 
-/// A sink of encoded lines.
+/// A sink to which the publisher appends encoded messages, one per line.
 #[derive(Debug)]
 pub(crate) enum LineSink {
     /// A file that contains each message exactly once. The store removes messages from the outbox (committed messages
@@ -58,7 +58,7 @@ impl LineSink {
         }
     }
 
-    /// Returns whether appended data may not be durable yet.
+    /// Returns whether the file contains appended data that may not be durable yet. Always `false` for standard output.
     pub(crate) fn needs_sync(&self) -> bool {
         match self {
             Self::File(file) => file.needs_sync(),
@@ -66,7 +66,7 @@ impl LineSink {
         }
     }
 
-    /// Makes all appended data durable.
+    /// Makes all data in the file durable. Does nothing for standard output.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
         match self {
             Self::File(file) => file.sync(),

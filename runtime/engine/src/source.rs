@@ -1,5 +1,5 @@
-//! The sources of events. A source delivers events in order and resumes after the last acknowledged event. A source
-//! must never decide how an event is settled.
+//! The sources of events. A source delivers events in order. After a restart, a source delivers all unacknowledged
+//! events again; only standard input cannot deliver events again. A source must never decide how an event is settled.
 
 mod file;
 mod inbox;
@@ -19,7 +19,8 @@ pub use notifier::{QueueNotifier, QueueNotifiers};
 pub use queue::{QueueOptions, read_queue};
 pub(crate) use unread::watch_accepted_events;
 
-/// Returns the next event of an inbox (events received over HTTP). The source later delivers a copy of this event.
+/// Returns the next early event of an inbox (events received over HTTP): an event that the broker does not accept now.
+/// The source later delivers a copy of this event. Never returns if the stream has no inbox.
 pub async fn next_offered(inbox: &mut Option<Inbox>) -> Option<Arc<Event>> {
     match inbox {
         Some(inbox) => inbox.next().await,

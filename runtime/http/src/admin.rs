@@ -9,7 +9,7 @@ mod metrics;
 mod parked;
 mod scale;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,10 +23,10 @@ use tokio::task::JoinHandle;
 
 use crate::access::{self, AccessRule};
 use crate::connection::{self, ListenerLimits};
-use crate::listen::ListenError;
+use crate::listen::listen_error;
 use crate::problem::ProblemDetails;
 use health::StoreHealth;
-use ordain_config::{AdminConfig as Settings, LoadedConfig, Secret};
+use ordain_config::{AdminConfig as Settings, ConfigError, LoadedConfig, Secret};
 use ordain_engine::run::RunStatus;
 use ordain_util::shutdown::shutdown_requested;
 use parked::ParkedCounts;
@@ -49,6 +49,7 @@ const ADMIN_LIMITS: ListenerLimits = ListenerLimits {
     header_bytes: 16 << 10,
     headers: 64,
     keep_alive: false,
+    header_timeout: Duration::from_secs(10),
     life: Duration::from_secs(40),
     request: Duration::from_secs(40),
 };
@@ -59,6 +60,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The admin listener. Dropping this value closes the connections at once.
 pub struct AdminListener {
+    url: String,
     end: watch::Sender<bool>,
     serving: JoinHandle<()>,
 }
@@ -74,6 +76,16 @@ struct AdminState {
     query_permits: Arc<Semaphore>,
 }
 
+/// Returns the address at which programs on this machine reach a listener that listens at `bound`.
+fn reachable_address(bound: SocketAddr) -> SocketAddr {
+    let ip = match bound.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, bound.port())
+}
+
 impl AdminListener {
     /// Starts the listener at the configured address or, without `[admin]`, at the default address. Starts no listener
     /// and returns `None` if there is no `[admin]` and `once` is set (the run ends by itself).
@@ -82,7 +94,7 @@ impl AdminListener {
         once: bool,
         figures: &'a Arc<RunStatus>,
         shutdown: &'a watch::Receiver<bool>,
-    ) -> BoxFuture<'a, Result<Option<Self>, ListenError>> {
+    ) -> BoxFuture<'a, Result<Option<Self>, ConfigError>> {
         Box::pin(Self::begin(loaded, once, figures, shutdown))
     }
 
@@ -91,7 +103,7 @@ impl AdminListener {
         once: bool,
         figures: &Arc<RunStatus>,
         shutdown: &watch::Receiver<bool>,
-    ) -> Result<Option<Self>, ListenError> {
+    ) -> Result<Option<Self>, ConfigError> {
         let (address, token) = match &loaded.config.admin {
             Some(Settings { listen, token }) => (*listen, token.clone()),
             None if once => return Ok(None),
@@ -102,8 +114,9 @@ impl AdminListener {
             Ok((listener.local_addr()?, listener))
         };
         let (bound_to, listener) =
-            bound.await.map_err(|error| ListenError::new(loaded, "admin", address, &error))?;
+            bound.await.map_err(|error| listen_error(loaded, "admin", address, &error))?;
         tracing::info!("admin listening on http://{bound_to}");
+        let url = format!("http://{}", reachable_address(bound_to));
         let app = Arc::new(AdminState {
             loaded: loaded.clone(),
             figures: Arc::clone(figures),
@@ -127,7 +140,12 @@ impl AdminListener {
             }
             connections.await;
         });
-        Ok(Some(Self { end, serving }))
+        Ok(Some(Self { url, end, serving }))
+    }
+
+    /// Returns the URL at which programs on this machine reach the listener.
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     /// Waits up to one second for the current requests to finish, and closes the listener.

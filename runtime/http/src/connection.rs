@@ -1,6 +1,7 @@
 //! Serves connections, and limits the resources that callers occupy: connections, bytes of headers, and time.
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,12 +10,15 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use hyper::body::{Frame, SizeHint};
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderValue, Request};
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
@@ -35,6 +39,9 @@ pub(crate) struct ListenerLimits {
     pub(crate) headers: usize,
     /// `true` if a connection may carry several requests, one after the other.
     pub(crate) keep_alive: bool,
+    /// Time limit for the headers of a request, counted from the start of the connection or from the end of the
+    /// previous request. With `keep_alive`, the time includes the pause between two requests.
+    pub(crate) header_timeout: Duration,
     /// Maximum lifetime of a connection, including its requests and responses.
     pub(crate) life: Duration,
     /// Time limit for a request and its response. The limit applies until the caller has read nearly all of the
@@ -42,8 +49,11 @@ pub(crate) struct ListenerLimits {
     pub(crate) request: Duration,
 }
 
-/// Time limit for the headers of a request.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for which a closing connection waits for the next bytes of a request that it does not process: longer than a
+/// usual interruption of a network.
+const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Size of the buffer for such bytes. The bytes are discarded.
+const LINGER_BUFFER_BYTES: usize = 16 << 10;
 /// Delay after the operating system failed to accept a connection, for example because the process has too many open
 /// files.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -106,28 +116,55 @@ fn close_oldest_idle(open: &mut VecDeque<OpenConnection>) -> bool {
     idle.inspect(|connection| connection.serving.abort()).is_some()
 }
 
+/// Serves the requests of a connection, and closes the connection so that the caller receives the last response.
 async fn serve_connection(
-    stream: TcpStream,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
     limits: ListenerLimits,
     asks: Arc<AtomicBool>,
-    mut end: watch::Receiver<bool>,
+    end: watch::Receiver<bool>,
 ) {
+    let served = serve_requests(&mut stream, router, limits, &asks, end).await;
+    if served == ControlFlow::Continue(()) {
+        // From now on, a new connection may replace this connection.
+        asks.store(false, Ordering::Relaxed);
+        let _ = tokio::time::timeout(limits.request, linger(&mut stream)).await;
+    }
+}
+
+/// Serves the requests of a connection. Returns `Continue` if the caller may still be sending a request that nothing
+/// reads any more.
+async fn serve_requests(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    limits: ListenerLimits,
+    asks: &Arc<AtomicBool>,
+    mut end: watch::Receiver<bool>,
+) -> ControlFlow<()> {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    http.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout);
     http.max_buf_size(limits.header_bytes)
         .max_headers(limits.headers)
         .keep_alive(limits.keep_alive);
     let router_service = TowerToHyperService::new(router);
     let (requests, mut begun) = watch::channel(0_u64);
-    let service = service_fn(|request| {
+    let is_unread = Arc::<AtomicBool>::default();
+    let service = service_fn(|request: Request<Incoming>| {
         asks.store(true, Ordering::Relaxed);
         requests.send_modify(|count| *count += 1);
-        let answer = router_service.call(request);
+        let is_unread = Arc::clone(&is_unread);
+        let answer = router_service.call(request.map(|body| RequestBody::new(body, &is_unread)));
         // Without keep-alive, the connection is busy until it ends.
-        let asks = limits.keep_alive.then(|| BusyGuard(Arc::clone(&asks)));
+        let asks = limits.keep_alive.then(|| BusyGuard(Arc::clone(asks)));
         async move {
-            answer.await.map(|response| response.map(|body| GuardedBody { body, _busy: asks }))
+            let response = answer.await;
+            response.map(|mut response| {
+                if is_unread.load(Ordering::Relaxed) {
+                    // The connection ends after this response, because its next bytes belong to the unread body.
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                response.map(|body| GuardedBody { body, _busy: asks })
+            })
         }
     });
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
@@ -136,20 +173,74 @@ async fn serve_connection(
     let mut ends = false;
     loop {
         tokio::select! {
-            // The result is ignored, because an error of a connection affects only its caller.
-            _ = connection.as_mut() => return,
-            () = &mut life => return,
+            // An error of a connection affects only its caller.
+            served = connection.as_mut() => {
+                let is_partly_read = served.is_err() || is_unread.load(Ordering::Relaxed);
+                return if is_partly_read { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+            }
+            () = &mut life => return ControlFlow::Break(()),
             Ok(()) = begun.changed() => {
                 request.as_mut().reset(Instant::now() + limits.request);
             }
-            // The limit `limits.request` does not apply between two requests. `HEADER_TIMEOUT` limits the wait for the
-            // next request.
-            () = request.as_mut(), if asks.load(Ordering::Relaxed) => return,
+            // The limit `limits.request` does not apply between two requests. `limits.header_timeout` limits the wait
+            // for the next request.
+            () = request.as_mut(), if asks.load(Ordering::Relaxed) => return ControlFlow::Break(()),
             () = shutdown_requested(&mut end), if !ends => {
                 ends = true;
                 connection.as_mut().graceful_shutdown();
             }
         }
+    }
+}
+
+/// Discards the bytes that the caller still sends. If the connection were closed at once, the operating system would
+/// answer these bytes with a reset. A caller that sends its whole request before it reads the response would then lose
+/// the response.
+async fn linger(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
+    let _ = stream.shutdown().await;
+    let mut discarded = vec![0; LINGER_BUFFER_BYTES];
+    loop {
+        let read = tokio::time::timeout(LINGER_IDLE_TIMEOUT, stream.read(&mut discarded)).await;
+        if !matches!(read, Ok(Ok(1..))) {
+            return;
+        }
+    }
+}
+
+/// The body of a request. The body records whether a part of it has not been read.
+struct RequestBody {
+    body: Incoming,
+    is_unread: Arc<AtomicBool>,
+}
+
+impl RequestBody {
+    fn new(body: Incoming, is_unread: &Arc<AtomicBool>) -> Self {
+        is_unread.store(!body.is_end_stream(), Ordering::Relaxed);
+        Self { body, is_unread: Arc::clone(is_unread) }
+    }
+}
+
+impl hyper::body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
+            self.is_unread.store(false, Ordering::Relaxed);
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -185,5 +276,118 @@ impl hyper::body::Body for GuardedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use axum::routing::{get, post};
+    use tokio::io::{DuplexStream, duplex};
+
+    use super::*;
+
+    const LIMITS: ListenerLimits = crate::ingress::INGRESS_LIMITS;
+
+    /// Starts a connection to a listener with the limits of the ingress. `/` answers a request without its body.
+    fn connect() -> DuplexStream {
+        let router = Router::new()
+            .route("/", post(async || "refused"))
+            .route("/whole", post(async |_: Bytes| "received"))
+            .route("/never", get(pending::<&'static str>));
+        let (client, server) = duplex(1 << 10);
+        tokio::spawn(async move {
+            let (_stop, end) = watch::channel(false);
+            serve_connection(server, router, LIMITS, Arc::default(), end).await;
+        });
+        client
+    }
+
+    /// Reads a response with this body.
+    async fn response(client: &mut DuplexStream, body: &str) -> String {
+        let mut received = Vec::new();
+        while !received.ends_with(body.as_bytes()) {
+            let bytes = client.read_buf(&mut received).await.expect("a response");
+            assert_ne!(bytes, 0, "{:?}", String::from_utf8_lossy(&received));
+        }
+        String::from_utf8(received).expect("text")
+    }
+
+    async fn assert_closed(client: &mut DuplexStream) {
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).await.expect("the end of the connection");
+        assert_eq!(rest, b"", "{:?}", String::from_utf8_lossy(&rest));
+    }
+
+    fn head(path: &str, bytes: usize) -> String {
+        format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {bytes}\r\n\r\n")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn caller_that_reads_last_receives_the_response() {
+        const BODY_BYTES: usize = 20 << 20;
+        let mut client = connect();
+        client.write_all(head("/", BODY_BYTES).as_bytes()).await.expect("the headers");
+        client.write_all(&vec![b'x'; BODY_BYTES]).await.expect("the whole body");
+        let refused = response(&mut client, "refused").await;
+        assert!(refused.contains("\r\nconnection: close\r\n"), "{refused}");
+        assert_closed(&mut client).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn caller_that_sends_too_many_headers_receives_the_response() {
+        let mut client = connect();
+        let header = format!("x: {}\r\n", "x".repeat(1 << 10));
+        client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n").await.expect("the start");
+        for _ in 0..4 * LIMITS.header_bytes / header.len() {
+            client.write_all(header.as_bytes()).await.expect("a header");
+        }
+        let refused = response(&mut client, "\r\n\r\n").await;
+        assert!(refused.starts_with("HTTP/1.1 431 "), "{refused}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_caller_with_an_unread_body_is_disconnected() {
+        let mut client = connect();
+        client.write_all(head("/", 100).as_bytes()).await.expect("the headers");
+        response(&mut client, "refused").await;
+        tokio::time::sleep(LINGER_IDLE_TIMEOUT * 2).await;
+        client.write_all(b"x").await.expect_err("the connection is closed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn caller_that_never_stops_sending_is_disconnected() {
+        let mut client = connect();
+        client.write_all(head("/", usize::MAX >> 8).as_bytes()).await.expect("the headers");
+        let began = Instant::now();
+        while client.write_all(b"x").await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert!(began.elapsed() <= LIMITS.request + LINGER_IDLE_TIMEOUT, "{:?}", began.elapsed());
+    }
+
+    /// Load balancers and pools of connections usually keep an idle connection for 60 seconds. They lose a request if
+    /// the other side closes the connection first.
+    #[tokio::test(start_paused = true)]
+    async fn pause_of_a_minute_between_requests_is_allowed() {
+        let mut client = connect();
+        for pause in [0, 9, 11, 61, 70] {
+            tokio::time::sleep(Duration::from_secs(pause)).await;
+            client.write_all(head("/whole", 1).as_bytes()).await.expect("the headers");
+            client.write_all(b"x").await.expect("the body");
+            response(&mut client, "received").await;
+        }
+        tokio::time::sleep(LIMITS.header_timeout * 2).await;
+        assert_closed(&mut client).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn response_has_a_time_limit() {
+        let mut client = connect();
+        client.write_all(b"GET /never HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("sent");
+        let began = Instant::now();
+        assert_closed(&mut client).await;
+        assert!(began.elapsed() >= LIMITS.request, "{:?}", began.elapsed());
     }
 }

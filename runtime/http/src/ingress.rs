@@ -15,7 +15,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
+use axum::http::header::{
+    ALLOW, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING,
+};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -32,11 +34,13 @@ use tokio::time::timeout;
 use crate::access::{self, AccessRule};
 use crate::chunked_body::ChunkedBody;
 use crate::connection::{self, ListenerLimits};
-use crate::listen::ListenError;
+use crate::listen::listen_error;
 use crate::problem::ProblemDetails;
 use intake::Intake;
 use ordain_cloudevents::{BodyError, NAMED_EVENTS_LIMIT, content_mode, decode_body};
-use ordain_config::{IngressConfig as Settings, LoadedConfig, REQUEST_EVENTS_LIMIT, SourceConfig};
+use ordain_config::{
+    ConfigError, IngressConfig as Settings, LoadedConfig, REQUEST_EVENTS_LIMIT, SourceConfig,
+};
 use ordain_core::Event;
 use ordain_engine::run::RunStatus;
 use ordain_engine::source::QueueNotifiers;
@@ -44,17 +48,26 @@ use ordain_publish::AssignError;
 use ordain_store::{AssignItemReply, Store, StoreError};
 use ordain_util::shutdown::shutdown_requested;
 
-/// The limits of connections. A producer usually keeps its connection open. The limit of headers is high because each
-/// attribute of an event is a header in the binary mode of CloudEvents.
-const INGRESS_LIMITS: ListenerLimits = ListenerLimits {
+/// The limits of connections. A producer usually keeps its connection open. Load balancers usually close an idle
+/// connection after 60 seconds. The listener waits longer, so that it does not close a connection to which a load
+/// balancer is about to send a request. The limit of headers is high because each attribute of an event is a header in
+/// the binary mode of CloudEvents.
+pub(crate) const INGRESS_LIMITS: ListenerLimits = ListenerLimits {
     listener: "the ingress",
     connections: 1_024,
     header_bytes: 128 << 10,
     headers: 160,
     keep_alive: true,
+    header_timeout: Duration::from_secs(75),
     life: Duration::from_hours(1),
     request: Duration::from_mins(2),
 };
+
+/// The headers with which a service that sends webhooks requests the permission to send events, and with which the
+/// listener grants the permission (HTTP 1.1 Web Hooks for Event Delivery, a part of CloudEvents 1.0).
+const WEBHOOK_REQUEST_ORIGIN: &str = "webhook-request-origin";
+const WEBHOOK_ALLOWED_ORIGIN: &str = "webhook-allowed-origin";
+const WEBHOOK_ALLOWED_RATE: &str = "webhook-allowed-rate";
 
 /// The `Retry-After` of a rejected request, in seconds. Within this time, the store usually processes a batch, which
 /// can make room for new requests.
@@ -96,7 +109,7 @@ impl IngressListener {
         notifiers: &'a Arc<QueueNotifiers>,
         figures: &'a Arc<RunStatus>,
         shutdown: &'a watch::Receiver<bool>,
-    ) -> BoxFuture<'a, Result<Option<Self>, ListenError>> {
+    ) -> BoxFuture<'a, Result<Option<Self>, ConfigError>> {
         Box::pin(Self::begin(loaded, store, notifiers, figures, shutdown))
     }
 
@@ -106,7 +119,7 @@ impl IngressListener {
         notifiers: &Arc<QueueNotifiers>,
         figures: &Arc<RunStatus>,
         shutdown: &watch::Receiver<bool>,
-    ) -> Result<Option<Self>, ListenError> {
+    ) -> Result<Option<Self>, ConfigError> {
         let config = &loaded.config;
         let is_source =
             config.streams.values().any(|stream| matches!(stream.source, SourceConfig::Http(_)));
@@ -131,7 +144,7 @@ impl IngressListener {
             Ok((listener.local_addr()?, listener))
         };
         let (bound_to, listener) =
-            bound.await.map_err(|error| ListenError::new(loaded, "ingress", listen, &error))?;
+            bound.await.map_err(|error| listen_error(loaded, "ingress", listen, &error))?;
         tracing::info!("ingress listening on http://{bound_to}");
         let app = Arc::new(IngressState {
             streams,
@@ -181,7 +194,7 @@ fn router(app: &Arc<IngressState>, guard: AccessRule, figures: &Arc<RunStatus>) 
         ProblemDetails::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use POST")
     };
     Router::new()
-        .route("/v1/streams/{stream}/events", post(receive_events))
+        .route("/v1/streams/{stream}/events", post(receive_events).options(allow_webhook))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(axum::middleware::from_fn_with_state(Arc::new(guard), access::check_access))
@@ -200,6 +213,24 @@ async fn count_requests(
     answer
 }
 
+/// Handles `OPTIONS /v1/streams/{stream}/events`: a service that sends webhooks requests the permission to send events. The
+/// access control has already checked the token, so every request that arrives here has the permission to send.
+async fn allow_webhook(
+    State(app): State<Arc<IngressState>>,
+    stream: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+) -> Result<Response, ProblemDetails> {
+    let Path(stream) = stream?;
+    app.intake(&stream)?;
+    let mut response = (StatusCode::OK, [(ALLOW, "POST, OPTIONS")]).into_response();
+    if let Some(origin) = headers.get(WEBHOOK_REQUEST_ORIGIN) {
+        let allowed = response.headers_mut();
+        allowed.insert(WEBHOOK_ALLOWED_ORIGIN, origin.clone());
+        allowed.insert(WEBHOOK_ALLOWED_RATE, HeaderValue::from_static("*"));
+    }
+    Ok(response)
+}
+
 /// Handles `POST /v1/streams/{stream}/events`.
 async fn receive_events(
     State(app): State<Arc<IngressState>>,
@@ -208,13 +239,7 @@ async fn receive_events(
     body: Body,
 ) -> Result<Response, ProblemDetails> {
     let Path(stream) = stream?;
-    let Some(intake) = app.streams.get(&*stream) else {
-        let known: Vec<&str> = app.streams.keys().map(|name| &**name).collect();
-        return Err(ProblemDetails::not_found(format!(
-            "stream {stream:?} does not accept events over HTTP; these do: {}",
-            known.join(", ")
-        )));
-    };
+    let intake = app.intake(&stream)?;
     let Some(form) = content_mode(&headers) else {
         if headers.keys().any(|name| name.as_str().starts_with("ce-")) {
             return Err(ProblemDetails::bad_request(
@@ -271,6 +296,7 @@ async fn receive_events(
             AssignItemReply::Conflict(_) => {
                 "the key has an event with this sequence and other content"
             }
+            AssignItemReply::NumberedElsewhere(_) => "the event has no sequence",
             AssignItemReply::AfterConflict => {
                 "not accepted: an earlier event of its key is in conflict"
             }
@@ -294,6 +320,17 @@ async fn receive_events(
 }
 
 impl IngressState {
+    /// Returns the intake of a stream.
+    fn intake(&self, stream: &str) -> Result<&Intake, ProblemDetails> {
+        self.streams.get(stream).ok_or_else(|| {
+            let known: Vec<&str> = self.streams.keys().map(|name| &**name).collect();
+            ProblemDetails::not_found(format!(
+                "stream {stream:?} does not accept events over HTTP; these do: {}",
+                known.join(", ")
+            ))
+        })
+    }
+
     /// Rejects the request if the run has failed.
     fn check_run(&self) -> Result<(), ProblemDetails> {
         if self.has_failed.load(Ordering::SeqCst) {

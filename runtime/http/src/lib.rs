@@ -14,5 +14,3 @@ pub mod ingress;
 mod listen;
 mod problem;
 pub mod view;
-
-pub use listen::ListenError;

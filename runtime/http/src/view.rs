@@ -19,7 +19,7 @@ use serde::Serialize;
 
 pub use data::JsonData;
 pub use instances::{InstanceOverview, InstanceRow, InstancesPage, PartitionRow, ScaleReport};
-pub use key::{AnswersRow, FailureRow, GapRow, HeldRow, KeyRow, KeysPage};
+pub use key::{AheadRow, AnswersRow, FailureRow, GapRow, HeldRow, KeyRow, KeysPage};
 pub use letter::{DeadPage, EventRow, LetterRow};
 pub use plugins::{
     FileRow, PluginRow, PluginsPage, RefusedRow, inspect_file, plugins_page, running_plugins_page,

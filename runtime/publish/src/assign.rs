@@ -55,9 +55,9 @@ pub struct AssignResult {
 /// Entries that a call added to a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueuedEntries {
-    /// The partition of the stream.
+    /// The partition of the stream whose queue has the entries.
     pub partition: u32,
-    /// The shard.
+    /// The shard (slice of the store) that has the entries.
     pub shard: u32,
     /// The numbers of the entries, their history, and the number of the call. A store that went back in time gives the
     /// numbers of lost entries to new entries. The history, a digest of all earlier writes to the queue, distinguishes
@@ -74,7 +74,7 @@ struct ShardResult {
     error: Option<AssignError>,
 }
 
-/// A writer of events to the store.
+/// An assigner: it writes the events of a publisher, or events that arrive over HTTP, to the store.
 pub struct EventAssigner {
     /// The store.
     pub store: Arc<dyn Store>,
@@ -137,9 +137,10 @@ impl EventAssigner {
         item_shards.into_iter().map(|shard| (shard, self.store.shard_disconnects(shard))).collect()
     }
 
-    /// Writes those events again that the store may have lost. If `items` are the events of the present call, `only` is
-    /// `None`. If `items` are the events of an earlier call, `only` has the shards to which this method may write.
-    /// Writes nothing to a shard that lacks its witness, an earlier event that the shard must have.
+    /// Writes those events again that the store may have lost. `first` is the result of the call that wrote `items`. If
+    /// `items` are the events of the present call, `only` is `None`. If `items` are the events of an earlier call,
+    /// `only` has the shards to which this method may write. Writes nothing to a shard that lacks its witness, an
+    /// earlier event that the shard must have.
     pub(crate) async fn reassign_lost(
         &self,
         items: &[AssignItem],
@@ -223,6 +224,7 @@ impl EventAssigner {
             rules: *rules,
             witness,
             call: None,
+            readers: Vec::new(),
             groups: Vec::new(),
         };
         match self.store.assign(Arc::new(check)).await {
@@ -232,7 +234,8 @@ impl EventAssigner {
     }
 
     /// Returns, for each shard, the witness that the next call must name: the newest of `events` that the store
-    /// accepted as new. If the store does not number the events, the witness is the call of the newest entry in `put`.
+    /// accepted as new. If the store does not number the events, the witness of a shard is the call of the newest entry
+    /// in `put`.
     pub(crate) fn witnesses<'a>(
         &self,
         events: impl Iterator<Item = (&'a AssignItem, &'a AssignItemReply)>,
@@ -337,7 +340,7 @@ impl EventAssigner {
                 let AssignGroupReply::Done(assigned) = reply else {
                     unreachable!("the store gives other replies only to groups of an outbox")
                 };
-                if assigned.iter().any(|result| matches!(result, AssignItemReply::Conflict(_))) {
+                if assigned.iter().any(|result| result.is_refused()) {
                     in_conflict.insert(items[group[0]].event.key());
                 }
                 results.extend(group.into_iter().zip(assigned));
@@ -366,7 +369,7 @@ impl EventAssigner {
                 chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],
             }
         };
-        let NumberingPolicy { destination: to, rules, .. } = &self.policy;
+        let NumberingPolicy { destination: to, rules, readers, .. } = &self.policy;
         let groups = index_groups.iter().map(assign_group).collect();
         let has_queues = matches!(to, Destination::Stream(_));
         // All attempts have the same call number. The store therefore recognises an attempt that arrives late as a
@@ -378,6 +381,7 @@ impl EventAssigner {
             rules: *rules,
             witness,
             call,
+            readers: readers.clone(),
             groups,
         });
         let started = Instant::now();

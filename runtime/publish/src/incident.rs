@@ -12,7 +12,7 @@ use crate::new_id;
 /// The data of a record about events that the store lost before the stream read them.
 #[derive(Debug, Serialize)]
 pub struct EventsLost {
-    /// The shard (slice of the store).
+    /// The shard (slice of the store) that lost the events.
     pub shard: u32,
     /// The number of lost events, or an upper bound if the exact number is unknown.
     pub events: u64,
@@ -28,7 +28,7 @@ pub struct EventsLost {
 /// The data of a record about events that waited when the store went back in time.
 #[derive(Debug, Serialize)]
 pub struct EventsSafe {
-    /// The shard.
+    /// The shard in which the events waited.
     pub shard: u32,
     /// The number of the waiting events that the store still has.
     pub safe: u64,
@@ -48,7 +48,7 @@ pub struct CommitsRepeated {
 /// The range of commits that a shard lost: from `first` to `last`, both included.
 #[derive(Debug, Serialize)]
 pub struct LostCommits {
-    /// The shard.
+    /// The shard that lost the commits.
     pub shard: u32,
     /// The number of the first lost commit.
     pub first: u64,
@@ -66,7 +66,7 @@ impl fmt::Display for LostCommits {
 /// process then exits.
 #[derive(Debug, Serialize)]
 pub struct CommitsLost {
-    /// The shard.
+    /// The shard that lost the commits.
     pub shard: u32,
     /// The number of lost commits, from `first` to `last`. The number is 0 if the shard lost the claim before the
     /// owner's first commit. In this case, `first` is above `last`.

@@ -34,7 +34,7 @@ pub use assign::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use history::PublishedCalls;
 pub use writer::QueueWriter;
 
-/// The time for which calls to an unreachable store or broker are retried.
+/// The time for which a publisher retries calls to an unreachable store or broker.
 pub const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for closing the connection that declared the exchange and the queues.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -64,7 +64,7 @@ pub enum PublishError {
     /// The queue of the stream is full, and no process has made room in the queue within the time limit.
     #[error("{0}")]
     Full(String),
-    /// The configuration does not allow publishing to the stream.
+    /// The stream is not in the configuration, or the configuration does not allow publishing to it.
     #[error("{0}")]
     Stream(String),
 }
@@ -73,8 +73,8 @@ pub enum PublishError {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct PartialPublishError {
-    /// The result for each event. An event with `Conflict` is not published. An event with `AfterConflict` is not
-    /// published, or the publisher does not know whether the event is published.
+    /// The result for each event. An event with `Conflict` or `NumberedElsewhere` is not published. An event with
+    /// `AfterConflict` is not published, or the publisher does not know whether the event is published.
     pub assigned: Vec<AssignItemReply>,
     /// The reason why the call failed.
     pub error: PublishError,
@@ -183,8 +183,8 @@ impl StreamPublisher {
     }
 
     /// Publishes events, each event after the earlier events of its key. When the call returns successfully, all events
-    /// are durable and confirmed. For each event, returns its number and whether it is new. If the events do not pass
-    /// through the store, the number is 0, because the stream itself then numbers the events and recognises repeats.
+    /// are durable and confirmed. For each event, returns its number and whether it is new. If the store does not
+    /// number the events, the number is 0, because the stream itself then numbers the events and recognises repeats.
     pub fn publish<'a>(
         &'a mut self,
         events: &'a [Arc<Event>],
@@ -204,7 +204,7 @@ impl StreamPublisher {
             Some((assigner, history)) => assign_events(assigner, history, right).await,
         };
         let failed = failed.map(|error| not_assigned(&self.stream, error));
-        // The publisher must send every event that has a number. Without this event, its key would have a gap.
+        // The publisher must send every event that has a number, because without this event its key would have a gap.
         let is_numbered = self.is_numbered();
         let has_number = |result: &AssignItemReply| {
             matches!(result, AssignItemReply::New(_) | AssignItemReply::Known(_))
@@ -225,13 +225,11 @@ impl StreamPublisher {
                 error,
             });
         }
-        let conflict =
-            assigned.iter().position(|result| matches!(result, AssignItemReply::Conflict(_)));
-        let conflict =
-            conflict.map(|at| (at, conflict_message(&right[at], assigned[at].sequence())));
+        let refused = assigned.iter().position(|result| result.is_refused());
+        let refused = refused.map(|at| (at, refusal_message(&right[at], assigned[at])));
         let event = |(at, words)| PublishError::Event { at, words };
         assigned.resize(events.len(), AssignItemReply::AfterConflict);
-        match failed.or_else(|| conflict.or(wrong).map(event)) {
+        match failed.or_else(|| refused.or(wrong).map(event)) {
             Some(error) => Err(PartialPublishError { assigned, error }),
             None => Ok(assigned),
         }
@@ -272,7 +270,7 @@ impl StreamPublisher {
         &self.stream
     }
 
-    /// Returns the store.
+    /// Returns the store of the configuration.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
@@ -305,6 +303,7 @@ impl StreamPublisher {
     }
 
     /// Writes lost events again: events that this publisher wrote to the store, and that the store no longer has.
+    /// Repeats only events that are still in the memory of the publisher.
     pub async fn restore(&mut self) -> Result<(), PublishError> {
         if let Some((assigner, history)) = &mut self.assigner {
             let restored = history.put_lost_again(assigner).await;
@@ -388,7 +387,18 @@ pub fn new_id() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-fn conflict_message(event: &Event, sequence: u64) -> String {
+/// Returns the reason why the store refused an event, and how to correct it.
+fn refusal_message(event: &Event, reply: AssignItemReply) -> String {
+    if let AssignItemReply::NumberedElsewhere(next) = reply {
+        return format!(
+            "key {:?} has events up to sequence {} with sequences that the store did not give: the producer of these \
+             events counts, so let it number this event too. If no other event will get the sequence {next}, publish \
+             this event with the sequence {next}",
+            event.key(),
+            next - 1
+        );
+    }
+    let sequence = reply.sequence();
     let (what, right) = match event.sequence() {
         Some(sequence) => (format!("sequence {sequence}"), "sequence"),
         None => (format!("the id {:?}", event.id()), "id"),
@@ -435,7 +445,7 @@ async fn open_producer(
     source: &AmqpSourceConfig,
     ordering: OrderingMode,
 ) -> Result<ExchangeProducer, PublishError> {
-    let broker = BrokerEndpoint::of(loaded)?.expect("the check of the settings requires a broker");
+    let broker = BrokerEndpoint::of(loaded).expect("the check of the settings requires a broker");
     let connection = broker.connect(&format!("ordain publish {stream}")).await?;
     let topology = Topology::of(source);
     broker.within(PREPARE_TIMEOUT, topology.prepare(&broker, &connection, false)).await?;

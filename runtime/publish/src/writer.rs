@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ordain_store::WriterCall;
 
-/// A writer of queue entries: a publisher, or the intake of a stream in a process. A writer exists in one process only:
-/// the next process creates a writer with another id.
+/// A writer of queue entries: a publisher, or the part of a process that accepts events over HTTP for a stream. A
+/// writer exists in one process only: the next process creates a writer with another id.
 #[derive(Debug)]
 pub struct QueueWriter {
     id: u64,
@@ -35,7 +35,7 @@ impl QueueWriter {
         self.id
     }
 
-    /// Returns the shards to which the writer has made a call.
+    /// Returns the shards for which the writer has created a call.
     pub fn called_shards(&self) -> impl Iterator<Item = u32> + '_ {
         let shards = 0..self.calls.len() as u32;
         shards.filter(|shard| self.numbers(*shard).last > 0)

@@ -37,7 +37,7 @@ impl AnsweredCommits {
         Ok(this)
     }
 
-    /// Writes the number of durable groups into the file.
+    /// Writes the number of durable groups into the file. If this fails, continues, and logs the first failure.
     pub(super) fn write(&mut self, groups: u64) {
         let written = self.file.rewind().and_then(|()| self.file.write_all(&groups.to_le_bytes()));
         if let Err(error) = written

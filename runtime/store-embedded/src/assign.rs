@@ -1,7 +1,7 @@
 //! Assigns numbers to messages, retains them for replay, and puts them into the queues of their streams.
 //!
-//! The records of a call that expire at the same time share one entry of the time index. The entry lists the table keys
-//! of the records. Each table key is preceded by its length.
+//! The records that one call writes and that expire at the same time share one entry of the time index. The entry lists
+//! the table keys of the records. Each table key is preceded by its length.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use ordain_core::{QueuePosition, QueueRun};
 
 use super::keys;
 use super::queue::QueueRecord;
+use super::record::EmbeddedRecord;
 use super::tables::Tables;
 use ordain_store::codec::{
     AssignedChunk, KeyCounter, OriginRecord, decode_assigned, encode_assigned, encode_retained,
@@ -47,7 +48,7 @@ pub(super) struct AssignChanges<'a> {
     pub(super) earliest: u64,
 }
 
-/// A queue that receives messages.
+/// A queue to which this call adds entries.
 struct QueueAppend {
     queue: QueueRecord,
     /// The number of the last entry before this call. `history` is the history of the entries that this call adds.
@@ -55,7 +56,7 @@ struct QueueAppend {
     history: u64,
 }
 
-/// The reason why the call assigned nothing.
+/// The error of a call that assigned nothing.
 pub(super) enum AssignFailure {
     Engine(fjall::Error),
     Store(StoreError),
@@ -120,7 +121,7 @@ impl<'a> AssignChanges<'a> {
         for item in group.items() {
             let assigned =
                 if stops { AssignItemReply::AfterConflict } else { self.put_by_id(item)? };
-            stops |= matches!(assigned, AssignItemReply::Conflict(_));
+            stops |= assigned.is_refused();
             answers.push(assigned);
         }
         Ok(answers)
@@ -160,8 +161,8 @@ impl<'a> AssignChanges<'a> {
             known_numbers.get(&(chunk.position.commit, item.event.id_digest())).copied()
         };
         // A late chunk is a chunk at or before the last assigned outbox position. The chunk may come from an old
-        // request, whose caller no longer waits for a reply. If a late chunk has a message that is not assigned yet,
-        // refuse the group.
+        // request, whose caller no longer waits for a reply. If a late chunk has a message that is not in the blocks of
+        // the origin, refuse the group.
         let is_late =
             |chunk: &&OutboxChunk| origin.epoch == record.epoch && chunk.position <= record.last;
         let mut late = group.chunks.iter().filter(is_late);
@@ -331,8 +332,8 @@ impl<'a> AssignChanges<'a> {
         Ok(self.queues.values().any(|filling| filling.queue.ends.len() >= limit))
     }
 
-    /// Processes a producer's message. If the producer has numbered the message, the number identifies it; otherwise
-    /// the id does.
+    /// Processes a producer's message. If the producer has numbered the message, the number identifies the message;
+    /// otherwise the id does. If the destination numbers no messages, every message is new.
     fn put_by_id(&mut self, item: &'a AssignItem) -> Result<AssignItemReply, AssignFailure> {
         let to = &self.assign.destination;
         let event = &item.event;
@@ -354,6 +355,11 @@ impl<'a> AssignChanges<'a> {
             let known = if is_same { AssignItemReply::Known } else { AssignItemReply::Conflict };
             return Ok(known(sequence));
         }
+        if event.sequence().is_none()
+            && let Some(next) = self.numbered_elsewhere(event.key(), &numbers)?
+        {
+            return Ok(AssignItemReply::NumberedElsewhere(next));
+        }
         let sequence = self.put_message(item, event.sequence())?.unwrap_or_default();
         if event.sequence().is_none() {
             let until = self.now.saturating_add(numbers.retain);
@@ -363,6 +369,24 @@ impl<'a> AssignChanges<'a> {
             self.log.insert(table_key, Some(value));
         }
         Ok(AssignItemReply::New(sequence))
+    }
+
+    /// Returns `None` if the store has given the highest number of a key. If a reader of the destination has events of
+    /// the key with higher numbers, returns the sequence after the highest of them.
+    fn numbered_elsewhere(
+        &self,
+        key: &'a str,
+        numbers: &NumberingSettings,
+    ) -> Result<Option<u64>, AssignFailure> {
+        let mut highest = 0;
+        for stream in &self.assign.readers {
+            let stored = self.tables.jobs.get(keys::key_record(stream, key))?;
+            let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
+            if let Some(record) = record.filter(|record| !record.envelope.is_expired(self.now)) {
+                highest = highest.max(record.key_record.unused_sequence());
+            }
+        }
+        Ok((highest > self.counter(key, numbers)?.next).then_some(highest))
     }
 
     /// Decodes the record of an earlier message. If the new message has its own number (`own`), the record is a
@@ -394,7 +418,8 @@ impl<'a> AssignChanges<'a> {
         Ok((!is_taken).then_some(item.number))
     }
 
-    /// Numbers a message, retains it, and queues it for its stream.
+    /// Numbers a message, retains it, and queues it for its stream. Returns the number of the message; `None` if it has
+    /// none.
     fn put_message(
         &mut self,
         item: &'a AssignItem,
@@ -438,17 +463,7 @@ impl<'a> AssignChanges<'a> {
         numbers: &NumberingSettings,
     ) -> Result<u64, AssignFailure> {
         let key = item.event.key();
-        let mut counter = match self.counters.get(key) {
-            Some(counter) => *counter,
-            None => match self.tables.log.get(keys::key_counter(&self.assign.destination, key))? {
-                Some(bytes) => KeyCounter::decode(&bytes)
-                    .map_err(|error| AssignFailure::Store(corrupt(error)))?,
-                None => KeyCounter { next: numbers.first, end: 0 },
-            },
-        };
-        if counter.end != 0 && counter.end <= self.now {
-            counter = KeyCounter { next: numbers.first, end: 0 };
-        }
+        let mut counter = self.counter(key, numbers)?;
         let sequence = own.unwrap_or(counter.next);
         counter.next = counter.next.max(sequence.saturating_add(1));
         if item.event.end() {
@@ -458,6 +473,22 @@ impl<'a> AssignChanges<'a> {
         }
         self.counters.insert(key, counter);
         Ok(sequence)
+    }
+
+    /// Returns the counter of a key; a new counter if the store has none, or if the stored counter has expired.
+    fn counter(&self, key: &str, numbers: &NumberingSettings) -> Result<KeyCounter, AssignFailure> {
+        let counter = match self.counters.get(key) {
+            Some(counter) => Some(*counter),
+            None => match self.tables.log.get(keys::key_counter(&self.assign.destination, key))? {
+                Some(bytes) => Some(
+                    KeyCounter::decode(&bytes)
+                        .map_err(|error| AssignFailure::Store(corrupt(error)))?,
+                ),
+                None => None,
+            },
+        };
+        let valid = counter.filter(|counter| counter.end == 0 || counter.end > self.now);
+        Ok(valid.unwrap_or(KeyCounter { next: numbers.first, end: 0 }))
     }
 
     fn schedule_expiry(&mut self, until: u64, table_key: &[u8]) {

@@ -60,7 +60,8 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Adds writes. Returns the index of each refused write, with the reason.
+    /// Adds the accepted writes to `batch`, and their messages to `outbox`. Returns the index of each refused write,
+    /// with the reason.
     pub(super) fn writes(
         &mut self,
         writes: &[KeyWrite],
@@ -212,7 +213,7 @@ impl<'a> BatchChanges<'a> {
         self.letters(&write.letters);
     }
 
-    /// Applies the change of the state and returns the new state.
+    /// Applies the change of the state, and returns the location of the new state.
     fn state<'s>(
         &mut self,
         change: &'s StateUpdate,

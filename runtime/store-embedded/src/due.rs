@@ -44,8 +44,8 @@ fn due(
         Some((at, key)) => keys::after(keys::due(partition, *at, key)),
     };
     let range = start..keys::after(keys::due_from(partition, u64::MAX));
-    // Only a read from the beginning of the index finds the first entry of the index, and may therefore advance the
-    // watermark.
+    // Only a read from the beginning of the index finds the first entry of the index. Only such a read may therefore
+    // advance the watermark, the time at which the next reads start.
     let advance = |to: u64| {
         if after.is_none() {
             shared.due.advance(partition, mark, to);

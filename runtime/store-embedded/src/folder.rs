@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ordain.store   identity file: schema and number of shards, as text; shows that the folder belongs to Ordain
-//! lock           locked by the process that has the folder open; contains its id
+//! lock           locked by the process that has the folder open; contains its id, and the URL of its admin listener
 //! answered       number of groups of requests that the store has answered
 //! closed         exists if the last process closed the store cleanly; names the oldest journal
 //! data/          the engine's data
@@ -34,6 +34,8 @@ const CLOSED_FILE: &str = "closed";
 const ANSWERED_FILE: &str = "answered";
 const DATA_FOLDER: &str = "data";
 const OLD_JOURNALS_FOLDER: &str = "data.before";
+/// A folder that some file systems have in their root. The root of a volume may be the store's folder.
+const FILE_SYSTEM_FOLDER: &str = "lost+found";
 const MARKER_HEADING: &str = "ordain embedded store";
 
 /// A folder that this process owns exclusively until this value is dropped.
@@ -65,11 +67,12 @@ impl StoreFolder {
     pub(super) fn open(
         path: &Path,
         shards: u32,
+        admin_url: Option<&str>,
         make_tables: impl FnOnce(&Path) -> Result<(), StoreError>,
     ) -> Result<Self, StoreError> {
         create_folder(path)?;
         refuse_foreign(path)?;
-        let lock = lock(path)?;
+        let lock = lock(path, admin_url)?;
         match read_marker(path)? {
             Some(kept) if kept == shards => {}
             Some(kept) => {
@@ -267,21 +270,29 @@ fn create_folder(path: &Path) -> Result<(), StoreError> {
             path.display()
         ))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::create_dir_all(path).map_err(|error| folder_error(path, &error))
+            fs::create_dir_all(path).map_err(|error| match error.kind() {
+                // The path, or a part of it, is a link to a folder that does not exist.
+                io::ErrorKind::AlreadyExists => StoreError::Unavailable(format!(
+                    "the store's path {} leads through a link to a folder that does not exist; check whether its disk \
+                     is mounted, then start again",
+                    path.display()
+                )),
+                _ => folder_error(path, &error),
+            })
         }
         Err(error) => Err(folder_error(path, &error)),
     }
 }
 
 /// Returns an error if the folder is not empty and has no identity file, because it then belongs to another program.
-/// Ignores the files that a crash at the first start can leave.
+/// Ignores the files that a crash at the first start can leave, and the folder `lost+found` of the file system.
 fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     if path.join(MARKER_FILE).exists() {
         return Ok(());
     }
     for entry in fs::read_dir(path).map_err(|error| folder_error(path, &error))? {
         let name = entry.map_err(|error| folder_error(path, &error))?.file_name();
-        if name != LOCK_FILE && name != MARKER_DRAFT_FILE {
+        if ![LOCK_FILE, MARKER_DRAFT_FILE, FILE_SYSTEM_FOLDER].iter().any(|own| name == *own) {
             return Err(StoreError::Unusable(format!(
                 "the folder {} is not a store of Ordain (it contains {}, but no {MARKER_FILE}); give \
                  the store an empty or a new folder",
@@ -293,23 +304,32 @@ fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn lock(path: &Path) -> Result<File, StoreError> {
+/// Returns the URL of the admin listener of the process that has the folder open; `None` if no process has the folder
+/// open, or if the process has no admin listener.
+pub(super) fn admin_url_of_owner(path: &Path) -> Option<String> {
+    let mut lock = File::open(path.join(LOCK_FILE)).ok()?;
+    let is_open = matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock));
+    let mut owner = String::new();
+    lock.read_to_string(&mut owner).ok()?;
+    owner.lines().nth(1).filter(|_| is_open).map(str::to_owned)
+}
+
+fn lock(path: &Path, admin_url: Option<&str>) -> Result<File, StoreError> {
     let file = path.join(LOCK_FILE);
     let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&file);
     let mut lock = opened.map_err(|error| folder_error(path, &error))?;
     match lock.try_lock() {
         Ok(()) => {
-            // The process id in the file only informs users, so a failed write is ignored.
-            let _ = lock
-                .rewind()
-                .and_then(|()| lock.set_len(0))
-                .and_then(|()| writeln!(lock, "{}", std::process::id()));
+            // The content of the file only helps users and commands, so a failed write is ignored.
+            let _ = lock.rewind().and_then(|()| lock.set_len(0)).and_then(|()| {
+                writeln!(lock, "{}\n{}", std::process::id(), admin_url.unwrap_or_default())
+            });
             Ok(lock)
         }
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
-            let _ = lock.take(32).read_to_string(&mut holder);
-            let holder = match holder.trim() {
+            let _ = lock.read_to_string(&mut holder);
+            let holder = match holder.lines().next().unwrap_or_default() {
                 "" => "another process".to_owned(),
                 id => format!("process {id}"),
             };
@@ -363,8 +383,8 @@ fn write_marker(path: &Path, shards: u32) -> io::Result<()> {
 
 fn folder_error(path: &Path, error: &io::Error) -> StoreError {
     let path = path.display();
-    // The store creates a missing folder, so this error means that the folder cannot be created at the path. A retry is
-    // then useless.
+    // The store creates a missing folder. The error `NotFound` therefore means that the folder cannot be created at the
+    // path, and a retry is useless.
     if may_pass(error) && error.kind() != io::ErrorKind::NotFound {
         return StoreError::Unavailable(format!(
             "cannot use {path} as the store's folder now: {error}; check the disk and whether it is mounted, then start \

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// The content of the engine's file `version` for the known journal format.
+/// The content of the engine's file `version` for the known journal format. A batch ends with the same bytes.
 const JOURNAL_MAGIC: [u8; 4] = *b"FJL\x03";
 
 const START_TAG: u8 = 1;
@@ -55,10 +55,10 @@ pub(super) fn put_back(folder: &Path, before: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a description of the damage in three cases: a journal in `folder` is missing, a journal other than the
-/// newest is empty, or a journal has unreadable data although a later journal has data. A failed write can leave a torn
-/// batch at the end of the last journal with data, and one empty journal after it. Neither counts as damage. `oldest`
-/// is the number of the oldest journal, if it is known.
+/// Returns a description of the damage in four cases: `folder` has no journal, a journal is missing, a journal other
+/// than the newest is empty, or a journal has unreadable data although a later journal has data. A failed write can
+/// leave a torn batch at the end of the last journal with data, and one empty journal after it. Neither counts as
+/// damage. `oldest` is the number of the oldest journal, if it is known.
 pub(super) fn damage(folder: &Path, oldest: Option<u64>) -> io::Result<Option<String>> {
     if fs::read(folder.join("version"))? != JOURNAL_MAGIC {
         return Ok(None);
@@ -139,7 +139,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Truncates the newest journal before its first batch with a wrong checksum, and keeps a copy of the original journal.
-/// Returns the path of this copy; `None` if all checksums are correct.
+/// Returns the path of this copy. Returns `None` if no checksum is wrong, or if the format of the journal is unknown.
 pub(super) fn truncate_torn_batch(folder: &Path) -> io::Result<Option<PathBuf>> {
     if fs::read(folder.join("version"))? != JOURNAL_MAGIC {
         return Ok(None);
@@ -158,7 +158,7 @@ fn newest(folder: &Path) -> io::Result<Option<PathBuf>> {
     Ok(journals(folder)?.pop().map(|(_, path)| path))
 }
 
-/// Returns the number of the oldest journal.
+/// Returns the number of the oldest journal; `None` if `folder` has no journal.
 pub(super) fn oldest(folder: &Path) -> io::Result<Option<u64>> {
     Ok(journals(folder)?.first().map(|(number, _)| *number))
 }

@@ -29,8 +29,8 @@ const ID_TAG: u8 = b'i';
 const RETAINED_TAG: u8 = b'm';
 const ORIGIN_TAG: u8 = b'o';
 
-/// Returns the prefix of all records of a stream, in the tables whose table keys begin with the stream. When a process
-/// claims a partition, the store checks that the name has at most
+/// Returns the common prefix of the table keys of a stream, for the tables whose table keys begin with the stream. When
+/// a process claims a partition, the store checks that the name has at most
 /// [`STREAM_NAME_LIMIT`](ordain_store::STREAM_NAME_LIMIT) bytes.
 pub(super) fn stream(name: &str) -> Vec<u8> {
     with_stream(&[], name, 0)
@@ -96,7 +96,7 @@ pub(super) fn letter_sequence(stream: &str, key: &str, sequence: u64) -> Vec<u8>
     out
 }
 
-/// Returns the prefix of all letters of a key.
+/// Returns the common prefix of the table keys of all letters of a key.
 pub(super) fn letter_key(stream: &str, key: &str) -> Vec<u8> {
     let mut out = with_stream(&[], stream, key.len() + 18);
     put_letter_key(key, &mut out);
@@ -110,7 +110,7 @@ pub(super) fn due_from(partition: &Partition, at: u64) -> Vec<u8> {
     out
 }
 
-/// Returns the prefix of all due entries of a partition.
+/// Returns the common prefix of the table keys of all due entries of a partition.
 pub(super) fn due_all(partition: &Partition) -> Vec<u8> {
     let mut out = with_stream(&[DUE_TAG], &partition.stream, 12);
     out.extend_from_slice(&partition.number.to_be_bytes());
@@ -159,7 +159,7 @@ pub(super) fn outbox(partition: &Partition, shard: u32, number: u64) -> Vec<u8> 
     out
 }
 
-/// Returns the number of the commit, from the table key of its outbox entry.
+/// Returns the number at the end of a table key: of the commit, for an outbox entry; of the entry, for a queue entry.
 pub(super) fn outbox_number(entry: &[u8]) -> Option<u64> {
     entry.last_chunk().map(|bytes| u64::from_be_bytes(*bytes))
 }
@@ -174,7 +174,7 @@ pub(super) fn fence(partition: &Partition, shard: u32) -> Vec<u8> {
     with_shard(&[FENCE_TAG], partition, shard, 0)
 }
 
-/// The prefix of all fences.
+/// The prefix of the table keys of all fences.
 pub(super) const FENCES_PREFIX: [u8; 1] = [FENCE_TAG];
 
 /// Splits a fence's table key into partition and shard.
@@ -203,7 +203,7 @@ pub(super) fn key_counter(to: &Destination, key: &str) -> Vec<u8> {
 }
 
 /// Returns the expiry time of a record in the table `log`, in ms since the Unix epoch; `None` if records of this kind
-/// never expire.
+/// never expire, or if the value is too short.
 pub(super) fn expiry_time(table_key: &[u8], value: &[u8]) -> Option<u64> {
     let at = match *table_key.first()? {
         RETAINED_TAG => 0,

@@ -27,7 +27,8 @@ pub(super) struct MembershipRegistry {
 }
 
 impl MembershipRegistry {
-    /// Creates a registry with the stored rollouts, by stream.
+    /// Creates a registry. `decided` contains each stream with the stored form of its rollout. Omits unreadable
+    /// rollouts.
     pub(super) fn new(decided: impl Iterator<Item = (String, Vec<u8>)>) -> Self {
         let decided = decided.filter_map(|(stream, text)| {
             let decided = versions::decode(std::str::from_utf8(&text).ok()?)?;

@@ -1,8 +1,9 @@
 //! The embedded store: a log-structured key-value engine in one folder, for one process.
 //!
-//! **Durability.** The store answers a commit or a claim when the data is on disk. One `fdatasync` serves all requests
-//! that wait together. Marks (small named records) and removals of published messages from the outbox do not cause a
-//! sync: they become durable with the next commit or claim.
+//! **Durability.** The store answers three kinds of requests when their data is on disk: commits, claims, and calls
+//! that assign messages for an exchange or a file. One `fdatasync` serves all requests that wait together. Other
+//! writes, such as marks (small named records), queue entries, and removals of published messages from the outbox, do
+//! not cause a sync: they become durable with the next sync.
 //!
 //! **Failure.** After a failed write or sync, the content of the disk is unknown, and a repeated write or sync could
 //! succeed although data is missing. The store then disables itself: it logs the reason once, answers commits with
@@ -20,6 +21,7 @@ mod assign;
 mod changes;
 mod clock;
 mod due;
+pub mod engine_log;
 mod fences;
 mod folder;
 mod journal;
@@ -41,7 +43,7 @@ mod sweep;
 mod tables;
 mod writer;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc::{self as std_mpsc, RecvTimeoutError};
@@ -62,7 +64,7 @@ use self::folder::StoreFolder;
 use self::leases::MembershipRegistry;
 use self::request::{ReplySender, WriterRequest};
 use self::shared::SharedStore;
-use self::tables::{Tables, read_error};
+use self::tables::{Tables, damage_error, read_error};
 use self::writer::{REQUEST_QUEUE_LIMIT, StoreWriter};
 use ordain_store::{DurabilityReport, Store, StoreError};
 
@@ -98,6 +100,9 @@ pub struct EmbeddedOptions {
     pub cache_bytes: u64,
     /// The source of the time.
     pub clock: TimeSource,
+    /// The URL of the admin listener of this process. Commands of other processes find it in the folder
+    /// ([`admin_url_of_owner`]).
+    pub admin_url: Option<String>,
 }
 
 impl EmbeddedOptions {
@@ -111,8 +116,15 @@ impl EmbeddedOptions {
             dead_ttl: DEFAULT_DEAD_TTL_MS,
             cache_bytes: DEFAULT_CACHE_BYTES,
             clock,
+            admin_url: None,
         }
     }
+}
+
+/// Returns the URL of the admin listener of the process that has the store in a folder open. Returns `None` if no process
+/// has the store open, or if the process has no admin listener.
+pub fn admin_url_of_owner(path: &Path) -> Option<String> {
+    folder::admin_url_of_owner(path)
 }
 
 /// The embedded store. When it is dropped, it processes the pending requests, and then releases the folder.
@@ -131,9 +143,21 @@ impl EmbeddedStore {
     /// Opens the store. Reads the engine's journal, which has a size limit, and all fences and rollouts. Blocks the
     /// calling thread.
     pub fn open(options: EmbeddedOptions) -> Result<Self, StoreError> {
-        let EmbeddedOptions { path, shards, dead_ttl, cache_bytes: cache, clock } = options;
+        let path = options.path.clone();
+        Self::open_folder(options).map_err(|error| match error {
+            // Another start would find the same damage, so the error must not count as temporary.
+            StoreError::Corrupt(words) => StoreError::Unusable(damage_error(&path, &words)),
+            error => error,
+        })
+    }
+
+    fn open_folder(options: EmbeddedOptions) -> Result<Self, StoreError> {
+        let EmbeddedOptions { path, shards, dead_ttl, cache_bytes: cache, clock, admin_url } =
+            options;
         let shards = shards.max(1);
-        let folder = StoreFolder::open(&path, shards, |draft| Tables::create(draft, cache))?;
+        let folder = StoreFolder::open(&path, shards, admin_url.as_deref(), |draft| {
+            Tables::create(draft, cache)
+        })?;
         folder.secure_journals()?;
         let tables = Tables::open(&folder.data(), cache)?;
         let groups = tables.meta.get(keys::GROUPS).map_err(|error| read_error(&error))?;
@@ -256,8 +280,8 @@ impl Drop for EmbeddedStore {
     }
 }
 
-/// Starts a thread that regularly checks that the folder still exists, because the engine writes
-/// into open files and would not notice its removal.
+/// Starts a thread that regularly checks that the folder still exists, because the engine writes into open files and
+/// would not notice the removal of the folder.
 fn start_folder_watch(
     shared: &Arc<SharedStore>,
 ) -> Result<(std_mpsc::Sender<()>, JoinHandle<()>), StoreError> {
@@ -276,7 +300,7 @@ fn start_folder_watch(
 }
 
 fn thread_error(error: &std::io::Error) -> StoreError {
-    StoreError::Unusable(format!("cannot start a thread: {error}"))
+    StoreError::Unavailable(format!("cannot start a thread: {error}"))
 }
 
 #[async_trait]

@@ -1,5 +1,5 @@
 //! The stored form of a key record in the embedded store: the store's own fields and a small state, then the key
-//! record. This module must not change the key record itself, except for the partition.
+//! record. This module must not change the key record itself, except for the partition and the number of take-overs.
 
 use ordain_core::KeyRecord;
 
@@ -97,7 +97,7 @@ pub struct EmbeddedRecord<'a> {
 }
 
 impl<'a> EmbeddedRecord<'a> {
-    /// Parses a stored key record.
+    /// Parses a stored key record, with the store's own fields and the location of the state.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, RecordDecodeError> {
         let mut reader = RecordReader::new("key record's envelope", bytes, FORMAT)?;
         let envelope = RecordEnvelope {
@@ -137,7 +137,8 @@ impl<'a> EmbeddedRecord<'a> {
     }
 }
 
-/// Encodes a key record. Writes `now` in place of a time that is 0.
+/// Encodes an envelope, a state and a key record. `now` replaces each time of the key record that the caller left to
+/// the store (0), as in `encode_key_record`.
 pub(super) fn encode(
     envelope: &RecordEnvelope,
     state: StateLocation<'_>,

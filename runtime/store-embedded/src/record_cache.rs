@@ -25,7 +25,7 @@ pub(super) struct RecordCache {
 }
 
 impl RecordCache {
-    /// Returns the key record at this table key.
+    /// Returns the key record at this table key: from the cache, or, if the cache lacks the record, from the tables.
     pub(super) fn get(&self, tables: &Tables, table_key: &Slice) -> fjall::Result<Option<Slice>> {
         match self.young.get(table_key).or_else(|| self.old.get(table_key)) {
             Some(record) => Ok(Some(record.clone())),

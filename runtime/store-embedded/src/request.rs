@@ -39,7 +39,8 @@ pub(super) enum WriterRequest {
         keys: Vec<Key>,
         answer: ReplySender<()>,
     },
-    /// Writes marks, and removes published outbox entries if `outbox` is `Some`.
+    /// Writes marks. If `outbox` is `Some`, also removes published outbox entries, and replies with the number of the
+    /// shard's last commit. Writes nothing and replies `None` if the claim in `outbox` is not the current claim.
     Done {
         outbox: Option<OutboxRemoval>,
         marks: Vec<Mark>,
@@ -55,7 +56,7 @@ pub(super) enum WriterRequest {
         assign: Arc<AssignRequest>,
         answer: ReplySender<Result<AssignReply, StoreError>>,
     },
-    /// Removes the waiting events of a partition up to a queue position.
+    /// Removes the waiting events of a partition in a shard, up to and including a queue position.
     Dequeue {
         partition: Partition,
         claim: Claim,

@@ -1,5 +1,5 @@
 //! Reads the events of a key that wait in the store: spilled events (which wait until their key can execute them), and
-//! events in dead letters with the cause `far-ahead`.
+//! the events of dead letters that wait for earlier events of the key.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use fjall::{Readable, Snapshot};
-use ordain_core::{Cause, Event, Key, LetterContent, SpillPage};
+use ordain_core::{Event, Key, LetterContent, SpillPage};
 
 use super::read::{of_key, sequence_of};
 use super::record::EmbeddedRecord;
@@ -119,7 +119,7 @@ fn find(
         {
             return Ok(Err(words));
         }
-        far_ahead(shared, &snapshot, stream, key, range, put_from, now, &mut found)?;
+        early_letters(shared, &snapshot, stream, key, range, put_from, now, &mut found)?;
         // The sort is stable, so a spilled event stays before the event of a letter with the same sequence.
         found.events[first..].sort_by_key(|(sequence, _)| *sequence);
         if found.is_full() {
@@ -172,9 +172,10 @@ fn spilled(
     Ok(Ok(()))
 }
 
-/// Adds events from dead letters with the cause `far-ahead` that were stored at time `put_from` or later.
+/// Adds the events in `range` from dead letters with a cause of [`ordain_core::Cause::waits_for_earlier`] that were
+/// stored at time `put_from` or later. Stops when `found` is full.
 #[allow(clippy::too_many_arguments, reason = "the source of a read and its result")]
-fn far_ahead(
+fn early_letters(
     shared: &SharedStore,
     snapshot: &Snapshot,
     stream: &str,
@@ -195,7 +196,7 @@ fn far_ahead(
         let value: Bytes = entry.value()?.into();
         // Skip an unreadable letter.
         let Ok(stored) = decode_letter(&value) else { continue };
-        if stored.letter.cause == Cause::FarAhead
+        if stored.letter.cause.waits_for_earlier()
             && stored.at >= put_from
             && shared.is_letter_live(stored.at, now)
             && let LetterContent::Event(event) = stored.letter.content

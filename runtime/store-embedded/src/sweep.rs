@@ -13,11 +13,12 @@ use super::shared::SharedStore;
 use super::tables::{copy_key, is_damage};
 use ordain_store::codec::letter_time;
 
-/// The maximum number of entries that the sweep removes when the store is opened. This takes about a tenth of a second.
+/// The approximate limit of the number of entries of each kind that the sweep removes when the store is opened. This
+/// takes about a tenth of a second.
 pub(super) const OPENING_SWEEP_LIMIT: usize = 10_000;
-/// Returns the maximum number of entries that the sweep removes after a group of requests that wrote `writes` key
-/// records. The maximum exceeds the number of entries that the group can have added, so that the sweep keeps up. The
-/// sweep costs little compared with the commits.
+/// Returns the approximate limit of the number of entries of each kind that the sweep removes after a group of requests
+/// that wrote `writes` key records or other entries. The limit exceeds the number of entries that the group can have
+/// added, so that the sweep keeps up. The sweep costs little compared with the commits.
 pub(super) fn group_sweep_limit(writes: usize) -> usize {
     16 + 2 * writes
 }
@@ -42,7 +43,7 @@ impl ExpirySweep {
         self.retained_from = self.retained_from.min(earliest.retained);
     }
 
-    /// Removes about `limit` expired entries of each kind.
+    /// Removes at most about `limit` expired entries of each kind.
     pub(super) fn run(
         &mut self,
         shared: &SharedStore,
@@ -175,7 +176,7 @@ fn sweep_key_record(
     let tables = &shared.tables;
     let stored = tables.jobs.get(table_key)?;
     // An unreadable key record is not removed, so that an operator can examine it. If the key record names another
-    // expiry entry, this entry is stale: it comes from an earlier record of the key.
+    // expiry entry, the processed entry is stale: it comes from an earlier record of the key.
     let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
     match record.filter(|record| record.envelope.expiry_entry == at) {
         None => batch.remove(&tables.times, entry.clone()),

@@ -11,7 +11,7 @@ use fjall::{
     Database, Guard, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Slice,
 };
 
-use super::journal;
+use super::{engine_log, journal};
 use ordain_store::StoreError;
 use ordain_util::io_error::may_pass;
 
@@ -68,7 +68,7 @@ pub(super) struct Tables {
     pub(super) ids: Keyspace,
     /// Dead letters.
     pub(super) letters: Keyspace,
-    /// Committed messages, one value for each commit.
+    /// Committed messages and dead letters to be published, one value for each commit.
     pub(super) outbox: Keyspace,
     /// Records of destinations: counters, retained messages, ids, origins.
     pub(super) log: Keyspace,
@@ -90,7 +90,8 @@ impl Tables {
         tables.sync().map_err(|error| open_error(folder, &error))
     }
 
-    /// Opens the tables in a folder.
+    /// Opens the tables in a folder. If the engine refuses the newest journal, removes a torn batch from the end of
+    /// this journal, and opens the tables again.
     pub(super) fn open(folder: &Path, cache: u64) -> Result<Self, StoreError> {
         match Self::try_open(folder, cache) {
             Err(EngineOpenError::Engine(fjall::Error::JournalRecovery(_))) => {
@@ -177,7 +178,8 @@ pub(super) fn into_owned_bytes(value: fjall::Slice) -> Bytes {
     if value.len() < COPY_BELOW_BYTES { Bytes::copy_from_slice(&value) } else { value.into() }
 }
 
-/// Returns whether the cause of the error is damaged data. Returns `false` for a failed read or write.
+/// Returns whether the cause of the error is damaged data. Returns `false` for a failed read or write, for an engine
+/// that has stopped, and for a database that another process has open.
 pub(super) fn is_damage(error: &fjall::Error) -> bool {
     use fjall::{Error, LsmError};
     !matches!(
@@ -187,8 +189,13 @@ pub(super) fn is_damage(error: &fjall::Error) -> bool {
 }
 
 /// Returns the text of an error: the text of the operating system's error if there is one, otherwise the engine's text.
+/// If a background thread of the engine has failed, returns the reason that the engine logged.
 pub(super) fn reason(error: &fjall::Error) -> String {
     match error {
+        fjall::Error::Poisoned => {
+            let logged = engine_log::last_error().unwrap_or_else(|| "for an unknown reason".into());
+            format!("the storage engine has stopped: {logged}")
+        }
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
             error.to_string()
         }

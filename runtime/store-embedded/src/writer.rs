@@ -81,7 +81,8 @@ pub(super) struct StoreWriter {
     groups: u64,
     /// `true` if the writer thread must sync the current group before it answers the group.
     must_sync: bool,
-    /// The number of key records that the current group wrote.
+    /// The number of entries that the current group wrote: the key records of commits, and all entries of `Assign`
+    /// requests.
     written_records: usize,
 }
 

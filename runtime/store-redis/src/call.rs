@@ -102,7 +102,8 @@ impl RedisStore {
         }
     }
 
-    /// Finds the Redis key with the wrong type among `keys`, and returns an error that names this key.
+    /// Finds the Redis key with the wrong type among `keys`, and returns an error that names this key. If no key has a
+    /// wrong type, returns an error with the text `words`.
     pub(super) async fn wrong_type_error(&self, words: String, keys: Vec<String>) -> StoreError {
         for key in keys {
             let Some(right) = type_of(&key) else { continue };

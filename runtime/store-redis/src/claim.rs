@@ -118,7 +118,7 @@ fn read_fence(data: &str, partition: &Partition, fence: &[u8]) -> Result<FenceRe
 }
 
 /// Writes a claim into the fence of a shard (the record of the owner and of the last commit). Returns the number of the
-/// shard's last commit.
+/// shard's last commit, or an error if another owner has claimed the partition under this epoch or a higher epoch.
 pub(super) async fn claim_shard(
     store: &RedisStore,
     partition: &Partition,

@@ -23,9 +23,9 @@ use self::connect::config_error;
 use self::master::SentinelMaster;
 use self::single::{ServerTarget, SingleServer};
 use super::script::tag_of;
-use ordain_store::RedisAddress;
+use ordain_store::{RedisAddress, RedisUrl};
 
-/// A connection to the server or servers.
+/// The connection to a single server, or the connections to all masters of a Cluster.
 pub(super) struct RedisConnection {
     deployment: RedisDeployment,
 }
@@ -87,7 +87,8 @@ impl CommandGroup<'_> {
 
 impl RedisConnection {
     /// Connects, and detects the kind of deployment.
-    pub(super) async fn connect(address: &RedisAddress) -> RedisResult<Self> {
+    pub(super) async fn connect(url: &RedisUrl) -> RedisResult<Self> {
+        let address = &url.refresh();
         if address.tls {
             // Ignore a failure of `install_default`: another crypto provider is then installed already, and serves as
             // well.
@@ -96,19 +97,19 @@ impl RedisConnection {
         let (mut first, host) = connect::connect_any(address).await?;
         let to = match &*connect::mode(&mut first).await? {
             "cluster" => {
-                let cluster = Arc::new(Cluster::connect(address, &mut first, host).await?);
+                let cluster = Arc::new(Cluster::connect(url, &mut first, host).await?);
                 RedisDeployment::Cluster { cluster, link: 0 }
             }
             "sentinel" => {
                 let name = sentinel::master_name(&mut first, address).await?;
-                let master = Arc::new(SentinelMaster::new(address.clone(), name));
+                let master = Arc::new(SentinelMaster::new(url.clone(), name));
                 tokio::spawn(master::follow_master(Arc::downgrade(&master)));
-                let single = SingleServer::new(address.clone(), ServerTarget::Master(master));
+                let single = SingleServer::new(url.clone(), ServerTarget::Master(master));
                 RedisDeployment::Single(Box::new(single))
             }
             _ => {
                 check_single(address)?;
-                let single = SingleServer::new(address.clone(), ServerTarget::Url);
+                let single = SingleServer::new(url.clone(), ServerTarget::Url);
                 RedisDeployment::Single(Box::new(single))
             }
         };
@@ -230,7 +231,7 @@ impl RedisConnection {
         }
     }
 
-    /// Sends a command to every master.
+    /// Sends a command to every master, and returns the answers. Without a Cluster, the server is the only master.
     pub(super) async fn call_all_masters(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
         match &self.deployment {
             RedisDeployment::Single(_) => Ok(vec![self.call(cmd).await?]),

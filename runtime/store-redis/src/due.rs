@@ -11,8 +11,8 @@ use super::value::{array, bytes, number, parts, unexpected_reply};
 use ordain_store::{DueIndex, Partition, StoreError};
 
 /// The fixed part of the number of entries that a read requests from each shard. A read requests twice the shard's
-/// share, plus this number. The share is the limit of the read divided by the number of shards. The share alone would
-/// often not be enough, because shards have different numbers of entries.
+/// share, plus this number, but at most the limit of the read. The share is the limit of the read divided by the number
+/// of shards. The share alone would often not be enough, because shards have different numbers of entries.
 const SPARE_ENTRIES: usize = 16;
 
 #[async_trait]
@@ -62,7 +62,7 @@ async fn read_shard(
     }
 }
 
-/// The due entries of one shard.
+/// The result of a read of the due index in one shard.
 struct ShardDueEntries {
     now: u64,
     /// The entries that the read returned.

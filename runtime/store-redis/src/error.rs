@@ -1,38 +1,23 @@
 //! Translates the server's errors for callers.
 
+use std::error::Error;
+use std::io;
 use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError};
+use rustls::{AlertDescription, CertificateError};
 
-use ordain_store::RedisAddress;
+use ordain_store::RedisUrl;
 use ordain_store::StoreError;
 use ordain_util::text::escape_invisible;
 
 /// The maximum number of characters of a server's text that a message shows.
 const DISPLAY_LIMIT: usize = 400;
 
-/// Texts in the errors of the TLS library, with the advice for each. The first text that the error contains applies.
-const TLS_ADVICE: [(&str, &str); 4] = [
-    (
-        "CertificateRequired",
-        "The server requires a client certificate, but Ordain has none: set \
-         tls-auth-clients no in the server",
-    ),
-    (
-        "CaUsedAsEndEntity",
-        "A CA certificate cannot be a server's own certificate: create a certificate for the \
-         server, signed by the CA",
-    ),
-    ("PEM", "The damaged file is the one that SSL_CERT_FILE names"),
-    (
-        "certificate",
-        "The server's certificate must be signed by a CA that the system trusts, or by a CA in the \
-         file that SSL_CERT_FILE names",
-    ),
-];
-
-/// Adds the address and the user to an error that occurred while the store was opened.
-pub(super) fn with_address(address: &RedisAddress, error: StoreError) -> StoreError {
+/// Adds the address and the user to an error that occurred while the store was opened. Adds a hint if the URL may be
+/// wrong about TLS.
+pub(super) fn with_address(url: &RedisUrl, error: StoreError) -> StoreError {
+    let address = url.newest();
     let user = match (&address.user, &address.password) {
         (Some(user), _) => format!("user {user:?}"),
         (None, Some(_)) => "the default user".to_owned(),
@@ -74,50 +59,78 @@ pub(super) fn request_error(error: &RedisError) -> StoreError {
 }
 
 /// Converts an error that occurred while the store was opened. An error that a retry cannot resolve becomes
-/// [`StoreError::Unusable`], which ends the start.
+/// [`StoreError::Unusable`], which ends the start: the URL does not match the server, or another program uses the key of
+/// the store. A login, a right or a certificate that is refused now may be accepted later.
 #[allow(clippy::needless_pass_by_value, reason = "it is an argument of `map_err`")]
 pub(super) fn start_error(error: RedisError) -> StoreError {
-    let words = error_text(&error);
-    // A server that has reached its limit of clients refuses a login with this text. A retry may succeed.
-    let is_full = words.contains("max number of clients");
-    let refused = matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM" | "WRONGTYPE"))
-        || matches!(error.kind(), ErrorKind::InvalidClientConfig | ErrorKind::AuthenticationFailed);
-    // If the user lacks a right that a script needs, the error has no separate code, and its text depends on the
-    // server's version.
-    let forbids = [
-        "The user executing the script",
-        "ACL failure in script",
-        "no permissions to run",
-        "DB index",
-    ];
-    if !is_full && (refused || forbids.iter().any(|forbidding| words.contains(forbidding))) {
-        return StoreError::Unusable(words);
-    }
-    if error.is_io_error()
-        && let Some((_, advice)) = TLS_ADVICE.iter().find(|(sign, _)| words.contains(sign))
-    {
-        return StoreError::Unusable(format!("{words}. {advice}"));
-    }
-    request_error(&error)
+    let is_unusable = error.code() == Some("WRONGTYPE")
+        || error.kind() == ErrorKind::InvalidClientConfig
+        || error.detail().is_some_and(|words| words.contains("DB index"));
+    if is_unusable { StoreError::Unusable(error_text(&error)) } else { request_error(&error) }
 }
 
 /// Returns the text of the server or of the Redis library, without the parts that are useful only to a programmer.
-fn error_text(error: &RedisError) -> String {
+pub(super) fn error_text(error: &RedisError) -> String {
     let words = match (error.code(), error.detail()) {
         (Some("CORRUPT" | "NOPERM"), Some(detail)) => detail.to_owned(),
         (Some(code), Some(detail)) => format!("{code} {detail}"),
-        _ if error.kind() == ErrorKind::InvalidClientConfig => {
-            error.detail().map_or_else(|| error.to_string(), str::to_owned)
+        (_, Some(detail))
+            if matches!(
+                error.kind(),
+                ErrorKind::InvalidClientConfig | ErrorKind::AuthenticationFailed
+            ) =>
+        {
+            detail.to_owned()
         }
         _ => error.to_string(),
     };
-    let words = without_script_position(&words);
-    if words.contains("unauthenticated") {
-        return display_text(&format!(
-            "{words}. The server requires a password: add it to `store.url`"
-        ));
+    let words = display_text(without_script_position(&words));
+    match advice(error, &words) {
+        Some(advice) => format!("{}. {advice}", words.trim_end_matches('.')),
+        None => words,
     }
-    display_text(words)
+}
+
+/// Returns the next step after an error, if the error does not show it.
+fn advice(error: &RedisError, words: &str) -> Option<&'static str> {
+    if error.code() == Some("NOAUTH") || words.contains("unauthenticated") {
+        return Some("The server requires a password: add it to `store.url`");
+    }
+    match tls_error(error)? {
+        rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => Some(
+            "The server requires a client certificate, but Ordain has none: set tls-auth-clients no in the server",
+        ),
+        // The last two reasons mean that another authority has the name of a trusted authority.
+        rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer
+            | CertificateError::BadSignature
+            | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. },
+        ) => Some(
+            "The server's certificate must be signed by a CA that the system trusts, or by a CA in the file that \
+             SSL_CERT_FILE names",
+        ),
+        // These two reasons have no name of their own in the library.
+        rustls::Error::InvalidCertificate(CertificateError::Other(reason)) => {
+            match &*reason.0.to_string() {
+                "CaUsedAsEndEntity" => Some(
+                    "A CA certificate cannot be a server's own certificate: create a certificate for the server, \
+                     signed by the CA",
+                ),
+                "UnsupportedCertVersion" => {
+                    Some("Create a certificate of version 3 of X.509 for the server")
+                }
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// Returns the error of the TLS library that caused an error.
+fn tls_error(error: &RedisError) -> Option<&rustls::Error> {
+    let cause = error.source()?;
+    let cause = cause.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
+    cause.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
 }
 
 /// Removes the end of a server's text that names the digest of a script and a line in the script.

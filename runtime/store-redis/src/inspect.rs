@@ -23,13 +23,11 @@ impl RedisStore {
     pub fn inspect(options: RedisOptions, findings: &mut Vec<Finding>) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             if let Err(error) = inspect_all(&options, findings).await {
-                let is_temporary =
-                    matches!(error, StoreError::Unavailable(_) | StoreError::InUse(_));
-                let words = with_address(&options.address, error).to_string();
-                findings.push(if is_temporary {
-                    Finding::unavailable(words)
-                } else {
-                    Finding::error(words)
+                findings.push(match with_address(&options.address, error) {
+                    StoreError::Unavailable(words) | StoreError::InUse(words) => {
+                        Finding::unavailable(words)
+                    }
+                    error => Finding::error(error.to_string()),
                 });
             }
         })
@@ -79,12 +77,11 @@ async fn inspect_all(
         link.deployment(settings.masters())
     )));
     settings.report(options.replicas, findings);
-    if findings.iter().any(|finding| finding.severity == Severity::Error) {
+    if findings.iter().any(|finding| finding.severity >= Severity::Unavailable) {
         return Ok(());
     }
     inspect_replicas(options, &settings, findings).await;
-    let durability = settings.durability(link.kind(), options.replicas);
-    let store = RedisStore::with_connections(link, Vec::new(), durability, options);
+    let store = RedisStore::with_connections(link, Vec::new(), &settings, options);
     store.inspect_store(options, findings).await
 }
 
@@ -95,9 +92,10 @@ async fn inspect_replicas(
     findings: &mut Vec<Finding>,
 ) {
     let replicas = settings.replicas();
+    let address = options.address.newest();
     let requests = replicas
         .iter()
-        .map(|(host, port)| timeout(REPLICAS_TIMEOUT, replica_info(&options.address, host, *port)));
+        .map(|(host, port)| timeout(REPLICAS_TIMEOUT, replica_info(&address, host, *port)));
     for ((host, port), answer) in replicas.iter().zip(join_all(requests).await) {
         let replica = display_text(&format!("{host}:{port}"));
         let unknown = |reason: &str| {

@@ -55,10 +55,10 @@ use self::error::{has_code, start_error, with_address};
 use self::names::{RedisKeyKind, RedisKeys};
 use self::retry_warnings::{RetryWarnings, WARN_INTERVAL};
 use self::script::LuaScripts;
-use self::server::ServerSettings;
+use self::server::{ServerSettings, SyncLevel};
 use self::value::{number, parts, text};
 use ordain_store::{
-    DurabilityReport, HEALTH_MARK, Partition, RedisAddress, RedisOptions, Store, StoreError,
+    DurabilityReport, HEALTH_MARK, Partition, RedisOptions, RedisUrl, Store, StoreError,
 };
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
@@ -144,6 +144,8 @@ pub struct RedisStore {
     retry_timeout: Option<Duration>,
     clock_offset_ms: Arc<AtomicU64>,
     durability: DurabilityReport,
+    /// The durability of the weakest log of the servers when the store was opened; `None` if a server hid its setting.
+    sync_level: Option<SyncLevel>,
     retry_warnings: RetryWarnings,
     /// The number of times that this process noticed that the store had gone back in time.
     rollbacks: AtomicU64,
@@ -210,14 +212,15 @@ impl RedisStore {
 
     async fn try_open(options: &RedisOptions) -> Result<Self, StoreError> {
         let link = RedisConnection::connect(&options.address).await.map_err(start_error)?;
-        let durability = server::inspect_servers(&link, options.replicas).await?;
+        let settings = ServerSettings::read(&link).await?;
+        settings.check()?;
         let mut waiting_links = Vec::new();
         let wanted = if options.replicas == 0 { 0 } else { WAIT_CONNECTIONS.min(options.shards) };
         for number in 1..=wanted {
             let again = link.connect_again(number as usize).await;
             waiting_links.push(again.map_err(start_error)?);
         }
-        let store = Self::with_connections(link, waiting_links, durability, options);
+        let store = Self::with_connections(link, waiting_links, &settings, options);
         store.check_schema(&options.address, true).await?;
         Ok(store)
     }
@@ -225,9 +228,10 @@ impl RedisStore {
     fn with_connections(
         link: RedisConnection,
         waiting_links: Vec<RedisConnection>,
-        durability: DurabilityReport,
+        settings: &ServerSettings,
         options: &RedisOptions,
     ) -> Self {
+        let durability = settings.durability(link.kind(), options.replicas);
         let names = RedisKeys::new(&options.prefix);
         let connection = Arc::new(link);
         let waiting_links = Arc::from(waiting_links);
@@ -245,6 +249,7 @@ impl RedisStore {
             retry_timeout: options.retry_timeout,
             clock_offset_ms: Arc::clone(&options.clock_offset_ms),
             durability,
+            sync_level: settings.sync_level(),
             retry_warnings: RetryWarnings::new(&options.address),
             rollbacks: AtomicU64::new(0),
             registered_partitions: Mutex::default(),
@@ -253,11 +258,7 @@ impl RedisStore {
 
     /// Checks the rights of the user, and the schema and the number of shards of the store. Returns whether the store
     /// is new. If the store is new and `may_create` is `true`, creates the store and logs the creation.
-    async fn check_schema(
-        &self,
-        address: &RedisAddress,
-        may_create: bool,
-    ) -> Result<bool, StoreError> {
+    async fn check_schema(&self, address: &RedisUrl, may_create: bool) -> Result<bool, StoreError> {
         let key = self.names.in_common_shard(RedisKeyKind::Store);
         // The store has no Redis keys with these two names. The script uses the names only to check the user's rights.
         let [data, index] =
@@ -357,7 +358,11 @@ impl Store for RedisStore {
             Err(error) => return Err(error),
         }
         let report = settings.durability(self.connection.kind(), self.replicas);
-        Ok((report.is_at_risk && report != self.durability).then_some(report.description))
+        // A server that hides its setting is not compared.
+        let is_weaker =
+            settings.sync_level().zip(self.sync_level).is_some_and(|(now, before)| now < before);
+        let is_new_risk = report.is_at_risk && report != self.durability;
+        Ok((is_weaker || is_new_risk).then_some(report.description))
     }
 
     /// Writes to every shard, because the shards of a Cluster are on several servers. If replicas are required, waits

@@ -44,7 +44,11 @@ impl MessageLog for RedisStore {
             }
         }
         let script = &self.scripts.assign;
-        let mut call = self.script_call(script, &[self.log_key(assign.shard, &assign.destination)]);
+        let mut names = vec![self.log_key(assign.shard, &assign.destination)];
+        for stream in &assign.readers {
+            names.extend(self.stream_keys(assign.shard, stream, [RedisKeyKind::Data]));
+        }
+        let mut call = self.script_call(script, &names);
         put_request(&mut call, &assign);
         let answer = self.run_durably(script, call, assign.shard).await?;
         let answer = bytes(answer).ok_or_else(|| unexpected_reply(script.name))?;
@@ -156,7 +160,7 @@ impl MessageLog for RedisStore {
             for at in indexes {
                 let key = keys[*at];
                 // Truncate a key above `KEY_SIZE_LIMIT` to one byte more than the limit. No stored key is that long, so
-                // the script finds no record.
+                // the server finds no record.
                 ask.arg(record_field(&key[..key.floor_char_boundary(KEY_SIZE_LIMIT + 1)]));
             }
             array(self.run_command(&ask).await?, "HMGET")
@@ -228,7 +232,8 @@ fn writer_id(writer: u64) -> String {
     format!("{writer:016x}")
 }
 
-/// Parses the record of a writer: the time when it expires, and the ranges of the writer's calls.
+/// Returns the calls of a writer from the record of the writer: the time when the record expires, and then the ranges
+/// of the calls. Returns `None` if the record is not valid.
 fn parse_calls(record: &[u8]) -> Option<WriterCalls> {
     let (_, ranges) = record.split_first_chunk::<8>()?;
     let (ranges, []) = ranges.as_chunks::<16>() else { return None };
@@ -281,7 +286,8 @@ impl RedisStore {
     }
 }
 
-/// Appends the arguments of the script: the rules, the witness, the writer and the number of its call, and the groups.
+/// Appends the arguments of the script: the rules, a random number, the witness, the writer and the number of its call,
+/// and the groups.
 fn put_request(call: &mut Cmd, assign: &AssignRequest) {
     let rules = assign.rules;
     match rules.numbering {
@@ -410,8 +416,8 @@ fn parse_reply(answer: &Bytes, assign: &AssignRequest) -> Option<AssignReply> {
     rest.is_empty().then_some(AssignReply::Groups(replies, runs))
 }
 
-/// Parses the last outbox position of an owner that the store has. Returns `None` if the commit in the position is 0,
-/// because the store then has no position of the owner.
+/// Parses the last outbox position of an owner that the store has. The commit in the position is 0 if the store has no
+/// position of the owner.
 fn parse_position(bytes: &[u8; 12]) -> Option<OutboxPosition> {
     let (commit, chunk) = bytes.split_first_chunk::<8>()?;
     let chunk = chunk.first_chunk::<4>()?;
@@ -438,6 +444,7 @@ fn parse_result([kind, sequence @ ..]: &[u8; 9]) -> Option<AssignItemReply> {
         1 => AssignItemReply::Known(sequence),
         2 => AssignItemReply::Conflict(sequence),
         3 => AssignItemReply::AfterConflict,
+        4 => AssignItemReply::NumberedElsewhere(sequence),
         _ => return None,
     })
 }

@@ -25,9 +25,10 @@ pub(super) enum RedisKeyKind {
     Marks,
     /// The time at which the membership of each instance (process) expires without a further heartbeat.
     Instances,
-    /// The information that each instance publishes about itself.
+    /// The information that each instance publishes about itself, its report and the duration of its lease; and the
+    /// version of the membership table.
     InstanceInfo,
-    /// The lease of each partition: the holder and the epoch.
+    /// The lease of each partition: the epoch, the holder, and the time when the lease was granted or released.
     Leases,
     /// The rollout of each stream: the handler version that executes its events.
     Versions,
@@ -35,17 +36,17 @@ pub(super) enum RedisKeyKind {
     Data,
     /// The due index: the time at which the owner must process each key again.
     Due,
-    /// The time at which the record of each key expires.
+    /// The expiry index: for each key record that expires, a time that is not later than the expiry time of the record.
     Expiry,
-    /// Dead letters by key and sequence.
+    /// The index of the dead letters, by key and sequence.
     Letters,
-    /// Dead letters by age.
+    /// The index of the dead letters, by the time when they were stored.
     LettersAge,
-    /// Spilled events by key and sequence.
+    /// The index of the spilled events, by key and sequence.
     Spilled,
     /// Ids of the events that a key has accepted, in blocks.
     Ids,
-    /// The data of a destination: counters, retained messages, and queues.
+    /// The data of a destination: counters, retained messages, ids, origins, queues, and records of writers.
     Log,
 }
 

@@ -1,6 +1,6 @@
-//! The stored form of a key record in the Redis store. First come the store's own fields, at fixed offsets, because
-//! scripts read and write them. Then come the key record, and the state if it is small. A large state has a separate
-//! hash field.
+//! The stored form of a key record in the Redis store. The stored form begins with the store's own fields. They have
+//! fixed offsets, because scripts read and write them. The key record follows, and then the state if it is small. A
+//! large state has a separate hash field.
 
 use bytes::Bytes;
 use ordain_core::{KeyRecord, KeyWrite, StateUpdate};
@@ -8,10 +8,10 @@ use ordain_core::{KeyRecord, KeyWrite, StateUpdate};
 use ordain_store::KEY_SIZE_LIMIT;
 use ordain_store::codec::{
     ACCEPTED_ID_BYTES, COUNTER_FORMAT, FAILURE_TIME_AT, FENCE_FORMAT, FENCE_NUMBER_AT,
-    FENCE_REPLY_AT, INCARNATION_AT, KEY_RECORD_FORMAT, KeyRecordView, LETTER_KEY_AT,
-    LETTER_TIME_AT, NEW_TIME_AT, NEXT_AT, ORIGIN_FORMAT, OUTBOX_LETTERS_FORMAT, OUTBOX_TIME_FORMAT,
-    PARTITION_AT, ROLLOUT_AT, RecordDecodeError, RecordReader, TAKEOVERS_AT, VARINTS_AT,
-    encode_key_record, refused,
+    FENCE_REPLY_AT, INCARNATION_AT, KEY_RECORD_AHEAD_FORMAT, KEY_RECORD_FORMAT, KeyRecordView,
+    LETTER_KEY_AT, LETTER_TIME_AT, NEW_TIME_AT, NEXT_AT, ORIGIN_FORMAT, OUTBOX_LETTERS_FORMAT,
+    OUTBOX_TIME_FORMAT, PARTITION_AT, ROLLOUT_AT, RecordDecodeError, RecordReader, TAKEOVERS_AT,
+    VARINTS_AT, encode_key_record, refused,
 };
 
 const FORMAT: u8 = 2;
@@ -46,12 +46,13 @@ const IDS_LIMIT: usize = 1 << 21;
 const DURATION_LIMIT_MS: u64 = 1 << 50;
 
 /// Returns the constants that scripts use, by name. Offsets start at 1, as in Lua.
-pub(super) fn layout() -> [(&'static str, usize); 40] {
+pub(super) fn layout() -> [(&'static str, usize); 41] {
     let key_record_at = ENVELOPE_BYTES + 1;
     [
         ("KEY_LIMIT", KEY_SIZE_LIMIT),
         ("RECORD_FORMAT", usize::from(FORMAT)),
         ("KEY_RECORD_FORMAT", usize::from(KEY_RECORD_FORMAT)),
+        ("KEY_RECORD_AHEAD_FORMAT", usize::from(KEY_RECORD_AHEAD_FORMAT)),
         ("COUNTER_FORMAT", usize::from(COUNTER_FORMAT)),
         ("ORIGIN_FORMAT", usize::from(ORIGIN_FORMAT)),
         ("FENCE_FORMAT", usize::from(FENCE_FORMAT)),
@@ -118,7 +119,7 @@ pub(super) const MISSING_STATE_MESSAGE: &str =
     "the state of the key is missing; it has a separate field";
 
 impl<'a> RedisRecord<'a> {
-    /// Parses a stored key record.
+    /// Parses a stored key record, with the store's own fields and the location of the state.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, RecordDecodeError> {
         let mut reader = RecordReader::new("key record's envelope", bytes, FORMAT)?;
         let flags = reader.u8("flags")?;

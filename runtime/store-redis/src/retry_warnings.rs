@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use ordain_store::RedisAddress;
+use ordain_store::RedisUrl;
 use ordain_util::log_throttle::LogThrottle;
 
 /// The minimum time between two warnings about a store that does not answer.
@@ -14,7 +14,7 @@ pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The requests that failed and that their callers repeat, and the throttle for the warnings about them.
 pub(super) struct RetryWarnings {
-    address: RedisAddress,
+    address: RedisUrl,
     /// `true` if `retrying` contains requests. A successful request takes the lock only in this case.
     has_retrying: AtomicBool,
     retrying: Mutex<RetryingRequests>,
@@ -32,7 +32,7 @@ impl RetryingRequests {
 }
 
 impl RetryWarnings {
-    pub(super) fn new(address: &RedisAddress) -> Self {
+    pub(super) fn new(address: &RedisUrl) -> Self {
         Self {
             address: address.clone(),
             has_retrying: AtomicBool::new(false),

@@ -8,7 +8,7 @@ use redis::{Cmd, Script as Digested, cmd};
 /// The prefix of a constant in a script.
 const CONSTANT_PREFIX: &str = "layout.";
 
-/// A script.
+/// A script with its text and its digest.
 #[derive(Debug)]
 pub(super) struct LuaScript {
     /// The name of the script, for messages.
@@ -37,7 +37,7 @@ impl LuaScript {
         whole
     }
 
-    /// Returns the Redis keys of a call.
+    /// Returns the Redis keys of a call of a script.
     pub(super) fn keys(call: &Cmd) -> Vec<String> {
         let mut rest = simple_args(call).skip(2).map(String::from_utf8_lossy);
         let count = rest.next().and_then(|count| count.parse().ok()).unwrap_or(0);

@@ -18,6 +18,19 @@ const OLDEST_VERSION: (u64, u64) = (7, 0);
 const UNKNOWN_EVICTION: &str = "the server does not report whether it evicts keys when its memory is full: it must not \
      evict keys (maxmemory-policy noeviction)";
 
+/// The durability of the log in which the servers write each commit, from the weakest to the strongest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum SyncLevel {
+    /// A server keeps no log.
+    NoLog,
+    /// A server leaves syncing to its operating system.
+    System,
+    /// A server syncs its log once a second.
+    EverySecond,
+    /// Each server syncs its log before it answers.
+    Always,
+}
+
 /// The settings of all masters.
 pub(super) struct ServerSettings {
     /// The answer of each master to `INFO`.
@@ -27,7 +40,7 @@ pub(super) struct ServerSettings {
 }
 
 impl ServerSettings {
-    /// Reads the settings.
+    /// Reads the settings of all masters, with the commands `INFO` and `CONFIG GET`.
     pub(super) async fn read(link: &RedisConnection) -> Result<Self, StoreError> {
         let infos = link.call_all_masters(cmd("INFO").arg("everything")).await;
         let infos = infos.map_err(super::start_error)?.into_iter();
@@ -39,7 +52,7 @@ impl ServerSettings {
         Ok(Self { syncs, ..settings })
     }
 
-    /// Returns an error if a server could silently lose acknowledged events.
+    /// Returns an error if a server has a version that is too old, is a replica, or would evict Redis keys.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         for info in &self.infos {
             check_version(info_field(info, "redis_version").unwrap_or("unknown"))?;
@@ -114,6 +127,17 @@ impl ServerSettings {
         self.infos.iter().all(|info| info_field(info, "aof_enabled") == Some("1"))
     }
 
+    /// Returns the durability of the weakest log; `None` if a server hides its setting.
+    pub(super) fn sync_level(&self) -> Option<SyncLevel> {
+        match (self.appends(), self.syncs.as_deref()) {
+            (false, _) => Some(SyncLevel::NoLog),
+            (true, Some("no")) => Some(SyncLevel::System),
+            (true, Some("everysec")) => Some(SyncLevel::EverySecond),
+            (true, Some("always")) => Some(SyncLevel::Always),
+            (true, _) => None,
+        }
+    }
+
     /// Returns whether a restart of a server can lose more than the writes of the last seconds.
     fn may_lose_much(&self) -> bool {
         !self.appends() || self.syncs.as_deref() == Some("no")
@@ -141,19 +165,8 @@ impl ServerSettings {
     }
 }
 
-/// Checks the servers, and returns a description of the durability of a commit on them. Returns an error if a server
-/// could silently lose acknowledged events.
-pub(super) async fn inspect_servers(
-    link: &RedisConnection,
-    replicas: u32,
-) -> Result<DurabilityReport, StoreError> {
-    let settings = ServerSettings::read(link).await?;
-    settings.check()?;
-    Ok(settings.durability(link.kind(), replicas))
-}
-
-/// Returns a warning if a replica would evict Redis keys when its memory is full. A replica has its own settings, which
-/// take effect when the replica becomes master.
+/// Returns a warning if a replica would evict Redis keys when its memory is full. `info` is the replica's answer to
+/// `INFO`. A replica has its own settings, which take effect when the replica becomes master.
 pub(super) fn check_replica(replica: &str, info: &str) -> Option<Finding> {
     let policy = info_field(info, "maxmemory_policy").filter(|policy| *policy != "noeviction")?;
     Some(Finding::warning(format!(
@@ -204,16 +217,17 @@ fn check_role(info: &str) -> Result<(), StoreError> {
     }
     let of = |name| display_text(info_field(info, name).unwrap_or("?"));
     let master = format!("{}:{}", of("master_host"), of("master_port"));
-    // For a moment after a failover, the nodes of a Cluster still name the former master of a slot. A later try
-    // succeeds.
-    if info_field(info, "cluster_enabled") == Some("1") {
-        return Err(StoreError::Unavailable(format!(
-            "a master of the Cluster has just become a replica of {master}"
-        )));
-    }
-    Err(StoreError::Unusable(format!(
-        "the server is a replica, which accepts no writes: name its master, {master}, or the Sentinels that monitor it"
-    )))
+    // This error is temporary: after a failover, the server may soon be a master again, and the nodes of a Cluster soon
+    // name the new master of a slot.
+    let words = if info_field(info, "cluster_enabled") == Some("1") {
+        format!("a master of the Cluster has just become a replica of {master}")
+    } else {
+        format!(
+            "the server is a replica, which accepts no writes: name its master, {master}, or the Sentinels that \
+             monitor it"
+        )
+    };
+    Err(StoreError::Unavailable(words))
 }
 
 fn check_eviction(policy: Option<&str>) -> Result<(), StoreError> {
@@ -311,11 +325,16 @@ mod tests {
     fn replicas_are_refused() {
         check_role("role:master\r\nconnected_slaves:1\r\n").expect("a master");
         let info = "role:slave\r\nmaster_host:10.0.0.1\r\nmaster_port:6380\r\n";
-        let refused = check_role(info).expect_err("a replica").to_string();
-        assert!(refused.contains("10.0.0.1:6380"), "{refused}");
-        // In a Cluster, the error is temporary: a later try finds the new master.
-        let refused = check_role(&format!("{info}cluster_enabled:1\r\n")).expect_err("a replica");
-        assert!(matches!(refused, StoreError::Unavailable(_)), "{refused}");
+        // The errors are temporary: after a failover, a later try may find a master.
+        for (info, words) in [
+            (info.to_owned(), "is a replica"),
+            (format!("{info}cluster_enabled:1\r\n"), "of the Cluster"),
+        ] {
+            let refused = check_role(&info).expect_err("a replica");
+            assert!(matches!(refused, StoreError::Unavailable(_)), "{refused}");
+            let refused = refused.to_string();
+            assert!(refused.contains("10.0.0.1:6380") && refused.contains(words), "{refused}");
+        }
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Reads the events of a key that wait in the store: spilled events (which wait until their key can execute them), and
-//! events in dead letters with the cause `far-ahead`.
+//! the events of dead letters that wait for earlier events of the key.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::value::{array, bytes, parts, unexpected_reply};
 use ordain_store::codec::{decode_letter, decode_spilled, put_letter_key};
 use ordain_store::{FOUND_BYTES_LIMIT, KeyResult, Partition, SpillArea, StoreError};
 
-/// The maximum number of events in one read.
+/// The maximum number of events, and of dead letters, in one read for [`SpillArea::find_missing`].
 const FIND_EVENTS_LIMIT: usize = 2_000;
 
 /// An event with its sequence.
@@ -49,7 +49,7 @@ impl SpillArea for RedisStore {
             let first = found.len();
             let spilled =
                 spilled(self, partition, key, range.clone(), FIND_EVENTS_LIMIT, FOUND_BYTES_LIMIT);
-            let letters = far_ahead(self, partition, key, range, within);
+            let letters = early_letters(self, partition, key, range, within);
             let (spilled, letters) = try_join(spilled, letters).await?;
             match spilled {
                 Ok((spilled, _)) => found.extend(spilled),
@@ -130,9 +130,9 @@ fn read_event(key: &str, sequence: &Bytes, event: &Bytes) -> KeyResult<NumberedE
     decode_spilled(key, sequence, event).map(|event| (sequence, event))
 }
 
-/// Returns events from dead letters with the cause `far-ahead` that were stored at most `within` ms ago. Returns at
-/// least one event if such a letter exists.
-async fn far_ahead(
+/// Returns events in `range` from dead letters with a cause of [`Cause::waits_for_earlier`] that were stored at most
+/// `within` ms ago. Returns at least one event if there is one.
+async fn early_letters(
     store: &RedisStore,
     partition: &Partition,
     key: &Key,
@@ -145,7 +145,7 @@ async fn far_ahead(
     let wanted = LetterFilter {
         limit: FIND_EVENTS_LIMIT,
         bytes: FOUND_BYTES_LIMIT,
-        cause: Some(Cause::FarAhead),
+        causes: Cause::ALL.into_iter().filter(|cause| cause.waits_for_earlier()).collect(),
         within: within.min(store.dead_ttl),
     };
     loop {

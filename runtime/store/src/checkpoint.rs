@@ -52,21 +52,21 @@ pub struct FilePosition {
 #[serde(deny_unknown_fields)]
 pub struct ReadFingerprint {
     end: u64,
-    /// Digest of the first bytes, up to [`TAIL_LIMIT_BYTES`].
+    /// Digest of the first bytes that were read, at most [`TAIL_LIMIT_BYTES`] bytes.
     head: u64,
-    /// Digest of the last bytes.
+    /// Digest of the last bytes that were read.
     tail: u64,
     /// The number of bytes that `tail` covers.
     tail_bytes: u64,
 }
 
-/// A checkpoint that cannot be used.
+/// The reason why a stored checkpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// The stored bytes are not a checkpoint.
     #[error("the checkpoint in the store is unreadable")]
     Unreadable(#[from] serde_json::Error),
-    /// The checkpoint has another format.
+    /// The checkpoint has another format. The value is the number of this format.
     #[error("the checkpoint in the store has format {0}, and this version reads format {FORMAT}")]
     Format(u32),
 }
@@ -115,8 +115,8 @@ impl Checkpoint {
         Self { format: FORMAT, offset, line, print: fingerprint, commits, run: None }
     }
 
-    /// Sets the number of the run that writes the checkpoint. The number distinguishes the checkpoint from a checkpoint
-    /// that another run wrote at the same position.
+    /// Sets the number of the run (one execution of `ordain publish`) that writes the checkpoint. The number
+    /// distinguishes the checkpoint from a checkpoint that another run wrote at the same position.
     #[must_use]
     pub fn of_run(self, run: u64) -> Self {
         Self { run: Some(run), ..self }
@@ -138,7 +138,8 @@ impl Checkpoint {
         Ok(self.print.matches(file)?.then_some(position))
     }
 
-    /// Returns the name of the mark (a named record in the store) that contains the checkpoint of a stream.
+    /// Returns the name of the mark (a named record in the store) that contains the checkpoint of a stream for the file
+    /// at `path`.
     pub fn mark_name(stream: &str, path: &Path) -> String {
         format!("source/{stream}/{}", path.display())
     }
@@ -148,7 +149,7 @@ impl Checkpoint {
         serde_json::to_vec(self).expect("numbers can always be written")
     }
 
-    /// Decodes a stored checkpoint.
+    /// Decodes a stored checkpoint. Returns an error if the bytes are not a checkpoint in the present format.
     pub fn decode(bytes: &[u8]) -> Result<Self, CheckpointError> {
         #[derive(Deserialize)]
         struct CheckpointFormat {

@@ -2,10 +2,10 @@
 //! stores.
 //!
 //! The records of keys, fences, letters, counters, origins and outboxes start with a byte that names their format. A
-//! decoder refuses an unknown format instead of guessing. Numbers are little-endian, or LEB128 where they are mostly
-//! small. A decoder must never panic, and must never allocate more bytes than its input has, even if the input is
-//! damaged. This module must never depend on database keys, tables or scripts: each store decides where it keeps a
-//! record.
+//! decoder refuses an unknown format instead of guessing. Numbers are little-endian. Numbers that are mostly small have
+//! a variable width (LEB128). A decoder must never panic, and must never allocate more bytes than its input has, even
+//! if the input is damaged. This module must never depend on database keys, tables or scripts: each store decides where
+//! it keeps a record.
 
 mod fence;
 mod gaps;
@@ -25,8 +25,9 @@ pub use fence::{
 };
 pub use ids::{ACCEPTED_ID_BYTES, decode_accepted_id, encode_accepted_id};
 pub use key_record::{
-    FAILURE_TIME_AT, INCARNATION_AT, KEY_RECORD_FORMAT, KeyRecordView, NEW_TIME_AT, NEXT_AT,
-    PARTITION_AT, ROLLOUT_AT, TAKEOVERS_AT, VARINTS_AT, cause_number, encode_key_record, take_over,
+    FAILURE_TIME_AT, INCARNATION_AT, KEY_RECORD_AHEAD_FORMAT, KEY_RECORD_FORMAT, KeyRecordView,
+    NEW_TIME_AT, NEXT_AT, PARTITION_AT, ROLLOUT_AT, TAKEOVERS_AT, VARINTS_AT, cause_number,
+    encode_key_record, take_over,
 };
 pub use letter::{LETTER_KEY_AT, LETTER_TIME_AT, decode_letter, encode_letter, letter_time};
 pub use letter_place::{put_letter_key, put_letter_place, split_letter_place};

@@ -5,12 +5,12 @@ use ordain_core::Key;
 
 use super::{Partition, StoreError};
 
-/// The due index of each partition.
+/// Access to the due index of each partition.
 #[async_trait]
 pub trait DueIndex: Send + Sync {
-    /// Returns the due entries (time, key) of a partition, the earliest first, starting after the entry `after`. If
-    /// `all` is `true`, includes the entries that are not due yet. The second result is the time, in ms, until the
-    /// entry after the returned entries is due; `None` if no entry follows.
+    /// Returns at most `limit` due entries (time, key) of a partition, the earliest first, starting after the entry
+    /// `after`. If `all` is `true`, includes the entries that are not due yet. The second result is the time, in ms,
+    /// until the entry after the returned entries is due; `None` if no entry follows.
     async fn due(
         &self,
         partition: &Partition,

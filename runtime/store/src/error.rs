@@ -13,8 +13,8 @@ pub enum StoreError {
     /// describes the conflict. A retry can succeed after the other process has ended.
     #[error("{0}")]
     InUse(String),
-    /// The store did not answer. A retry can succeed.
-    #[error("the store did not answer: {0}")]
+    /// The store did not answer, or refused the request for now. A retry can succeed.
+    #[error("the store is unavailable: {0}")]
     Unavailable(String),
     /// The store has failed and must be reopened. The message names the failure and the next step.
     #[error("{0}")]

@@ -46,18 +46,18 @@ pub struct InstanceInfo {
     pub process: Option<ProcessIdentity>,
 }
 
-/// The state of a process's connection to the broker. After an outage, the state does not become `Up` at the first
-/// response: the broker must have responded for a while.
+/// The state of a process's connection to the broker. After an outage, the state stays `Suspect` or `Down` until the
+/// broker has responded for a while.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BrokerHealth {
-    /// The broker was reachable at the last check.
+    /// The broker is reachable.
     #[default]
     #[serde(rename = "reached")]
     Up,
-    /// The broker was unreachable at the last check, but has been unreachable for at most the duration of a lease.
+    /// The broker was unreachable at a recent check, but for at most the duration of a lease.
     #[serde(rename = "doubted")]
     Suspect,
-    /// The broker has been unreachable for longer than the duration of a lease.
+    /// The broker was unreachable at a recent check, and for longer than the duration of a lease.
     #[serde(rename = "lost")]
     Down,
 }
@@ -100,7 +100,7 @@ impl InstanceInfo {
         }
     }
 
-    /// Returns the information about all instances except one.
+    /// Returns the information about all members of `table` except the instance `id`.
     pub fn of_other_instances(table: &MembershipTable, id: InstanceId) -> Vec<Self> {
         let others = table.members.iter().filter(|(other, _)| **other != id);
         others.map(|(_, member)| Self::decode(&member.info)).collect()
@@ -112,7 +112,7 @@ impl InstanceInfo {
     }
 
     /// Decodes the information of an instance. Returns the default, an instance without streams, if the information is
-    /// unreadable.
+    /// unreadable or announces a forbidden number of partitions.
     pub fn decode(text: &str) -> Self {
         let info: Option<Self> = serde_json::from_str(text).ok();
         let info = info.filter(|info| {
@@ -126,7 +126,7 @@ impl InstanceInfo {
     }
 }
 
-/// Returns a name that is safe in a log line.
+/// Returns a name that is safe in a log line: without control characters, and limited in length.
 fn display_name(name: &str) -> String {
     name.chars().filter(|character| !character.is_control()).take(DISPLAY_NAME_LIMIT).collect()
 }
@@ -137,7 +137,7 @@ fn write_offers<S: Serializer>(offers: &BTreeMap<String, Build>, to: S) -> Resul
     }))
 }
 
-/// Reads the offers; skips unreadable offers.
+/// Reads the offers. Skips an offer with an invalid version or digest. Returns no offers if the field has another form.
 fn read_offers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Build>, D::Error> {
     let offers: BTreeMap<String, OfferedBuild> = lenient(from)?;
     let offers = offers.into_iter().filter_map(|(stream, OfferedBuild { version, digest })| {
@@ -162,8 +162,8 @@ impl ProcessIdentity {
         Some(Self { seen_from: boot_and_namespace()?, id, started: start_ticks(id)? })
     }
 
-    /// Returns `true` if the process has certainly ended. Returns `false` if the process runs, or if the system hides
-    /// the process from the caller.
+    /// Returns `true` if the process has certainly ended. Returns `false` if the process runs, or if its state is
+    /// unknown: the process belongs to another boot or namespace, or the system hides the process from the caller.
     pub fn has_ended(&self) -> bool {
         // If the system hides the processes of other users, it hides process 1 too. A process without an entry in
         // `/proc` may then still run.

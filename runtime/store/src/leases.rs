@@ -94,21 +94,22 @@ pub struct MembershipTable {
 }
 
 impl MembershipTable {
-    /// Returns the current holder of a partition.
+    /// Returns the member that holds the lease of a partition; `None` if no member holds the lease.
     pub fn holder(&self, partition: &Partition) -> Option<InstanceId> {
         let holder = self.leases.get(partition)?.holder?;
         self.members.contains_key(&holder).then_some(holder)
     }
 }
 
-/// A current member.
+/// The record of a current member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberRecord {
     /// The instance's information.
     pub info: String,
-    /// The last report of the instance; `None` if it has sent none.
+    /// The last report of the instance; `None` if the instance has sent none.
     pub report: Option<String>,
-    /// The time for which the membership lasts without another heartbeat.
+    /// The time for which the membership lasts without another heartbeat; `None` if the membership lasts as long as the
+    /// instance runs.
     pub valid_for: Option<Duration>,
 }
 
@@ -131,7 +132,7 @@ pub enum LeaseReply {
     /// The store granted the lease with this epoch. The epoch is higher than the epochs of all earlier leases and
     /// claims of the partition.
     Granted(u64),
-    /// The instance with this id holds the lease.
+    /// Another member, with this id, holds the lease.
     HeldBy(InstanceId),
     /// The requester is not a member and must send a [heartbeat](LeaseStore::heartbeat) first. The lease of an instance
     /// that is not a member counts as expired. Without this reply, two instances that are not members could take the
@@ -160,7 +161,7 @@ pub trait LeaseStore: Send + Sync + 'static {
         epoch: u64,
     ) -> Result<(), StoreError>;
 
-    /// Removes an instance and releases all its leases.
+    /// Removes an instance from the members, and releases all its leases.
     async fn remove_instance(&self, id: InstanceId) -> Result<(), StoreError>;
 
     /// Starts the rollout `decided` of a stream, if the present rollout of the stream is `before`. A rollout names the

@@ -53,7 +53,7 @@ pub use outbox::{Outbox, OutboxEntry, OutboxMessage};
 pub use ownership::{Ownership, OwnershipPhase};
 pub use queue_record::{QueueRecord, QueueRecords};
 pub use records::{Claim, ClaimedPartition, KeyResult, RecordStore};
-pub use redis_address::RedisAddress;
+pub use redis_address::{RedisAddress, RedisUrl};
 pub use redis_options::{REDIS_BATCH_LIMIT, RedisOptions};
 pub use report::{BLOCKED_STATES, InstanceReport, PendingWork};
 pub use retry::retry_until_ok;
@@ -138,8 +138,9 @@ pub trait Store:
     /// the store notices the replacement only when it sends another request.
     async fn update_shard_disconnects(&self, _shards: &BTreeSet<u32>) {}
 
-    /// Waits until the store has failed permanently. All later calls of the store return [`StoreError::Failed`]. Never
-    /// completes for a store that can recover from every failure.
+    /// Waits until the store has failed permanently. All later commits return
+    /// [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown), and all other later requests return
+    /// [`StoreError::Failed`]. Never completes for a store that can recover from every failure.
     async fn failed(&self) -> StoreError {
         std::future::pending().await
     }
@@ -152,8 +153,7 @@ pub trait Store:
 
     /// Checks the settings of the store's servers again. Returns a description if the settings now permit a loss of
     /// data that they did not permit when the store was opened. Settings can change while a process runs, for example
-    /// when a replica with other settings becomes master. Returns an error if the settings cannot be read. The error is
-    /// [`StoreError::Unusable`] if a server refuses the request.
+    /// when a replica with other settings becomes master. Returns an error if the settings cannot be read.
     async fn check_servers(&self) -> Result<Option<String>, StoreError> {
         Ok(None)
     }

@@ -39,7 +39,7 @@ pub struct StoredKey {
     pub due_at: Option<u64>,
 }
 
-/// A filter for keys.
+/// The request for one page of a listing of keys: a filter, a cursor and limits.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeyFilter {
     /// Lists only keys with this status; `None` lists all keys.
@@ -51,7 +51,7 @@ pub struct KeyFilter {
     /// The maximum number of rows. A store that reads rows in groups may return a few more rows.
     pub limit: usize,
     /// The approximate number of key records to examine for a page. `None` stands for the store's default; a page then
-    /// takes about ten ms.
+    /// takes some tens of ms at most.
     pub scan_limit: Option<usize>,
 }
 
@@ -60,7 +60,8 @@ pub struct KeyFilter {
 pub struct StoredLetter {
     /// The letter.
     pub letter: DeadLetter,
-    /// The time when the letter was stored, by the store's clock, in ms since the Unix epoch.
+    /// The time when the letter was stored, by the store's clock, in ms since the Unix epoch; 0 if the record cannot be
+    /// decoded.
     pub at: u64,
 }
 
@@ -116,7 +117,7 @@ pub trait LetterListing: Send + Sync {
         limit: usize,
     ) -> Result<ListPage<StoredLetter>, StoreError>;
 
-    /// Returns a dead letter.
+    /// Returns the dead letter with this id; `None` if the store has no such letter, or if the letter has expired.
     async fn letter(&self, stream: &str, id: &LetterId)
     -> Result<Option<StoredLetter>, StoreError>;
 }

@@ -20,7 +20,7 @@ pub const HEALTH_MARK: &str = "admin/health";
 pub struct Mark {
     /// The name, for example `sink//var/receipts.jsonl` for the file sink that writes `/var/receipts.jsonl`.
     pub name: String,
-    /// The value.
+    /// The value, in a form that only the writer of the mark knows.
     pub value: Bytes,
 }
 
@@ -48,7 +48,7 @@ pub trait MarkStore: Send + Sync {
     /// overwrite each other's change. The mark becomes durable with a later commit.
     async fn replace_mark(&self, mark: &Mark, before: Option<&Bytes>) -> Result<bool, StoreError>;
 
-    /// Reads a mark.
+    /// Returns the value of a mark; `None` if the store has no such mark.
     async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError>;
 
     /// Writes a mark into every shard that meets the conditions. Returns whether all shards have the mark. Shards may

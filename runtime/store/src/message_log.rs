@@ -2,10 +2,11 @@
 //! replay, and the queues of streams whose source is the store.
 //!
 //! An outbox contains the committed messages of a partition that are to be published. The owner of the partition
-//! assigns these messages in the order of its outbox: the store gives each message its number, keeps it for replay, and
-//! puts it into the queue of its stream. If the same message is assigned again, the store recognises the message. It
-//! recognises a message of an owner by its [`OutboxPosition`], as long as the message is in the outbox. It recognises a
-//! message of a producer by its id. A store must never give two messages of a key the same number.
+//! assigns these messages in the order of its outbox: the store gives each message its number, keeps it for replay,
+//! and, if the destination is a stream, puts it into the queue of the stream. If the same message is assigned again,
+//! the store recognises the message. It recognises a message of an owner by its [`OutboxPosition`], as long as the
+//! message is in the outbox. It recognises a message of a producer by its id. A store must never give two messages of a
+//! key the same number.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -29,11 +30,11 @@ pub const ASSIGN_BYTES: usize = 4 << 20;
 /// The destination of messages. The store numbers the messages of a key separately for each destination.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Destination {
-    /// An exchange of the broker.
+    /// An exchange of the broker, with its name.
     Exchange(Arc<str>),
-    /// A stream whose source is the store.
+    /// A stream whose source is the store, with its name.
     Stream(Arc<str>),
-    /// A file.
+    /// A file, with its path; for standard output, `-` and the name of the sink.
     File(Arc<str>),
 }
 
@@ -113,16 +114,17 @@ pub struct OutboxChunk {
     pub items: Vec<AssignItem>,
 }
 
-/// One message.
+/// A message that the store is to assign.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssignItem {
-    /// The event as its receiver will see it. If a producer has given the event a sequence, the event in this field has
-    /// this sequence. Otherwise the event in this field has no sequence.
+    /// The event that the receiver will get. The event has a sequence only if its producer has numbered it. Otherwise
+    /// the store adds the number, if it numbers the messages of the destination.
     pub event: Arc<Event>,
-    /// The partition of the destination stream.
+    /// The partition of the destination stream; meaningless if the destination is not a stream.
     pub partition: u32,
     /// The number that this message of an owner had before the store lost it; 0 if the message never had a number. The
-    /// store gives the message this number again, if no other message has the number by now.
+    /// store gives the message this number again on two conditions: no other message has the number by now, and the
+    /// number is higher than the numbers of the earlier messages with the same key in the group.
     pub number: u64,
 }
 
@@ -154,6 +156,10 @@ pub struct AssignRequest {
     /// from owners. The store keeps the number of the call with the entries ([`MessageLog::writer_calls`]). A call
     /// without messages prolongs the time for which the store keeps the record of the writer.
     pub call: Option<WriterCall>,
+    /// The streams that read the destination and whose events producers may also number themselves, without the store.
+    /// If the key of a producer's event without a number has a record in one of these streams with a higher sequence
+    /// than the store has given, the store does not number the event ([`AssignItemReply::NumberedElsewhere`]).
+    pub readers: Vec<Arc<str>>,
     /// The groups, at most one of each origin. All groups together have at most [`ASSIGN_LIMIT`] messages.
     pub groups: Vec<AssignGroup>,
 }
@@ -166,13 +172,13 @@ pub struct AssignRequest {
 pub struct WriterCall {
     /// The random id of the writer.
     pub writer: u64,
-    /// The number of the call.
+    /// The number of the call, from 1.
     pub call: u64,
 }
 
-/// The newest message that a producer has written to a shard, or the newest call that has added entries to a queue. A
-/// shard that lacks the witness has gone back in time (lost its newest writes), and would give the numbers of lost
-/// messages to new messages.
+/// The newest message that a producer has written to a shard, or, if the messages have no numbers, the producer's
+/// newest call that has added entries to a queue. A shard that lacks the witness has gone back in time (lost its newest
+/// writes), and would give the numbers of lost messages to new messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Witness {
     /// A message that the store has numbered.
@@ -236,14 +242,18 @@ impl AssignRequest {
 /// The result of assigning one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AssignItemReply {
-    /// The message is new. The value is its number; 0 if the destination has no numbers.
+    /// The message is new. The value is its number; 0 if the message has no number.
     New(u64),
-    /// The store already had the message, under this number.
+    /// The store already had the message, under this number; 0 if the message has no number.
     Known(u64),
     /// The message of a producer has the id or the sequence of an earlier message, but different content. The value is
     /// the number of the earlier message.
     Conflict(u64),
-    /// The store ignored the message of a producer, because an earlier message of the same group has a conflict.
+    /// The message of a producer has no number, and the store cannot give it one: a [reader](AssignRequest::readers)
+    /// has events of the key with numbers that the store has not given. The value is the sequence after the highest of
+    /// these numbers.
+    NumberedElsewhere(u64),
+    /// The store ignored the message of a producer, because the store refused an earlier message of the same group.
     AfterConflict,
 }
 
@@ -253,8 +263,14 @@ impl AssignItemReply {
     pub fn sequence(self) -> u64 {
         match self {
             Self::New(sequence) | Self::Known(sequence) | Self::Conflict(sequence) => sequence,
-            Self::AfterConflict => 0,
+            Self::NumberedElsewhere(_) | Self::AfterConflict => 0,
         }
+    }
+
+    /// Returns whether the store refused the message of a producer, and therefore ignores the later messages of the
+    /// same group.
+    pub fn is_refused(self) -> bool {
+        matches!(self, Self::Conflict(_) | Self::NumberedElsewhere(_))
     }
 }
 
@@ -291,7 +307,7 @@ pub type QueueEntry = Result<Event, (Bytes, String)>;
 pub struct QueuePage {
     /// The number of the first entry in the queue. If the queue is empty, the number that the next entry will get.
     pub first: u64,
-    /// The entries, in order.
+    /// The entries that were read, in order, each with its queue position.
     pub entries: Vec<(QueuePosition, QueueEntry)>,
 }
 
@@ -396,12 +412,12 @@ pub trait MessageLog: Send + Sync {
         keys: &[&str],
     ) -> Result<Vec<Option<u32>>, StoreError>;
 
-    /// Returns two things about a shard, read at one moment. The first result contains those calls of a writer to the
-    /// partition's stream that the shard still has. The second result contains the ends of the partition's queue in the
-    /// shard. A store that can go back in time writes the number of a call together with the entries of the call. If
-    /// the store loses the entries, it therefore loses the number too. The store keeps the numbers for at least half an
-    /// hour after the writer's last call. Afterwards, the store may report that it has no call of the writer. A store
-    /// that cannot go back in time while it is open reports that it has all calls.
+    /// Returns two things about a shard, read at one moment. The first result contains the numbers of the writer's
+    /// calls to the partition's stream that the shard still has. The second result contains the ends of the partition's
+    /// queue in the shard. A store that can go back in time writes the number of a call together with the entries of
+    /// the call. If the store loses the entries, it therefore loses the number too. The store keeps the numbers for at
+    /// least half an hour after the writer's last call. Afterwards, the store may report that it has no call of the
+    /// writer. A store that cannot go back in time while it is open reports that it has all calls.
     async fn writer_calls(
         &self,
         partition: &Partition,

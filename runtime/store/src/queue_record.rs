@@ -58,7 +58,8 @@ impl QueueRecords {
         format!("amqp-queue/{}/{partition}", self.stream)
     }
 
-    /// Reads the record of a partition. Fails if a later version of Ordain has written the record.
+    /// Reads the record of a partition. Fails if the record is unreadable, for example because a later version of
+    /// Ordain has written it.
     pub async fn get(&self, partition: u32) -> Result<SharedRecord<QueueRecord>, StoreError> {
         SharedRecord::read(&*self.store, self.mark_name(partition)).await
     }

@@ -14,11 +14,11 @@ pub struct Claim {
     /// The epoch of the owner's lease, which is higher than the epochs of all earlier owners of the partition.
     pub epoch: u64,
     /// A random number that distinguishes two owners with the same epoch. Such owners can exist after the store went
-    /// back in time and lost the epoch of a newer owner.
+    /// back in time and lost an epoch: it then grants this epoch a second time.
     pub random: u64,
 }
 
-/// A claimed partition.
+/// The result of a successful claim of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimedPartition {
     /// The claim, written into every shard.

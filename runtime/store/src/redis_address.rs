@@ -3,51 +3,39 @@
 
 use std::fmt;
 
-use ordain_util::expand::{expand_again, has_file_variable};
+use ordain_util::refreshed_url::{RefreshedUrl, may_show_port};
 
 /// The default port of Redis.
 const DEFAULT_PORT: u16 = 6379;
 
-/// A URL of the form `redis[s]://[user:password@]host[:port][,host[:port]…][/path]`.
+/// The parts of a URL of the form `redis[s]://[user:password@]host[:port][,host[:port]…][/path]`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisAddress {
     /// `true` to use TLS, for a URL that begins with `rediss`.
     pub tls: bool,
     /// The ACL user; `None` if the URL names none.
     pub user: Option<String>,
-    /// The password.
+    /// The password; `None` if the URL names none.
     pub password: Option<String>,
     /// The first hosts to contact: nodes of one Cluster, Sentinels, or one server.
     pub hosts: Vec<(String, u16)>,
     /// The path after the hosts: the number of a database, or the name of a master for Sentinels.
     pub path: String,
-    /// The URL as it is in the configuration, before its variables are replaced; `None` if the URL does not come from a
-    /// configuration.
-    pub template: Option<String>,
+    /// `false` if a port may be a password, because the URL may lack its host.
+    shows_ports: bool,
 }
 
+/// The address of Redis. Each connection reads the files of variables such as `${file:/path}` in the URL again.
+pub type RedisUrl = RefreshedUrl<RedisAddress>;
+
 impl RedisAddress {
-    /// Reads again each file that a variable in the URL names, for example a file with a new password. Returns the
-    /// resulting address. If a file cannot be read or the new URL is invalid, returns the address unchanged; the next
-    /// connection then tries again.
-    #[must_use]
-    pub fn refreshed(&self) -> Self {
-        let Some(template) = self.template.as_ref().filter(|text| has_file_variable(text)) else {
-            return self.clone();
-        };
-        match expand_again(template).and_then(|url| Self::parse(&url)) {
-            Ok(fresh) => Self { template: self.template.clone(), ..fresh },
-            Err(reason) => {
-                tracing::warn!(
-                    "cannot refresh the URL of the store from the files that it names: {reason}; using the previous URL"
-                );
-                self.clone()
-            }
-        }
+    /// Parses the URL of the setting `store.url`. The error describes the fault without showing the password.
+    pub fn parse(url: &str) -> Result<RedisUrl, String> {
+        RedisUrl::parse("store.url", url, Self::parse_text)
     }
 
-    /// Parses a URL. The error describes the fault without showing the password.
-    pub fn parse(url: &str) -> Result<Self, String> {
+    /// Parses `url`. `template` is the text of the setting, before the variables in it were replaced.
+    fn parse_text(url: &str, template: &str) -> Result<Self, String> {
         let (tls, rest) = match (url.strip_prefix("redis://"), url.strip_prefix("rediss://")) {
             (Some(rest), _) => (false, rest),
             (_, Some(rest)) => (true, rest),
@@ -78,8 +66,10 @@ impl RedisAddress {
                 ((!user.is_empty()).then_some(user), Some(percent_decode(password)?))
             }
         };
-        let hosts = hosts.split(',').map(parse_host).collect::<Result<_, _>>()?;
-        Ok(Self { tls, user, password, hosts, path: percent_decode(path)?, template: None })
+        let hosts = hosts.split(',').map(parse_host).collect::<Result<Vec<_>, _>>()?;
+        let shows_ports =
+            hosts.iter().all(|(_, port)| may_show_port(url, template, *port, DEFAULT_PORT));
+        Ok(Self { tls, user, password, hosts, path: percent_decode(path)?, shows_ports })
     }
 }
 
@@ -105,7 +95,8 @@ fn parse_host(text: &str) -> Result<(String, u16), String> {
     }
 }
 
-/// Decodes `%XX` sequences.
+/// Replaces each `%XX` by the byte with these two hexadecimal digits. Returns an error for any other use of `%`, and if
+/// the result is not UTF-8.
 fn percent_decode(text: &str) -> Result<String, String> {
     let bad =
         || "a % must be followed by two hexadecimal digits (% itself is written %25)".to_owned();
@@ -125,12 +116,16 @@ fn percent_decode(text: &str) -> Result<String, String> {
     String::from_utf8(out).map_err(|_| bad())
 }
 
-/// Writes the hosts, for messages.
+/// Writes the hosts, for messages. If a port may be a password, writes `${…}` in place of every port.
 impl fmt::Display for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, (host, port)) in self.hosts.iter().enumerate() {
             let comma = if number > 0 { "," } else { "" };
-            write!(f, "{comma}{host}:{port}")?;
+            if self.shows_ports {
+                write!(f, "{comma}{host}:{port}")?;
+            } else {
+                write!(f, "{comma}{host}:${{…}}")?;
+            }
         }
         Ok(())
     }
@@ -148,7 +143,7 @@ mod tests {
 
     #[test]
     fn urls_are_parsed() {
-        let parse = |url| RedisAddress::parse(url).expect("a right URL");
+        let parse = |url| RedisAddress::parse_text(url, url).expect("a right URL");
         let one = parse("redis://localhost");
         assert_eq!((one.tls, &one.hosts[..]), (false, &[("localhost".to_owned(), 6379)][..]));
         assert_eq!((one.user, one.password, one.path), (None, None, String::new()));
@@ -161,6 +156,22 @@ mod tests {
         assert!(!format!("{full:?}").contains("p@ss"));
         let only_password = parse("redis://:secret@h/3");
         assert_eq!((only_password.user, only_password.password), (None, Some("secret".into())));
+    }
+
+    /// The URL lacks its host, so the password is in the place of the port.
+    #[test]
+    fn password_in_place_of_the_port_is_not_shown() {
+        for (url, template) in [
+            ("redis://user:12345", "redis://user:${PASSWORD}"),
+            ("redis://user:12345/3", "${URL}"),
+            ("redis://user:12345,b:7000", "redis://user:${PASSWORD},b:7000"),
+        ] {
+            let address = RedisAddress::parse_text(url, template).expect("a valid URL");
+            let shown = format!("{address} {address:?}");
+            assert!(shown.starts_with("user:${…}") && !shown.contains("12345"), "{shown}");
+        }
+        let named = RedisAddress::parse_text("redis://u:12345@h:7000", "${URL}").expect("a URL");
+        assert_eq!(named.to_string(), "h:7000");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use crate::RedisAddress;
+use crate::RedisUrl;
 
 /// The maximum number of events of a batch. Each event adds at most ten values to the single write of a commit, and the
 /// script cannot pass more than 7,900 values (`HSET_ARGUMENT_LIMIT` in `scripts/commit.lua`) at once.
@@ -15,7 +15,7 @@ pub const REDIS_BATCH_LIMIT: usize = 768;
 #[derive(Debug, Clone)]
 pub struct RedisOptions {
     /// The address of Redis.
-    pub address: RedisAddress,
+    pub address: RedisUrl,
     /// The prefix of the names of all keys: no braces, at most 64 bytes.
     pub prefix: String,
     /// The number of shards (slices of the store, by hash of the key), at least one. The first process that opens the

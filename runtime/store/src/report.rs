@@ -46,7 +46,7 @@ impl PendingWork {
         }
     }
 
-    /// Returns the sum of two amounts of work.
+    /// Returns the sum of two amounts of work. The lag of the sum is unknown only if both lags are unknown.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let lag = match (self.lag, other.lag) {
@@ -80,12 +80,12 @@ impl InstanceReport {
         serde_json::from_str(text).unwrap_or_default()
     }
 
-    /// Adds the work of a partition.
+    /// Sets the work of a partition.
     pub fn add(&mut self, stream: &str, partition: u32, work: PendingWork) {
         self.partitions.entry(stream.to_owned()).or_default().insert(partition, work);
     }
 
-    /// Returns the work of one partition.
+    /// Returns the work of one partition; `None` if the report does not contain the partition.
     pub fn get(&self, stream: &str, partition: u32) -> Option<PendingWork> {
         self.partitions.get(stream)?.get(&partition).copied()
     }

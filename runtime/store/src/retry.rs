@@ -11,8 +11,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// The minimum time between two log lines about a failing request.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Repeats a request until it succeeds. While the request fails, the caller waits, for example until an operator has
-/// repaired the store.
+/// Repeats a request until it succeeds, and logs the failures. `what` names the request in the log. While the request
+/// fails, the caller waits, for example until an operator has repaired the store.
 pub async fn retry_until_ok<T, F>(what: &str, ask: impl Fn() -> F) -> T
 where
     F: Future<Output = Result<T, StoreError>>,

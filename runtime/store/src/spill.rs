@@ -8,8 +8,8 @@ use ordain_core::{Event, Key, SpillPage};
 
 use super::{KeyResult, Partition, StoreError};
 
-/// The maximum size of the events that [`SpillArea::find_missing`] returns, in bytes, not counting the first event. The
-/// next round of replay requests the remaining events.
+/// The approximate size of events, in bytes, at which [`SpillArea::find_missing`] stops. The next round of replay
+/// requests the remaining events.
 pub const FOUND_BYTES_LIMIT: usize = 16 << 20;
 
 /// Access to the events that wait in the store until their keys can execute them.
@@ -28,8 +28,8 @@ pub trait SpillArea: Send + Sync {
     ) -> Result<KeyResult<SpillPage>, StoreError>;
 
     /// Returns the events in `missing` that the store contains. The store contains such an event as a spilled event, or
-    /// in a dead letter with the cause `far-ahead`. The method ignores dead letters that were stored more than `within`
-    /// ms ago.
+    /// in a dead letter with a cause of [`ordain_core::Cause::waits_for_earlier`]. The method ignores dead letters that
+    /// were stored more than `within` ms ago.
     async fn find_missing(
         &self,
         partition: &Partition,

@@ -1,7 +1,7 @@
 //! The stored form of a rollout: the numbered record of the handler version that executes the events of a stream.
 //!
-//! The form is the text `NUMBER DIGEST VERSION`. It is text because users read the rollout in the store, together with
-//! the leases.
+//! The form is the text `NUMBER DIGEST VERSION`. A text is readable for users who inspect the rollouts in the store,
+//! together with the leases.
 
 use ordain_core::{Build, Rollout};
 

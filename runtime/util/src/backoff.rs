@@ -26,7 +26,7 @@ impl Backoff {
         self.delay
     }
 
-    /// Doubles the next delay.
+    /// Doubles the next delay, up to the longest delay.
     pub fn advance(&mut self) {
         self.delay = self.delay.saturating_mul(2).min(self.max);
     }

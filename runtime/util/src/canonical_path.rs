@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 /// Returns the absolute path of a file with all links resolved. If the file does not exist yet, returns the canonical
-/// path of its folder with the file's name. The result therefore does not change when the file is created.
+/// path of its folder with the file's name, so that the result does not change when the file is created. If the folder
+/// does not exist either, returns the absolute path with its links unresolved.
 pub fn canonical_path(path: &Path) -> PathBuf {
     if let Ok(canonical) = path.canonicalize() {
         return canonical;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 /// The start of a variable whose value is the content of a file.
@@ -10,12 +10,24 @@ const FILE_PREFIX: &str = "file:";
 /// Size limit of the file that a variable names, in bytes.
 const FILE_SIZE_LIMIT: u64 = 64 << 10;
 
+/// The reason why the variables of a text cannot be replaced. The error does not contain their values.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExpandError {
+    /// A variable is written wrongly, an environment variable is not set, or the file of a variable is unsuitable: for
+    /// example, the file is too large.
+    #[error("{0}")]
+    Invalid(String),
+    /// The file of a variable cannot be read now, for example because it does not exist yet.
+    #[error("{0}")]
+    Unreadable(String),
+}
+
 /// A function that looks up an environment variable. The function is a parameter, so that tests do not depend on the
 /// environment.
 pub type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Replaces the variables in a text. The returned flag is `true` if the text contained variables.
-pub fn expand<'a>(text: &'a str, env: EnvLookup<'_>) -> Result<(Cow<'a, str>, bool), String> {
+pub fn expand<'a>(text: &'a str, env: EnvLookup<'_>) -> Result<(Cow<'a, str>, bool), ExpandError> {
     if !text.contains("${") {
         return Ok((Cow::Borrowed(text), false));
     }
@@ -31,8 +43,11 @@ pub fn expand<'a>(text: &'a str, env: EnvLookup<'_>) -> Result<(Cow<'a, str>, bo
         }
         out.push_str(&rest[..start]);
         let inside = &rest[start + 2..];
-        let end =
-            inside.find('}').ok_or("`${` has no closing `}`; write `$${` for a literal `${`")?;
+        let end = inside.find('}').ok_or_else(|| {
+            ExpandError::Invalid(
+                "`${` has no closing `}`; write `$${` for a literal `${`".to_owned(),
+            )
+        })?;
         out.push_str(&variable(&inside[..end], env)?);
         has_variables = true;
         rest = &inside[end + 1..];
@@ -48,31 +63,39 @@ pub fn has_file_variable(text: &str) -> bool {
 }
 
 /// Replaces the variables of a text again, from the environment and the files as they are now.
-pub fn expand_again(text: &str) -> Result<String, String> {
+pub fn expand_again(text: &str) -> Result<String, ExpandError> {
     expand(text, &|name| std::env::var(name).ok()).map(|(expanded, _)| expanded.into_owned())
 }
 
 /// Returns the content of a file without the line break at its end. Files with secrets often end with a line break.
-fn file_content(path: &str) -> Result<String, String> {
+fn file_content(path: &str) -> Result<String, ExpandError> {
+    let invalid = |words: String| Err(ExpandError::Invalid(words));
     if !Path::new(path).is_absolute() {
-        return Err(format!("`${{file:{path}}}` must name an absolute path"));
+        return invalid(format!("`${{file:{path}}}` must name an absolute path"));
     }
-    let failed = |error: std::io::Error| format!("{path}: {error}");
+    let failed = |error: io::Error| {
+        let words = format!("{path}: {error}");
+        // The content is not UTF-8.
+        if error.kind() == io::ErrorKind::InvalidData {
+            return ExpandError::Invalid(words);
+        }
+        ExpandError::Unreadable(words)
+    };
     // Opening a special file, such as a named pipe, may wait for ever.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(format!("{path} is no regular file"));
+        return invalid(format!("{path} is no regular file"));
     }
     let mut content = String::new();
     let file = File::open(path).map_err(failed)?;
     file.take(FILE_SIZE_LIMIT + 1).read_to_string(&mut content).map_err(failed)?;
     if content.len() as u64 > FILE_SIZE_LIMIT {
-        return Err(format!("{path} has more than {FILE_SIZE_LIMIT} bytes"));
+        return invalid(format!("{path} has more than {FILE_SIZE_LIMIT} bytes"));
     }
     let line = content.strip_suffix('\n').unwrap_or(&content);
     Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
 }
 
-fn variable(inside: &str, env: EnvLookup<'_>) -> Result<String, String> {
+fn variable(inside: &str, env: EnvLookup<'_>) -> Result<String, ExpandError> {
     if let Some(path) = inside.strip_prefix(FILE_PREFIX) {
         return file_content(path);
     }
@@ -83,24 +106,26 @@ fn variable(inside: &str, env: EnvLookup<'_>) -> Result<String, String> {
     let letters = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     if name.is_empty() || !letters || name.starts_with(|c: char| c.is_ascii_digit()) {
         // The error does not show the text, which may be a part of a password.
-        return Err("the text between `${` and `}` is not a variable: write `${NAME}`, `${NAME:-default}` or \
-                    `${file:/path}`, or `$${` for a literal `${`"
-            .to_owned());
+        return Err(ExpandError::Invalid(
+            "the text between `${` and `}` is not a variable: write `${NAME}`, `${NAME:-default}` or \
+             `${file:/path}`, or `$${` for a literal `${`"
+                .to_owned(),
+        ));
     }
     // With a default, an empty variable counts as unset, as in a shell.
     match (env(name), default) {
         (Some(value), None) => Ok(value),
         (Some(value), Some(_)) if !value.is_empty() => Ok(value),
         (_, Some(default)) => Ok(default.to_owned()),
-        (None, None) => Err(format!(
+        (None, None) => Err(ExpandError::Invalid(format!(
             "the environment variable {name} is not set: set it, or write `${{{name}:-default}}`"
-        )),
+        ))),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::expand;
+    use super::{ExpandError, expand};
 
     fn env(name: &str) -> Option<String> {
         match name {
@@ -118,14 +143,16 @@ mod tests {
         let found = expand(&text, &env).map(|(text, has)| (text.into_owned(), has));
         std::fs::remove_file(&file).expect("the file");
         assert_eq!(found, Ok(("amqp://a:s3cr3t@h".to_owned(), true)));
-        for (text, words) in [
-            ("${file:secret}", "must name an absolute path"),
-            ("${file:/no/such/file}", "No such file"),
-            ("${file:/dev/zero}", "is no regular file"),
-            ("${file:/tmp}", "is no regular file"),
+        for (text, words, is_unreadable) in [
+            ("${file:secret}", "must name an absolute path", false),
+            ("${file:/no/such/file}", "No such file", true),
+            ("${file:/dev/null/file}", "Not a directory", true),
+            ("${file:/dev/zero}", "is no regular file", false),
+            ("${file:/tmp}", "is no regular file", false),
         ] {
             let error = expand(text, &env).expect_err(text);
-            assert!(error.contains(words), "{error}");
+            assert!(error.to_string().contains(words), "{error}");
+            assert_eq!(matches!(error, ExpandError::Unreadable(_)), is_unreadable, "{error}");
         }
     }
 
@@ -145,7 +172,9 @@ mod tests {
         ] {
             match (expand(text, &env), expected) {
                 (Ok((found, _)), Ok(expected)) => assert_eq!(found, expected, "{text}"),
-                (Err(found), Err(expected)) => assert!(found.contains(expected), "{text}: {found}"),
+                (Err(found), Err(expected)) => {
+                    assert!(found.to_string().contains(expected), "{text}: {found}");
+                }
                 (found, _) => panic!("{text}: {found:?}"),
             }
         }

@@ -65,13 +65,13 @@ pub struct InspectedServer {
     pub role: &'static str,
     /// The address, without a password.
     pub address: String,
-    /// The findings.
+    /// The findings, in the order in which the inspection made them.
     pub findings: Vec<Finding>,
 }
 
 impl InspectedServer {
     /// Inspects a server, at most for the time `limit`. If the inspection takes longer, keeps the findings made until
-    /// then.
+    /// then, and adds a finding that the server is unavailable.
     pub async fn inspect(
         role: &'static str,
         address: String,

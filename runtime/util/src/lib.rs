@@ -1,4 +1,4 @@
-//! Small parts that all crates of the runtime share. This crate must not depend on streams, stores or brokers.
+//! Small parts that several crates of the runtime share. This crate must not depend on streams, stores or brokers.
 #![deny(
     clippy::print_stderr,
     reason = "a closed standard error must not end the process: use `text::print_lossy`"
@@ -6,12 +6,14 @@
 
 pub mod backoff;
 pub mod canonical_path;
+pub mod command;
 pub mod expand;
 pub mod finding;
 pub mod gauge;
 pub mod histogram;
 pub mod io_error;
 pub mod log_throttle;
+pub mod refreshed_url;
 pub mod shutdown;
 pub mod source_health;
 pub mod tail_fingerprint;

@@ -30,12 +30,12 @@ impl LogThrottle {
         Self { lines, interval, began_at: None, allowed: 0, suppressed: 0 }
     }
 
-    /// Returns whether a line may be written now, and counts the line.
+    /// Returns whether a line may be written now, and counts the line as allowed or suppressed.
     pub fn allow(&mut self) -> bool {
         self.allow_at(Instant::now())
     }
 
-    /// Returns whether a line may be written at `now`, and counts the line.
+    /// Returns whether a line may be written at `now`, and counts the line as allowed or suppressed.
     pub fn allow_at(&mut self, now: Instant) -> bool {
         let is_new = |began_at| now.duration_since(began_at) >= self.interval;
         if self.began_at.is_none_or(is_new) {

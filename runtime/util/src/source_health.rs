@@ -23,7 +23,7 @@ pub enum SourceState {
     },
 }
 
-/// The current state of a source, and the time since which the source does not receive events.
+/// The current state of a source. If the source does not receive events, also the time when it stopped receiving them.
 #[derive(Debug, Default)]
 pub struct SourceHealth(Mutex<(SourceState, Option<Instant>)>);
 
@@ -32,7 +32,7 @@ impl SourceHealth {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the state.
+    /// Sets the state. An interruption begins with the first [`SourceState::Retrying`] or [`SourceState::Stopped`].
     pub fn set(&self, state: SourceState) {
         let mut current = self.lock();
         current.1 = match state {
@@ -49,7 +49,7 @@ impl SourceHealth {
         self.lock().0.clone()
     }
 
-    /// Returns the state if the source has not received events for at least `period`, or is stopped.
+    /// Returns the state if the source is stopped, or has retried for at least `period`. Otherwise returns `None`.
     pub fn interruption(&self, period: Duration) -> Option<SourceState> {
         let current = self.lock();
         let is_interrupted = match &current.0 {

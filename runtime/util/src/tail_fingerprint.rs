@@ -24,7 +24,7 @@ impl TailFingerprint {
         Self { end, bytes: bytes[bytes.len().saturating_sub(TAIL_LIMIT_BYTES)..].to_vec() }
     }
 
-    /// Reads a fingerprint from a file, for the position `end`.
+    /// Reads the fingerprint that ends at the position `end` of a file.
     pub fn read(file: &File, end: u64) -> io::Result<Self> {
         let length = end.min(TAIL_LIMIT_BYTES as u64);
         let mut bytes = vec![0; length as usize];

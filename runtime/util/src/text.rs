@@ -47,16 +47,34 @@ pub fn print_lossy(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Returns an argument quoted for a shell.
+/// Returns an argument quoted for a shell. If the argument contains invisible characters or a backtick, which often
+/// encloses a command in a text, the result has the form `$'…'`, which Bash and other shells know.
 pub fn shell_quoted(argument: &str) -> Cow<'_, str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,@+%=".contains(c);
     if !argument.is_empty() && argument.chars().all(plain) && !argument.starts_with('-') {
         return Cow::Borrowed(argument);
     }
-    Cow::Owned(format!("'{}'", escape_invisible(argument).replace('\'', r"'\''")))
+    let needs_escape = |c: char| is_invisible(c) || c == '`';
+    if !argument.contains(needs_escape) {
+        return Cow::Owned(format!("'{}'", argument.replace('\'', r"'\''")));
+    }
+    let mut quoted = "$'".to_owned();
+    for c in argument.chars() {
+        match c {
+            '\'' | '\\' => quoted.extend(['\\', c]),
+            c if needs_escape(c) => {
+                for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                    quoted += &format!("\\{byte:03o}");
+                }
+            }
+            c => quoted.push(c),
+        }
+    }
+    Cow::Owned(quoted + "'")
 }
 
-/// Returns at most the first `bytes` bytes of a text, and appends `…` if the text was longer.
+/// Returns at most the first `bytes` bytes of a text, without a partial character, and appends `…` if the text was
+/// longer.
 pub fn truncated(mut text: String, bytes: usize) -> String {
     if text.len() > bytes {
         text.truncate(text.floor_char_boundary(bytes));
@@ -109,6 +127,8 @@ mod tests {
         assert_eq!(shell_quoted("order-17/a"), "order-17/a");
         assert_eq!(shell_quoted("it's me"), r"'it'\''s me'");
         assert_eq!([shell_quoted(""), shell_quoted("-x")], ["''", "'-x'"]);
+        assert_eq!(shell_quoted("it's\na\\"), r"$'it\'s\012a\\'");
+        assert_eq!(shell_quoted("`\u{202e}1"), r"$'\140\342\200\2561'");
     }
 
     #[test]

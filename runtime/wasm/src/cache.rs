@@ -14,7 +14,7 @@ const CACHE_LIMIT_BYTES: u64 = 1 << 30;
 /// Minimum age of an entry's last use before the cache may remove the entry. Another process may be about to load an
 /// entry that was used more recently.
 const MIN_EVICTION_AGE: Duration = Duration::from_hours(1);
-/// Extension of the file in which the cache records the use of an entry.
+/// Extension of the file in which Wasmtime records the uses of an entry.
 const STATS_EXTENSION: &str = "stats";
 
 /// Beginning of the extension of an entry that is being written.
@@ -107,7 +107,7 @@ fn evict_entries(dir: &Path, limit_bytes: u64, now: SystemTime) -> io::Result<()
     Ok(())
 }
 
-/// Lists all files of the cache; follows no links.
+/// Returns the paths of all files of the cache; follows no links.
 fn list_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for of_version in fs::read_dir(dir.join("modules"))? {

@@ -72,7 +72,7 @@ pub struct OfferedVersion {
     pub build: Build,
 }
 
-/// The next action of the caller.
+/// The next action that the caller of [`Catalog::next_action`] must perform.
 #[derive(Debug, PartialEq, Eq)]
 pub enum CatalogAction {
     /// Load this file, whose current stamp is given.
@@ -134,7 +134,7 @@ impl Catalog {
         gone.map(|(_, offered)| offered.clone()).collect()
     }
 
-    /// Returns the folder's contents.
+    /// Returns the folder's contents at the last call of [`Self::update`].
     pub fn folder(&self) -> &PluginFolder {
         &self.folder
     }
@@ -282,7 +282,7 @@ impl Catalog {
         })
     }
 
-    /// Returns the offered version of a handler.
+    /// Returns the offered version of a handler; `None` before a version of the handler has been loaded.
     pub fn offered(&self, name: &str) -> Option<&OfferedVersion> {
         self.offered.get(name)
     }

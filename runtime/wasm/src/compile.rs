@@ -25,7 +25,7 @@ const ELAPSED_TIME_FACTOR: u32 = 10;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum number of bytes that the host reads from the process when the process reports the reason for a failure.
 const REASON_LIMIT_BYTES: u64 = 16 << 10;
-/// The exit code for a failure that may be temporary.
+/// The exit code of the compiler process for a failure that may be temporary.
 const TEMPORARY_FAILURE_CODE: u8 = 75;
 
 /// The hidden command with which the host starts itself to compile.
@@ -202,7 +202,8 @@ fn compile_stdin(cache: &Path, limits: CompileLimits) -> Result<(), LoadFailure>
     Ok(())
 }
 
-/// Compiles a component, or takes it from the engine's cache.
+/// Compiles a component, or takes the compiled component from the engine's cache. Returns the fault if the component
+/// cannot be compiled.
 pub(super) fn compile_component(
     engine: &wasmtime::Engine,
     bytes: &[u8],
@@ -211,7 +212,7 @@ pub(super) fn compile_component(
         .map_err(|error| format!("is damaged, truncated or not supported: {error:#}"))
 }
 
-/// The reason why a handler cannot be loaded.
+/// The failure to load a handler, without the path of the file.
 pub(super) struct LoadFailure {
     pub(super) reason: String,
     pub(super) is_temporary: bool,

@@ -20,8 +20,8 @@ pub(super) use ticker::TickerGuard;
 /// of events of one key). A shorter tick costs more switches; a longer tick delays other turns.
 pub(super) const TICK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Maximum number of suspended instances of a worker. Each suspended instance keeps its memory. A worker at the limit
-/// starts no new turn until a suspended instance ends.
+/// Maximum number of suspended instances of a worker: instances whose turn a tick has interrupted. Each suspended
+/// instance keeps its memory. A worker at the limit starts no new turn until a suspended instance ends.
 pub(super) const WORKER_SUSPENDED_LIMIT: usize = 32;
 
 /// Maximum number of suspended instances of one stream in a worker. If every event of one stream runs to its time
@@ -67,8 +67,8 @@ const KEEP_RESIDENT_UNSCANNED_BYTES: usize = 256 << 10;
 /// this part for the next instance.
 const KEEP_TABLE_RESIDENT_BYTES: usize = 64 << 10;
 
-/// Builds an engine that only compiles into a cache. Other engines with the same configuration load the compiled code
-/// from the cache.
+/// Builds an engine that only compiles into a cache. Engines of other processes with the same configuration load the
+/// compiled code from the cache.
 pub(super) fn compiling_engine(cache: Cache) -> wasmtime::Result<wasmtime::Engine> {
     wasmtime::Engine::new(&wasm_config(Some(cache)))
 }
@@ -89,7 +89,8 @@ pub struct HandlerEngine {
 pub struct EngineError(String);
 
 impl HandlerEngine {
-    /// Creates an engine. The engine uses a pool of instances if the system has enough address space.
+    /// Creates an engine. The engine takes instances from a pool if the process may reserve enough address space;
+    /// otherwise, instances start more slowly.
     pub fn new(settings: HandlerSettings) -> Result<Arc<Self>, EngineError> {
         let cache = settings.cache.as_deref().and_then(CacheDir::open_or_temporary);
         let path = cache.as_ref().map(CacheDir::path);

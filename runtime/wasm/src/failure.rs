@@ -3,16 +3,19 @@
 //! an error by which WebAssembly ends a call, such as a division by zero.
 
 use std::fmt::Write as _;
+use std::io;
 use std::time::Duration;
 
 use ordain_core::{FailedAttempt, FailureKind, HandlerLimit};
+use rustix::io::Errno;
 use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
 use super::settings::{DisplaySize, HandlerLimits};
 use ordain_util::text::truncated;
 
-/// Maximum number of guest functions (functions of the handler's WebAssembly code) that the message of a trap names.
+/// Maximum number of guest functions (functions of the handler's WebAssembly code) that the message of a trap names,
+/// from the innermost function outwards.
 const FRAME_LIMIT: usize = 3;
 
 /// Maximum size, in bytes, of the reason that a handler gives for a rejection or a retry. The reason is stored with the
@@ -26,13 +29,14 @@ const LIFT_EXHAUSTED_TEXT: &str = "fuel allocated for hostcalls has been exhaust
 /// The beginning of a Rust panic's text.
 const PANIC_PREFIX: &str = "panicked at ";
 
-/// A limit of the host that a guest exceeded.
+/// The error of a guest (the WebAssembly code of a handler) that exceeded a limit of the host, or emitted an invalid
+/// message.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub(super) struct LimitExceeded {
-    /// The limit; `None` if the operator cannot raise it.
+    /// The exceeded limit; `None` if there is none that the operator can raise.
     pub(super) limit: Option<HandlerLimit>,
-    /// The message: the limit, its value and its setting.
+    /// The fault and, if the operator can raise the limit, the setting of the limit and its value.
     pub(super) message: String,
 }
 
@@ -81,8 +85,13 @@ pub(super) fn classify(
         };
     }
     if let Some(full) = error.downcast_ref::<PoolConcurrencyLimitError>() {
-        // A retry can succeed: a slot becomes free when another event ends.
+        // A retry can succeed: the pool of instances has room again when another instance ends.
         let message = format!("there is no room for another instance of the handler: {full}");
+        return failure(FailureKind::Retry, message);
+    }
+    if error.chain().any(|cause| cause.is::<io::Error>() || cause.is::<Errno>()) {
+        // A retry can succeed: the machine, and not the handler, caused the error.
+        let message = format!("the machine cannot run the handler now: {error:#}");
         return failure(FailureKind::Retry, message);
     }
     if let Some(I32Exit(code)) = error.downcast_ref::<I32Exit>() {
@@ -117,7 +126,8 @@ pub(super) fn cut_reason(words: String) -> String {
     truncated(words, REASON_LIMIT_BYTES)
 }
 
-/// Returns the message for an uncaught error.
+/// Returns the failure's message for an error that the handler's code did not catch. `last_words` is the end of the
+/// output to standard error.
 fn uncaught_message(last_words: &str) -> String {
     let Some(at) = last_words.rfind(PANIC_PREFIX) else {
         return format!("uncaught error: {}", last_words.trim());
@@ -136,7 +146,8 @@ fn append_output(mut message: String, last_words: &str) -> String {
     message
 }
 
-/// Returns the guest functions in which the error occurred, if the component contains their names.
+/// Returns the guest functions in which the error occurred, as the end of a message. Returns an empty text if the
+/// component does not contain the names of the functions.
 fn trap_location(error: &wasmtime::Error) -> String {
     let mut location = String::new();
     let Some(backtrace) = error.downcast_ref::<WasmBacktrace>() else { return location };

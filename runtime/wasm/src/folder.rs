@@ -19,7 +19,8 @@ const FILE_EXTENSION: &str = ".wasm";
 pub struct PluginFolder {
     /// The versions of each handler, ascending.
     pub handlers: BTreeMap<String, Vec<HandlerFile>>,
-    /// `.wasm` files whose names are not valid handler names, sorted by path.
+    /// Entries of the folder that end with `.wasm` and cannot be handlers, sorted by path: files with an invalid name,
+    /// and folders.
     pub misnamed: Vec<MisnamedFile>,
     /// The stamp of each file in `handlers`. A changed stamp reveals that the file has changed.
     pub stamps: BTreeMap<PathBuf, FileStamp>,
@@ -61,15 +62,15 @@ impl FileStamp {
 /// The file of one version of a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandlerFile {
-    /// The handler's name.
+    /// The handler's name: the file name up to the `@` or the extension.
     pub name: String,
-    /// The version; `None` for a file without a version, which counts as the lowest version.
+    /// The version in the file name; `None` for a file name without a version, which counts as the lowest version.
     pub semver: Option<semver::Version>,
     /// The file's path.
     pub path: PathBuf,
 }
 
-/// A `.wasm` file whose name is not valid.
+/// A file with the extension `.wasm` and an invalid name, or a folder with this extension.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MisnamedFile {
     /// The file's path.
@@ -79,8 +80,8 @@ pub struct MisnamedFile {
 }
 
 impl PluginFolder {
-    /// Reads the file names in `dir`. Ignores hidden files and files with other extensions, so that a file can be
-    /// copied under a hidden name and renamed when it is complete.
+    /// Reads the names and the metadata of the files in `dir`. Ignores hidden files and files with other extensions, so
+    /// that a file can be copied under a hidden name and renamed when it is complete.
     pub fn scan(dir: &Path) -> io::Result<Self> {
         let mut folder = Self::default();
         for entry in std::fs::read_dir(dir)? {
@@ -105,7 +106,7 @@ impl PluginFolder {
         self.misnamed.sort_by(|a, b| a.path.cmp(&b.path));
     }
 
-    /// Returns the highest version of a handler.
+    /// Returns the file of the highest version of a handler; `None` if the folder has no file of the handler.
     pub fn highest(&self, name: &str) -> Option<&HandlerFile> {
         self.handlers.get(name)?.last()
     }
@@ -113,7 +114,8 @@ impl PluginFolder {
 
 impl HandlerFile {
     /// Parses the file name of a path: `<handler>@<semver>.wasm` or `<handler>.wasm`. Returns `None` for a hidden file
-    /// and for a file with another extension. Returns an error for a `.wasm` file with an invalid name.
+    /// and for a file with another extension. Returns an error for a `.wasm` file with an invalid name, and for a
+    /// folder whose name ends with `.wasm`.
     pub fn from_path(path: &Path) -> Option<Result<Self, String>> {
         let file = path.file_name()?.to_string_lossy();
         let stem = file.strip_suffix(FILE_EXTENSION)?;

@@ -17,7 +17,6 @@ use wasmtime::{Store, StoreContextMut, UpdateDeadline};
 use wasmtime_wasi::p2::bindings::{clocks, random as wasi_random};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
-use super::failure::LimitExceeded;
 use super::log_line::LogOrigin;
 use super::settings::HandlerLimits;
 use super::stream::StreamContext;
@@ -45,7 +44,7 @@ pub(super) struct GuestState {
     log: Arc<EventLog>,
 }
 
-/// The identity of an event. Cheap to clone.
+/// The identity of the event that a handler executes. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct EventIdentity {
     pub(super) turn: Arc<TurnIdentity>,
@@ -97,9 +96,9 @@ impl GuestState {
         self.log.begin_event(name);
     }
 
-    /// Ends the event's output. Fails if the output exceeded the limit.
-    pub(super) fn end_event(&self) -> Result<(), LimitExceeded> {
-        self.log.end_event()
+    /// Ends the event's output: logs its incomplete lines.
+    pub(super) fn end_event(&self) {
+        self.log.end_event();
     }
 
     /// Returns the end of the event's output to standard error. After a panic, this output contains the text of the
@@ -141,7 +140,8 @@ fn log_message(
     message: &WasmStr,
 ) -> wasmtime::Result<()> {
     let text = message.to_str(store)?;
-    Ok(store.data().log.message(level, &text)?)
+    store.data().log.message(level, &text);
+    Ok(())
 }
 
 impl GuestState {

@@ -100,7 +100,7 @@ impl fmt::Debug for Handler {
 /// The handler that executes the events of a stream.
 #[derive(Debug, Clone)]
 pub struct ActiveVersion {
-    /// The version.
+    /// The handler, which is one version.
     pub handler: Arc<Handler>,
     /// The rollout (the stored choice of a version) that activated the version.
     pub rollout: Arc<Rollout>,

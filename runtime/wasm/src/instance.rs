@@ -90,10 +90,10 @@ impl HandlerInstance {
         let reply = poll_until_stuck(&self.wake_flag, &self.waker, pin!(call)).await;
         match reply.unwrap_or_else(|| Err(TimeoutExceeded::waiting(limits.timeout).into())) {
             Err(error) => Err(call_failure(&self.store, &error, limits)),
-            Ok((reply,)) => match self.store.data().end_event() {
-                Ok(()) => Ok(reply),
-                Err(broken) => Err(broken.into()),
-            },
+            Ok((reply,)) => {
+                self.store.data().end_event();
+                Ok(reply)
+            }
         }
     }
 }
@@ -124,8 +124,7 @@ fn call_failure(
     limits: &HandlerLimits,
 ) -> FailedAttempt {
     let guest = store.data();
-    // This function returns the error of the call, and ignores an error of `end_event`.
-    let _ = guest.end_event();
+    guest.end_event();
     classify(error, &guest.stderr_tail(), limits)
 }
 

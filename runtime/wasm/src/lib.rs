@@ -32,7 +32,7 @@ pub use folder::{FileStamp, HandlerFile, MisnamedFile, PluginFolder};
 pub use handler::{ActiveVersion, Handler};
 pub use inline_executor::InlineExecutor;
 pub use load::LoadError;
-pub use log_line::{LogLine, LogOrigin, LogTarget, log_to_tracing};
+pub use log_line::{LogLine, LogOrigin, LogTarget};
 pub use pool::{ResultCallback, TurnQueueHandle, TurnResults, WorkerPool};
 pub use registry::{ActivationResult, HandlerRegistry, VersionUnavailable, VersionWatcher};
 pub use settings::{CompileLimits, HandlerLimits, HandlerSettings, InstancePolicy};

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ordain_core::{Build, FileDigest};
+use ordain_core::{Build, FailureKind, FileDigest};
 use sha2::Digest as _;
 use wasmtime::component::types::{self, ComponentItem};
 
@@ -112,8 +112,10 @@ impl HandlerEngine {
         let migrates = ty.get_export(self.wasm(), MIGRATION_INTERFACE).is_some();
         let handler = Arc::new(Handler::new(file.clone(), build, pre, handle, migrates));
         let _running = self.keep_ticking();
-        block_on(HandlerInstance::trial(self, &handler))
-            .map_err(|failure| format!("does not start: {}", failure.message))?;
+        block_on(HandlerInstance::trial(self, &handler)).map_err(|failure| LoadFailure {
+            reason: format!("does not start: {}", failure.message),
+            is_temporary: failure.kind == FailureKind::Retry,
+        })?;
         Ok(handler)
     }
 }

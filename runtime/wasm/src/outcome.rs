@@ -23,8 +23,8 @@ pub(super) enum AcceptedReply {
     Rejected(String),
 }
 
-/// Checks a reply against the limits. Returns a failure if the reply requests a retry or exceeds a limit. The failure
-/// names only the first exceeded limit.
+/// Checks a reply against the limits and the requirements for messages. Returns a failure if the reply requests a
+/// retry, exceeds a limit or contains an invalid message. The failure names only the first fault.
 pub(super) fn accept(
     reply: HandleReply,
     event: &Event,

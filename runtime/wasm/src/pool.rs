@@ -44,7 +44,7 @@ impl TurnResults {
         Self { turns, bytes, scheduler: Arc::clone(queues), queue: Arc::clone(of) }
     }
 
-    /// Takes the results out. The queue then no longer counts their memory.
+    /// Returns the results. From then on, the caller must count their memory, because the queue no longer does.
     pub fn take(mut self) -> Vec<TurnResult> {
         std::mem::take(&mut self.turns)
     }
@@ -170,7 +170,7 @@ impl TurnQueueHandle {
         unstarted.into_iter().map(undone).collect()
     }
 
-    /// Returns the version that executes turns now.
+    /// Returns the version that executes the turns of the queue now; `None` before the first rollout.
     pub fn active(&self) -> Option<Arc<ActiveVersion>> {
         self.queue.active()
     }

@@ -70,7 +70,8 @@ impl VersionWatcher {
         self.activation.borrow_and_update().as_ref().ok().map(Arc::clone)
     }
 
-    /// Waits until the version changes, and returns it.
+    /// Waits until the version changes. Returns the new version; `None` if this process cannot execute the events any
+    /// more.
     pub async fn changed(&mut self) -> Option<Arc<ActiveVersion>> {
         if self.activation.changed().await.is_err() {
             return std::future::pending().await;
@@ -115,7 +116,8 @@ impl HandlerRegistry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls a function with the catalog.
+    /// Calls a function with the catalog, and returns the result of the function. The registry stays locked during the
+    /// call.
     pub fn with_catalog<T>(&self, access: impl FnOnce(&mut Catalog) -> T) -> T {
         access(&mut self.state().catalog)
     }
@@ -130,7 +132,8 @@ impl HandlerRegistry {
         })
     }
 
-    /// Returns the highest rollout number under which an event of a loaded key of the stream was executed.
+    /// Returns the highest rollout number that the partitions of the stream have required with
+    /// [`VersionWatcher::require_rollout`]; 0 if there is none.
     pub fn required_rollout(&self, stream: &str) -> u64 {
         self.streams.get(stream).map_or(0, |running| *running.required_rollout.borrow())
     }
@@ -146,7 +149,8 @@ impl HandlerRegistry {
         self.streams.get(stream).map(|running| running.activation.borrow().clone())
     }
 
-    /// Switches a stream to another version. Returns whether the version changed.
+    /// Switches a stream to another version, or records why this process cannot execute the events of the stream.
+    /// Returns whether the call changed the state of the stream.
     pub fn activate(&self, stream: &str, new: ActivationResult) -> bool {
         let Some(running) = self.streams.get(stream) else { return false };
         let same = match (&*running.activation.borrow(), &new) {
@@ -167,7 +171,7 @@ impl HandlerRegistry {
         !same
     }
 
-    /// Returns the folder's contents.
+    /// Returns the folder's contents at the last scan.
     pub fn folder(&self) -> PluginFolder {
         self.state().catalog.folder().clone()
     }
@@ -184,12 +188,13 @@ impl HandlerRegistry {
         (found, is_offered)
     }
 
-    /// Returns the build that is offered for a handler.
+    /// Returns the build that this process offers for a handler; `None` if no version of the handler is usable yet.
     pub fn offered_build(&self, name: &str) -> Option<Build> {
         self.state().catalog.offered(name).map(|offered| offered.build.clone())
     }
 
-    /// Counts the unusable files of each handler. The name of a file determines its handler.
+    /// Counts the unusable files of each handler. The name of a file determines its handler. Files without a valid name
+    /// count under the empty name.
     pub fn unusable_file_counts(&self) -> BTreeMap<String, usize> {
         let state = self.state();
         let refused = state.catalog.unusable_file_counts();
@@ -226,7 +231,7 @@ impl HandlerRegistry {
         self.state().compiled.iter().find(|handler| handler.build() == build).cloned()
     }
 
-    /// Adds a handler that is offered now, and releases handlers that are no longer needed.
+    /// Adds a handler that the catalog offers now, and releases handlers that are neither offered nor active any more.
     pub fn insert(&self, handler: Arc<Handler>) {
         self.state().compiled.push(handler);
         let active = self
@@ -236,7 +241,8 @@ impl HandlerRegistry {
         self.evict(&active.collect::<Vec<u64>>());
     }
 
-    /// Releases handlers that are neither offered nor active.
+    /// Releases handlers that are neither offered nor active, and keeps their execution times for the metrics. `active`
+    /// has the ids of the active handlers.
     fn evict(&self, active: &[u64]) {
         let mut state = self.state();
         let RegistryState { catalog, compiled, retired_times } = &mut *state;
@@ -258,7 +264,7 @@ impl HandlerRegistry {
         retired_times.drain(..beyond);
     }
 
-    /// Returns the build that is offered for each stream.
+    /// Returns, for each stream, the build that this process offers for the stream's handler.
     pub fn offered_builds(&self) -> BTreeMap<String, Build> {
         let state = self.state();
         let offers = self.streams.iter().filter_map(|(stream, running)| {

@@ -14,11 +14,13 @@ pub struct HandlerSettings {
     pub workers: usize,
     /// The number of events that one instance of a handler executes: one or many.
     pub instance: InstancePolicy,
-    /// Number of events after which a reused instance is replaced. This limits the memory that a leaking handler can
-    /// accumulate.
+    /// Number of events after which a reused instance is replaced. The replacement limits the memory that a leaking
+    /// handler can accumulate.
     pub instance_events: u64,
-    /// Folder of compiled handlers. With `None`, the process compiles the handlers at every start. The process executes
-    /// the folder's contents without a check, so any user who can write to the folder can run code in this process.
+    /// Folder of compiled handlers. With `None`, [`HandlerEngine::load`](crate::HandlerEngine::load) compiles a handler
+    /// again at every start, and [`HandlerEngine::load_in_child`](crate::HandlerEngine::load_in_child) fails. The
+    /// process executes the folder's contents without a check, so any user who can write to the folder can run code in
+    /// this process.
     pub cache: Option<PathBuf>,
     /// Limits for the separate process that compiles a handler.
     pub compile: CompileLimits,
@@ -55,7 +57,7 @@ pub struct HandlerLimits {
     pub timeout: Duration,
     /// Size of the state of a key.
     pub state_size: usize,
-    /// Number of messages that one event may emit.
+    /// Number of messages that a handler may emit for one event.
     pub messages: usize,
     /// Total size of the messages of one event.
     pub messages_size: usize,

@@ -18,7 +18,7 @@ const SLOW_LOAD_THRESHOLD: Duration = Duration::from_secs(1);
 /// The reason why the handlers of a configuration cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum HandlerSetupError {
-    /// The configuration names a folder or a handler that does not exist.
+    /// The configuration names a folder that cannot be read, or a handler that has no file.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A handler cannot be used.
@@ -40,6 +40,7 @@ pub fn scan_folder(loaded: &LoadedConfig) -> Result<PluginFolder, HandlerSetupEr
                 "the folder {dir} cannot be read: {error}. Create it, and put the handlers in it"
             ),
         )
+        .caused_by(&error)
     });
     Ok(folder?)
 }
@@ -132,7 +133,8 @@ fn load(engine: &HandlerEngine, file: &HandlerFile) -> Result<Arc<Handler>, Load
     Ok(handler)
 }
 
-/// Logs a warning if the handler exports `migrate`, which has no effect yet.
+/// Logs a warning if the handler exports the function `migrate` for the states of older versions, because Ordain does
+/// not call this function yet.
 pub fn warn_of_migrate(handler: &Handler) {
     if handler.migrates() {
         tracing::warn!(

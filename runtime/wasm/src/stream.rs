@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::log_line::{LogTarget, log_to_tracing};
+use super::log_line::{LogTarget, ProgramLog};
 use ordain_config::RoutingKeyTemplate;
 
-/// The data of a stream that a worker needs.
+/// The name and the sinks of a stream, and the target of its log lines.
 #[derive(Clone)]
 pub struct StreamContext {
     pub(super) name: Arc<str>,
     /// The configured sinks, each with its routing key template; `None` for a sink without a template.
     sinks: BTreeMap<Arc<str>, Option<RoutingKeyTemplate>>,
-    pub(super) log: LogTarget,
+    pub(super) log: Arc<dyn LogTarget>,
 }
 
 impl StreamContext {
@@ -26,7 +26,7 @@ impl StreamContext {
         Self {
             name: name.into(),
             sinks: sinks.into_iter().map(|sink| (sink.into(), None)).collect(),
-            log: Arc::new(log_to_tracing),
+            log: Arc::new(ProgramLog),
         }
     }
 
@@ -43,7 +43,7 @@ impl StreamContext {
 
     /// Replaces the target of log lines.
     #[must_use]
-    pub fn with_log(self, log: LogTarget) -> Self {
+    pub fn with_log(self, log: Arc<dyn LogTarget>) -> Self {
         Self { log, ..self }
     }
 

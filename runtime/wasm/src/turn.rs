@@ -29,7 +29,8 @@ pub(super) struct FinishedTurn {
     pub(super) bytes: usize,
 }
 
-/// Executes a turn. Uses `instance` if one is given, and otherwise starts an instance.
+/// Executes a turn. Uses `instance` if one is given, and otherwise starts an instance. Leaves the later events of the
+/// turn unexecuted after a failure, after an event that ends the key, and when the results reach the turn's size limit.
 pub(super) async fn run(
     setting: Arc<TurnContext>,
     turn: Turn,

@@ -1,6 +1,6 @@
 //! Lines for the host's log: `log::info!("{} paid", event.key)`.
 //!
-//! The host adds stream, key and sequence. If the lines of one event exceed the limit `plugins.log`, the event fails.
+//! The host adds stream, key and sequence. If the lines of one event exceed the limit `plugins.log`, the host logs only their beginning.
 //! In a native build, the lines go to standard error.
 
 use std::fmt;

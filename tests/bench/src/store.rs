@@ -196,7 +196,8 @@ impl Shard {
         }
         let shard = self.slice;
         let number = self.number;
-        let batch = Batch { shard, number, writes, letters: Vec::new(), forward: false };
+        let batch =
+            Batch { shard, number, writes, letters: Vec::new(), forward: false, repeated: false };
         let reply = self.store.commit(&self.partition, self.claimed.claim, batch.into()).await;
         match reply {
             CommitReply::Applied(applied) if applied.refused.is_empty() => {}

@@ -10,7 +10,7 @@ use ordain_cloudevents::{
     DecodeError, EventDecoder, compact, content_mode, decode_body, decode_http, encode,
 };
 use ordain_config::numbering::StreamNumbering;
-use ordain_config::{KeyLocation, LoadedConfig, broker_url};
+use ordain_config::{BrokerAddress, KeyLocation, LoadedConfig};
 use ordain_core::{
     EmittedMessage, Event, KeyStatus, LetterId, Message, MessageParts, OrderingMode, split_version,
 };
@@ -199,7 +199,7 @@ pub fn text(bytes: &[u8]) {
         assert!(decided.number < ordain_core::Rollout::NUMBER_END);
     }
     drop(RedisAddress::parse(text));
-    drop(broker_url::parse(text));
+    drop(BrokerAddress::parse(text));
     drop(split_version(text));
 }
 

@@ -19,7 +19,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Creates a clock.
+    /// Compiles the library, and creates a clock that shows the time of the system.
     pub fn new() -> Result<Self> {
         let clock = Self { folder: tempfile::tempdir()? };
         compile_preload(SOURCE, &clock.folder.path().join("clock.so"))?;

@@ -1,8 +1,8 @@
 //! Ports that no other process uses, even while the server on such a port is down.
 //!
-//! The ports are outside the range from which the system chooses the local ports of connections. From that range, the
-//! system could give the port of a server that is down to a client as the client's local port. Even a client that tries
-//! to connect to this server could get the port.
+//! The ports are outside the range from which the system chooses the local ports of connections. While a server is
+//! down, the system could give a port of that range to a client as the client's local port, although the port belongs
+//! to the server. Even a client that tries to connect to the server could get the port.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -44,7 +44,7 @@ impl Port {
 
     fn reserve(number: u16) -> Option<Self> {
         let reservation = TcpListener::bind((RESERVED, number)).ok()?;
-        // Fails if a process that does not use this crate listens on the port.
+        // This call fails if a process that does not use this crate listens on the port.
         TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
         Some(Self { number, _reservation: reservation })
     }

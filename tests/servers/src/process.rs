@@ -48,8 +48,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a program in a folder of its own, with additional environment variables, and appends the program's output
-    /// to `log`.
+    /// Starts a program in the folder `folder`, with additional environment variables, and appends the program's output
+    /// to `log`. The shell removes this folder if the test's process ends first.
     pub(crate) fn start(
         program: &Path,
         args: &[&str],
@@ -90,7 +90,7 @@ impl Process {
         Ok(())
     }
 
-    /// Waits for the end of the program.
+    /// Waits for the end of the program, at most a minute. Returns its exit status.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
         wait_for("the end of the process", || self.ended())
     }

@@ -23,7 +23,7 @@ pub enum Mode {
     /// Passes everything.
     #[default]
     Pass,
-    /// Passes the client's bytes after this delay, together with the bytes that arrive during the delay.
+    /// Passes the client's bytes after this delay. Bytes that arrive during a delay pass after the next delay.
     Delay(Duration),
     /// Accepts connections, and passes nothing in either direction, on new and on open connections, like a network that
     /// drops all packets. Held bytes pass when the mode ends.

@@ -145,7 +145,7 @@ impl Rabbit {
         self.private_server()?.evaluate(&set).map(drop)
     }
 
-    /// Sets the part of the machine's memory that the broker may use. At 0, the broker blocks all connections that
+    /// Sets the fraction of the machine's memory that the broker may use. At 0, the broker blocks all connections that
     /// publish.
     pub fn limit_memory(&self, part: f64) -> Result<()> {
         let set = format!("vm_memory_monitor:set_vm_memory_high_watermark({part:.6}).");
@@ -177,6 +177,21 @@ impl Rabbit {
             user = binary(USER),
         ))?;
         ensure!(added == "ok", "the user {name}: {added}");
+        Ok(())
+    }
+
+    /// Changes which resources a user may declare and delete: those whose names match the regular expression `declares`.
+    /// Open connections remain.
+    pub fn limit_declarations(&self, name: &str, declares: &str) -> Result<()> {
+        let set = self.server.evaluate(&format!(
+            "All = {all}, rabbit_auth_backend_internal:set_permissions({name}, {host}, {declares}, All, All, {user}).",
+            name = binary(name),
+            host = binary(&self.virtual_host),
+            declares = binary(declares),
+            all = binary(".*"),
+            user = binary(USER),
+        ))?;
+        ensure!(set == "ok", "the rights of {name}: {set}");
         Ok(())
     }
 
@@ -384,7 +399,14 @@ impl Rabbit {
         self.server.log_tail()
     }
 
-    /// Returns the id of the broker's process, if it was started.
+    /// Returns how many connections with this name clients have opened to the virtual host, according to the broker's log.
+    pub fn opened_connections(&self, name: &str) -> usize {
+        let host = format!("vhost '{}'", self.virtual_host);
+        let log = self.server.log();
+        log.lines().filter(|line| line.contains(name) && line.contains(&host)).count()
+    }
+
+    /// Returns the id of the broker's process, or `None` after [`Self::kill`] or [`Self::stop`].
     pub fn id(&self) -> Option<u32> {
         self.server.process.id()
     }
@@ -407,7 +429,7 @@ impl Drop for Rabbit {
     }
 }
 
-/// Returns the shared broker with these options. The first call starts it.
+/// Returns the shared broker with these options. The first call with these options starts the broker.
 fn shared_server(options: &RabbitOptions) -> Result<Arc<Server>> {
     let mut servers = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(server) = servers.iter().find(|server| server.options == *options) {

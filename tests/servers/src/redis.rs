@@ -26,7 +26,7 @@ use crate::wait::wait_until;
 
 /// Maximum number of attempts to start a server. An attempt fails if another process takes the port at the last moment.
 const START_LIMIT: u32 = 5;
-/// The name of the configuration in the folder of a server.
+/// The name of the configuration file in the folder of a server.
 pub(crate) const CONFIG: &str = "redis.conf";
 /// The maximum number of log lines that an error contains.
 const LOG_TAIL_LINES: usize = 20;

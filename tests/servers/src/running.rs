@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use crate::process::Process;
 use crate::wait::wait_until;
 
-/// The process of a server; empty while no process is started. Dropping the value kills the process.
+/// The process of a server; empty before the first start, and after [`Self::kill`] or [`Self::stop`]. Dropping the
+/// value kills the process.
 #[derive(Debug, Default)]
 pub(crate) struct Running(Mutex<State>);
 
@@ -30,12 +31,13 @@ impl Running {
         matches!(self.ended(), Some(Ok(None)))
     }
 
-    /// Returns the exit status of the process (`Ok(None)` while it is running), or `None` if no process was started.
+    /// Returns the exit status of the process (`Ok(None)` while it is running), or `None` before the first start, and
+    /// after [`Self::kill`] or [`Self::stop`].
     pub(crate) fn ended(&self) -> Option<Result<Option<ExitStatus>>> {
         Some(self.state().process.as_mut()?.ended())
     }
 
-    /// Returns the id of the process, if one was started.
+    /// Returns the id of the process, or `None` before the first start, and after [`Self::kill`] or [`Self::stop`].
     pub(crate) fn id(&self) -> Option<u32> {
         self.state().process.as_ref().map(Process::id)
     }

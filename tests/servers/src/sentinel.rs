@@ -116,12 +116,13 @@ impl Sentinel {
         self.proxies.get(number).map_or_else(|| self.servers[number].port(), Proxy::port)
     }
 
-    /// Returns the master since the last [`failover`](Self::failover).
+    /// Returns the present master. Only [`failover`](Self::failover) and [`until_replaced`](Self::until_replaced)
+    /// change the result.
     pub fn master(&self) -> &Redis {
         &self.servers[self.number()]
     }
 
-    /// Returns the replica since the last [`failover`](Self::failover).
+    /// Returns the server that is not the [`master`](Self::master).
     pub fn replica(&self) -> &Redis {
         &self.servers[1 - self.number()]
     }

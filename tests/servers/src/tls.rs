@@ -26,6 +26,9 @@ basicConstraints = critical, CA:FALSE
 keyUsage = critical, digitalSignature
 extendedKeyUsage = serverAuth, clientAuth
 subjectAltName = DNS:localhost, IP:127.0.0.1
+[elsewhere]
+basicConstraints = critical, CA:FALSE
+subjectAltName = DNS:elsewhere
 ";
 /// How long the certificates are valid, in days.
 const DAYS: &str = "2";
@@ -39,16 +42,9 @@ pub struct Certificates {
 impl Certificates {
     /// Makes the certificates in a folder, by `openssl`.
     pub(crate) fn make(folder: &Path) -> Result<Self> {
-        let openssl = find("openssl")?;
         fs::create_dir_all(folder)?;
         fs::write(folder.join("openssl.conf"), CONFIG)?;
-        let run = |args: &str| {
-            let mut command = Command::new(&openssl);
-            let output = command.current_dir(folder).args(args.split(' ')).output()?;
-            let log = String::from_utf8_lossy(&output.stderr);
-            ensure!(output.status.success(), "`openssl {args}` failed: {log}");
-            Ok(())
-        };
+        let run = |args: &str| openssl(folder, args);
         for name in ["authority", "server"] {
             run(&format!("ecparam -name prime256v1 -genkey -noout -out {name}.key"))?;
         }
@@ -58,12 +54,24 @@ impl Certificates {
              -extensions authority"
         ))?;
         run(&format!("req -new -key server.key -out server.csr {config}"))?;
-        run(&format!(
-            "x509 -req -in server.csr -CA authority.pem -CAkey authority.key -set_serial 1 \
-             -out server.pem -days {DAYS} -sha256 -extfile openssl.conf -extensions server"
-        ))
+        let certificates = Self { folder: folder.to_owned() };
+        certificates.issue("server.pem", &format!("-days {DAYS} -extensions server"))?;
+        Ok(certificates)
+    }
+
+    /// Issues another certificate for the server's key into the file `name`, with these options of `openssl x509`.
+    /// Without `-extensions`, the certificate has version 1. Returns the path of the file.
+    pub fn issue(&self, name: &str, options: &str) -> Result<PathBuf> {
+        openssl(
+            &self.folder,
+            &format!(
+                "x509 -req -in server.csr -CA authority.pem -CAkey authority.key -set_serial 1 -out {name} -sha256 \
+                 {options}{}",
+                if options.contains("-extensions") { " -extfile openssl.conf" } else { "" }
+            ),
+        )
         .context("signing the server's certificate")?;
-        Ok(Self { folder: folder.to_owned() })
+        Ok(self.folder.join(name))
     }
 
     /// Returns the path of the authority's certificate, which a client must trust.
@@ -80,4 +88,13 @@ impl Certificates {
     pub fn key(&self) -> PathBuf {
         self.folder.join("server.key")
     }
+}
+
+/// Runs `openssl` in a folder.
+fn openssl(folder: &Path, args: &str) -> Result<()> {
+    let mut command = Command::new(find("openssl")?);
+    let output = command.current_dir(folder).args(args.split(' ')).output()?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "`openssl {args}` failed: {log}");
+    Ok(())
 }

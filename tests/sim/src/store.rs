@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain_core::{
-    AcceptedId, AppliedCommit, Cause, DeadLetter, Event, Key, KeyRecord, KeySnapshot,
-    LetterContent, LetterId,
+    AcceptedId, AppliedCommit, DeadLetter, Event, Key, KeyRecord, KeySnapshot, LetterContent,
+    LetterId,
 };
 
 pub(crate) use commit::{Message, Post};
@@ -184,7 +184,8 @@ impl Store {
         (events, true)
     }
 
-    /// Returns the missing events that the store has: as spilled events, or in dead letters with the cause `far-ahead`.
+    /// Returns the missing events that the store has: as spilled events, or in dead letters with a cause of
+    /// [`ordain_core::Cause::waits_for_earlier`].
     pub(crate) fn find(
         &self,
         key: &Key,
@@ -193,7 +194,8 @@ impl Store {
         let mut found = BTreeMap::new();
         let letters = self.letters.range(LetterId { key: key.clone(), sequence: 0, tag: 0 }..);
         for (id, letter) in letters.take_while(|(id, _)| id.key == *key) {
-            if let (Cause::FarAhead, LetterContent::Event(event)) = (letter.cause, &letter.content)
+            if letter.cause.waits_for_earlier()
+                && let LetterContent::Event(event) = &letter.content
             {
                 found.insert(id.sequence, event.clone());
             }

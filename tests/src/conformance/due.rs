@@ -52,7 +52,7 @@ pub async fn every_write_replaces_the_due_entry(fixture: &mut impl Fixture) {
     assert_eq!(keys, ["c"]);
     assert!(next_in.is_some_and(|remaining| remaining > LATER_MS - SLACK_MS));
 
-    // Move the entry to a time before the entries that the owner has already read.
+    // Move the entry of `a` from a later time to the present.
     fixture.advance_clock(1_000).await;
     let store = fixture.store();
     let mut sooner = record_write("a", WriteCondition::Next(3), key_record(3));

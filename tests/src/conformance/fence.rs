@@ -9,7 +9,7 @@ use super::{
     Fixture, Owner, commit_number, event, first_write, key_record, next_write, record_write,
 };
 
-/// Each claim has a higher epoch than all claims before it, and returns the number of the last commit.
+/// Each claim has a higher epoch than all claims before it, and returns the number of the last commit of each shard.
 pub async fn claim_has_a_higher_epoch_than_all_earlier_claims(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut first = Owner::claim(store, "s", 0).await;
@@ -136,14 +136,26 @@ pub async fn shards_number_their_commits_independently(fixture: &mut impl Fixtur
     let store = fixture.store();
     let owner = Owner::claim(store, "s", 0).await;
     for shard in 0..store.shards() {
-        let batch =
-            Batch { shard, number: 1, writes: Vec::new(), letters: Vec::new(), forward: false };
+        let batch = Batch {
+            shard,
+            number: 1,
+            writes: Vec::new(),
+            letters: Vec::new(),
+            forward: false,
+            repeated: false,
+        };
         let reply = owner.send(store, &Arc::new(batch)).await;
         assert!(matches!(reply, CommitReply::Applied(_)), "{reply:?}");
     }
     let beyond = store.shards();
-    let batch =
-        Batch { shard: beyond, number: 1, writes: Vec::new(), letters: Vec::new(), forward: false };
+    let batch = Batch {
+        shard: beyond,
+        number: 1,
+        writes: Vec::new(),
+        letters: Vec::new(),
+        forward: false,
+        repeated: false,
+    };
     let reply = owner.send(store, &Arc::new(batch)).await;
     assert!(matches!(reply, CommitReply::RolledBack { .. }), "{reply:?}");
     let again = Owner::claim(store, "s", 0).await;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain_core::{
-    Build, Cause, CommitReply, FailureInfo, FileDigest, GapEnd, GapEntry, GapHistory, IdStretch,
-    IdTimes, KeyRecord, KeySnapshot, KeyStatus, Rollout, SOURCES_LIMIT, SkippedRanges,
-    SourceAnswers, SpillExtent, StateUpdate, WriteCondition, WriteRefusal,
+    AheadRange, Build, Cause, CommitReply, FailureInfo, FileDigest, GapEnd, GapEntry, GapHistory,
+    IdStretch, IdTimes, KeyRecord, KeySnapshot, KeyStatus, Rollout, SEQUENCE_END, SOURCES_LIMIT,
+    SkippedRanges, SourceAnswers, SpillExtent, StateUpdate, WriteCondition, WriteRefusal,
 };
 use ordain_store::KEY_SIZE_LIMIT;
 
@@ -74,7 +74,7 @@ pub async fn states_are_kept_replaced_and_deleted(fixture: &mut impl Fixture) {
     }
 }
 
-/// Makes a gap in which every field has an extreme value.
+/// Makes an entry of the gap history in which many fields have their largest value.
 fn gap(number: u64) -> GapEntry {
     let answers = SourceAnswers {
         source: "http://archive:8080".into(),
@@ -127,6 +127,7 @@ pub async fn every_field_is_loaded_as_written(fixture: &mut impl Fixture) {
         rounds: 300,
         park_count: 1,
         spilled: SpillExtent { count: 0, first: 3, last: u64::MAX },
+        ahead: Some(Box::new(AheadRange { first: 0, last: SEQUENCE_END - 1 })),
         rollout: Some(Arc::new(Rollout {
             number: Rollout::NUMBER_END - 1,
             build: Build { version: "orders@1.2.3-rc.1".into(), digest: FileDigest([0xa5; 32]) },

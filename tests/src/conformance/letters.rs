@@ -27,7 +27,7 @@ fn ids(rows: &[StoredLetter]) -> Vec<(String, u64, u64)> {
     letter_ids.map(|id| (id.key.to_string(), id.sequence, id.tag)).collect()
 }
 
-/// Returns all letters of the stream `s`, page by page.
+/// Reads the letters of the stream `s`, or of one key of it, in pages of `limit` letters. Returns all of them.
 pub(super) async fn all(store: &dyn Store, key: Option<&str>, limit: usize) -> Vec<StoredLetter> {
     let mut rows = Vec::new();
     let mut cursor = None;
@@ -77,7 +77,8 @@ pub async fn letters_are_listed_in_order(fixture: &mut impl Fixture) {
     assert_eq!(other.rows, []);
 }
 
-/// A new letter replaces an earlier letter with the same id, from an earlier commit or from the same write.
+/// A new letter replaces an earlier letter with the same id. The earlier letter may be from an earlier commit or from
+/// the same write.
 pub async fn letter_with_the_same_id_is_replaced(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -94,8 +95,8 @@ pub async fn letter_with_the_same_id_is_replaced(fixture: &mut impl Fixture) {
     assert_eq!(rows[0].letter, second);
 }
 
-/// When the event of a dead letter takes effect later, the write of its key removes the letter. A refused write removes
-/// no letter.
+/// When the event of a dead letter takes effect later, the write that settles the event removes the letter. A refused
+/// write removes no letter.
 pub async fn letters_of_consumed_events_are_removed(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -117,8 +118,9 @@ pub async fn letters_of_consumed_events_are_removed(fixture: &mut impl Fixture) 
     assert_eq!(ids(&all(store, None, 10).await), [("a".to_owned(), 2, 0)]);
 }
 
-/// The search for missing events returns events of `far-ahead` dead letters, and ignores letters with other causes.
-pub async fn events_in_far_ahead_letters_are_found(fixture: &mut impl Fixture) {
+/// The search for missing events also returns events from dead letters with the causes `FarAhead`, `Overflow` and
+/// `Corrupt`. The search ignores letters with other causes.
+pub async fn events_in_early_letters_are_found(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     let mut write = record_write("a", WriteCondition::Absent, key_record(1));
@@ -129,16 +131,21 @@ pub async fn events_in_far_ahead_letters_are_found(fixture: &mut impl Fixture) {
         let far = DeadLetter { cause: Cause::FarAhead, ..letter("a", sequence, 1, content) };
         write.letters.push(far);
     }
+    for (sequence, cause) in [(7, Cause::Overflow), (8, Cause::Corrupt)] {
+        let content = LetterContent::Event(event("a", sequence, cause.name()));
+        write.letters.push(DeadLetter { cause, ..letter("a", sequence, 1, content) });
+    }
     let rejected = LetterContent::Event(event("a", 4, "rejected"));
     write.letters.push(letter("a", 4, 0, rejected));
     owner.write(store, write).await;
     let found = find_missing(store, &owner, &[1..=1, 2..=4], DEAD_TTL).await;
     assert_eq!(found, [(2, "far".to_owned()), (3, "spilled".to_owned())]);
     let found = find_missing(store, &owner, &[4..=u64::MAX], DEAD_TTL).await;
-    assert_eq!(found, [(5, "far".to_owned())]);
+    let early = [(5, "far"), (7, "overflow"), (8, "corrupt")];
+    assert_eq!(found, early.map(|(sequence, data)| (sequence, data.to_owned())));
 
-    // The search ignores letters that are older than its last argument, because they may belong to an earlier
-    // incarnation of the key.
+    // The last argument of the search is a time. The search ignores letters that are older than this time, because they
+    // may belong to an earlier incarnation of the key.
     fixture.advance_clock(DEAD_TTL / 2).await;
     let store = fixture.store();
     assert_eq!(
@@ -148,7 +155,8 @@ pub async fn events_in_far_ahead_letters_are_found(fixture: &mut impl Fixture) {
     assert_eq!(find_missing(store, &owner, &[2..=3], DEAD_TTL * 3 / 4).await.len(), 2);
 }
 
-/// Returns the sequences and the data of the missing events of key `a` that the store has.
+/// Searches for events of key `a` in the ranges `missing`. Returns the sequences and the data of the events that the
+/// store has, without events in letters older than `within` ms.
 async fn find_missing(
     store: &dyn Store,
     owner: &Owner,

@@ -7,7 +7,7 @@ use ordain_store::{KeyFilter, Store, StoreError, StoredKey};
 
 use super::{Fixture, Owner, first_write, key_record, record_write};
 
-/// Returns all rows, page by page.
+/// Reads a listing of keys page by page. Returns each row once.
 async fn all<F: Fixture>(store: &dyn Store, stream: &str, filter: &KeyFilter) -> Vec<StoredKey> {
     let mut rows = Vec::new();
     let mut filter = filter.clone();
@@ -134,7 +134,7 @@ pub async fn every_stream_with_data_is_listed(fixture: &mut impl Fixture) {
     assert_eq!(streams, ["a", "ab", "b", "letters", "ü"]);
 }
 
-/// A cursor is valid only for the listing that returned it.
+/// A listing refuses a cursor that it has not returned.
 pub async fn foreign_cursors_are_refused(fixture: &mut impl Fixture) {
     let store = fixture.store();
     for cursor in ["", "nonsense", "k", "d1:x:1:a", "d1:1", "d1:18446744073709551616:0:"] {

@@ -5,12 +5,13 @@ mod sender;
 
 use std::sync::Arc;
 
-use ordain_core::{Event, QueuePosition};
+use ordain_core::{Event, KeyStatus, KeyWrite, QueuePosition, WriteCondition};
 use ordain_store::{
     AssignGroupReply, AssignItemReply, AssignReply, Claim, Destination, DestinationRules,
     NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, Partition, QueueEntry, Store,
 };
 
+use super::owner::{self, first_write, key_record, next_write, record_write};
 use super::{Fixture, Owner};
 use sender::{
     COMPLETED_TTL_MS, NUMBERING, RETENTION_MS, event, keys, last_message, refused, results,
@@ -425,6 +426,58 @@ pub async fn repeated_message_of_a_producer_is_recognized(fixture: &mut impl Fix
         producer.assign(fixture.store(), 0, &[message(&b, data)]).await;
     }
     assert_eq!(producer.assign(fixture.store(), 0, &[message(&a, "1")]).await, [New(10)]);
+}
+
+/// The store gives a producer's message no number that another producer may have given without the store. The key
+/// record of a stream that reads the destination shows such a number.
+pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fixture) {
+    use AssignItemReply::{AfterConflict, Known, New, NumberedElsewhere};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let producer = Sender { readers: vec!["cases".into()], ..Sender::producer(store) };
+    let mut owner = Owner::claim(store, "cases", 0).await;
+    assert_eq!(producer.assign(store, 0, &[message(&a, "1")]).await, [New(1)]);
+    owner.write(store, first_write(&a)).await;
+    assert_eq!(producer.assign(store, 0, &[message(&a, "2")]).await, [New(2)]);
+
+    // Another producer has given the numbers 2 to 4, and its event with the number 2 arrived before the event of this
+    // producer.
+    for next in 2..=4 {
+        owner.write(store, next_write(&a, next)).await;
+    }
+    let items = [message(&a, "1"), message(&a, "2"), message(&a, "3"), message(&a, "1")];
+    let expected = [Known(1), Known(2), NumberedElsewhere(5), AfterConflict];
+    assert_eq!(producer.assign(store, 0, &items).await, expected);
+    fixture.reopen().await;
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "cases", 0).await;
+    assert_eq!(producer.assign(store, 0, &[message(&a, "3")]).await, [NumberedElsewhere(5)]);
+    assert_eq!(producer.retained(store, &a, 3, 9).await, []);
+    // A producer that knows the number may publish the message. The store then counts on from this number.
+    let own = event(&a, "3", Some(5), "own", false);
+    assert_eq!(producer.assign(store, 0, &[own, message(&a, "4")]).await, [New(5), New(6)]);
+    // If a call names no readers, the store reads no key records, and gives the next number.
+    let other = Sender { readers: Vec::new(), ..Sender::producer(store) };
+    assert_eq!(other.assign(store, 0, &[message(&a, "5")]).await, [New(7)]);
+
+    // The events 2 and 4 wait in the store for events 1 and 3.
+    let spill: Vec<_> = [2, 4].map(|sequence| (sequence, owner::event(&b, sequence, ""))).into();
+    let mut record = key_record(1);
+    for (sequence, _) in &spill {
+        record.spilled.add(*sequence);
+    }
+    let write = record_write(&b, WriteCondition::Absent, record);
+    owner.write(store, KeyWrite { spill, due_in: Some(1_000), ..write }).await;
+    assert_eq!(producer.assign(store, 0, &[message(&b, "1")]).await, [NumberedElsewhere(5)]);
+
+    // The record of an ended key expires. The store then ignores the numbers that this record showed.
+    let mut tombstone = key_record(9);
+    tombstone.status = KeyStatus::Completed;
+    let write = record_write(&a, WriteCondition::Next(5), tombstone);
+    owner.write(store, KeyWrite { expire_in: Some(10_000), ..write }).await;
+    assert_eq!(producer.assign(store, 0, &[message(&a, "6")]).await, [NumberedElsewhere(9)]);
+    fixture.advance_clock(20_000).await;
+    assert_eq!(producer.assign(fixture.store(), 0, &[message(&a, "6")]).await, [New(8)]);
 }
 
 /// The store puts numbered messages for a stream into a queue. A read returns them in order, until the owner of their

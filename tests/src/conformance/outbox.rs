@@ -27,7 +27,7 @@ fn emitted(sequence: u64, index: u32) -> EmittedMessage {
     EmittedMessage { sequence, index, id_digest: 0, message }
 }
 
-/// Adds messages with these sequences and indexes to a write.
+/// Replaces the messages of a write with messages that have these sequences and indexes.
 pub(super) fn emitting(mut write: KeyWrite, messages: &[(u64, u32)]) -> KeyWrite {
     write.messages = messages.iter().map(|(sequence, index)| emitted(*sequence, *index)).collect();
     write
@@ -183,8 +183,8 @@ pub async fn marks_are_written_and_read(fixture: &mut impl Fixture) {
     }
 }
 
-/// The store replaces a mark only if the mark still has the value that the caller has read. So of two callers that read
-/// the same value, only the first one replaces it.
+/// The store replaces a mark only if the mark still has the value that the caller has read. If two callers have read
+/// the same value, only the first caller replaces it.
 pub async fn mark_is_replaced_only_if_unchanged(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let replace = async |before: Option<&'static str>, value: &'static str| {
@@ -265,7 +265,7 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
         [letter(&keys[0], 2, 0), letter(&keys[0], 1, 9), orphans[0].clone(), orphans[1].clone()];
     assert_eq!(batch.forwarded(&applied).cloned().collect::<Vec<_>>(), expected);
 
-    // The store forwards only the new letter. It already has the first letter, from the first delivery of the event.
+    // The store already has the letter `orphans[0]` from the earlier commit, so it forwards only the new letter.
     let again = [orphans[0].clone(), letter(&keys[2], 8, 1)];
     let again = forwarding(&mut owner, vec![first_write(&keys[2])], again.to_vec());
     for _ in 0..2 {

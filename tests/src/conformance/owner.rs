@@ -23,7 +23,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Claims a partition.
+    /// Claims a partition of a stream with a new lease.
     pub async fn claim(store: &dyn Store, stream: &str, number: u32) -> Self {
         let partition = Partition { stream: stream.into(), number };
         let claimed = claim(store, &partition).await.expect("a claim");
@@ -37,7 +37,14 @@ impl Owner {
         assert!(writes.iter().all(|write| self.shard(&write.key) == shard), "keys of one shard");
         self.numbers[shard as usize] += 1;
         let number = self.numbers[shard as usize];
-        Arc::new(Batch { shard, number, writes, letters: Vec::new(), forward: false })
+        Arc::new(Batch {
+            shard,
+            number,
+            writes,
+            letters: Vec::new(),
+            forward: false,
+            repeated: false,
+        })
     }
 
     /// Sends a batch to the store, and returns the reply.
@@ -61,7 +68,7 @@ impl Owner {
         applied
     }
 
-    /// Loads a key record.
+    /// Loads a key with its record and its state. Returns `None` if the key has no record.
     pub async fn load(&self, store: &dyn Store, key: &str) -> Option<Box<KeySnapshot>> {
         let mut loaded = store
             .load(&self.partition, &[key.into()], usize::MAX)
@@ -71,7 +78,7 @@ impl Owner {
         loaded.remove(0).expect("a key record that can be read")
     }
 
-    /// Returns the keys that are due, and the time until the next key is due.
+    /// Returns at most `limit` keys that are due, and the time until the next key is due, in ms.
     pub async fn due(&self, store: &dyn Store, limit: usize) -> (Vec<String>, Option<u64>) {
         let read = store.due(&self.partition, None, limit, false).await;
         let (entries, next) = read.expect("the due index");

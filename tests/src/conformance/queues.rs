@@ -63,6 +63,7 @@ impl Queue {
             rules: *rules,
             witness: (witness > 0).then(|| Witness::Call(numbered(witness))),
             call: Some(numbered(call)),
+            readers: Vec::new(),
             groups: vec![self.sender.group(vec![chunk(0, 0, &items)])],
         };
         match store.assign(Arc::new(request)).await {
@@ -230,8 +231,8 @@ pub async fn lost_calls_of_a_writer_are_reported(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let (calls, ends) = queue.calls(store, 7).await;
     assert_eq!((calls, ends.first, ends.last.number), (known(&[1]), 1, 1));
-    // The entries of another writer get the numbers of the lost entries. A reader removes these entries and later
-    // entries, so that the store no longer has the history digests of these entries.
+    // The entries of another writer get the numbers of the lost entries. A reader removes all entries, so that the
+    // store no longer has their history digests.
     assert!(queue.put_by(store, 8, 1, 0, &["2", "3", "4"]).await);
     assert!(queue.put_by(store, 8, 2, 1, &["5", "6"]).await);
     let (_, ends) = queue.calls(store, 8).await;

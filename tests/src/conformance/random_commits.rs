@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Fixture, Owner, record_write};
 
-/// The number of keys. With a state of one KiB for each key, the keys exceed the size of the store's cache.
+/// The number of keys. With a state of about 1,000 bytes for each key, the keys exceed the size of the store's cache.
 const KEYS: usize = 20_000;
 const BATCH: usize = 250;
 /// The number of random steps after every key has been written once.

@@ -443,7 +443,7 @@ struct ExpectedKey {
     letters: BTreeSet<LetterId>,
 }
 
-/// Makes a random write of a key, with data of all kinds, and adds the data to `known`.
+/// Makes a random write of a key, with data of all kinds, and updates the expected data `known`.
 fn random_write(rng: &mut ChaCha8Rng, key: &Key, known: &mut ExpectedKey) -> KeyWrite {
     let condition =
         if known.next == 0 { WriteCondition::Absent } else { WriteCondition::Next(known.next) };

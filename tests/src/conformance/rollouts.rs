@@ -1,4 +1,5 @@
-//! Tests of rollouts of handler versions. A rollout prevents commits under an older rollout.
+//! Tests of rollouts of handler versions. After a commit of a key under a rollout, the store refuses commits of this
+//! key under an older rollout.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ fn rollout(number: u64, version: &str) -> Rollout {
     Rollout { number, build: Build { version: version.into(), digest } }
 }
 
-/// Starts the rollout `next`, based on the rollout `last`. Returns false if `last` is not the last rollout of the
+/// Starts the rollout `next`, based on the rollout `last`. Returns whether `next` is now the last rollout of the
 /// stream.
 async fn decide(store: &dyn Store, stream: &str, last: Option<&Rollout>, next: &Rollout) -> bool {
     store.decide(stream, last, next).await.expect("an answer")
@@ -70,9 +71,9 @@ pub async fn rollout_reaches_running_and_later_instances(fixture: &mut impl Fixt
     assert!(decide(fixture.store(), "s", Some(&first), &rollout(2, "orders@2.0.0")).await);
 }
 
-/// The store loses a rollout, and another instance then starts a rollout with the same number and another build. An
-/// instance that has read the lost rollout cannot replace the new rollout. At its next heartbeat, this instance gets
-/// the same rollout as all others.
+/// The store loses a rollout, and then accepts a rollout with the same number and another build. An instance that has
+/// read only the lost rollout cannot replace the new rollout. At the next heartbeat of this instance, the store returns
+/// the same rollout to it as to all other instances.
 pub async fn instances_agree_after_a_rollout_was_lost(fixture: &mut impl Fixture) {
     let [one, other] = [InstanceId::random(), InstanceId::random()];
     let first = rollout(1, "orders@1.0.0");
@@ -96,7 +97,8 @@ pub async fn instances_agree_after_a_rollout_was_lost(fixture: &mut impl Fixture
         !decide(store, "s", Some(&lost), &next).await,
         "the store lacks the last rollout that the caller names"
     );
-    // The handler version is the same, but its file has other content.
+    // The rollout `again` has the number and the handler version of `lost`, but the file of the handler has other
+    // content.
     let again = Rollout { number: 2, build: rollout(9, "orders@2.0.0").build };
     assert!(decide(store, "s", Some(&first), &again).await);
     assert!(!decide(store, "s", Some(&lost), &next).await, "rollout 2 has another build");

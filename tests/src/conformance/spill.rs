@@ -107,7 +107,8 @@ pub async fn reads_return_exactly_the_remaining_events(fixture: &mut impl Fixtur
     }
 }
 
-/// A read can start at any sequence, and returns no more events and bytes than requested.
+/// A read can start at any sequence, and returns no more events and bytes than requested. However, it returns at least
+/// one event if the store has one.
 pub async fn read_stops_at_its_limits(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;

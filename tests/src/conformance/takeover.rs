@@ -16,7 +16,7 @@ pub async fn loaded_key_moves_to_the_loading_partition(fixture: &mut impl Fixtur
         write.state = StateUpdate::Put("state".into());
         zero.write(store, write).await;
     }
-    // The store refuses a commit of a partition that has not loaded the key.
+    // The store refuses a write of a partition that has not loaded the key.
     let mut unloaded = record_write(&keys[0], WriteCondition::Next(2), KeyRecord::new(3, 1));
     assert_eq!(
         one.commit(store, vec![unloaded.clone()]).await.refused,

@@ -25,7 +25,7 @@ fn show_key(home: &Home, key: &str) -> Result<Value> {
     rows.pop().context("a row")
 }
 
-/// Returns the gap histories of keys.
+/// Returns all entries of the gap histories of keys. No gap may have the end `passed`.
 fn gaps<'a>(home: &Home, keys: impl IntoIterator<Item = &'a String>) -> Result<Vec<Value>> {
     let mut gaps = Vec::new();
     for key in keys {
@@ -45,8 +45,8 @@ fn found(gaps: &[Value], source: &str) -> u64 {
     of_source.filter_map(|answer| answer["found"].as_u64()).sum()
 }
 
-/// Removes one of every `nth` lines, but never the last line of a key. Returns the remaining lines and the removed
-/// lines.
+/// Removes one of every `nth` lines, except in the last tenth of the lines, so that the last line of each key remains.
+/// Returns the remaining lines and the removed lines.
 fn without(lines: &[String], nth: usize) -> (Vec<String>, Vec<String>) {
     let end = lines.len() * 9 / 10;
     let enumerated = lines.iter().cloned().enumerate();

@@ -1,5 +1,6 @@
 //! Tests of events that arrive over HTTP.
 
+mod answers;
 mod clock;
 mod http_source;
 mod inbox;

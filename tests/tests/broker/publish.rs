@@ -19,7 +19,7 @@ fn rig(stream: &str) -> Result<(Redis, Rig)> {
     Ok((redis, rig))
 }
 
-/// Returns the `--json` report of one run of `publish`.
+/// Runs `publish` once. Returns its `--json` report.
 fn publish(rig: &Rig, args: &[&str]) -> Result<Value> {
     let args = [&["publish", "cases"], args, &["--json"]].concat();
     let mut rows = rig.home.rows(&args)?;
@@ -137,6 +137,62 @@ fn single_event_is_published_once() -> Result<()> {
     Ok(())
 }
 
+/// A producer that numbers its events publishes them to the exchange, without the store. If the store numbered later
+/// events of the same keys, it would give the producer's numbers again. The command and the library therefore refuse
+/// such events without numbers, and name the next number.
+#[test]
+fn number_of_another_producer_is_refused() -> Result<()> {
+    let (_redis, rig) = rig("")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let lines = in_turn(2, 3);
+    rig.publish(&lines)?;
+    rig.check(&lines)?;
+    // The same content as the producer's first event, and other content.
+    for data in ["{\"n\":1}", "{\"n\":9}"] {
+        let (code, words) =
+            refused(&rig, &["cases", "--key", "k0", "--type", "test", "--data", data])?;
+        let is_named = words.contains("sequence 4") && words.contains("\"k0\"");
+        ensure!(code == 1 && is_named, "{words}");
+    }
+    // From a file, the command publishes the events of other keys.
+    let file = [line("k1", 4, &json!({ "n": 4 })), line("k2", 1, &json!({ "n": 1 }))];
+    rig.home.write("events.ndjson", text(&unnumbered(&file)?))?;
+    let (code, words) = refused(&rig, &["cases", "events.ndjson"])?;
+    ensure!(code == 1 && words.contains("line 1") && words.contains("sequence 4"), "{words}");
+    let runtime = tokio::runtime::Runtime::new()?;
+    runtime.block_on(async {
+        let config = rig.home.path("ordain.toml");
+        let mut publisher = Publisher::open(&config, "cases").await?;
+        let event = Event::json("k0", "test", &json!({ "n": 5 }))?;
+        match publisher.publish(&[event]).await {
+            Err(PublishError::Event { at: 0, words }) => {
+                ensure!(words.contains("sequence 4"), "{words}");
+            }
+            other => bail!("{other:?}"),
+        }
+        anyhow::Ok(publisher.close().await?)
+    })?;
+
+    // The command publishes the event if the event has this number. The store then numbers the following event.
+    let data = "{\"n\":4}";
+    let own = publish(
+        &rig,
+        &["--key", "k0", "--type", "test", "--data", data, "--id", "k0-4", "--sequence", "4"],
+    )?;
+    ensure!(own["sequence"] == 4 && own["new"] == true, "{own}");
+    let next = publish(&rig, &["--key", "k0", "--type", "test", "--data", "{\"n\":5}"])?;
+    ensure!(next["sequence"] == 5, "{next}");
+    rig.until_empty()?;
+    service.end()?;
+    ensure!(rig.home.rows(&["dead", "list", "cases", "--json"])?.is_empty());
+    let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;
+    let next = |key: &str| rows.iter().find(|row| row["key"] == key).map(|row| row["next"].clone());
+    ensure!(next("k0") == Some(6.into()) && next("k1") == Some(4.into()), "{rows:?}");
+    ensure!(next("k2") == Some(2.into()), "{rows:?}");
+    Ok(())
+}
+
 /// The command stops at an invalid line, after it has published all earlier lines. After the line is corrected, the
 /// next run continues at this line.
 #[test]
@@ -219,6 +275,33 @@ fn full_queue_accepts_rest_after_run() -> Result<()> {
         ensure!(runs < 20, "{words}");
     }
     ensure!(runs > 1, "the queue was full {runs} times");
+    home.run_once()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+/// The command reads lines as a file source does: it skips blanks before, after and between events, and counts blanks
+/// as published together with the event before them.
+#[test]
+fn blank_lines_are_skipped() -> Result<()> {
+    let source = "source = { kind = \"file\", path = \"events.ndjson\" }";
+    let config = tally::CONFIG.replace(source, "source = { kind = \"stream\" }");
+    let home = Home::new(&["tally"], &config)?;
+    let lines = in_turn(3, 4);
+    let blanks = ["\u{feff}", " \t \n", "\0\0\0", "\n\u{a0}\n", "\u{feff}\r\n"];
+    let numbered = unnumbered(&lines)?;
+    let line = |(line, blank): (&String, &&str)| format!("{blank}{line}\n");
+    let mut text: String = numbered.iter().zip(blanks.iter().cycle()).map(line).collect();
+    text.push_str(" \n\0");
+    home.write("events.ndjson", &text)?;
+    let rows = home.rows(&["publish", "cases", "events.ndjson", "--json"])?;
+    ensure!(rows[0]["published"] == 12 && rows[0]["known"] == 0, "{rows:?}");
+    let before = text.matches('\n').count();
+    let rows = home.rows(&["publish", "cases", "events.ndjson", "--json"])?;
+    ensure!(rows[0]["published"] == 0 && rows[0]["lines_before"] == before, "{rows:?}");
+    home.append("events.ndjson", "\nno event\n")?;
+    let output = home.output(&["publish", "cases", "events.ndjson"])?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    ensure!(words.contains(&format!("line {} of", before + 2)), "{words}");
     home.run_once()?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }

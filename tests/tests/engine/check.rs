@@ -1,16 +1,17 @@
 //! Tests of `ordain check`, which reports the errors that would make a start fail, and of `ordain plugins list`, which
 //! lists unusable handlers.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::tally;
+use serde_json::Value;
 
-/// Runs `ordain check` and `ordain run`, which must both exit with 78. Returns the standard error of each.
-fn refusals(home: &Home) -> Result<[String; 2]> {
+/// Runs `ordain check` and `ordain run`, which must both exit with `code`. Returns the standard error of each.
+fn refusals(home: &Home, code: i32) -> Result<[String; 2]> {
     let stderr_of = |args: &[&str]| -> Result<String> {
         let output = home.output(args)?;
         let stderr = String::from_utf8(output.stderr)?;
-        ensure!(output.status.code() == Some(78), "{args:?}: {}: {stderr}", output.status);
+        ensure!(output.status.code() == Some(code), "{args:?}: {}: {stderr}", output.status);
         Ok(stderr)
     };
     Ok([stderr_of(&["check"])?, stderr_of(&["--log", "warn", "run", "--once"])?])
@@ -19,17 +20,17 @@ fn refusals(home: &Home) -> Result<[String; 2]> {
 #[test]
 fn check_and_start_report_the_same_file_errors() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
-    let [check, run] = refusals(&home)?;
+    let [check, run] = refusals(&home, 75)?;
     ensure!(check == run && check.contains("events.ndjson cannot be read"), "{check}\n{run}");
     std::fs::create_dir(home.path("events.ndjson"))?;
-    let [check, run] = refusals(&home)?;
+    let [check, run] = refusals(&home, 78)?;
     ensure!(check == run && check.contains("is no regular file"), "{check}\n{run}");
 
     std::fs::remove_dir(home.path("events.ndjson"))?;
     home.write("events.ndjson", "")?;
-    for sink in ["absent/out.ndjson", "plugins", "ordain.toml/out"] {
+    for (sink, code) in [("absent/out.ndjson", 75), ("plugins", 78), ("ordain.toml/out", 78)] {
         home.write("ordain.toml", tally::CONFIG.replace("out.ndjson", sink))?;
-        let [check, run] = refusals(&home)?;
+        let [check, run] = refusals(&home, code)?;
         ensure!(check == run, "{check}\n{run}");
         ensure!(check.contains(&format!("sinks.tally.path: {sink} ")), "{check}");
         ensure!(check.contains("Use a "), "{check}");
@@ -55,6 +56,69 @@ fn configuration_is_named_by_argument_or_option() -> Result<()> {
         let both = [command, &["other.toml", "--config", "other.toml"]].concat();
         assert_eq!(home.output(&both)?.status.code(), Some(2));
     }
+    Ok(())
+}
+
+/// Runs `check --json`. Returns the exit code and the errors in its report.
+fn errors(home: &Home) -> Result<(Option<i32>, Vec<Value>)> {
+    let output = home.output(&["check", "--json"])?;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    Ok((output.status.code(), report["errors"].as_array().context("errors")?.clone()))
+}
+
+#[test]
+fn failed_check_prints_json() -> Result<()> {
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    let (code, missing) = errors(&home)?;
+    ensure!(code == Some(75) && missing.len() == 1, "{missing:?}");
+    ensure!(missing[0]["setting"] == "streams.cases.source.path", "{missing:?}");
+    ensure!(missing[0]["line"] == 4 && missing[0]["file"] == "ordain.toml", "{missing:?}");
+
+    home.write("events.ndjson", "")?;
+    let (code, none) = errors(&home)?;
+    ensure!(code == Some(0) && none.is_empty(), "{none:?}");
+
+    home.write("plugins/tally.wasm", "no wasm")?;
+    let (code, handler) = errors(&home)?;
+    ensure!(code == Some(78) && handler.len() == 1 && handler[0]["line"].is_null(), "{handler:?}");
+    let message = handler[0]["message"].as_str().context("a message")?;
+    ensure!(message.contains("plugins/tally.wasm: is no WebAssembly"), "{message}");
+
+    let wrong = tally::CONFIG.replace("handler =", "handlr =");
+    home.write("ordain.toml", format!("{wrong}\n[runtime]\nworkers = 0\n"))?;
+    let (code, several) = errors(&home)?;
+    ensure!(code == Some(78) && several.len() > 2, "{several:?}");
+    ensure!(several.iter().any(|error| error["setting"] == "runtime.workers"), "{several:?}");
+
+    home.write("ordain.toml", "no TOML")?;
+    let (code, syntax) = errors(&home)?;
+    ensure!(code == Some(78) && syntax[0]["line"] == 1, "{syntax:?}");
+    std::fs::remove_file(home.path("ordain.toml"))?;
+    let (code, absent) = errors(&home)?;
+    ensure!(code == Some(78) && absent[0]["line"].is_null(), "{absent:?}");
+    Ok(())
+}
+
+#[test]
+fn handler_is_checked_without_a_configuration() -> Result<()> {
+    let home = Home::new(&["tally"], "")?;
+    std::fs::remove_file(home.path("ordain.toml"))?;
+    let check = |args: &[&str]| -> Result<(Option<i32>, String)> {
+        let output = home.output(&[&["plugins", "check"], args].concat())?;
+        Ok((output.status.code(), String::from_utf8([output.stdout, output.stderr].concat())?))
+    };
+    let (code, text) = check(&["plugins/tally.wasm"])?;
+    ensure!(code == Some(0) && text.contains("can be used as tally"), "{text}");
+    home.write("plugins/empty.wasm", "")?;
+    let (code, text) = check(&["plugins/empty.wasm", "--json"])?;
+    ensure!(code == Some(78) && text.contains("is empty"), "{text}");
+    // A configuration that the command line names must exist.
+    let (code, text) = check(&["plugins/tally.wasm", "--config", "absent.toml"])?;
+    ensure!(code == Some(78) && text.contains("absent.toml: cannot be read"), "{text}");
+    // If a configuration exists, its limits hold.
+    home.write("ordain.toml", format!("[plugins]\nmemory = \"1MiB\"\n{}", tally::CONFIG))?;
+    let (code, text) = check(&["plugins/tally.wasm"])?;
+    ensure!(code == Some(78) && text.contains("plugins.memory"), "{text}");
     Ok(())
 }
 

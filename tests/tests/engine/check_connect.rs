@@ -102,7 +102,8 @@ fn risky_servers_are_reported() -> Result<()> {
     Ok(())
 }
 
-/// The error names the user and the missing right. No output contains a password.
+/// The error contains the server's own words and names the user. An operator can change a login or a right at any time,
+/// so the exit code is 75. No output contains a password.
 #[test]
 fn refused_logins_are_errors_without_the_password() -> Result<()> {
     let options = Options::new().password("secret").user(
@@ -111,17 +112,72 @@ fn refused_logins_are_errors_without_the_password() -> Result<()> {
         "~ordain:* +@all -@dangerous +info -hset",
     );
     let redis = Redis::with(&options)?;
-    for (login, words) in
-        [(":wrong-secret@", "default user"), ("", "no login"), ("shop:right-secret@", "hset")]
-    {
+    for (login, user, words) in [
+        (":wrong-secret@", "the default user", "WRONGPASS invalid username-password pair"),
+        ("shop:wrong-secret@", "user \"shop\"", "WRONGPASS invalid username-password pair"),
+        ("", "no login", "NOAUTH Authentication required. The server requires a password"),
+        ("shop:right-secret@", "user \"shop\"", "hset"),
+    ] {
         let home = home(&format!("redis://{login}127.0.0.1:{}", redis.port()))?;
-        let [out, errors] = check(&home, 78)?;
-        ensure!(errors.contains("error: store: ") && errors.contains(words), "{login}: {errors}");
+        let [out, errors] = check(&home, 75)?;
+        let is_named = errors.contains(user) && errors.contains(words);
+        ensure!(errors.contains("error: store: ") && is_named, "{login}: {errors}");
         let json = home.output(&["check", "--connect", "--json"])?;
         let json = String::from_utf8_lossy(&json.stdout).into_owned();
         for text in [out, errors, json] {
             ensure!(!text.contains("secret"), "{login}: {text}");
         }
+    }
+    Ok(())
+}
+
+/// A server that refuses each connection, and a replica, may accept requests later. Both a check and a start report the
+/// server's words and exit with 75.
+#[test]
+fn refusal_for_now_is_unavailable() -> Result<()> {
+    let redis = Redis::with(&Options::new().password("secret"))?;
+    let full = home(&redis.url())?;
+    let mut operator = redis.connect()?;
+    let master = Redis::start(&[])?;
+    let replica = Redis::with(&Options::new().replica_of(&master))?;
+    operator.command(&["CONFIG", "SET", "maxclients", "1"])?;
+    for (home, words) in [
+        (&full, "ERR max number of clients reached".to_owned()),
+        (&home(&replica.url())?, format!("name its master, 127.0.0.1:{}", master.port())),
+    ] {
+        let [out, errors] = check(home, 75)?;
+        ensure!(errors.contains(&words) && !errors.contains("secret"), "{out}{errors}");
+        // With this divisor, the start waits for 600 ms instead of half a minute.
+        let run = home.output(&["--wait-divisor=50", "run"])?;
+        let [_, errors] = checked(run, 75)?;
+        ensure!(errors.contains(&words) && errors.contains("waiting for it"), "{errors}");
+        ensure!(!errors.contains("secret"), "{errors}");
+    }
+    Ok(())
+}
+
+/// The host is missing in both URLs, so the numeric password is in the place of the port. No command prints it.
+#[test]
+fn password_in_place_of_the_port_is_not_printed() -> Result<()> {
+    let home = home("redis://user:${NUMERIC_PASSWORD}")?;
+    let config = home.read("ordain.toml");
+    home.write(
+        "ordain.toml",
+        format!("[broker]\nurl = \"amqp://user:${{NUMERIC_PASSWORD}}\"\n{config}"),
+    )?;
+    for (args, code) in [
+        (&["check"] as &[&str], 0),
+        (&["check", "--connect"], 75),
+        (&["check", "--connect", "--json"], 75),
+        (&["--wait-divisor=50", "--log", "debug", "run"], 75),
+    ] {
+        let output = home.ordain(args)?.env("NUMERIC_PASSWORD", "54321").output()?;
+        let [out, errors] = checked(output, code)?;
+        ensure!(!out.contains("54321") && !errors.contains("54321"), "{args:?}: {out}{errors}");
+        ensure!(
+            out.contains("user:${…}") || errors.contains("user:${…}"),
+            "{args:?}: {out}{errors}"
+        );
     }
     Ok(())
 }
@@ -167,7 +223,7 @@ fn evicting_replica_is_reported() -> Result<()> {
 
     let of_replica = home.read("ordain.toml").replace(&master.url(), &replica.url());
     home.write("ordain.toml", of_replica)?;
-    let [_, errors] = check(&home, 78)?;
+    let [_, errors] = check(&home, 75)?;
     ensure!(errors.contains("is a replica, which accepts no writes"), "{errors}");
     Ok(())
 }

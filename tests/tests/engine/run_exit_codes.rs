@@ -63,6 +63,39 @@ fn invalid_arguments_are_usage_errors() -> Result<()> {
     check(&home, &["--log", "!", "run"], USAGE, &["try `--log info`"])
 }
 
+/// Another program may write the file of a secret after the start of the machine, so a supervisor must start the process
+/// again.
+#[test]
+fn missing_file_of_secret_is_temporary() -> Result<()> {
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    home.write("events.ndjson", "")?;
+    let password = home.path("redis-password");
+    let url = format!("redis://:${{file:{}}}@127.0.0.1:1", password.display());
+    let config = tally::CONFIG.replace("path = \"out.ndjson\"", "path = \"-\"");
+    let config = format!("[store]\nkind = \"redis\"\nurl = \"{url}\"\n{config}");
+    home.write("ordain.toml", &config)?;
+    let words = ["ordain.toml:3: store.url: ", "redis-password: No such file"];
+    check(&home, &["run"], UNAVAILABLE, &words)?;
+    check(&home, &["check"], UNAVAILABLE, &words)?;
+    check(&home, &["keys", "list", "cases"], UNAVAILABLE, &words)?;
+    check(&home, ONCE, UNAVAILABLE, &words)?;
+    home.write(
+        "ordain.toml",
+        config.replace("kind = \"redis\"\n", "kind = \"redis\"\nshards = 0\n"),
+    )?;
+    check(
+        &home,
+        &["run"],
+        CONFIG,
+        &["redis-password: No such file", "store.shards: must be between"],
+    )?;
+    home.write("ordain.toml", config.replace("/redis-password", "/"))?;
+    check(&home, &["run"], CONFIG, &["is no regular file"])?;
+    home.write("ordain.toml", &config)?;
+    home.write("redis-password", "secret\n")?;
+    check(&home, &["check"], DONE, &[])
+}
+
 #[test]
 fn all_configuration_errors_are_reported_at_once() -> Result<()> {
     let home = Home::new(&[], tally::CONFIG)?;
@@ -123,7 +156,12 @@ fn file_that_is_no_handler_is_refused() -> Result<()> {
     home.write("plugins/tally.wasm", guest("puppet")?)?;
     check(&home, ONCE, DONE, &[])?;
     std::fs::remove_dir_all(home.path("plugins"))?;
-    check(&home, ONCE, CONFIG, &["plugins.dir: the folder plugins cannot be read", "Create it"])
+    check(
+        &home,
+        ONCE,
+        UNAVAILABLE,
+        &["plugins.dir: the folder plugins cannot be read", "Create it"],
+    )
 }
 
 #[test]
@@ -154,11 +192,7 @@ fn store_of_another_process_is_unavailable() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     service.until("a message", || home.lines("out.ndjson") == 1)?;
     let holder = format!("process {} has the store in ordain-data open", service.id());
-    let others: [&[&str]; 3] =
-        [ONCE, &["keys", "list", "cases"], &["dead", "list", "cases", "--json"]];
-    for args in others {
-        check(&home, args, UNAVAILABLE, &[&holder, "stop it first", "a folder of its own"])?;
-    }
+    check(&home, ONCE, UNAVAILABLE, &[&holder, "stop it first", "a folder of its own"])?;
     service.kill()?;
     check(&home, ONCE, DONE, &[])
 }
@@ -181,7 +215,7 @@ fn missing_key_or_stream_is_an_error() -> Result<()> {
 fn unusable_files_are_refused() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     let source = "ordain.toml:4: streams.cases.source.path:";
-    check(&home, ONCE, CONFIG, &[source, "events.ndjson cannot be read: No such file"])?;
+    check(&home, ONCE, UNAVAILABLE, &[source, "events.ndjson cannot be read: No such file"])?;
     std::fs::create_dir(home.path("events.ndjson"))?;
     check(&home, ONCE, CONFIG, &[source, "events.ndjson is no regular file", "path = \"-\""])?;
     home.write("ordain.toml", tally::CONFIG.replace("events.ndjson", "/dev/zero"))?;
@@ -190,15 +224,15 @@ fn unusable_files_are_refused() -> Result<()> {
     std::fs::remove_dir(home.path("events.ndjson"))?;
     home.write("events.ndjson", in_turn(1, 1).join("\n"))?;
     make_pipe(&home, "pipe")?;
-    for (sink, what) in [
-        ("absent/out.ndjson", "cannot be written:"),
-        ("ordain.toml/out", "cannot be written:"),
-        ("plugins", "is no regular file"),
-        ("pipe", "is no regular file"),
-        ("/dev/null", "is no regular file"),
+    for (sink, code, what) in [
+        ("absent/out.ndjson", UNAVAILABLE, "cannot be written:"),
+        ("ordain.toml/out", CONFIG, "cannot be written:"),
+        ("plugins", CONFIG, "is no regular file"),
+        ("pipe", CONFIG, "is no regular file"),
+        ("/dev/null", CONFIG, "is no regular file"),
     ] {
         home.write("ordain.toml", tally::CONFIG.replace("out.ndjson", sink))?;
-        check(&home, ONCE, CONFIG, &["ordain.toml:8: sinks.tally.path:", what, "Use a "])?;
+        check(&home, ONCE, code, &["ordain.toml:8: sinks.tally.path:", what, "Use a "])?;
     }
     home.write("ordain.toml", tally::CONFIG)?;
     let report = home.run_once()?;
@@ -222,6 +256,47 @@ fn missing_files_of_a_service_are_unavailable() -> Result<()> {
         check(&home, service, code, &["sinks.tally.path:", "cannot be written:"])?;
     }
     Ok(())
+}
+
+/// Starts the host with limits of the shell, such as `ulimit -n 16`. Returns the end of the host and its log.
+fn limited(home: &Home, limits: &str, args: &[&str]) -> Result<(Option<i32>, String)> {
+    let by = ["sh", "-c", &format!("{limits}; exec \"$0\" \"$@\"")].map(str::to_owned);
+    let mut service = Service::start_by(home, &by, args)?;
+    let status = service.wait()?;
+    Ok((status.code(), service.stderr()))
+}
+
+/// The limit is reached at another step of the start in each round. At none of these steps, the configuration is wrong.
+#[test]
+fn too_many_open_files_are_no_error_of_the_configuration() -> Result<()> {
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    home.write("events.ndjson", in_turn(1, 1).join("\n") + "\n")?;
+    let mut steps = std::collections::BTreeSet::new();
+    for files in 8..=20 {
+        let (code, log) = limited(&home, &format!("ulimit -n {files}"), ONCE)?;
+        let allowed = [Some(DONE), Some(FAILED), Some(UNAVAILABLE)];
+        let is_named = code == Some(DONE) || log.contains("Too many open files");
+        ensure!(allowed.contains(&code) && is_named, "{files}: {code:?}: {log}");
+        steps.extend(log.lines().last().map(|line| line.chars().take(30).collect::<String>()));
+    }
+    ensure!(steps.len() > 3, "{steps:?}");
+    check(&home, ONCE, DONE, &[])
+}
+
+#[test]
+fn folder_of_the_store_on_an_unmounted_disk_is_unavailable() -> Result<()> {
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    home.write("events.ndjson", "")?;
+    std::os::unix::fs::symlink("volume/data", home.path("ordain-data"))?;
+    check(&home, ONCE, UNAVAILABLE, &["leads through a link", "is mounted"])?;
+    let store = "[store]\nkind = \"embedded\"\npath = \"ordain-data/inner/store\"\n";
+    home.write("inner.toml", format!("{store}{}", tally::CONFIG))?;
+    let inner = &["--log", "warn", "run", "--once", "inner.toml"];
+    check(&home, inner, UNAVAILABLE, &["leads through a link", "is mounted"])?;
+    // The root of a new volume has a folder of the file system.
+    std::fs::create_dir_all(home.path("volume/data/lost+found"))?;
+    check(&home, ONCE, DONE, &[])?;
+    check(&home, ONCE, DONE, &[])
 }
 
 #[test]

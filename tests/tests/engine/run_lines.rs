@@ -31,8 +31,7 @@ const BAD: &[(&[u8], &str, &str)] = &[
     (b"[1, 2]", "unreadable", "expected a JSON object"),
     (b"17", "unreadable", "expected a JSON object"),
     (b"{}", "unreadable", "`specversion` is missing"),
-    (b"\0\0\0", "unreadable", "not a CloudEvent in JSON"),
-    (b" \t ", "unreadable", "not a CloudEvent in JSON"),
+    (b"\0\0\0 x", "unreadable", "not a CloudEvent in JSON"),
     (br#"{"specversion":"1.0","id":"a","id":"b"}"#, "unreadable", "`id` occurs twice"),
     (
         br#"{"specversion":"1.0","source":"/t","type":"t","subject":"k0","sequence":9}"#,
@@ -57,7 +56,11 @@ const BAD: &[(&[u8], &str, &str)] = &[
     (&[b'x'; 5_000], "unreadable", "5000 bytes, more than 4096 (runtime.event_size)"),
 ];
 
-/// Returns the text of a file with valid and invalid lines. Also returns a map from the line number of each invalid
+/// The beginnings of lines: blanks, and lines that contain only blanks.
+const BLANKS: [&[u8]; 6] =
+    [b"", b" \t \n", b"\xef\xbb\xbf\n", b"\xc2\xa0 \r\n", b"\0\0\0", b"\0\n \0\t"];
+
+/// Returns the text of a file with valid, invalid and blank lines. Also returns a map from the line number of each invalid
 /// line to its index in [`BAD`].
 fn mixed(good: &[String], every: usize) -> (Vec<u8>, BTreeMap<usize, usize>) {
     // A byte order mark before the first line belongs to no event.
@@ -65,6 +68,9 @@ fn mixed(good: &[String], every: usize) -> (Vec<u8>, BTreeMap<usize, usize>) {
     let mut line = 0;
     let mut bad = BTreeMap::new();
     for (number, event) in good.iter().enumerate() {
+        let blanks = BLANKS[number % BLANKS.len()];
+        text.extend(blanks);
+        line += usize::from(blanks.contains(&b'\n'));
         text.extend(event.as_bytes());
         // Lines may end in `\n` or `\r\n`, and lines may be empty.
         text.extend(if number % 2 == 0 { &b"\n"[..] } else { b"\r\n\n" });
@@ -156,11 +162,46 @@ fn bad_line_is_one_dead_letter_despite_kills() -> Result<()> {
 #[test]
 fn empty_file_ends_the_run() -> Result<()> {
     let home = Home::new(&["tally"], &config())?;
-    for empty in ["", "\n", "\r\n\n\n"] {
+    for empty in
+        ["", "\n", "\r\n\n\n", " \t ", "\t\n", "\u{feff}", "\0\0\n\u{a0}\n\0", "\u{2028}\n"]
+    {
         home.write("events.ndjson", empty)?;
         let report = home.run_once()?;
         assert_eq!((&report["delivered"], &report["dead_total"]), (&0.into(), &0.into()));
     }
     assert_eq!(home.read("out.ndjson"), "");
     Ok(())
+}
+
+/// If a program truncates a file while another program appends to it, the file begins with NULs: a line that can be
+/// longer than any event. A run that ends between the NULs and the event resumes there.
+#[test]
+fn zeros_before_an_event_are_skipped() -> Result<()> {
+    let good = in_turn(2, 4);
+    let home = Home::new(&["tally"], &config())?;
+    let zeros = vec![0; 3_000_000];
+    let mut text = zeros.clone();
+    for (number, line) in good[..6].iter().enumerate() {
+        if number == 3 {
+            text.extend(&zeros[..100_000]);
+        }
+        text.extend(line.as_bytes());
+        text.push(b'\n');
+    }
+    text.extend(&zeros[..8_000]);
+    home.write("events.ndjson", &text)?;
+    let report = home.run_once()?;
+    assert_eq!((&report["settled"], &report["dead_total"]), (&6.into(), &0.into()));
+    // The next run continues behind the NULs.
+    for line in &good[6..] {
+        home.append("events.ndjson", format!(" {line} \n\0"))?;
+        let report = home.run_once()?;
+        assert_eq!((&report["delivered"], &report["settled"]), (&1.into(), &1.into()));
+        assert_eq!(&report["dead_total"], 0);
+    }
+    // A line that is too long is still one dead letter.
+    home.append("events.ndjson", [&zeros[..5_000], &[b'x'; 5_000], b"\n"].concat())?;
+    let report = home.run_once()?;
+    assert_eq!((&report["delivered"], &report["dead_total"]), (&1.into(), &1.into()));
+    tally::check(&by_key(&good)?, &home.read("out.ndjson"))
 }

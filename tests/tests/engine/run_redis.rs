@@ -1,10 +1,14 @@
-//! A test of a host whose Redis server requires a password.
+//! Tests of a host whose Redis server requires a password.
 
 use anyhow::{Result, ensure};
-use ordain_servers::{Options, Redis};
+use ordain_servers::{Options, Redis, wait_until};
 use ordain_tests::host::Home;
+use ordain_tests::http;
 use ordain_tests::log::{by_key, in_turn, text};
+use ordain_tests::service::Service;
 use ordain_tests::tally;
+
+use super::check_connect::home;
 
 const SECRET: &str = "s/cr@t-of-redis";
 /// The password in percent-encoded form, as in a URL.
@@ -19,8 +23,8 @@ fn password_from_the_environment_is_never_printed() -> Result<()> {
     let home = Home::new(&["tally"], &config)?;
     let lines = in_turn(5, 10);
     home.write("events.ndjson", text(&lines))?;
-    for (password, code) in [(None, 78), (Some("s%2Fcr%40t-wrong"), 78), (Some(WRITTEN), 0)] {
-        let mut run = home.ordain(&["--log", "debug", "run", "--once"])?;
+    for (password, code) in [(None, 78), (Some("s%2Fcr%40t-wrong"), 75), (Some(WRITTEN), 0)] {
+        let mut run = home.ordain(&["--wait-divisor=50", "--log", "debug", "run", "--once"])?;
         run.env_remove("REDIS_PASSWORD");
         run.envs(password.map(|password| ("REDIS_PASSWORD", password)));
         let output = run.output()?;
@@ -35,4 +39,38 @@ fn password_from_the_environment_is_never_printed() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// While the host runs, the password changes in the server, and later in the file that the URL names. The host logs the
+/// server's own words until the file has the new password. If the file is missing, the host uses the previous password,
+/// and logs one warning, not one for each connection.
+#[test]
+fn rotated_password_is_read_from_its_file() -> Result<()> {
+    let redis = Redis::with(&Options::new().password("first-secret"))?;
+    let home = home("unused")?;
+    let file = home.path("redis-password");
+    let url = format!("redis://:${{file:{}}}@127.0.0.1:{}", file.display(), redis.port());
+    home.write("ordain.toml", home.read("ordain.toml").replace("unused", &url))?;
+    home.write("redis-password", "first-secret\n")?;
+    let mut service = Service::start(&home, &["run"])?;
+    http::ready(&mut service)?;
+    let mut operator = redis.connect()?;
+    operator.command(&["CONFIG", "SET", "requirepass", "second-secret"])?;
+    operator.command(&["CLIENT", "KILL", "TYPE", "normal"])?;
+    service.until_says("WRONGPASS invalid username-password pair or user is disabled")?;
+    home.write("redis-password", "second-secret\n")?;
+    service.until_says("completes requests again")?;
+
+    std::fs::remove_file(&file)?;
+    for _ in 0..7 {
+        operator.command(&["CLIENT", "KILL", "TYPE", "normal"])?;
+        wait_until("the host connects again", || {
+            let clients = operator.command(&["CLIENT", "LIST", "TYPE", "normal"])?;
+            Ok(clients.text().is_some_and(|clients| clients.lines().count() > 1))
+        })?;
+    }
+    service.until_says("cannot refresh `store.url` from the files that it names: ")?;
+    let log = service.stderr();
+    ensure!(log.matches("cannot refresh").count() == 1 && !log.contains("secret"), "{log}");
+    service.end()
 }

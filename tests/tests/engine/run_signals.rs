@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
-use ordain_tests::log::{by_key, in_turn, line};
+use ordain_tests::log::{by_key, in_turn, line, text};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::{Value, json};
@@ -68,6 +68,81 @@ fn interrupted_run_ends_in_order_and_resumes() -> Result<()> {
     Ok(())
 }
 
+/// Signals that end a process by default do not interrupt a handler call. If the signal does not mean that the process
+/// should stop, the exit code makes a supervisor start the process again.
+#[test]
+fn no_signal_ends_a_run_without_a_shutdown() -> Result<()> {
+    let lines = in_turn(50, 200);
+    for (signal, code) in [
+        ("QUIT", 0),
+        ("HUP", 75),
+        ("USR1", 75),
+        ("USR2", 75),
+        ("ALRM", 75),
+        ("VTALRM", 75),
+        ("PROF", 75),
+        ("XCPU", 75),
+        ("PWR", 75),
+        ("RTMIN", 75),
+    ] {
+        let home = Home::new(&["tally"], tally::CONFIG)?;
+        home.write("events.ndjson", text(&lines))?;
+        let mut service = Service::start(&home, &["run", "--json"])?;
+        service.until("a message", || home.lines("out.ndjson") > 0)?;
+        service.signal(signal)?;
+        let status = service.wait()?;
+        ensure!(status.code() == Some(code), "{status} after SIG{signal}: {}", service.stderr());
+        let report: Value = serde_json::from_str(&service.stdout())?;
+        ensure!(report["settled"] == home.lines("out.ndjson"), "SIG{signal}: {report}");
+        home.run_once()?;
+        tally::check(&by_key(&lines)?, &home.read("out.ndjson"))?;
+    }
+    Ok(())
+}
+
+/// `nohup` and shells start a process with ignored signals. The process must not handle these signals.
+#[test]
+fn signals_that_were_ignored_at_the_start_stay_ignored() -> Result<()> {
+    let trap = |signals: &str| {
+        ["sh", "-c", &format!("trap '' {signals}; exec \"$0\" \"$@\"")].map(str::to_owned).to_vec()
+    };
+    for (by, signals) in [
+        (vec!["nohup".to_owned()], vec!["HUP"]),
+        (trap("HUP USR1 ALRM"), vec!["HUP", "USR1", "ALRM"]),
+        (trap("QUIT PWR"), vec!["QUIT", "PWR"]),
+    ] {
+        let home = Home::new(&["tally"], tally::CONFIG)?;
+        let lines = in_turn(2, 2);
+        home.write("events.ndjson", text(&lines[..2]))?;
+        let mut service = Service::start_by(&home, &by, &["run"])?;
+        service.until("the first messages", || home.lines("out.ndjson") == 2)?;
+        for signal in signals {
+            service.signal(signal)?;
+        }
+        home.append("events.ndjson", text(&lines[2..]))?;
+        service.until("all messages", || home.lines("out.ndjson") == 4)?;
+        ensure!(!service.stderr().contains("shutting down"), "{}", service.stderr());
+        service.end()?;
+    }
+    Ok(())
+}
+
+/// Without a handler for the signal, the operating system would end the process at the limit.
+#[test]
+fn limit_on_the_size_of_files_is_an_error() -> Result<()> {
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    home.write("events.ndjson", text(&in_turn(1, 1)))?;
+    // Let the host compile the handler before its files are limited.
+    home.run_once()?;
+    std::fs::remove_dir_all(home.path("ordain-data"))?;
+    let by = ["sh", "-c", "ulimit -f 1; exec \"$0\" \"$@\""].map(str::to_owned);
+    let mut service = Service::start_by(&home, &by, &["run"])?;
+    let status = service.wait()?;
+    let log = service.stderr();
+    ensure!(status.code() == Some(75) && log.contains("File too large"), "{status}: {log}");
+    Ok(())
+}
+
 /// Starts a service with two keys. The handler hangs on the first event of one key, and executes the two events of the
 /// other key. Waits until these two events have taken effect.
 fn start_with_stuck_key(home: &Home) -> Result<Service> {
@@ -96,12 +171,16 @@ fn expect_next_run_completes(home: &Home) -> Result<()> {
 
 #[test]
 fn second_signal_ends_immediately() -> Result<()> {
-    for (first, second) in [("TERM", "TERM"), ("INT", "TERM"), ("TERM", "INT")] {
+    for (first, second) in
+        [("TERM", "TERM"), ("INT", "TERM"), ("TERM", "INT"), ("HUP", "TERM"), ("TERM", "QUIT")]
+    {
         let home = Home::new(&["faulty"], &stuck("1h", "1h"))?;
         let mut service = start_with_stuck_key(&home)?;
         service.signal(first)?;
         let words = "a second signal ends the process now";
         service.until(words, || home.read("stderr").contains(words))?;
+        // Terminals and some supervisors send SIGHUP in addition to another signal.
+        service.signal("HUP")?;
         service.signal(second)?;
         let status = service.wait()?;
         ensure!(status.code() == Some(1), "{status}, by signal {:?}", status.signal());

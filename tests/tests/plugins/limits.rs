@@ -7,7 +7,10 @@ use anyhow::{Result, ensure};
 use ordain_core::FailureKind::{Error, Limit, Retry, Timeout, Trap};
 use ordain_core::{HandlerOutcome, StateUpdate};
 use ordain_tests::guests::{Pairs, message, outcome};
-use ordain_tests::workers::{Workers, assert_failure, settings, turn};
+use ordain_tests::host::Home;
+use ordain_tests::log::line;
+use ordain_tests::workers::{Line, Workers, assert_failure, settings, turn};
+use serde_json::json;
 
 const MIB: u32 = 1 << 20;
 
@@ -141,14 +144,68 @@ fn log_has_a_limit() -> Result<()> {
         r#"{"do":"log","lines":2000,"bytes":0}"#,
         r#"{"do":"log","lines":17,"bytes":1000}"#,
     ] {
-        let words = ["wrote more to the log than 16 KiB", "`plugins.log`"];
-        assert_failure(&workers.failure(command), Limit, &words);
-        let lines = workers.lines();
-        let written: usize = lines.iter().map(|(_, _, text)| text.len()).sum();
-        assert!(written <= 16 << 10 && lines.len() <= 1_025, "{} lines", lines.len());
+        assert_eq!(workers.command(command).failure, None);
+        assert_cut(&workers.lines());
     }
     let print = format!(r#"{{"do":"print","out":"{}","err":"x"}}"#, "x\\n".repeat(2_000));
-    assert_failure(&workers.failure(&print), Limit, &["`plugins.log`"]);
+    assert_eq!(workers.command(&print).failure, None);
+    assert_cut(&workers.lines());
+    // The next event has a limit of its own.
+    assert_eq!(workers.command(r#"{"do":"log","lines":10,"bytes":1000}"#).failure, None);
+    assert_eq!(workers.lines().len(), 10);
+    // If the event fails, the log still has the beginning of its output.
+    let panic = format!(r#"{{"do":"panic","text":"{}"}}"#, "x".repeat(20_000));
+    assert_failure(&workers.failure(&panic), Error, &["xxx"]);
+    assert_cut(&workers.lines());
+    Ok(())
+}
+
+/// Asserts that the lines keep the limit of 16 KiB, and that the last line reports that the host has cut the output.
+fn assert_cut(lines: &[Line]) {
+    let (last, written) = lines.split_last().expect("lines");
+    assert!(
+        last.0 == "WARN" && last.2.contains("log output cut") && last.2.contains("16 KiB"),
+        "{last:?}"
+    );
+    let bytes: usize = written.iter().map(|(_, _, text)| text.len()).sum();
+    assert!(bytes <= 16 << 10 && written.len() <= 1_025, "{} lines", written.len());
+}
+
+#[test]
+fn log_limit_of_zero_is_silent() -> Result<()> {
+    let mut silent = settings();
+    silent.limits.log = 0;
+    let workers = Workers::plugin("faulty", silent)?;
+    for command in [
+        r#"{"do":"log","lines":200,"bytes":100}"#,
+        r#"{"do":"log","lines":1,"bytes":0}"#,
+        r#"{"do":"print","out":"x","err":"x\ny"}"#,
+    ] {
+        assert_eq!(workers.command(command).failure, None);
+        assert_eq!(workers.lines(), []);
+    }
+    Ok(())
+}
+
+/// Lines that the filter of the log removes do not count towards the limit, so they do not displace other lines.
+#[test]
+fn lines_below_the_level_of_the_log_do_not_count() -> Result<()> {
+    let config = "[streams.cases]\nhandler = \"faulty\"\n\
+                  source = { kind = \"file\", path = \"events.ndjson\" }\n\
+                  [sinks.faulty]\nkind = \"file\"\npath = \"out.ndjson\"\n";
+    let home = Home::new(&["faulty"], config)?;
+    let log = |level: &str| json!({ "do": "log", "lines": 200, "bytes": 100, "level": level });
+    let events = [("k", "debug"), ("l", "trace"), ("m", "info")];
+    let events = events.map(|(key, level)| line(key, 1, &log(level)));
+    home.write("events.ndjson", events.join("\n"))?;
+    for (filter, cut) in [("info", 1), ("warn", 0), ("debug", 2), ("handler=trace", 3), ("off", 0)]
+    {
+        let output = home.output(&["--log", filter, "run", "--once", "--strict"])?;
+        let stderr = String::from_utf8(output.stderr)?;
+        assert!(output.status.success(), "{filter}: {stderr}");
+        assert_eq!(stderr.matches("log output cut").count(), cut, "{filter}: {stderr}");
+        std::fs::remove_dir_all(home.path("ordain-data"))?;
+    }
     Ok(())
 }
 

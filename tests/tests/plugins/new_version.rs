@@ -22,7 +22,7 @@ path = "out.ndjson"
 /// The number of keys. One search of the store returns fewer keys.
 const KEYS: usize = 700;
 const EVENTS: usize = 4;
-/// A part of the log line that a search of the store writes at the level `debug`.
+/// A part of the log line that the host writes at the level `debug` when it searches the store for parked keys.
 const SEARCH: &str = "looking for keys that another version has parked";
 
 /// Returns the events of all keys. Event 2 of every key makes the handler trap.

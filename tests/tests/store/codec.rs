@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain_core::{
-    AcceptedId, AppliedCommit, Build, Cause, DeadLetter, EmittedMessage, Event, EventParts,
-    ExistingSpill, FailureInfo, FileDigest, GapEnd, GapEntry, IdStretch, IdTimes, KeyRecord,
-    KeyStatus, LetterContent, LetterId, Message, MessageParts, Rollout, SEQUENCE_END,
+    AcceptedId, AheadRange, AppliedCommit, Build, Cause, DeadLetter, EmittedMessage, Event,
+    EventParts, ExistingSpill, FailureInfo, FileDigest, GapEnd, GapEntry, IdStretch, IdTimes,
+    KeyRecord, KeyStatus, LetterContent, LetterId, Message, MessageParts, Rollout, SEQUENCE_END,
     SourceAnswers, SpillExtent, WriteRefusal,
 };
 use ordain_store::codec::{
@@ -79,6 +79,7 @@ prop_compose! {
         digests in vec(any::<u32>(), 0..70),
         holes in vec(any::<(u64, u64)>(), 0..5),
         gaps in vec(gap(), 0..4),
+        ahead in option::of((0..SEQUENCE_END, 0..SEQUENCE_END)),
         ids in vec(any::<(u64, u64)>(), 0..=IdTimes::STRETCHES_LIMIT),
         is_settling in any::<bool>(),
     ) -> KeyRecord {
@@ -101,6 +102,9 @@ prop_compose! {
             ids_from,
             id_times: ids.into_iter().map(|(from, since)| IdStretch { from, since }).collect(),
             gaps: gaps.into_iter().collect(),
+            ahead: ahead.map(|(one, other)| {
+                Box::new(AheadRange { first: one.min(other), last: one.max(other) })
+            }),
         }
     }
 }
@@ -227,7 +231,7 @@ prop_compose! {
     }
 }
 
-/// Generates an event that the store keeps for replay, and its sequence.
+/// Generates an event that the store keeps for replay, and its sequence, if any.
 fn retained() -> impl Strategy<Value = (Event, Option<u64>)> {
     (".{0,10}", ".{0,10}", vec(any::<u8>(), 0..30), option::of(0..SEQUENCE_END)).prop_map(
         |(key, id, data, sequence)| {

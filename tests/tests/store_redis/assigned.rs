@@ -41,13 +41,14 @@ pub(super) fn assigner(
             destination: Destination::Stream(partition().stream),
             rules: DestinationRules { numbering, queue_limit: Some(1_000_000) },
             partitions: 1,
+            readers: Vec::new(),
         },
         full_timeout: Duration::from_secs(30),
     }
 }
 
-/// Returns the ids of all waiting events of a shard, in order. An event may be in the store twice, but its id is
-/// returned once.
+/// Returns the ids of all waiting events of a shard, in order. If an event is in the store twice, this function returns
+/// its id once.
 pub(super) async fn ids(store: &RedisStore, partition: &Partition, shard: u32) -> Vec<u32> {
     let mut known = HashSet::new();
     let mut ids = Vec::new();
@@ -238,8 +239,9 @@ async fn call_during_a_split_does_not_trust_removed_numbers() {
 /// A call has one event for each of two shards of a Cluster. The first shard accepts its event. The queue of the second
 /// shard is full, so the call waits. A replica that lacks the event replaces the first shard's node. No connection
 /// breaks. If both shards have the same node, the old master redirects the call for the second shard. Otherwise the
-/// test makes room in the queue of the second shard, whose node stays. When the call ends without an error, which a
-/// host would answer with 202, the Cluster must have both events, although no call for the first shard was redirected.
+/// test removes the events from the queue of the second shard, whose node stays the same. When the call ends without an
+/// error, which a host would answer with 202, the Cluster must have both events, although no call for the first shard
+/// was redirected.
 async fn take_over_during_call(numbering: Option<NumberingSettings>, is_same_node: bool) {
     let mut cluster = Cluster::start(3).expect("a Cluster");
     cluster.add_replicas().expect("replicas");

@@ -13,7 +13,8 @@ use ordain_store::{
 use super::damaged::garbage;
 use super::dedicated::DedicatedStore;
 
-/// Creates a request that assigns one message of the commit `commit` to a stream.
+/// Creates a request that assigns one message of the commit `commit` to a stream. All messages up to the commit `done`
+/// count as published.
 fn assign(commit: u64, done: u64) -> Arc<AssignRequest> {
     let partition = Partition { stream: "first".into(), number: 0 };
     let origin = OriginOutbox {
@@ -36,6 +37,7 @@ fn assign(commit: u64, done: u64) -> Arc<AssignRequest> {
         },
         witness: None,
         call: None,
+        readers: Vec::new(),
         groups: vec![AssignGroup {
             origin: Some(origin),
             chunks: vec![OutboxChunk { position: OutboxPosition { commit, chunk: 0 }, items }],

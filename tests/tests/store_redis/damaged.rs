@@ -12,8 +12,8 @@ use super::dedicated::{DedicatedStore, numbers, step};
 /// The size of the shortest valid key record, in bytes.
 const SHORTEST: usize = 74;
 
-/// Returns damaged forms of `right`, of three kinds: `right` truncated at each length; `right` with one changed bit,
-/// for each bit; and random bytes of many lengths, some with a valid beginning.
+/// Returns damaged forms of `right`, of four kinds: `right` truncated at each length; `right` with one changed bit, for
+/// each bit; random bytes of many lengths; and `right` with one changed bit and up to two more bytes at the end.
 pub(super) fn garbage(right: &[u8]) -> Vec<Vec<u8>> {
     let seed = rand::random();
     println!("garbage of seed {seed}");

@@ -1,4 +1,5 @@
-//! A Redis server that one test has for itself, so that the test can make it fail. Also helpers for such tests.
+//! A Redis server that one test has for itself, so that the test can make it fail. The module also contains helpers for
+//! such tests.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

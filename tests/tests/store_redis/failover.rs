@@ -34,7 +34,7 @@ async fn replicated_commits_survive_failover() {
     let rules = rules(&[RIGHTS, UNDER_SENTINEL, WITH_REPLICAS]);
     let servers = ordain_servers::Options::new().user("shop", "right", &rules);
     let group = Sentinel::with(&servers).expect("a group");
-    // The Sentinel itself has no user `shop`.
+    // The login of this URL is valid only for the servers, because the Sentinel itself has no user `shop`.
     let url = group.url().replace("redis://", "redis://shop:right@");
     let options = RedisOptions { prefix: "ordain".to_owned(), replicas: 1, ..options(&url) };
     let store = Arc::new(RedisStore::open(options).await.expect("the store"));

@@ -9,7 +9,7 @@ use ordain_tests::conformance::{Owner, event};
 
 use super::dedicated::{DedicatedStore, letter, next_of, numbers, step, until_applied};
 
-/// Returns a write that changes all kinds of data in a shard.
+/// Returns a write of a key that changes all kinds of data in the shard of the key.
 fn everything(key: &str, sequence: u64) -> KeyWrite {
     let mut write = step(key, sequence);
     write.spill = vec![(sequence + 5, event(key, sequence + 5, "held"))];

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use ordain_core::{CommitReply, StateUpdate};
 use ordain_store::{
-    KeyFilter, KeyListing, LetterListing, Mark, MarkStore, Outbox, RecordStore, StoreError,
+    KeyFilter, KeyListing, LetterListing, Mark, MarkStore, Outbox, RecordStore, Store as _,
+    StoreError,
 };
 use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{Owner, event, lease};
 
-use super::dedicated::{DedicatedStore, next_of, numbers, step, until_applied};
+use super::dedicated::{DedicatedStore, Server, next_of, numbers, step, until_applied};
+use super::support::options;
 
 fn limit(dedicated: &DedicatedStore, bytes: u64) {
     dedicated.command(&["CONFIG", "SET", "maxmemory", &bytes.to_string()]);
@@ -132,4 +134,29 @@ async fn load_that_takes_over_waits_for_memory() {
     assert!(is_unanswered(store.load(&new.partition, &["a".into()], usize::MAX)).await);
     limit(&dedicated, 0);
     assert_eq!(new.load(store, "a").await.expect("a key record").record.takeovers, 1);
+}
+
+/// A server that cannot write its snapshot refuses writes and serves reads. The check of the store must fail with the
+/// server's reason, until the server has written a snapshot.
+#[tokio::test]
+async fn failed_snapshot_is_reported_by_the_check_of_writes() {
+    let lines = ["dbfilename blocked.rdb", "save 3600 1"];
+    let server = Server::start(&lines).expect("a server");
+    let store = RedisStore::open(options(&server.url())).await.expect("the store");
+    store.check_writable().await.expect("a write");
+    let blocking = server.data().join("blocked.rdb");
+    std::fs::create_dir_all(blocking.join("inside")).expect("a folder in place of the snapshot");
+    server.command(&["BGSAVE"]).expect("a snapshot");
+    ordain_servers::wait_until("a failed snapshot", || {
+        let info = server.info("persistence")?;
+        Ok(info.get("rdb_last_bgsave_status").is_some_and(|status| status == "err"))
+    })
+    .expect("a failed snapshot");
+    let refused = store.check_writable().await;
+    let Err(StoreError::Unavailable(words)) = refused else { panic!("{refused:?}") };
+    assert!(words.starts_with("MISCONF "), "{words}");
+    assert_eq!(store.mark("m").await.expect("a read"), None);
+    std::fs::remove_dir_all(&blocking).expect("the folder");
+    server.command(&["SAVE"]).expect("a snapshot");
+    store.check_writable().await.expect("a write again");
 }

@@ -50,7 +50,7 @@ async fn wrong_outbox_number_is_named() {
     dedicated.command(&["HDEL", &data, "q0"]);
     assert_eq!(numbers(store, &owner, "a").await, [1, 2, 3]);
     assert!(matches!(owner.send(store, &batch).await, CommitReply::Applied(_)));
-    // Removes the unreadable fence, which is the documented repair.
+    // Removes the fence, which is the documented repair of an unreadable fence.
     dedicated.command(&["HDEL", &data, "f0"]);
     let mut next = Owner::claim(store, "s", 0).await;
     next.write(store, step("a", 5)).await;
@@ -89,7 +89,8 @@ async fn impossible_fence_is_named() {
     assert!(matches!(owner.send(store, &batch).await, CommitReply::Applied(_)));
 }
 
-/// The store must use several short calls to remove outbox entries that were published long ago.
+/// A removal from the outbox may cover a million commit numbers without entries. The store must use several short calls
+/// for this removal.
 #[tokio::test]
 async fn outbox_with_large_holes_is_removed_in_short_calls() {
     let dedicated = DedicatedStore::start().await;
@@ -178,7 +179,8 @@ async fn wrong_entries_of_one_key_affect_no_other() {
     let read = store.read_spill(&owner.partition, &"a".into(), 0, 10, 1 << 20).await;
     assert!(matches!(&read, Ok(Err(words)) if words.contains(other)), "{read:?}");
 
-    // Writes a due time that is not a valid time, and index entries that are not valid keys.
+    // Writes an invalid due time into the record of key `a`. Adds index entries with invalid times, for keys that do
+    // not exist.
     let mut write = step("a", 2);
     write.due_in = Some(0);
     owner.write(store, write).await;
@@ -224,8 +226,8 @@ async fn endless_record_is_rejected_quickly() {
     assert!(seconds < 1.0, "the read took {seconds} seconds in the server");
 }
 
-/// Returns the processor time that the server has used, in seconds. Other load of the machine does not change this
-/// time.
+/// Returns the processor time that the server has used in user mode, in seconds. Other load of the machine does not
+/// change this time.
 fn processor_seconds(dedicated: &DedicatedStore) -> f64 {
     let info = dedicated.command(&["INFO", "cpu"]);
     let info = info.text().expect("a text");
@@ -343,7 +345,9 @@ async fn incarnations_increase_after_clock_was_ahead() {
 }
 
 /// Creates a store whose due index has 50,000 other entries before the due key `a`. The due index lists keys with the
-/// times at which the owner must handle them. One call reads fewer entries.
+/// times at which the owner must handle them. One call reads fewer entries. `entries` is a Lua expression for the name
+/// of the entry with the number `i`. `statement` is a Lua statement that runs once for each `i`, with the Redis key of
+/// the key records in `name`.
 async fn due_behind(entries: &str, statement: &str) -> (DedicatedStore, Owner, String) {
     let dedicated = DedicatedStore::start().await;
     let mut owner = Owner::claim(&dedicated.store, "s", 0).await;

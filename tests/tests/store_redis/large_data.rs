@@ -9,8 +9,8 @@ use super::dedicated::{DedicatedStore, letter, step};
 /// A number of entries that is larger than the number that one call reads.
 const ENTRY_COUNT: usize = 50_000;
 
-/// The store must find the dead letter of an event that arrived too far ahead, even behind many expired dead letters
-/// and dead letters of other causes.
+/// The store must find the dead letter of an event that arrived too far ahead, even behind many large dead letters with
+/// another cause.
 #[tokio::test]
 async fn far_ahead_event_is_found_behind_large_letters() {
     let dedicated = DedicatedStore::start().await;

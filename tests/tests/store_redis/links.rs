@@ -1,4 +1,5 @@
-//! Tests of connections that the store must replace, some of them by connections to other addresses.
+//! Tests of idle connections, which must stay open, and of connections that the store must replace, some of them by
+//! connections to other addresses.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,7 +44,8 @@ async fn idle_connections_survive_the_timeout_of_the_server() {
     assert_eq!(store.disconnects(), 0);
 }
 
-/// In a Cluster, a process that only accepts events may use no connection to some nodes for a long time.
+/// In a Cluster, a process that only accepts events may use no connection to some nodes for a long time. These
+/// connections must stay open nevertheless.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_connections_to_a_cluster_survive_the_timeout_of_the_nodes() {
     let cluster = Cluster::with(3, &Options::new().line("timeout 4")).expect("a Cluster");

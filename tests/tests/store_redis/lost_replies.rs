@@ -18,7 +18,7 @@ use rand_chacha::ChaCha8Rng;
 use super::dedicated::{DedicatedStore, next_of, numbers, step, until_applied};
 use super::work::{Work, pause};
 
-/// How many requests or replies the network loses in a test with random losses.
+/// The number of random faults in a test. A fault loses a request or one or two replies, or closes all connections.
 const LOSSES: u64 = 300;
 
 /// A store behind a proxy, and a direct connection to the same store.

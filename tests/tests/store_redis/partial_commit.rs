@@ -83,8 +83,8 @@ fn other(keys: &[Key]) -> Vec<KeyWrite> {
 }
 
 /// Returns a text for comparisons with the data of a shard: the records, states, ids and spilled events of `keys`, the
-/// due keys, the ids of the dead letters, the outbox and the listed keys. The text contains only whether a key has a due
-/// time and an expiry time.
+/// due keys, the ids of the dead letters, the outbox and the listed keys. The text states whether a key has a due time
+/// and an expiry time, but not these times.
 async fn visible_data(store: &RedisStore, owner: &Owner, keys: &[Key]) -> String {
     let mut seen = Vec::new();
     let loaded = store.load(&owner.partition, keys, usize::MAX).await.expect("a load");
@@ -225,7 +225,8 @@ impl Rig {
         vec![full]
     }
 
-    /// Claims the shard for another owner, which commits `writes`. Returns all data that this owner can then read.
+    /// Claims the partition for another owner, which commits `writes`. Returns the text of [`visible_data`] for this
+    /// owner.
     async fn commit_as_another_owner(&self, writes: Vec<KeyWrite>) -> String {
         let mut next = Owner::claim(&self.dedicated.store, "s", 0).await;
         let applied = next.commit(&self.dedicated.store, writes).await;

@@ -1,5 +1,5 @@
-//! Tests of stores that cannot be opened: the error must come at once, and must state a reason. Also tests of servers
-//! for which a start waits.
+//! Tests of stores that cannot be opened: the error must come at once, and must state a reason. The module also tests
+//! servers for which a start waits.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use super::support::options;
 /// The time limit for a refusal. The limit is shorter than the time for which a start waits for a server.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Opens a store, which must fail at once. Returns the reason.
+/// Tries to open a store. The attempt must fail at once. Returns the reason.
 async fn refused(options: &RedisOptions) -> String {
     let started = Instant::now();
     let opened = RedisStore::open(options.clone()).await;
@@ -54,29 +54,92 @@ async fn store_of_other_shape_or_schema_is_refused() {
     assert_eq!(dedicated.command(&["GET", &name]).text(), Some("foreign"));
 }
 
+/// Opens a store that does not wait until the server accepts it. Returns the reason why the store is unavailable.
+async fn unavailable(options: &RedisOptions) -> String {
+    let options = RedisOptions { retry_timeout: Some(Duration::ZERO), ..options.clone() };
+    match RedisStore::open(options).await.map(drop) {
+        Err(StoreError::Unavailable(words)) => {
+            println!("unavailable: {words}");
+            words
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// An operator can change a login or a right at any time, so the refusal is temporary. The error contains the server's
+/// own words.
 #[tokio::test]
 async fn wrong_login_is_refused() {
     let options_of_server = ordain_servers::Options::new()
         .password("secret")
         .user("reader", "right", "~ordain:* +@read +info +evalsha")
         .user("elsewhere", "right", "~other:* +@all")
-        .user("nobody", "right", "-@all");
+        .user("nobody", "right", "-@all")
+        .user("disabled", "right", "~ordain:* +@all off");
     let server = Server::with(&options_of_server).expect("a server");
     let at = |login: &str| {
         let url = format!("redis://{login}127.0.0.1:{}", server.port());
         RedisOptions { prefix: "ordain".to_owned(), ..options(&url) }
     };
-    for login in ["", ":wrong@", "nobody:wrong@", "unknown:right@"] {
-        let words = refused(&at(login)).await;
-        let is_said = ["WRONGPASS", "NOAUTH", "uthenticat"].iter().any(|word| words.contains(word));
-        assert!(is_said, "{login}: {words}");
+    let words = unavailable(&at("")).await;
+    assert!(words.contains("NOAUTH Authentication required"), "{words}");
+    assert!(words.contains("add it to `store.url`"), "{words}");
+    for login in [":wrong@", "nobody:wrong@", "unknown:right@", "disabled:right@"] {
+        let words = unavailable(&at(login)).await;
+        let reason = "WRONGPASS invalid username-password pair or user is disabled.";
+        assert!(words.contains(reason), "{login}: {words}");
     }
     for login in ["reader:right@", "elsewhere:right@", "nobody:right@"] {
-        let words = refused(&at(login)).await;
+        let words = unavailable(&at(login)).await;
         assert!(words.contains("permission"), "{login}: {words}");
     }
     assert_eq!(server.command(&["DBSIZE"]).expect("a size").int(), Some(0));
     RedisStore::open(at(":secret@")).await.expect("the right one");
+
+    let open = Server::start(&[]).expect("a server");
+    let url = format!("redis://:secret@127.0.0.1:{}", open.port());
+    let words = unavailable(&options(&url)).await;
+    assert!(words.contains("AUTH <password> called without any password configured"), "{words}");
+    assert!(!words.contains("secret"), "{words}");
+}
+
+/// A start waits for an operator who corrects a login.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_login_is_waited_for() {
+    let server = Server::with(&ordain_servers::Options::new().password("old")).expect("a server");
+    let url = format!("redis://:new@127.0.0.1:{}", server.port());
+    let opening = tokio::spawn(RedisStore::open(options(&url)));
+    let log = || server.command(&["ACL", "LOG"]).expect("a log").parts().len();
+    while log() == 0 {
+        assert!(!opening.is_finished());
+        tokio::task::yield_now().await;
+    }
+    server.command(&["ACL", "SETUSER", "default", ">new"]).expect("a password");
+    let store = opening.await.expect("a task").expect("the store");
+    Owner::claim(&store, "s", 0).await.write(&store, step("a", 1)).await;
+}
+
+/// A server that has reached its limit of clients sends its reason and closes the connection at once. The error
+/// contains the reason each time, with and without a login, although the end of the connection may arrive first.
+#[tokio::test]
+async fn server_with_too_many_clients_is_unavailable() {
+    for password in [None, Some("secret")] {
+        let options_of_server = ordain_servers::Options::new();
+        let options_of_server = match password {
+            Some(password) => options_of_server.password(password),
+            None => options_of_server,
+        };
+        let server = Server::with(&options_of_server).expect("a server");
+        let mut operator = server.connect().expect("a connection");
+        operator.command(&["CONFIG", "SET", "maxclients", "1"]).expect("a limit");
+        for _ in 0..20 {
+            let words = unavailable(&options(&server.url())).await;
+            assert!(words.contains("ERR max number of clients reached"), "{words}");
+            assert!(!words.contains("secret"), "{words}");
+        }
+        operator.command(&["CONFIG", "SET", "maxclients", "100"]).expect("a limit");
+        RedisStore::open(options(&server.url())).await.expect("the store");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,19 +207,31 @@ async fn url_that_does_not_match_server_is_refused() {
 }
 
 #[tokio::test]
-async fn replica_and_two_servers_are_refused() {
-    let dedicated = DedicatedStore::start().await;
-    let replica = ordain_servers::Options::new().replica_of(&dedicated.server);
-    let replica = Server::with(&replica).expect("a replica");
-    replica.until_in_step().expect("a replica in step");
-    let words = refused(&options(&replica.url())).await;
-    let master = format!("its master, 127.0.0.1:{}", dedicated.server.port());
-    assert!(words.contains("is a replica") && words.contains(&master), "{words}");
-
-    let both =
-        format!("redis://127.0.0.1:{},127.0.0.1:{}", dedicated.server.port(), replica.port());
+async fn two_servers_are_refused() {
+    let one = Server::start(&[]).expect("a server");
+    let other = Server::start(&[]).expect("a server");
+    let both = format!("redis://127.0.0.1:{},127.0.0.1:{}", one.port(), other.port());
     let words = refused(&options(&both)).await;
     assert!(words.contains("name one"), "{words}");
+}
+
+/// A server may be a replica only for a moment, for example after a failover. A start must therefore wait until the
+/// server is a master.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replica_is_waited_for() {
+    let master = Server::start(&[]).expect("a server");
+    let replica = ordain_servers::Options::new().replica_of(&master);
+    let replica = Server::with(&replica).expect("a replica");
+    replica.until_in_step().expect("a replica in step");
+    let words = unavailable(&options(&replica.url())).await;
+    let named = format!("its master, 127.0.0.1:{}", master.port());
+    assert!(words.contains("is a replica") && words.contains(&named), "{words}");
+    let opening = tokio::spawn(RedisStore::open(options(&replica.url())));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!opening.is_finished());
+    replica.command(&["REPLICAOF", "NO", "ONE"]).expect("a master");
+    let store = opening.await.expect("a task").expect("the store");
+    Owner::claim(&store, "s", 0).await.write(&store, step("a", 1)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -19,7 +19,7 @@ use super::dedicated::{DedicatedStore, Server, next_of, numbers, step, until_app
 use super::support::options;
 use super::work::Work;
 
-/// A time within which each link queries the Sentinels at least once.
+/// Within this time, each link of a store (its connection for one shard) queries the Sentinels at least once.
 const SENTINEL_QUERY_TIME: Duration = Duration::from_secs(6);
 
 /// Opens a store whose commits wait for `replicas` replicas.
@@ -112,6 +112,7 @@ fn put(id: &str, shards: u32) -> Arc<AssignRequest> {
         rules: DestinationRules { numbering: None, queue_limit: Some(1_000) },
         witness: None,
         call: None,
+        readers: Vec::new(),
         groups: vec![AssignGroup {
             origin: None,
             chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],
@@ -191,10 +192,10 @@ async fn write(assigner: &EventAssigner, keys: &[&str], id: &str) {
 
 /// During a split, the old master keeps a replica, so that the old and the new master both confirm writes. The link of
 /// one shard loses its connection and connects to the new master. The connection of the other shard's link works, and
-/// the regular queries of the Sentinel get no answer. A later call has one event for each of these shards. When the
+/// the regular queries to the Sentinel get no answer. A later call has one event for each of these shards. When the
 /// call ends without an error, which a host would answer with 202, the new master must have both events. If each link
 /// found the master by itself, one of the two events would be in the old master only. The number of disconnects would
-/// then not change during the call.
+/// then not change during the call, so the call would not detect the loss.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn links_use_the_same_master_during_a_split() {
     let group = Sentinel::behind_proxies(&Options::new()).expect("a group");

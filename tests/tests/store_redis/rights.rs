@@ -49,6 +49,11 @@ fn options_of(server: &Server) -> RedisOptions {
     RedisOptions { prefix: "ordain".to_owned(), ..options(&url) }
 }
 
+/// Returns the options of a store that does not wait until a request is accepted.
+fn impatient(server: &Server) -> RedisOptions {
+    RedisOptions { retry_timeout: Some(Duration::ZERO), ..options_of(server) }
+}
+
 fn start(rules: &str) -> Server {
     let options = ordain_servers::Options::new().password("secret").user("shop", "p@ss", rules);
     Server::with(&options).expect("a server")
@@ -86,7 +91,7 @@ async fn write_everything(store: &RedisStore, owner: &mut Owner) {
     owner.write(store, step("a", 3)).await;
 }
 
-/// Makes a key expire. The next commit removes the data of this key.
+/// Makes a key expire. Then makes another commit, which removes the data of this key.
 async fn expire_key(store: &RedisStore, owner: &mut Owner) {
     let mut ended = step("b", 1);
     ended.expire_in = Some(0);
@@ -99,7 +104,8 @@ async fn expire_key(store: &RedisStore, owner: &mut Owner) {
     owner.write(store, step(&mate.expect("a key"), 1)).await;
 }
 
-/// Reads all kinds of data of the store, removes outbox entries, and writes marks.
+/// Reads all kinds of data of the store, removes outbox entries, writes marks and heartbeats, and acquires a lease.
+/// Also takes over a key.
 async fn read_everything(store: &RedisStore, owner: &mut Owner) {
     assert_eq!(owner.spilled(store, "a", 0).await, [] as [u64; 0]);
     let due = store.due(&owner.partition, Some(&(5, "x".into())), 10, true).await;
@@ -178,26 +184,26 @@ async fn user_with_least_rights_can_do_everything() {
 #[tokio::test]
 async fn missing_right_is_named_at_start() {
     let server = start(&rules(&[RIGHTS, WITH_DATABASE]));
-    // These three rights are tested elsewhere. Without `evalsha` or `eval`, no request is possible. Without
+    // The loop below leaves out three rights. Without `evalsha` or `eval`, no request is possible. Without
     // `config|get`, the store opens, and its log reports the missing information.
     let outside = ["evalsha", "eval", "config|get"];
     for right in RIGHTS.split_whitespace().filter(|right| !outside.contains(right)) {
         server.command(&["ACL", "SETUSER", "shop", &format!("-{right}")]).expect("a rule");
-        let opened = RedisStore::open(options_of(&server)).await.map(drop);
-        let Err(StoreError::Unusable(words)) = opened else { panic!("{right}: {opened:?}") };
+        let opened = RedisStore::open(impatient(&server)).await.map(drop);
+        let Err(StoreError::Unavailable(words)) = opened else { panic!("{right}: {opened:?}") };
         assert!(words.contains(right), "{right}: {words}");
         server.command(&["ACL", "SETUSER", "shop", &format!("+{right}")]).expect("a rule");
     }
-    RedisStore::open(options_of(&server)).await.expect("the store");
+    RedisStore::open(impatient(&server)).await.expect("the store");
     // The following rights are needed for some configurations only.
-    let waiting = RedisOptions { replicas: 1, ..options_of(&server) };
-    let Err(StoreError::Unusable(words)) = RedisStore::open(waiting).await.map(drop) else {
+    let waiting = RedisOptions { replicas: 1, ..impatient(&server) };
+    let Err(StoreError::Unavailable(words)) = RedisStore::open(waiting).await.map(drop) else {
         panic!("without {WITH_REPLICAS}")
     };
     assert!(words.contains(WITH_REPLICAS) && words.contains("\"shop\""), "{words}");
     server.command(&["ACL", "SETUSER", "shop", "-select"]).expect("a rule");
-    let opened = RedisStore::open(options_of(&server)).await.map(drop);
-    let Err(StoreError::Unusable(words)) = opened else { panic!("{opened:?}") };
+    let opened = RedisStore::open(impatient(&server)).await.map(drop);
+    let Err(StoreError::Unavailable(words)) = opened else { panic!("{opened:?}") };
     assert!(words.contains("select"), "{words}");
 }
 

@@ -3,15 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ordain_core::{CommitReply, Event, EventParts, shard_of};
+use ordain_core::{Batch, CommitReply, Event, EventParts, shard_of};
 use ordain_servers::{Cluster, Options, Proxy};
 use ordain_store::{
-    AssignGroup, AssignItem, AssignRequest, Destination, DestinationRules, KeyListing, Mark,
-    MarkConditions, MarkStore, MessageLog, NumberingSettings, OutboxChunk, OutboxPosition,
-    RedisOptions, Store, Witness,
+    AssignGroup, AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest,
+    Destination, DestinationRules, KeyListing, Mark, MarkConditions, MarkStore, MessageLog,
+    NumberingSettings, OutboxChunk, OutboxPosition, RedisOptions, Store, Witness,
 };
 use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{Owner, commit_number};
@@ -126,7 +127,8 @@ async fn checkpoint_waits_until_owner_knows_of_reconnect() {
 }
 
 /// In a Cluster, the connections of commits that wait for replicas share one count of broken connections with all other
-/// connections. After a connection has broken, the store must still write checkpoints of a caller who knows of it.
+/// connections. After a connection has broken, the store must still write checkpoints of a caller that passes the new
+/// count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checkpoint_is_written_in_a_cluster_after_a_broken_connection() {
     let mut cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
@@ -156,34 +158,87 @@ async fn checkpoint_is_written_in_a_cluster_after_a_broken_connection() {
     tokio::time::timeout(Duration::from_mins(1), is_written_again).await.expect("a checkpoint");
 }
 
-/// Publishes an event of key `a`, which the store numbers. Returns the shard and the witness: the event with its
-/// number. A later call names the witness, and a shard that lacks the witness has gone back in time.
-async fn publish(dedicated: &DedicatedStore, to: &Destination, id: &str) -> (u32, Witness) {
+/// The server loses the number of an event and the commit that settled the event. The owner repeats the commit. If the
+/// event is published again, it must get its earlier number, although the key record has a higher sequence by then.
+#[tokio::test]
+async fn lost_number_is_given_again_after_commits_were_repeated() {
+    let dedicated = DedicatedStore::start().await;
+    let store = &dedicated.store;
+    let to = Destination::Exchange("next".into());
+    let mut owner = Owner::claim(store, "s", 0).await;
+    assert_eq!(assign(&dedicated, &to, "1", &["s"]).await, AssignItemReply::New(1));
+    owner.write(store, step("a", 1)).await;
+    let snapshot = dedicated.server.snapshot().expect("a snapshot");
+    let mut lost = Vec::new();
+    for sequence in 2..=3 {
+        let id = sequence.to_string();
+        assert_eq!(assign(&dedicated, &to, &id, &["s"]).await, AssignItemReply::New(sequence));
+        let batch = owner.batch(vec![step("a", sequence)]);
+        until_applied(store, &owner, &batch).await;
+        lost.push(batch);
+    }
+    dedicated.server.go_back(&snapshot).expect("an earlier time");
+    for batch in lost {
+        let batch = Arc::new(Batch { repeated: true, ..(*batch).clone() });
+        until_applied(store, &owner, &batch).await;
+    }
+    assert_eq!(next_of(store, "a").await, 4);
+    assert_eq!(assign(&dedicated, &to, "2", &["s"]).await, AssignItemReply::New(2));
+    assert_eq!(assign(&dedicated, &to, "3", &["s"]).await, AssignItemReply::New(3));
+    // Even after the ids of the lost events have expired, the store gives no number twice.
+    owner.write(store, step("a", 4)).await;
+    let retain = NumberingSettings::default().retain;
+    dedicated.options.clock_offset_ms.fetch_add(2 * retain, Ordering::Relaxed);
+    let elsewhere = AssignItemReply::NumberedElsewhere(5);
+    assert_eq!(assign(&dedicated, &to, "5", &["s"]).await, elsewhere);
+}
+
+/// Publishes an event of key `a` without a number. The streams `readers` read the destination.
+async fn assign(
+    dedicated: &DedicatedStore,
+    to: &Destination,
+    id: &str,
+    readers: &[&str],
+) -> AssignItemReply {
     let event = Arc::new(Event::new(&EventParts { key: "a", id, ..EventParts::default() }));
-    let shard = shard_of("a", dedicated.store.shards());
-    let id = event.id_digest();
     let items = vec![AssignItem { event, partition: 0, number: 0 }];
     let request = AssignRequest {
         destination: to.clone(),
-        shard,
+        shard: shard_of("a", dedicated.store.shards()),
         rules: DestinationRules {
             numbering: Some(NumberingSettings::default()),
             queue_limit: None,
         },
         witness: None,
         call: None,
+        readers: readers.iter().map(|reader| (*reader).into()).collect(),
         groups: vec![AssignGroup {
             origin: None,
             chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],
         }],
     };
-    dedicated.store.assign(Arc::new(request)).await.expect("a number");
+    match dedicated.store.assign(Arc::new(request)).await.expect("a number") {
+        AssignReply::Groups(replies, _) => match &replies[..] {
+            [AssignGroupReply::Done(assigned)] => assigned[0],
+            other => panic!("{other:?}"),
+        },
+        AssignReply::Full => panic!("an exchange has no queue"),
+    }
+}
+
+/// Publishes an event of key `a`, which the store numbers. Returns the shard and the witness: the event with its
+/// number. A later call names the witness, and a shard that lacks the witness has gone back in time.
+async fn publish(dedicated: &DedicatedStore, to: &Destination, id: &str) -> (u32, Witness) {
+    assign(dedicated, to, id, &[]).await;
     let kept = dedicated
         .store
         .retained_messages(to, &"a".into(), &[0..=9], 1 << 20)
         .await
         .expect("a read");
-    let sequence = kept.last().and_then(|event| event.sequence()).expect("a numbered event");
+    let event = kept.last().expect("a numbered event");
+    let sequence = event.sequence().expect("a number");
+    let shard = shard_of("a", dedicated.store.shards());
+    let id = event.id_digest();
     (shard, Witness::StoreNumbered { key: "a".into(), id, sequence })
 }
 

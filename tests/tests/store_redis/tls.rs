@@ -2,9 +2,10 @@
 
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use ordain_servers::{Cluster, Takeover};
-use ordain_store::{Store as _, StoreError};
+use ordain_store::{RedisOptions, Store as _, StoreError};
 use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::Owner;
 
@@ -16,8 +17,8 @@ const URL: &str = "ORDAIN_TEST_TLS_URL";
 /// The environment variable that marks the child process of the test with a Cluster. The variable's value is the URL of
 /// a node.
 const CLUSTER_URL: &str = "ORDAIN_TEST_TLS_CLUSTER_URL";
-/// The environment variable that names a file of certificates. The child trusts them instead of the certificates of the
-/// system.
+/// The environment variable that names a file of certificates. The child process trusts these certificates instead of
+/// the certificates of the system.
 const TRUSTED: &str = "SSL_CERT_FILE";
 
 /// Commits over TLS, or prints the reason why the store does not open. Does nothing in the parent process, where the
@@ -25,13 +26,14 @@ const TRUSTED: &str = "SSL_CERT_FILE";
 #[tokio::test]
 async fn commits_over_tls() {
     let Ok(url) = std::env::var(URL) else { return };
-    match RedisStore::open(options(&url)).await {
+    let options = RedisOptions { retry_timeout: Some(Duration::ZERO), ..options(&url) };
+    match RedisStore::open(options).await {
         Ok(store) => {
             let mut owner = Owner::claim(&store, "s", 0).await;
             owner.write(&store, step("a", 1)).await;
             println!("answer next {}", next_of(&store, "a").await);
         }
-        Err(StoreError::Unusable(words)) => println!("answer refused {words}"),
+        Err(StoreError::Unavailable(words)) => println!("answer refused {words}"),
         Err(other) => panic!("{other:?}"),
     }
 }
@@ -72,6 +74,34 @@ fn only_trusted_server_is_used() {
     let refused = answer(&server.url(), &[]);
     assert!(refused.starts_with("refused ") && refused.contains("certificate"), "{refused}");
     assert!(refused.contains(TRUSTED), "{refused}");
+}
+
+/// An operator can replace a certificate that a client refuses, so the refusal is temporary. The advice about trusted
+/// authorities must appear only if the authority is the reason.
+#[test]
+fn each_refused_certificate_is_explained() {
+    let tls = ordain_servers::Options::new().password("secret").tls();
+    let server = Server::with(&tls).expect("a server");
+    let (_, certificates) = server.tls().expect("a server with TLS");
+    let authority = certificates.authority().display().to_string();
+    for (name, options, words) in [
+        ("expired.pem", "-days -1 -extensions server", "xpired"),
+        ("elsewhere.pem", "-days 2 -extensions elsewhere", "elsewhere"),
+        ("version-1.pem", "-days 2", "version 3"),
+    ] {
+        let certificate = certificates.issue(name, options).expect("a certificate");
+        server.configure("tls-cert-file", &certificate.display().to_string()).expect("a setting");
+        let refused = answer(&server.url(), &[(TRUSTED, &authority)]);
+        assert!(refused.starts_with("refused ") && refused.contains(words), "{name}: {refused}");
+        assert!(!refused.contains(TRUSTED) && !refused.contains("secret"), "{name}: {refused}");
+    }
+    let certificate = certificates.certificate().display().to_string();
+    server.configure("tls-cert-file", &certificate).expect("a setting");
+    server.configure("tls-auth-clients", "yes").expect("a setting");
+    let refused = answer(&server.url(), &[(TRUSTED, &authority)]);
+    assert!(refused.contains("set tls-auth-clients no"), "{refused}");
+    server.configure("tls-auth-clients", "no").expect("a setting");
+    assert_eq!(answer(&server.url(), &[(TRUSTED, &authority)]), "next 2");
 }
 
 /// Commits one event in each shard of a Cluster for each line of the standard input, and then prints the number of the

@@ -9,7 +9,7 @@ use ordain_store_redis::RedisStore;
 use super::support::options;
 use super::work::Work;
 
-/// The maximum delay of a commit in a shard of another master, on a busy machine.
+/// The limit for the time that a commit in a shard of a working master takes, on a busy machine.
 const COMMIT_TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// Returns options with which the nodes of a Cluster serve requests while other nodes are down.

@@ -1,5 +1,5 @@
 //! Workers that commit continuously while a test causes failures. Each worker acts as the owner of one shard. At the
-//! end, the answered commits are compared with the stored data.
+//! end, each worker compares its answered commits with the stored data.
 
 use std::ops::Range;
 use std::sync::Arc;

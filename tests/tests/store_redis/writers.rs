@@ -44,6 +44,7 @@ async fn put(
         rules: DestinationRules { numbering: None, queue_limit: Some(queue_limit) },
         witness: None,
         call: Some(WriterCall { writer, call }),
+        readers: Vec::new(),
         groups: vec![AssignGroup {
             origin: None,
             chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],
@@ -117,7 +118,8 @@ async fn refused_calls_are_not_in_the_record() {
     );
 }
 
-/// Advances the clock by `minutes`. Meanwhile, the other writer makes calls. Returns the number of its next call.
+/// Advances the clock by `minutes`. Meanwhile, the other writer makes calls, from the number `first_call` on. Returns
+/// the number of the next call of the other writer.
 async fn pass(dedicated: &DedicatedStore, minutes: u64, first_call: u64) -> u64 {
     let mut call = first_call;
     for _ in 0..minutes / STEP_MINUTES {

@@ -72,8 +72,9 @@ impl QueueForm {
             let excludes_limit = *argument == DELIVERY_LIMIT_ARGUMENT && value == NO_DELIVERY_LIMIT;
             (!excludes_limit).then(|| {
                 format!(
-                    "the queue {queue:?} has {argument} = {}: the broker {action}, and these events are lost; declare the \
-                     queue without this argument",
+                    "the queue {queue:?} has {argument} = {}: the broker {action}, and these events are lost. The \
+                     arguments of a queue cannot be changed: declare another queue without this argument, move the \
+                     messages to it with a shovel, and configure its name",
                     escape_invisible(value)
                 )
             })

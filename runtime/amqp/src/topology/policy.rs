@@ -13,7 +13,7 @@ pub fn no_delivery_limit_command(
     stream: &str,
     queues: &[String],
 ) -> String {
-    let virtual_host = match broker.virtual_host() {
+    let virtual_host = match &*broker.virtual_host() {
         "/" => String::new(),
         name => format!("-p {} ", shell_quoted(name)),
     };
@@ -50,7 +50,10 @@ mod tests {
     use super::*;
 
     fn command(url: &str, queues: &[&str]) -> String {
-        let broker = BrokerEndpoint::new(url, Duration::from_secs(1)).expect("a URL");
+        let broker = BrokerEndpoint::new(
+            ordain_config::BrokerAddress::parse(url).expect("a URL"),
+            Duration::from_secs(1),
+        );
         let queues: Vec<String> = queues.iter().map(|queue| (*queue).to_owned()).collect();
         no_delivery_limit_command(&broker, "orders", &queues)
     }
@@ -66,12 +69,12 @@ mod tests {
         );
     }
 
-    /// A shell passes the special characters of names to `rabbitmqctl` unchanged.
+    /// Bash passes the special characters of names to `rabbitmqctl` unchanged.
     #[test]
     fn command_can_be_pasted_into_a_shell() {
         let queues = ["it's $HOME", "a.b|c(d)*", "\\\"`x`", "ä\n"];
         let command = command("amqp://localhost/my%20host's", &queues);
-        let printed = Command::new("sh")
+        let printed = Command::new("bash")
             .args(["-c", &format!("printf '%s\\n' {command}")])
             .output()
             .expect("the arguments");

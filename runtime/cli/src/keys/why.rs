@@ -5,12 +5,15 @@ use ordain_core::{Cause, GapEnd, HandlerLimit, KeyStatus, split_version};
 
 use super::super::inspect::InspectTarget;
 use crate::cli::CommandError;
-use ordain_http::view::{FailureRow, GapRow, KeyRow, LetterRow};
+use ordain_http::view::{AheadRow, FailureRow, GapRow, KeyRow, LetterRow};
 use ordain_store::ListPage;
 use ordain_util::text::{escape_invisible, pluralized, shell_quoted};
 
 /// Maximum number of dead letters of a key that the command counts.
 const LETTER_COUNT_LIMIT: usize = 500;
+
+/// Maximum number of pages of dead letters in which the command searches for unreadable events.
+const LETTER_PAGES_LIMIT: usize = 20;
 
 /// Explains the record of a key.
 pub(super) async fn explain(
@@ -37,6 +40,8 @@ pub(super) async fn explain(
         words += &reason_text(failure);
     }
     words += &held_text(row);
+    words += &ahead_text(row);
+    words += &unreadable_text(target, stream, name, row).await?;
     words += &requests_text(row);
     if let Some(at) = &row.due_at {
         words += &format!("next check: {at}\n");
@@ -64,7 +69,7 @@ pub(super) async fn letters_text(
     }
     let more = if letters.cursor.is_some() { " or more" } else { "" };
     Ok(Some(format!(
-        "dead letters: {}{more}; see `ordain dead list {stream} --key {}{}`",
+        "dead letters: {}{more}; see `ordain dead list {stream} --key={}{}`",
         letters.rows.len(),
         shell_quoted(name),
         target.option()
@@ -106,9 +111,15 @@ fn reason_text(failure: &FailureRow) -> String {
 }
 
 /// Returns a text that names the missing events for which the key waits: from event `next` to the last event before the
-/// held events.
+/// next event that has arrived.
 fn missing_events(row: &KeyRow) -> String {
-    events(row.next, row.held.first.saturating_sub(1))
+    events(row.next, next_arrived(row).unwrap_or(row.next).saturating_sub(1))
+}
+
+/// Returns the lowest sequence after `next` whose event certainly arrived: the event is held or lies ahead.
+fn next_arrived(row: &KeyRow) -> Option<u64> {
+    let ahead = row.ahead.into_iter().flat_map(|range| [range.first, range.last]);
+    ahead.chain([row.held.first]).filter(|sequence| *sequence > row.next).min()
 }
 
 fn events(first: u64, last: u64) -> String {
@@ -124,6 +135,54 @@ fn held_text(row: &KeyRow) -> String {
             format!("held in the store: {count} events between {} and {}\n", held.first, held.last)
         }
     }
+}
+
+fn ahead_text(row: &KeyRow) -> String {
+    let Some(AheadRow { first, last }) = row.ahead else { return String::new() };
+    let range = if first == last {
+        format!("event {first}, as a dead letter")
+    } else {
+        format!("events between {first} and {last}, as dead letters")
+    };
+    format!("lies ahead: {range}; the key takes the letters when it reaches their events\n")
+}
+
+/// Returns a text about the events from event `next` on that arrived, but could not be read. The text names their dead
+/// letters, because these letters contain the events that the key lacks.
+async fn unreadable_text(
+    target: &InspectTarget,
+    stream: &str,
+    name: &str,
+    row: &KeyRow,
+) -> Result<String, CommandError> {
+    let mut words = String::new();
+    if matches!(row.status(), None | Some(KeyStatus::Completed)) {
+        return Ok(words);
+    }
+    let mut cursor: Option<String> = None;
+    for _ in 0..LETTER_PAGES_LIMIT {
+        let page: ListPage<LetterRow> =
+            target.letters(stream, Some(name), cursor.as_deref(), LETTER_COUNT_LIMIT).await?;
+        for letter in &page.rows {
+            let is_unreadable = Cause::parse(letter.cause.raw()) == Some(Cause::Unreadable);
+            if let Some(sequence) =
+                letter.sequence.filter(|sequence| is_unreadable && *sequence >= row.next)
+            {
+                words += &format!(
+                    "event {sequence} arrived, but cannot be read: {}; see `ordain dead show {stream} {} --key {}{}`\n",
+                    letter.error,
+                    letter.id,
+                    shell_quoted(name),
+                    target.option()
+                );
+            }
+        }
+        cursor = page.cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    Ok(words)
 }
 
 /// Returns a text about the requests to each replay source for the missing events of an open gap. The text is empty if
@@ -213,7 +272,7 @@ mod tests {
         let failure = FailureRow {
             cause: cause.name().into(),
             // The remedy must not depend on the setting named in this text.
-            error: "`plugins.log`, which is not configured".into(),
+            error: "`plugins.memory`, which is not configured".into(),
             limit: limit.map(|limit| limit.name().into()),
             since: "".into(),
             version: Some(version.into()),
@@ -262,9 +321,15 @@ mod tests {
 
     #[test]
     fn all_missing_events_are_named() {
-        for (next, first, missing) in
-            [(1, 2, "event 1"), (1, 5_000, "events 1 to 4999"), (7, 0, "event 7")]
-        {
+        let ahead = |first, last| Some(AheadRow { first, last });
+        for (next, first, ahead, missing) in [
+            (1, 2, None, "event 1"),
+            (1, 5_000, None, "events 1 to 4999"),
+            (7, 0, None, "event 7"),
+            (7, 0, ahead(9, 12), "events 7 to 8"),
+            (7, 11, ahead(3, 9), "events 7 to 8"),
+            (7, 0, ahead(3, 7), "event 7"),
+        ] {
             for status in ["waiting", "parked"] {
                 let failure =
                     FailureRow { cause: Cause::Gap.name().into(), ..FailureRow::default() };
@@ -272,6 +337,7 @@ mod tests {
                     status: status.into(),
                     next,
                     held: HeldRow { first, ..HeldRow::default() },
+                    ahead,
                     trouble: Some(failure),
                     ..KeyRow::default()
                 };

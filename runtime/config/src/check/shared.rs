@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::ConfigChecker;
+use crate::queue_names::{dropped_queue, partition_queue};
 use crate::template::RoutingKeyTemplate;
 use crate::text::ResourceName;
 use crate::{AmqpSourceConfig, Config, ExchangeBinding, SinkConfig, SourceConfig};
@@ -115,11 +116,8 @@ fn amqp_sources(config: &Config) -> impl Iterator<Item = (&ResourceName, &AmqpSo
 
 /// Returns the names of the queues of a source's partitions.
 fn queues(source: &AmqpSourceConfig) -> impl Iterator<Item = String> {
-    let queue = &source.queue.0;
-    let is_single = source.partitions == 1;
-    (0..source.partitions).map(move |partition| {
-        if is_single { queue.clone() } else { format!("{queue}.{partition}") }
-    })
+    let (queue, partitions) = (&source.queue.0, source.partitions);
+    (0..partitions).map(move |partition| partition_queue(queue, partitions, partition))
 }
 
 /// Returns the first queue that two sources have in common. If Ordain declares the queues of both sources, the
@@ -128,7 +126,7 @@ fn queues(source: &AmqpSourceConfig) -> impl Iterator<Item = String> {
 fn shared_queue(source: &AmqpSourceConfig, other: &AmqpSourceConfig) -> Option<String> {
     let both_declare = source.declare && other.declare;
     let dropped = |source: &AmqpSourceConfig| {
-        both_declare.then(|| format!("{}.dropped", source.queue.0)).into_iter()
+        both_declare.then(|| dropped_queue(&source.queue.0)).into_iter()
     };
     let others: HashSet<String> = queues(other).chain(dropped(other)).collect();
     queues(source).chain(dropped(source)).find(|queue| others.contains(queue))

@@ -8,7 +8,7 @@ use super::held::{HeldEvent, SpillCopy};
 use super::lane::{DeferredEvent, LaneMode, SpillCheck};
 use super::letters::orphan_letter;
 use crate::event::{DeliveryNumber, Event, SEQUENCE_END, shard_of};
-use crate::key_record::{AcceptedId, ContentDigests};
+use crate::key_record::{AcceptedId, AheadRange, ContentDigests};
 use crate::letter::{Cause, DeadLetter};
 use crate::settings::{OrderingMode, OverflowPolicy, SequencerSettings};
 
@@ -29,8 +29,8 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Accepts an early event: an event that the source will also deliver later. If the lane cannot accept the event
-    /// now, drops the event, because the source will deliver it in any case.
+    /// Accepts an early event: an event that the source will also deliver later. Drops an invalid event, which becomes
+    /// a dead letter when the source delivers it.
     pub(super) fn arrived_early(&mut self, event: Arc<Event>) {
         if self.invalid_event_letter(&event).is_some() {
             return;
@@ -45,8 +45,7 @@ impl Sequencer {
 
     /// Accepts an event without a delivery. Drops the event if `overflow` is `dead-letter` and the blocked key already
     /// has `spill_limit` waiting events. In a `fifo` stream, never drops the event, because otherwise the key would
-    /// execute its next early event first. Early events cannot fill the memory, because the source limits their
-    /// number.
+    /// execute its next early event first. Early events cannot fill the memory, because the inbox limits their number.
     fn accept_undelivered(&mut self, index: u32, event: Arc<Event>) {
         if self.settings.ordering == OrderingMode::Fifo || !self.overflows(index) {
             self.accept(index, 0, event);
@@ -112,7 +111,8 @@ impl Sequencer {
         index
     }
 
-    /// Decides what happens to an event of a lane, or keeps the event until the lane's key record is loaded.
+    /// Decides what happens to an event of a lane. If the key record is not loaded, or another partition has the key,
+    /// keeps the event until the lane can decide.
     pub(super) fn accept(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         match &lane.mode {
@@ -124,6 +124,9 @@ impl Sequencer {
                     self.restart_lane(index);
                 }
             }
+            // The source will deliver the event, or replay can find it again.
+            LaneMode::Broken(_)
+                if delivery == 0 && self.settings.ordering == OrderingMode::Sequenced => {}
             LaneMode::Broken(error) => {
                 let error =
                     format!("the key's stored record or spilled events cannot be read: {error}");
@@ -228,7 +231,8 @@ impl Sequencer {
         self.hold(index, sequence, delivery, event);
     }
 
-    /// Holds a new event of the lane. The sequence of the event is `done` or higher.
+    /// Holds a new event of the lane. The sequence of the event is `done` or higher. In a `sequenced` stream, if the
+    /// event is too far ahead or its key is full, dead-letters the event instead, or drops an event without a delivery.
     fn hold(&mut self, index: u32, sequence: u64, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         if sequence != lane.done {
@@ -242,6 +246,11 @@ impl Sequencer {
                 if delivery == 0 {
                     return;
                 }
+                if !self.record_ahead(index, sequence) {
+                    self.defer(index, delivery, event);
+                    return;
+                }
+                let lane = &self.lanes[index];
                 let error = format!(
                     "sequence {sequence} is more than {} (gap.max_width) beyond {}, the first \
                      missing sequence",
@@ -271,8 +280,10 @@ impl Sequencer {
             {
                 // The missing event that stopped the key has arrived after all.
                 self.resume(index);
+            } else if self.may_skip_to(index, sequence) {
+                self.resume(index);
             } else {
-                lane.spill_all = true;
+                self.lanes[index].spill_all = true;
             }
         } else if lane.blocked()
             && lane.held.to_run() > self.settings.lane_buffer
@@ -289,6 +300,41 @@ impl Sequencer {
         let delivered = held.delivery != 0;
         let reordered = lane.held.insert(held, lane.done);
         self.stats.reordered += u64::from(reordered && delivered);
+    }
+
+    /// Returns whether the stored key record shows that a dead-lettered event lies ahead at `sequence`. If not, makes
+    /// the lane write the wider range of such events into its record; the caller defers the event until the write is
+    /// durable. The record must never lag behind the letters: if it did, a later owner would not know that the key
+    /// waits for earlier events.
+    pub(super) fn record_ahead(&mut self, index: u32, sequence: u64) -> bool {
+        if fault!(self, ForgetEventsAhead) {
+            return true;
+        }
+        let lane = &mut self.lanes[index];
+        lane.cut_requested(sequence);
+        let is_spanned =
+            |range: Option<&AheadRange>| range.is_some_and(|range| range.spans(sequence));
+        // `revision` has the range that the store will have after the write in flight.
+        if is_spanned(lane.cold.revision.ahead.as_ref()) && is_spanned(lane.record.ahead.as_deref())
+        {
+            return !lane.writing;
+        }
+        let ahead = AheadRange::with(lane.record.ahead.as_deref(), sequence);
+        lane.record.ahead = Some(Box::new(ahead));
+        lane.must_write = true;
+        if self.may_skip_to(index, sequence) {
+            self.resume(index);
+        }
+        false
+    }
+
+    /// Returns whether the key is parked at a missing event that it may now skip, because `sequence` has arrived. Until
+    /// then, the gap up to the first later event was too wide to skip.
+    fn may_skip_to(&self, index: u32, sequence: u64) -> bool {
+        let lane = &self.lanes[index];
+        lane.parked()
+            && lane.record.failure.as_ref().is_some_and(|failure| failure.cause == Cause::Gap)
+            && self.settings.gap.may_skip(lane.done, sequence)
     }
 
     fn overflows(&self, index: u32) -> bool {

@@ -51,6 +51,7 @@ impl ResultChunk {
 
 impl Lane {
     /// Returns the chunk for a result of this version: the last chunk if it may take the result, otherwise a new chunk.
+    /// `version` is `None` for a result that no handler produced, such as a skip.
     pub(super) fn chunk(
         &mut self,
         version: Option<Arc<Rollout>>,

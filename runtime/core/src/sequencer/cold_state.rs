@@ -43,7 +43,8 @@ pub(super) struct ColdFields {
     /// The rollout number that the key needs ([`crate::KeyRecord::missing_rollout`]), if this process does not know
     /// that rollout yet.
     pub(super) newer_rollout: Option<u64>,
-    /// The time at which to load the key record again, because another partition had the key or may have it now.
+    /// The time at which to load the key record again, because another partition took the key over, or may have
+    /// released the parked key.
     pub(super) reload_at: Option<u64>,
     /// The time at which to request the next event from the replay sources, in case the last event of the key was lost
     /// (`gap.tail`).
@@ -51,7 +52,8 @@ pub(super) struct ColdFields {
     pub(super) gap: Option<LaneGap>,
     /// The missing sequences that every round of the gap has requested so far.
     pub(super) requested: Vec<RangeInclusive<u64>>,
-    /// The time of the next replay round according to the stored record, for a gap that the lane finds after a load.
+    /// The time of the next replay round according to the key's entry in the due index, for a gap that the lane finds
+    /// after a load.
     pub(super) gap_due: Option<u64>,
     /// The time of the earliest entry of the lane in the timers.
     pub(super) timer_at: Option<u64>,
@@ -103,7 +105,8 @@ impl ColdState {
         self.get_mut()?.gap.as_mut()
     }
 
-    /// Returns the memory of the cold state, in bytes.
+    /// Returns the approximate memory of the cold state, in bytes. The sequencer counts the events of the checks
+    /// separately.
     pub(super) fn memory(&self) -> usize {
         let requested_bytes =
             |parts: &ColdFields| parts.requested.capacity() * size_of::<RangeInclusive<u64>>();
@@ -119,7 +122,7 @@ impl ColdState {
 }
 
 impl ColdFields {
-    /// Removes the gap of the lane.
+    /// Removes the gap of the lane, and the sequences that its rounds requested.
     pub(super) fn forget_gap(&mut self) {
         (self.gap, self.requested) = (None, Vec::new());
     }

@@ -7,7 +7,7 @@ mod applied;
 mod recovery;
 mod write;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::Sequencer;
@@ -61,7 +61,8 @@ struct InFlightBatch {
     /// The deliveries of the events whose orphan dead letters are in the batch. An orphan dead letter belongs to no key
     /// record. The sequencer finishes the delivery of such an event when the letter is durable.
     letters: Vec<DeliveryNumber>,
-    /// The bytes of the messages and letters of the batch.
+    /// The bytes of the states, messages and letters of the batch. The field `memory` of the sequencer includes these
+    /// bytes until the reply.
     bytes: usize,
 }
 
@@ -101,7 +102,8 @@ impl ShardState {
 }
 
 impl Sequencer {
-    /// Forms a batch for each shard that has something to write and no batch in flight.
+    /// Forms a batch for each shard that has something to write and no batch in flight. Also queries the store for the
+    /// last commits of the shards in doubt.
     pub(super) fn close_batches(&mut self) {
         // No turn starts while the outbox is full, so the messages of turns need no limit here. For dead letters, this
         // check is the only limit.
@@ -137,6 +139,11 @@ impl Sequencer {
             letters.push(free.delivery);
             batch.letters.push(free.letter);
         }
+        // A write that removes one of these letters waits for the next batch. The store applies the letters of a batch
+        // after its writes, so the letter would stay in the store although its event is settled.
+        let new_letters: BTreeSet<_> =
+            batch.letters.iter().map(|letter| letter.id.clone()).collect();
+        let mut postponed = Vec::new();
         let most = self.shards[shard].dirty.len().min(max_events);
         batch.writes.reserve_exact(most);
         lanes.reserve_exact(most);
@@ -144,6 +151,10 @@ impl Sequencer {
             && !full(events, bytes)
             && let Some(index) = self.shards[shard].dirty.pop_front()
         {
+            if self.lanes[index].removes_letter_of(&new_letters) {
+                postponed.push(index);
+                continue;
+            }
             self.lanes[index].dirty = false;
             if self.lanes[index].wants_write(&self.settings) {
                 let room = (max_events - events, max_bytes - bytes);
@@ -156,6 +167,7 @@ impl Sequencer {
             }
             self.reschedule(index);
         }
+        self.shards[shard].dirty.extend(postponed);
         if !batch.writes.is_empty() || !batch.letters.is_empty() {
             self.send(batch, lanes, letters, kept);
         }
@@ -168,6 +180,7 @@ impl Sequencer {
             writes: Vec::new(),
             letters: Vec::new(),
             forward: self.settings.forward_letters,
+            repeated: false,
         }
     }
 
@@ -212,7 +225,8 @@ impl Sequencer {
         }
     }
 
-    /// Removes the first batch of a shard, which the store has applied, and sends the next batch.
+    /// Handles the reply to the first batch of a shard, which the store has applied, and sends the next batch. After
+    /// the last batch of a recovery, discards the data that the sequencer read from the shard before.
     fn batch_stored(&mut self, shard: u32, applied: AppliedCommit) {
         let state = &mut self.shards[shard as usize];
         state.tries = 0;

@@ -54,7 +54,7 @@ impl DeliveryWindow {
         self.slots.push_back(DeliverySlot { lane, is_finished: false, at: now });
     }
 
-    /// Assigns the delivery to a lane.
+    /// Replaces the lane of a delivery. Ignores a delivery that is no longer in the window.
     pub(super) fn assign_lane(&mut self, delivery: DeliveryNumber, lane: u32) {
         let index = delivery.checked_sub(self.base);
         if let Some(slot) = index.and_then(|index| self.slots.get_mut(index as usize)) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Sequencer;
 use super::lane::RunningTurn;
-use super::letters::{far_ahead_id, settling_letter};
+use super::letters::{early_letter_ids, settling_letter};
 use crate::effect::Effect;
 use crate::event::Event;
 use crate::key_record::{EmittedMessage, StateUpdate};
@@ -14,7 +14,7 @@ use crate::turn::{AttemptToken, HandlerOutcome, Turn, TurnResult};
 use crate::version::Rollout;
 
 impl Sequencer {
-    /// Starts turns round robin, as far as the limits permit.
+    /// Starts turns of the ready lanes, in the order in which the lanes became ready, as far as the limits permit.
     pub(super) fn dispatch(&mut self) {
         while self.may_start_turn() {
             let Some(index) = self.ready.pop_front() else { return };
@@ -129,6 +129,7 @@ impl Sequencer {
         let ignore_end = fault!(self, ForgetTheEnd);
         let lane = &mut self.lanes[index];
         let key = Arc::clone(&lane.key);
+        let ahead = lane.record.ahead.as_deref().copied();
         let mut done = lane.done;
         let mut bytes = state.memory();
         let mut ended = false;
@@ -165,9 +166,9 @@ impl Sequencer {
                     chunk.letters.push(letter);
                 }
             }
-            if held.replayed {
-                let id = far_ahead_id(&key, held.sequence, &held.event);
-                chunk.removed_letters.push(id);
+            if held.replayed || ahead.is_some_and(|ahead| ahead.spans(held.sequence)) {
+                let ids = early_letter_ids(&key, held.sequence, &held.event);
+                chunk.removed_letters.extend(ids);
             }
             chunk.events += 1;
             self.ahead += 1;

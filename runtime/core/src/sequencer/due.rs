@@ -21,14 +21,15 @@ const SCAN_PAGE_LIMIT: usize = 256;
 /// The current pass over the due index.
 #[derive(Debug)]
 pub(super) struct DueScan {
-    /// The time when the next pass starts.
+    /// The time of the next read: the next part of the current pass, or the start of the next pass.
     at: u64,
     /// The entry after which this pass continues; `None` at the beginning.
     after: Option<(u64, Key)>,
     reading: bool,
     in_pass: bool,
-    /// `true` if the last pass was complete. A pass is complete if two conditions hold since its beginning: every read
-    /// has searched its whole part of the index, and no lane whose key must be processed again has left memory.
+    /// `true` if the last pass was complete. A pass is complete if three conditions hold since its beginning: every
+    /// read has searched its whole part of the index, the sequencer had a lane for each key that it read, and no lane
+    /// whose key must be processed again has left memory.
     clean: bool,
 }
 
@@ -112,7 +113,7 @@ impl Sequencer {
         }
     }
 
-    /// Loads the keys of [`Input::Reload`](crate::Input::Reload) requests.
+    /// Loads the keys of [`Input::Reload`](crate::Input::Reload) requests, as long as lanes are available.
     pub(super) fn load_requested(&mut self) {
         while let Some(key) = self.reload_requests.pop_front() {
             if !self.ensure_loaded(&key) {

@@ -1,11 +1,17 @@
 //! Handles gaps: missing events of a key. A clock of `gap.timeout` starts at the arrival of the first later event. When
 //! the clock expires, rounds query the replay sources, one after the other ([`round`]). If all rounds fail,
 //! [`exhausted`] applies `gap.on_exhausted`. The arrival of the missing event ends the gap at any time.
+//!
+//! A later event may also be in a dead letter, because it arrived too far ahead, or its key was full or unreadable. The
+//! key record has the range of these letters ([`crate::KeyRecord::ahead`]). If a gap begins within this range, its
+//! first event is probably in a letter. The sequencer then first queries the store alone, without waiting for the
+//! clock.
 
 mod exhausted;
 mod round;
 
 use super::Sequencer;
+use crate::letter::LetterId;
 
 /// The gap that begins at the `front` of a lane: at its first missing sequence.
 #[derive(Debug, Clone, Copy)]
@@ -15,10 +21,15 @@ pub(super) struct LaneGap {
     state: GapState,
     /// The number of finished rounds that count towards `gap.attempts`.
     pub(super) round: u32,
-    /// `true` if a source may find more events later.
+    /// `true` if a source reported in this round that it may find more events later.
     may_find_more: bool,
     /// `true` if a source could not be queried in this round. The round then does not count towards `gap.attempts`.
     source_unreachable: bool,
+    /// The time at which the clock expires, if the sequencer must first query the store for the dead letters of missing
+    /// events. `None` if no such query is necessary, or after the query.
+    clock_after_letters: Option<u64>,
+    /// The lowest sequence of the events that the store found in the last query, but that the lane cannot hold yet.
+    pub(super) next_letter: Option<u64>,
     /// `true` if no later event has arrived. The sequencer then requests the next event only because the key has
     /// received no event for `gap.tail`.
     pub(super) tail: bool,
@@ -32,7 +43,7 @@ enum GapState {
     Clock(u64),
     /// The key record is being loaded again, because another owner may have settled the missing events.
     Reloading,
-    /// The round queries the replay source with this number.
+    /// The lane waits for the answer of the replay source with this number.
     Querying(usize),
     /// All rounds are over, and the event is still missing. The sequencer applies `gap.on_exhausted` when everything
     /// before the gap has been executed.
@@ -42,10 +53,10 @@ enum GapState {
 }
 
 impl LaneGap {
-    /// Returns the time of the next round, if the gap waits for its clock.
+    /// Returns the time of the next round, if the gap waits for its clock and needs no earlier query for dead letters.
     pub(super) fn clock(&self) -> Option<u64> {
         match self.state {
-            GapState::Clock(at) => Some(at),
+            GapState::Clock(at) if self.clock_after_letters.is_none() => Some(at),
             _ => None,
         }
     }
@@ -84,7 +95,7 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         if lane.ended || lane.parked() || !lane.has_gap() {
             // A gap also stays open while events before the gap are only in the store.
-            let closed = |gap: &LaneGap| gap.at < lane.front || lane.highest() <= Some(gap.at);
+            let closed = |gap: &LaneGap| gap.at < lane.front || !lane.waits_beyond(gap.at);
             let over = |gap: &LaneGap| {
                 if gap.tail {
                     gap.at != lane.front
@@ -140,6 +151,8 @@ impl Sequencer {
             };
             let wait = if ended { 0 } else { wait };
             let until = until.max(now.saturating_add(wait));
+            let is_lettered = lane.record.ahead.as_ref().is_some_and(|ahead| ahead.spans(front));
+            let clock_after_letters = is_lettered.then_some(until);
             let state = GapState::Clock(until);
             cold.replay = None;
             if before.is_none() {
@@ -154,18 +167,59 @@ impl Sequencer {
                 round,
                 may_find_more,
                 source_unreachable,
+                clock_after_letters,
+                next_letter: before.and_then(|gap| gap.next_letter),
                 tail,
                 since,
             });
-            if ended || until <= now {
+            if self.may_query_letters(index) {
+                self.query_source(index, 0);
+            } else if ended || until <= now {
                 self.start_gap_round(index);
             }
-        } else if lane.cold.gap.as_ref().and_then(LaneGap::clock).is_some_and(|at| at <= now) {
+        } else if self.may_query_letters(index) {
+            self.query_source(index, 0);
+        } else if self.lanes[index].cold.gap.and_then(|gap| gap.clock()).is_some_and(|at| at <= now)
+        {
             // The clock expired while the missing event could still be among the spilled events, so no round began at
             // that time.
             self.start_gap_round(index);
         }
         self.act_on_exhausted(index);
+    }
+
+    /// Returns whether the lane can soon execute the missing events that are in dead letters, and has not queried the
+    /// store for them yet. The lane takes few of these events into memory at a time, and none while it cannot execute
+    /// events.
+    fn may_query_letters(&self, index: u32) -> bool {
+        let lane = &self.lanes[index];
+        let spilled = lane.cold.stored_only;
+        let waits = |gap: &LaneGap| {
+            matches!(gap.state, GapState::Clock(_))
+                && gap.clock_after_letters.is_some()
+                && (spilled.count == 0 || spilled.first > gap.at)
+                && gap.at.saturating_sub(lane.done) < self.settings.lane_buffer.max(1) as u64
+        };
+        lane.cold.gap.as_ref().is_some_and(waits)
+            && lane.cold.retry_at.is_none()
+            && !lane.lacks_version(&self.settings)
+    }
+
+    /// Queries the store for dead letters again, if the first missing event of a key has just become a dead letter: the
+    /// event arrived, but its key could not hold it.
+    pub(super) fn early_letter_stored(&mut self, id: &LetterId) {
+        let Some(index) = self.lanes.find(&id.key) else { return };
+        let now = self.now;
+        let Some(gap) = self.lanes[index].cold.gap_mut() else { return };
+        if gap.tail || gap.at != id.sequence {
+            return;
+        }
+        let until = gap.clock().or(gap.clock_after_letters).unwrap_or(now);
+        gap.clock_after_letters = Some(until);
+        if !gap.has_outstanding_request() {
+            gap.state = GapState::Clock(until);
+        }
+        self.reschedule(index);
     }
 
     /// Counts the duration of the gap in the statistics if the missing event has arrived.
@@ -186,7 +240,8 @@ impl Sequencer {
         self.settings.gap.tail.map(|tail| self.now.saturating_add(wait(tail)))
     }
 
-    /// Requests the next event from the replay sources once, because the key has received no event for `gap.tail`.
+    /// Requests the next event from the replay sources once, because the key has received no event for `gap.tail`. Does
+    /// nothing if the lane has work, or if its key has stopped or ended.
     pub(super) fn request_tail(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if let Some(cold) = lane.cold.get_mut() {
@@ -202,7 +257,17 @@ impl Sequencer {
         let may_find_more = false;
         let source_unreachable = false;
         let tail = true;
-        let gap = LaneGap { at, state, round: 0, may_find_more, source_unreachable, tail, since };
+        let gap = LaneGap {
+            at,
+            state,
+            round: 0,
+            may_find_more,
+            source_unreachable,
+            clock_after_letters: None,
+            next_letter: None,
+            tail,
+            since,
+        };
         lane.cold.get_or_init().gap = Some(gap);
         self.query_source(index, 0);
     }

@@ -65,8 +65,8 @@ impl Lane {
         held.is_some_and(|held| held.replayed)
     }
 
-    /// Records how a gap ended after its last replay round. Extends the recorded gap to `last` if the recorded gap ends
-    /// earlier.
+    /// Records the result of a gap after its last replay round: the key waits without a time limit, or is parked.
+    /// Extends the recorded gap to `last` if the recorded gap ends earlier.
     pub(super) fn give_up_gap(&mut self, end: GapEnd, last: u64) {
         if let Some(listed) = self.record.gaps.open_mut() {
             (listed.last, listed.end, listed.until) = (listed.last.max(last), end, 0);
@@ -111,9 +111,19 @@ impl Lane {
 
     /// Returns the last of the consecutive missing sequences that begin with `first`.
     fn last_missing(&self, first: u64) -> u64 {
+        self.next_known(first).map_or(first, |next| next - 1)
+    }
+
+    /// Returns the lowest known sequence after `first`. A sequence is known in four cases: its event is in memory, it
+    /// is the lower bound of the spilled events, it bounds the range of the dead letters, or the last query for dead
+    /// letters found its event, but the lane could not hold the event.
+    pub(super) fn next_known(&self, first: u64) -> Option<u64> {
         let held = self.held.iter().map(|held| held.sequence).find(|sequence| *sequence > first);
         let rest = (self.cold.stored_only.count > 0).then_some(self.cold.stored_only.first);
-        let next = [held, rest.filter(|sequence| *sequence > first)].into_iter().flatten().min();
-        next.map_or(first, |next| next - 1)
+        let ahead =
+            self.record.ahead.as_deref().into_iter().flat_map(|ahead| [ahead.first, ahead.last]);
+        let found = self.cold.gap.and_then(|gap| gap.next_letter);
+        let later = held.into_iter().chain(rest).chain(ahead).chain(found);
+        later.filter(|sequence| *sequence > first).min()
     }
 }

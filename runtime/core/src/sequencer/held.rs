@@ -11,15 +11,15 @@ use crate::event::{DeliveryNumber, Event};
 #[derive(Debug)]
 pub(super) struct HeldEvent {
     pub(super) sequence: u64,
-    /// The time when the event arrived.
+    /// The time when the lane took the event into memory.
     pub(super) at: u64,
     pub(super) event: Arc<Event>,
     /// The delivery that the sequencer acknowledges once the event is durable; 0 if no delivery has brought the event
     /// yet, or if its delivery is finished.
     pub(super) delivery: DeliveryNumber,
     pub(super) copy: SpillCopy,
-    /// `true` if replay found the event. Replay may have taken the event from a `far-ahead` dead letter, which the
-    /// commit of the event then removes.
+    /// `true` if replay found the event. Replay may have taken the event from a dead letter; the commit of the event
+    /// then removes this letter.
     pub(super) replayed: bool,
 }
 
@@ -34,14 +34,15 @@ pub(super) enum SpillCopy {
 /// The initial capacity of a queue, in events.
 const INITIAL_CAPACITY: usize = 4;
 
-/// The held events of one key: first the executed events that are not yet durable, then the events to execute.
+/// The held events of one key: first the executed events whose results are not yet committed, then the events to
+/// execute.
 #[derive(Debug, Default)]
 pub(super) struct HeldQueue {
     /// The held events, in ascending order of their sequences.
     queue: VecDeque<HeldEvent>,
     /// The number of executed events at the front.
     executed: u32,
-    /// The number of events that are not durable.
+    /// The number of events that are not durable: without a confirmed copy in the spill area.
     not_durable: u32,
     /// The number of events that have a copy in the spill area, or will get one from the write in flight.
     copies: u32,
@@ -61,7 +62,7 @@ impl HeldQueue {
         self.queue.len()
     }
 
-    /// Returns the number of events that are not durable.
+    /// Returns the number of events that are not durable: the spill area has no confirmed copy of them.
     pub(super) fn not_durable(&self) -> usize {
         self.not_durable as usize
     }
@@ -130,7 +131,7 @@ impl HeldQueue {
         self.executed += events as u32;
     }
 
-    /// Marks the event with this sequence as found by replay, if the source has not delivered the event yet.
+    /// Marks the event with this sequence as found by replay, unless the event has an unfinished delivery.
     pub(super) fn mark_replayed(&mut self, sequence: u64) {
         if let Ok(position) = self.find(sequence) {
             let held = &mut self.queue[position];
@@ -144,7 +145,7 @@ impl HeldQueue {
     }
 
     /// Records that the store has a copy of an event. Returns the sequence of the event and the delivery that can now
-    /// be acknowledged; `None` if the copy was already recorded.
+    /// be acknowledged (0 if there is none). Returns `None` if the copy was already recorded.
     pub(super) fn mark_stored(&mut self, position: usize) -> Option<(u64, DeliveryNumber)> {
         let held = &mut self.queue[position];
         if held.copy == SpillCopy::Stored {

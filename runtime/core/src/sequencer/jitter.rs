@@ -11,7 +11,7 @@ impl Jitter {
         Self(seed)
     }
 
-    /// Returns the next number of splitmix64, by Sebastiano Vigna (public domain), which is good
+    /// Returns the next number of the generator splitmix64, by Sebastiano Vigna (public domain). Its numbers are random
     /// enough to spread retries.
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -21,8 +21,9 @@ impl Jitter {
         z ^ (z >> 31)
     }
 
-    /// Returns the delay before the next try after `tries` tries. The delay is random between the lower bound and a
-    /// ceiling. The ceiling is the lower bound, doubled `tries` times, and at most the upper bound.
+    /// Returns the delay before the next try. `tries` is the number of earlier delays; 0 for the first delay. The delay
+    /// is random between the lower bound and a ceiling. The ceiling is the lower bound, doubled `tries` times, and at
+    /// most the upper bound.
     pub(super) fn delay(&mut self, backoff: BackoffBounds, tries: u32) -> u64 {
         let ceiling = backoff.longest_delay(tries);
         backoff.min + self.next() % (ceiling - backoff.min + 1)

@@ -6,11 +6,12 @@
 //! durably   | yet durable   |  (or running)  |
 //! ```
 //!
-//! `held` contains all events in memory from `record.next` on, durable or not. `held` also keeps the events that are
-//! executed but not yet durable, because the sequencer executes them again if the store refuses their commit.
+//! `held` contains all events in memory from `record.next` on, durable or not. An executed event stays in `held` until
+//! its results are durable, because the sequencer executes the event again if the store refuses the commit.
 //! `cold.stored_only` is the extent of the events that are only in the spill area: the part of the store that holds
 //! events before they can run.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,7 +22,8 @@ use super::cold_state::ColdState;
 use super::held::{HeldQueue, SpillCopy};
 use super::ids::IdWindow;
 use crate::event::{DeliveryNumber, Event, Key};
-use crate::key_record::{FailureInfo, KeyRecord, KeyStatus, SpillExtent};
+use crate::key_record::{AheadRange, FailureInfo, KeyRecord, KeyStatus, SpillExtent};
+use crate::letter::LetterId;
 use crate::settings::{OrderingMode, SequencerSettings};
 use crate::stats::LaneState;
 
@@ -72,7 +74,7 @@ pub(super) struct Lane {
     pub(super) held: HeldQueue,
     /// The events that wait until the lane can decide what happens to them, in order of arrival.
     pub(super) deferred: Vec<DeferredEvent>,
-    /// The results of executed or settled events that are not yet in a commit.
+    /// The results of executed, skipped or late events that are not yet in a commit.
     pub(super) pending: SmallVec<[Box<ResultChunk>; 2]>,
     pub(super) cold: ColdState,
     pub(super) turn: Option<RunningTurn>,
@@ -92,7 +94,7 @@ pub(super) struct Lane {
     pub(super) spill_all: bool,
     /// `true` if the last event below `done` ended the key.
     pub(super) ended: bool,
-    /// The time when the store removes the key record if no write follows.
+    /// The time when the store removes the key record if no write follows; `u64::MAX` if the store keeps the record.
     pub(super) expires_at: u64,
     pub(super) ids: Option<Box<IdWindow>>,
     /// The state that the statistics currently count for the lane.
@@ -110,6 +112,7 @@ pub(super) struct StoredRevision {
     attempts: u32,
     rounds: u32,
     spilled: SpillExtent,
+    pub(super) ahead: Option<AheadRange>,
 }
 
 impl StoredRevision {
@@ -119,11 +122,13 @@ impl StoredRevision {
         attempts: 0,
         rounds: 0,
         spilled: SpillExtent { count: 0, first: 0, last: 0 },
+        ahead: None,
     };
 
     pub(super) fn of(record: &KeyRecord) -> Self {
         let KeyRecord { park_count, attempts, rounds, spilled, .. } = *record;
-        Self { park_count, attempts, rounds, spilled }
+        let ahead = record.ahead.as_deref().copied();
+        Self { park_count, attempts, rounds, spilled, ahead }
     }
 }
 
@@ -133,7 +138,8 @@ pub(super) enum LaneMode {
     Loading,
     /// The lane knows its key record, or assumes that the store has none.
     Live,
-    /// Another partition has taken the key over. The value is the `next` of the key.
+    /// Another partition has taken the key over. The value is the stored `next` of the key at the time when this owner
+    /// learned of the take-over.
     Foreign(u64),
     /// The lane's key record or its spilled events cannot be read.
     Broken(String),
@@ -235,7 +241,8 @@ impl Lane {
         self.record.status == KeyStatus::Parked
     }
 
-    /// Returns the highest sequence known to be held in memory or in the store.
+    /// Returns the highest sequence of the events in memory, or the upper bound of the events that are only in the
+    /// spill area if it is higher. Returns `None` if the lane has no events.
     pub(super) fn highest(&self) -> Option<u64> {
         let held = self.held.highest();
         let rest = (self.cold.stored_only.count > 0).then_some(self.cold.stored_only.last);
@@ -250,7 +257,8 @@ impl Lane {
         same.map(|(_, delivery)| delivery).collect()
     }
 
-    /// Moves `front` past all events known to be held.
+    /// Moves `front` to the first sequence from `done` on whose event is not known to be in memory or in the spill
+    /// area.
     pub(super) fn advance_front(&mut self) {
         self.front = self.front.max(self.done);
         if self.highest() < Some(self.front) {
@@ -273,9 +281,17 @@ impl Lane {
         }
     }
 
-    /// Returns whether event `front` is certainly missing while a later event is held.
+    /// Returns whether event `front` is certainly missing while a later event is held, or while this event or a later
+    /// event lies ahead in a dead letter.
     pub(super) fn has_gap(&self) -> bool {
-        self.misses(self.front) && self.highest().is_some_and(|highest| highest > self.front)
+        self.misses(self.front) && self.waits_beyond(self.front)
+    }
+
+    /// Returns whether the lane holds an event after `sequence`, or a dead-lettered event lies ahead at `sequence` or
+    /// later.
+    pub(super) fn waits_beyond(&self, sequence: u64) -> bool {
+        self.highest() > Some(sequence)
+            || self.record.ahead.as_ref().is_some_and(|ahead| ahead.last >= sequence)
     }
 
     /// Returns whether `sequence` is the first sequence that is certainly missing. A sequence that may be among the
@@ -289,7 +305,8 @@ impl Lane {
         self.cold.gap.as_ref().filter(|gap| self.misses(gap.at))?.clock()
     }
 
-    /// Returns whether some held events cannot run now.
+    /// Returns whether events of the key may be unable to run now: the key is parked, waits for a retry or a rollout,
+    /// has a gap, or has events that are only in the spill area.
     pub(super) fn blocked(&self) -> bool {
         self.live()
             && (self.parked()
@@ -355,6 +372,12 @@ impl Lane {
         } else {
             settings.spill_limit.saturating_sub(self.record.spilled.count) as usize
         }
+    }
+
+    /// Returns whether the next write of the lane removes one of these dead letters.
+    pub(super) fn removes_letter_of(&self, letters: &BTreeSet<LetterId>) -> bool {
+        let removed = self.pending.first().map(|chunk| &chunk.removed_letters);
+        !letters.is_empty() && removed.is_some_and(|ids| ids.iter().any(|id| letters.contains(id)))
     }
 
     /// Returns whether the lane has something to write. A lane writes nothing during a load of its key record. Such a
@@ -432,7 +455,7 @@ impl Lane {
         if let Some(at) = self.cold.retry_at {
             return Some(at);
         }
-        if self.record.spilled.count > 0 {
+        if self.record.spilled.count > 0 || self.record.ahead.is_some() {
             return match &self.cold.gap {
                 Some(gap) if gap.at == self.done => gap.until(now),
                 // Without the delay, the owner would load and evict a lane with an unknown rollout in a busy loop over

@@ -26,8 +26,8 @@ pub(super) struct LaneTable {
 pub(super) enum LaneList {
     /// Lanes whose content is durable. These lanes may leave memory.
     Evictable = 0,
-    /// Lanes that hold events which cannot run now. Such a lane may leave memory after its events are spilled (moved
-    /// into the store).
+    /// Lanes that hold events which cannot run now, and that can spill these events (move them into the store). After
+    /// that, such a lane may leave memory.
     Blocked = 1,
 }
 

@@ -1,4 +1,5 @@
-//! Creates dead letters (records of events that ended without effect), and chooses the write that contains them.
+//! Creates dead letters (records of events that ended without effect), and queues the orphan dead letters, which belong
+//! to no key record, for a commit.
 
 use std::sync::Arc;
 
@@ -42,7 +43,7 @@ pub(super) fn orphan_letter(
     }
 }
 
-/// Creates the letter that records how a sequence was settled.
+/// Creates the letter of a sequence that is settled without effect. `event` is `None` if the event never arrived.
 pub(super) fn settling_letter(
     key: &Key,
     sequence: u64,
@@ -68,9 +69,14 @@ pub(super) fn settling_letter(
     }
 }
 
-/// Returns the id of the `far-ahead` letter from which replay may have taken an event.
-pub(super) fn far_ahead_id(key: &Key, sequence: u64, event: &Event) -> LetterId {
-    LetterId { key: Arc::clone(key), sequence, tag: tag(event, Cause::FarAhead) }
+/// Returns the ids of the letters that the event may have got before its key reached it.
+pub(super) fn early_letter_ids(
+    key: &Key,
+    sequence: u64,
+    event: &Event,
+) -> impl Iterator<Item = LetterId> {
+    let causes = Cause::ALL.into_iter().filter(|cause| cause.waits_for_earlier());
+    causes.map(move |cause| LetterId { key: Arc::clone(key), sequence, tag: tag(event, cause) })
 }
 
 impl Sequencer {
@@ -98,11 +104,16 @@ impl Sequencer {
         delivery: DeliveryNumber,
         event: &Arc<Event>,
     ) {
-        let lane = &self.lanes[index];
-        if lane.absence_assumed {
+        let sequenced = self.settings.ordering == OrderingMode::Sequenced;
+        if sequenced && delivery == 0 {
+            // The source will deliver the event, or replay can find it again.
+            return;
+        }
+        if self.lanes[index].absence_assumed || (sequenced && !self.record_ahead(index, sequence)) {
             self.defer(index, delivery, Arc::clone(event));
             return;
         }
+        let lane = &self.lanes[index];
         let error = format!(
             "the key is blocked at sequence {} and already holds {} later events; `spill_limit` \
              allows no more",

@@ -31,7 +31,8 @@ impl Sequencer {
         index
     }
 
-    /// Evicts a lane whose content is durable.
+    /// Evicts a lane whose content is durable. If the owner must process the key again at some time, schedules a read
+    /// of the due index for that time.
     pub(super) fn evict(&mut self, index: u32) {
         let lane = self.lanes.remove(index);
         debug_assert!(lane.durable(), "only a durable lane may leave");
@@ -151,6 +152,8 @@ impl Sequencer {
                 // The stream was `sequenced` before it became `fifo`.
                 lane.record.ids_from = lane.record.next;
             }
+            // Without the producer's numbers, no event lies ahead.
+            lane.record.ahead = None;
             lane.ids = Some(Box::new(super::ids::IdWindow::from_accepted(&loaded.ids)));
         }
         let wait = loaded.due_in.unwrap_or(0);
@@ -159,7 +162,7 @@ impl Sequencer {
             cold.revision = revision;
             cold.stored_only = lane.record.spilled;
         }
-        if lane.cold.stored_only.count > 0 {
+        if lane.cold.stored_only.count > 0 || lane.record.ahead.is_some() {
             lane.cold.get_or_init().gap_due = Some(now + wait.min(settings.gap.timeout));
         }
         match lane.record.status {
@@ -168,12 +171,16 @@ impl Sequencer {
                 lane.record.status = KeyStatus::Active;
             }
             KeyStatus::Waiting => lane.record.status = KeyStatus::Active,
-            KeyStatus::Active if loaded.due_in.is_some() && lane.cold.stored_only.count == 0 => {
+            KeyStatus::Active
+                if loaded.due_in.is_some()
+                    && lane.cold.stored_only.count == 0
+                    && lane.record.ahead.is_none() =>
+            {
                 let wait = if self.source_has_ended { 0 } else { wait };
                 lane.cold.get_or_init().tail_at =
                     settings.gap.tail.map(|tail| now + wait.min(tail));
-                // Nothing of the key is due, for example because `gap.tail` is no longer set. Without a write, the
-                // entry in the due index would come due again and again.
+                // If `gap.tail` is no longer set, nothing of the key is due. The lane then writes the key, because
+                // otherwise the entry in the due index would come due again and again.
                 lane.must_write |= lane.cold.tail_at.is_none();
             }
             KeyStatus::Active | KeyStatus::Parked | KeyStatus::Completed => {}

@@ -24,7 +24,8 @@ impl Sequencer {
     }
 
     /// Returns whether a requested [`Load`](crate::Effect::Load) or [`ReadSpill`](crate::Effect::ReadSpill) may start
-    /// now. When the memory budget is full, commits, publications and lanes that are ready to run go first.
+    /// now. When the memory budget is full, the request waits for commits, publications, lanes that are ready to run,
+    /// and the first 50 ms of a turn that started beyond the budget.
     pub fn may_read(&self) -> bool {
         !self.is_full()
             || (self.all_published() && self.ready.is_empty() && !self.over_budget_turn_runs())
@@ -90,10 +91,11 @@ impl Sequencer {
         }
     }
 
-    /// Removes the handler state of a lane from memory if three conditions hold. First, the lane waits for its next
-    /// turn or for a read of spilled events. Second, no further turn fits into memory. Third, the state is larger than
-    /// `memory_budget` divided by the prefetch. The lane is then loaded again. The sequencer calls this function only
-    /// for a lane that has just committed, so that a lane makes progress before each removal.
+    /// Removes the handler state of a lane from memory if four conditions hold. First, the lane waits for its next turn
+    /// or for a read of spilled events. Second, the lane has nothing to write. Third, no further turn fits into memory.
+    /// Fourth, the state is larger than `memory_budget` divided by the limit of unacknowledged deliveries. The lane is
+    /// then loaded again. The sequencer calls this function only for a lane that has just committed, so that a lane
+    /// makes progress before each removal.
     pub(super) fn evict_state(&mut self, index: u32) {
         let lane = &self.lanes[index];
         let share = self.settings.memory_budget / self.prefetch.max(1);

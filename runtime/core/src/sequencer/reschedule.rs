@@ -79,7 +79,7 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Updates the list and the counts that the lane belongs in.
+    /// Moves the lane into its list, and updates the counts that include the lane: memory, states and changing lanes.
     pub(super) fn update_counts(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         let own = lane.own_memory();

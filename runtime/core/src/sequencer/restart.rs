@@ -1,6 +1,6 @@
 //! Restarts a lane. Usually the sequencer loads the key record again. If another partition has the key, the lane waits
-//! instead of loading the record. If the key record is unreadable, the sequencer marks the lane as broken. In each
-//! case, the sequencer treats the lane's events that are not durable as if they had just arrived.
+//! instead of loading the record. If the key record or a spilled event is unreadable, the sequencer marks the lane as
+//! broken. In each case, the sequencer treats the lane's events that are not durable as if they had just arrived.
 
 use super::Sequencer;
 use super::arrive::is_next;

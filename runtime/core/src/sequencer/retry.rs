@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Sequencer;
-use super::letters::{far_ahead_id, settling_letter};
+use super::letters::{early_letter_ids, settling_letter};
 use crate::key_record::{FailureInfo, KeyStatus};
 use crate::letter::Cause;
 use crate::limit::tagged;
@@ -54,7 +54,7 @@ impl Sequencer {
             && active.is_none_or(|active| active.build.version != version.build.version)
         {
             // During the turn, another version became active, or no version is available in this process any more. The
-            // version that is active next tries the event again.
+            // next active version tries the event again.
             self.clear_failure(index);
             return;
         }
@@ -70,20 +70,22 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let held = lane.held.head().expect("the event was just executed");
         let ends = held.event.end();
-        let replayed = held.replayed;
+        let is_lettered = held.replayed
+            || lane.record.ahead.as_ref().is_some_and(|ahead| ahead.spans(held.sequence));
         let event = Arc::clone(&held.event);
         let sequence = held.sequence;
         let cause = failure.kind.cause();
         let label = Some(Arc::clone(&version.build.version));
         let letter =
             settling_letter(&lane.key, sequence, Some(&event), cause, failure.message, label);
-        let consumed = replayed.then(|| far_ahead_id(&lane.key, sequence, &event));
+        let key = Arc::clone(&lane.key);
+        let consumed = is_lettered.then(|| early_letter_ids(&key, sequence, &event));
         let bytes = letter.memory();
         let chunk = lane.chunk(Some(Arc::clone(version)), &self.settings);
         chunk.next = sequence + 1;
         chunk.events += 1;
         chunk.letters.push(letter);
-        chunk.removed_letters.extend(consumed);
+        chunk.removed_letters.extend(consumed.into_iter().flatten());
         chunk.bytes += bytes;
         self.memory += bytes;
         self.ahead += 1;
@@ -119,7 +121,7 @@ impl Sequencer {
         self.clear_failure(index);
     }
 
-    /// Clears the failure and the number of tries of the event at `done`.
+    /// Clears the failure of the event at `done`, and its numbers of tries and replay rounds.
     fn clear_failure(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if let Some(cold) = lane.cold.get_mut() {

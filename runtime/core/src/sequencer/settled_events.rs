@@ -11,8 +11,8 @@
 //! from the history in two cases: at a recovery, and when an event arrives for a settled sequence whose digest is not
 //! in the key record.
 //!
-//! The store must give the lost numbers again. A publisher that still runs writes its lost events again, and each of
-//! these events gets its earlier number. The sequencer can therefore recognise these events as repeats.
+//! A publisher that still runs writes its lost events again. The store must give each of these events its earlier
+//! number, so that the sequencer can recognise the events as repeats.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -30,7 +30,7 @@ pub(super) struct SettledEvents {
     keys: BTreeMap<Key, KeyDigests>,
     /// The keys, in the order in which their first digests were recorded.
     order: VecDeque<Key>,
-    /// The estimated memory of the digests, in bytes.
+    /// The estimated memory of the keys and their digests, in bytes.
     bytes: usize,
 }
 
@@ -142,7 +142,14 @@ mod tests {
         evicted: &[(usize, Vec<(u64, u32)>)],
         bytes_limit: usize,
     ) {
-        let batch = Batch { shard: 0, number: 1, writes, letters: Vec::new(), forward: false };
+        let batch = Batch {
+            shard: 0,
+            number: 1,
+            writes,
+            letters: Vec::new(),
+            forward: false,
+            repeated: false,
+        };
         let applied = AppliedCommit { time: 100, refused, ..AppliedCommit::default() };
         settled_events.record_commit(&batch, &applied, evicted, bytes_limit);
     }

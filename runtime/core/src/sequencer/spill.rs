@@ -111,7 +111,8 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Puts a spilled event back into memory.
+    /// Puts a spilled event back into memory. If the lane already holds another event with this sequence, the spilled
+    /// event becomes a dead letter.
     fn unspill(&mut self, index: u32, sequence: u64, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         if sequence < lane.done {
@@ -190,14 +191,14 @@ impl Sequencer {
     }
 
     /// Returns the time at which the oldest delivery will have waited for `spill_after`. The lane of this delivery then
-    /// spills. Returns `None` if that lane cannot spill.
+    /// spills. Returns `None` if that lane cannot spill, or if no delivery waits.
     pub(super) fn spill_timeout(&self) -> Option<u64> {
         let head = self.window.oldest()?;
         self.can_spill_head(head.lane).then(|| head.at.saturating_add(self.settings.spill_after))
     }
 
     /// Returns whether the lane of the oldest delivery can spill. Returns `false` while no handler version is
-    /// available. In that time, all keys wait, and the source keeps the events for which there is no room.
+    /// available. In that time, all keys wait, and the source keeps the events that do not fit into memory.
     pub(super) fn can_spill_head(&self, lane: u32) -> bool {
         lane != NO_LANE
             && self.settings.rollout.is_some()
@@ -227,8 +228,13 @@ impl Sequencer {
             return;
         }
         let lane = &mut self.lanes[index];
-        let done = lane.done;
-        let beyond = |held: &HeldEvent| held.sequence > done && held.copy == SpillCopy::None;
+        let stopped =
+            lane.parked() || lane.cold.retry_at.is_some() || lane.cold.newer_rollout.is_some();
+        // The events before the first missing event can run, unless the key has stopped.
+        let first = if stopped { lane.done } else { lane.front.max(lane.done) };
+        let beyond = |held: &HeldEvent| {
+            held.sequence > lane.done && held.sequence >= first && held.copy == SpillCopy::None
+        };
         let extracted = lane.held.extract(0, beyond).into_iter();
         let mut overflowing: Vec<_> =
             extracted.map(|held| (held.sequence, held.delivery, held.event)).collect();
@@ -326,7 +332,8 @@ impl Sequencer {
         }
     }
 
-    /// Skips sequences whose events never arrived, and writes a dead letter for each of them.
+    /// Skips the sequences from `done` to `last`, whose events never arrived, and creates a dead letter for each of
+    /// them.
     pub(super) fn skip_unseen(&mut self, index: u32, last: u64, error: &str) {
         let lane = &mut self.lanes[index];
         let first = lane.done;

@@ -1,6 +1,6 @@
 //! Logs the incidents that an operator must notice: parked keys (stopped at a failed or missing event), unreadable
-//! keys, missing events, and events that become dead letters. This module reads committed batches and must never decide
-//! anything.
+//! keys, missing events, and events that become dead letters. This module only logs, and must never decide anything
+//! about an event.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,22 +9,25 @@ use ordain_core::{
     AppliedCommit, Batch, DeadLetter, FailureInfo, GapEnd, GapEntry, KeyRecord, KeyStatus, KeyWrite,
 };
 
+use ordain_util::command::{config_option, last_argument};
 use ordain_util::log_throttle::LogThrottle;
-use ordain_util::text::{escape_invisible, shell_quoted, truncated};
+use ordain_util::text::{escape_invisible, truncated};
 
-/// Maximum number of log lines per interval. This module only counts further lines. If the module wrote all lines, a
-/// handler that fails for every key would fill the disk with log lines.
+/// Maximum number of log lines of this module in [`WARN_INTERVAL`]. This module does not write further lines, but logs
+/// their number. If the module wrote all lines, a handler that fails for every key would fill the disk with log lines.
 const LINE_LIMIT: u32 = 20;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Maximum size of an error in a log line, in bytes. The store keeps the whole error.
+/// Maximum size of an error in a log line, in bytes. The store keeps the whole error of a parked key and of a dead
+/// letter.
 const ERROR_BYTES: usize = 512;
 
 /// The throttle of the whole process, because all partitions write to the same log.
 static ALARM_THROTTLE: Mutex<LogThrottle> =
     Mutex::new(LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL));
 
-/// Returns the batch if it contains an incident, and `None` otherwise. The driver logs the incident after the commit.
+/// Returns the batch if it contains an incident, and `None` otherwise. The driver logs the incidents of the batch after
+/// the commit.
 pub(super) fn if_alarming(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
     let has_alarm = |write: &KeyWrite| {
         !write.letters.is_empty()
@@ -35,7 +38,7 @@ pub(super) fn if_alarming(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
     any.then(|| Arc::clone(batch))
 }
 
-/// Logs the alarms of a committed batch.
+/// Logs the incidents of a committed batch. Leaves out the writes that the store refused (`applied.refused`).
 pub(super) fn log_alarms(stream: &str, batch: &Batch, applied: &AppliedCommit) {
     for (at, write) in batch.writes.iter().enumerate() {
         if applied.refused.binary_search_by_key(&at, |(position, _)| *position).is_ok() {
@@ -49,7 +52,8 @@ pub(super) fn log_alarms(stream: &str, batch: &Batch, applied: &AppliedCommit) {
             log_missing_event(stream, write, gap);
         }
     }
-    // A letter that the store already has comes from a repeated delivery, and is already logged.
+    // These letters belong to no key record (orphan dead letters). If the store already had a letter, the letter comes
+    // from a repeated delivery, and a driver has already logged it.
     let known = |at: usize| applied.existing_letters.binary_search(&at).is_ok();
     let orphan_letters = batch.letters.iter().enumerate().filter(|(at, _)| !known(*at));
     orphan_letters.for_each(|(_, letter)| log_dead_letter(stream, letter));
@@ -72,8 +76,9 @@ fn log_parked_key(stream: &str, write: &KeyWrite, failure: &FailureInfo) {
         event = write.record.next,
         cause = failure.cause.name(),
         error = %shortened(failure.words()),
-        "key parked: see `ordain keys why {stream} {}`",
-        shell_quoted(&write.key)
+        "key parked: see `ordain keys why {stream}{} {}`",
+        config_option(),
+        last_argument(&write.key)
     );
 }
 
@@ -95,8 +100,9 @@ fn log_missing_event(stream: &str, write: &KeyWrite, gap: &GapEntry) {
         last = gap.last,
         rounds = gap.rounds,
         "missing events not received: Ordain has made all its replay requests, and the key still waits for the events; \
-         see `ordain keys why {stream} {}`",
-        shell_quoted(&write.key)
+         see `ordain keys why {stream}{} {}`",
+        config_option(),
+        last_argument(&write.key)
     );
 }
 
@@ -124,7 +130,8 @@ fn log_dead_letter(stream: &str, letter: &DeadLetter) {
         sequence = letter.id.sequence,
         cause = letter.cause.name(),
         error = %shortened(&letter.error),
-        "new dead letter: see `ordain dead list {stream}`"
+        "new dead letter: see `ordain dead list {stream}{}`",
+        config_option()
     );
 }
 
@@ -132,8 +139,8 @@ fn shortened(error: &str) -> String {
     truncated(escape_invisible(error).into_owned(), ERROR_BYTES)
 }
 
-/// Returns whether one more line may be written. The first call that suppresses a line starts a task, which logs the
-/// number of suppressed lines when the interval is over.
+/// Returns whether the caller may write one more line. When the first line after a call of [`flush`] is suppressed,
+/// this function starts a task. The task logs the number of suppressed lines after [`WARN_INTERVAL`].
 fn allow_line() -> bool {
     let mut throttle = throttle();
     let is_allowed = throttle.allow();
@@ -151,9 +158,10 @@ fn allow_line() -> bool {
 pub(super) fn flush() {
     let suppressed = throttle().take_suppressed();
     if suppressed > 0 {
+        let option = config_option();
         tracing::warn!(
             "{suppressed} more lines about keys and dead letters were not logged: see `ordain keys list STREAM \
-             --status parked` (or `--status waiting`) and `ordain dead list STREAM`"
+             --status parked{option}` (or `--status waiting`) and `ordain dead list STREAM{option}`"
         );
     }
 }

@@ -14,14 +14,15 @@ use ordain_cloudevents::SourceHandle;
 use ordain_store::{ClaimedPartition, Partition, Store};
 use ordain_wasm::{TurnQueueHandle, VersionWatcher};
 
-/// The parts from which a driver is built.
+/// The parts from which [`Driver::run`](super::Driver::run) builds a driver. The start of a partition
+/// (`run/partition_start.rs`) creates these parts.
 pub struct DriverConfig {
     /// The claimed partition.
     pub partition: Partition,
     /// The claim by which the store recognises the owner of the partition, and the number of the last commit in each
     /// shard.
     pub claimed: ClaimedPartition,
-    /// The settings of the sequencer.
+    /// The settings with which the driver creates the sequencer.
     pub settings: SequencerSettings,
     /// The store, which keeps all state of the partition.
     pub store: Arc<dyn Store>,
@@ -29,7 +30,7 @@ pub struct DriverConfig {
     pub version: VersionWatcher,
     /// The queue for turns (runs of events of one key) that workers execute.
     pub turns: TurnQueueHandle,
-    /// The channel to the publisher.
+    /// The channel on which the driver sends committed batches to the outbox publisher.
     pub publisher: mpsc::Sender<CommittedBatch>,
     /// The partition's data for the publisher, including the ownership of the partition.
     pub handle: Arc<PartitionHandle>,
@@ -38,15 +39,15 @@ pub struct DriverConfig {
     pub backlog: Vec<Input>,
     /// The channel on which the workers and the publisher send completions to the driver.
     pub completions: mpsc::Receiver<Completion>,
-    /// The source of events.
+    /// The running source, which delivers the events of the partition.
     pub source: SourceHandle,
     /// The inbox: events received over HTTP that are not in the broker's queue yet. `None` if the stream has no inbox.
     pub inbox: Option<Inbox>,
-    /// The replay sources for missing events.
+    /// The replay sources, from which the driver requests missing events.
     pub replay: replay::ReplaySources,
     /// The name of the checkpoint from which the source resumes; `None` if the source cannot resume.
     pub checkpoint_name: Option<String>,
-    /// `true` if the driver ends when the source has ended and every event is settled or held in the store.
+    /// `true` if the driver ends when the partition is idle ([`PartitionMetrics::is_idle`]) and `may_end` is `true`.
     pub once: bool,
     /// The permission for the driver to end; used only if `once` is `true`. The value is `false` while other partitions
     /// may still send events to this partition.

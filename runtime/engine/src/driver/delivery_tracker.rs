@@ -29,15 +29,15 @@ pub(super) struct DeliveryTracker {
     /// The end position of each unacknowledged delivery; empty if the source has no checkpoint.
     positions: VecDeque<(DeliveryNumber, FilePosition)>,
     acknowledged: Option<FilePosition>,
-    /// For each batch of deliveries since the last checkpoint, the fingerprint of the source's data up to the end of
-    /// the batch.
+    /// For each batch of deliveries that ends at or after the position of the last checkpoint, the fingerprint of the
+    /// source's data up to the end of the batch.
     fingerprints: VecDeque<ReadFingerprint>,
     /// Number of deliveries that were acknowledged since the last checkpoint.
     unsaved: usize,
     /// The number of newly acknowledged deliveries in the checkpoint that is being written; `None` if no checkpoint is
     /// being written.
     saving: Option<usize>,
-    /// `true` if the store may have lost the last checkpoint.
+    /// `true` if the store refused the last checkpoint, or may have lost it.
     is_checkpoint_lost: bool,
     /// Maximum number of deliveries that the source may repeat after a crash.
     limit: usize,
@@ -88,7 +88,7 @@ impl DeliveryTracker {
         is_new
     }
 
-    /// Adds a delivery that ends at `position`, and returns its number.
+    /// Adds a delivery that ends at `position`, and returns the number of the delivery.
     pub(super) fn add(&mut self, position: FilePosition) -> DeliveryNumber {
         self.delivered += 1;
         if self.checkpoint_name.is_some() {
@@ -126,7 +126,7 @@ impl DeliveryTracker {
     }
 
     /// Returns whether another checkpoint is needed: deliveries were acknowledged since the last checkpoint, or the
-    /// store may have lost the last checkpoint.
+    /// store refused the last checkpoint or may have lost it. Always `false` for a source without a checkpoint.
     pub(super) fn needs_checkpoint(&self) -> bool {
         self.checkpoint_name.is_some() && (self.unsaved > 0 || self.is_checkpoint_lost)
     }
@@ -148,15 +148,16 @@ impl DeliveryTracker {
         })
     }
 
-    /// Makes the next checkpoint due at once.
+    /// Makes the next checkpoint due at once, if a checkpoint is needed.
     pub(super) fn make_checkpoint_due(&mut self) {
         let now = Instant::now();
         self.saved_at = now.checked_sub(CHECKPOINT_INTERVAL).unwrap_or(now);
     }
 
-    /// Returns the checkpoint of all acknowledged deliveries in its stored form. `commits` returns the last durable
-    /// commit of each shard (slice of the store). The checkpoint counts as being written until the driver calls
-    /// [`Self::record_checkpoint`] or [`Self::record_failed_checkpoint`].
+    /// Returns the checkpoint of all acknowledged deliveries in its stored form. Returns `None` if the source cannot
+    /// resume, or if no delivery is acknowledged yet. `commits` returns the last durable commit of each shard (slice of
+    /// the store). The checkpoint counts as being written until the driver calls [`Self::record_checkpoint`] or
+    /// [`Self::record_failed_checkpoint`].
     pub(super) fn begin_checkpoint(&mut self, commits: impl FnOnce() -> Vec<u64>) -> Option<Mark> {
         self.saved_at = Instant::now();
         let unsaved = std::mem::take(&mut self.unsaved);
@@ -173,18 +174,19 @@ impl DeliveryTracker {
         Some(Mark { name: name.clone(), value: checkpoint.encode().into() })
     }
 
-    /// Records that the checkpoint was written.
+    /// Records that the store has written the checkpoint.
     pub(super) fn record_checkpoint(&mut self) {
         self.saving = None;
     }
 
-    /// Records that the checkpoint was not written.
+    /// Records that the store has refused the checkpoint. Its deliveries count again as not saved.
     pub(super) fn record_failed_checkpoint(&mut self) {
         self.unsaved += self.saving.take().unwrap_or(0);
         self.is_checkpoint_lost = true;
     }
 
-    /// Makes another checkpoint due, because the store may have gone back to an earlier checkpoint.
+    /// Makes another checkpoint due, because the store may have lost the last checkpoint. Does nothing before the first
+    /// acknowledgement.
     pub(super) fn invalidate_checkpoint(&mut self) {
         self.is_checkpoint_lost = self.checkpoint_name.is_some() && self.acknowledged.is_some();
     }
@@ -208,7 +210,8 @@ mod tests {
         file
     }
 
-    /// Returns the offset at which the source would resume in a file with this text.
+    /// Returns the offset at which the source would resume in a file with this text; `None` if the checkpoint does not
+    /// match the text.
     fn resume(tracker: &mut DeliveryTracker, text: &[u8]) -> Option<u64> {
         let mark = tracker.begin_checkpoint(Vec::new).expect("a checkpoint");
         let checkpoint = Checkpoint::decode(&mark.value).expect("decoded");

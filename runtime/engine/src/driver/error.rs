@@ -5,7 +5,7 @@ use ordain_store::StoreError;
 /// The reason why a driver ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    /// Another process owns the partition now.
+    /// This process no longer owns the partition: it has lost the lease, or another process has claimed the partition.
     #[error("another process owns the partition now")]
     Fenced,
     /// The store went back in time and lost commits that this process cannot repeat.
@@ -20,10 +20,12 @@ pub enum DriverError {
         /// The last commit that this process expected in the shard, and the state in which the process found the shard.
         detail: String,
     },
-    /// The store failed.
+    /// The store failed while the driver wrote a checkpoint, or while the driver waited at its end until all writes are
+    /// durable.
     #[error("the store failed")]
     Store(#[from] StoreError),
-    /// The store holds as many events of a key as `spill_limit` allows, and no later event can unblock the stream.
+    /// The store holds as many events of a key as `spill_limit` allows, so the stream accepts no further event. Only an
+    /// operator's action can release the key.
     #[error(
         "key {key:?} is stopped at event {event}, and the store holds as many later events of the key \
          as `spill_limit` allows. With `overflow = \"pause\"`, the stream accepts no further event: fix \
@@ -41,7 +43,7 @@ pub enum DriverError {
          messages"
     )]
     PublisherFull,
-    /// The source failed.
+    /// The source failed. Each event that it delivered is settled or held in the store.
     #[error("the source failed")]
     Source(#[source] std::io::Error),
 }

@@ -62,7 +62,7 @@ struct AccumulatedStats {
     earlier: Stats,
 }
 
-/// Times and sizes of a driver's commits.
+/// The durations and sizes of commits, and the delays of the committed events.
 #[derive(Debug, Clone)]
 pub struct CommitHistograms {
     /// Duration of commits, in seconds.
@@ -84,7 +84,7 @@ impl Default for CommitHistograms {
 }
 
 impl CommitHistograms {
-    /// Adds the measurements of another driver.
+    /// Adds the measurements of another partition.
     pub fn merge(&mut self, other: &Self) {
         self.commit.merge(&other.commit);
         self.batch.merge(&other.batch);
@@ -112,7 +112,7 @@ impl PartitionMetrics {
         }
     }
 
-    /// Returns the partition.
+    /// Returns the partition that these metrics describe.
     pub fn partition(&self) -> &Partition {
         &self.partition
     }
@@ -176,7 +176,8 @@ impl PartitionMetrics {
         }
     }
 
-    /// Counts and logs the loaded keys that belonged to another partition.
+    /// Counts the loaded keys that belonged to another partition, and logs a warning at most once every
+    /// [`MOVED_WARN_INTERVAL`].
     pub(super) fn record_moved_keys(&self, loaded: &[KeyResult<Option<Box<KeySnapshot>>>]) {
         let moved = loaded.iter().filter_map(|key| {
             let snapshot = key.as_ref().ok()?.as_ref()?;
@@ -203,7 +204,7 @@ impl PartitionMetrics {
         }
     }
 
-    /// Returns the measurements of the commits so far.
+    /// Returns the measurements of all commits of the partition in this process so far.
     pub fn commit_histograms(&self) -> CommitHistograms {
         self.lock_histograms().clone()
     }
@@ -226,7 +227,7 @@ impl PartitionMetrics {
         self.is_idle.store(is_idle, Ordering::SeqCst);
     }
 
-    /// Returns whether the sequencer knows that the source has ended.
+    /// Returns whether the driver has reported the end of the source to the sequencer.
     pub fn source_ended(&self) -> bool {
         self.source_ended.load(Ordering::Relaxed)
     }

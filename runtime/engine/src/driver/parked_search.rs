@@ -16,6 +16,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use ordain_store::{KeyFilter, Mark, Partition, Store, retry_until_ok, versions};
 use ordain_util::backoff::Backoff;
+use ordain_util::command::config_option;
 
 /// Maximum number of keys that one request to the store returns.
 const KEY_PAGE_LIMIT: usize = 256;
@@ -26,7 +27,8 @@ const KEY_RECORDS_PER_STEP: usize = 1_000;
 const PAUSE_FACTOR: u32 = 3;
 /// The permit that limits the search steps of this process to one at a time.
 static SEARCH_PERMIT: Semaphore = Semaphore::const_new(1);
-/// Maximum number of found keys that wait for room in the sequencer.
+/// Number of found keys that wait in the sequencer at which the driver takes no further keys from the search. The
+/// driver takes further keys when fewer keys wait.
 pub(super) const WAITING_KEY_LIMIT: usize = KEY_PAGE_LIMIT;
 /// Delays between passes over the keys. A delay gives the sequencer time to commit the keys that the previous pass
 /// found. The delay doubles after each pass, because a pass reads all keys of the stream.
@@ -37,12 +39,12 @@ const MAX_PASS_DELAY: Duration = Duration::from_secs(2);
 /// after all passes (20 seconds or more) probably cannot be read or written.
 const PASS_LIMIT: u32 = 16;
 
-/// The keys that a search finds, and that the sequencer must check.
+/// The search for parked keys, from which the driver takes the found keys. The sequencer must check each of them.
 pub(super) struct ParkedSearch(Option<mpsc::Receiver<Vec<Key>>>);
 
 impl ParkedSearch {
     /// Starts the search for keys that a version other than the version of `rollout` has parked. Without a rollout,
-    /// nothing is searched, and the search counts as ended.
+    /// there is nothing to search, and the search counts as ended.
     pub(super) fn start(
         store: &Arc<dyn Store>,
         partition: &Partition,
@@ -62,7 +64,8 @@ impl ParkedSearch {
         self.0.is_none()
     }
 
-    /// Returns the next keys. An empty result means that the search has ended. This method is cancel-safe.
+    /// Returns the next keys. An empty result means that the search has ended; later calls never return. This method is
+    /// cancel-safe.
     pub(super) async fn next(&mut self) -> Vec<Key> {
         let Some(keys) = &mut self.0 else { return std::future::pending().await };
         let page = keys.recv().await;
@@ -125,14 +128,15 @@ impl ParkedSearchTask {
                     version,
                     keys = found,
                     "keys still parked: another handler version parked them, and this version has not retried them \
-                     yet. The next start retries them: see `ordain keys list {stream} --status parked`"
+                     yet. The next start retries them: see `ordain keys list {stream} --status parked{}`",
+                    config_option()
                 );
             }
         }
     }
 
-    /// Searches the store for parked keys, sends the keys to the receiver, and returns their number. Returns `None` if
-    /// the receiver is gone.
+    /// Searches the store once for the keys that another version has parked, sends the keys to the driver, and returns
+    /// their number. Returns `None` if the driver no longer receives the keys.
     async fn run_pass(&self) -> Option<usize> {
         let status = Some(KeyStatus::Parked);
         let mut filter = KeyFilter {
@@ -173,7 +177,8 @@ impl ParkedSearchTask {
         }
     }
 
-    /// Returns whether this key belongs to the partition of this search and is parked by a failure of another version.
+    /// Returns whether the key of `record` belongs to the partition of this search, and whether a failure of another
+    /// version stopped the key.
     fn is_parked_by_other_version(&self, record: &KeyRecord) -> bool {
         let version = record.failure.as_ref().and_then(|failure| failure.version.as_ref());
         record.partition == self.partition.number

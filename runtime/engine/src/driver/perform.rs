@@ -1,6 +1,6 @@
-//! Performs the effects that the sequencer requests: calls to the store, the workers and the publisher. Only the
-//! sequencer decides whether an event takes effect, waits or becomes a dead letter; this module must never make this
-//! decision.
+//! Performs the effects that the sequencer requests: calls to the store, the workers, the publisher and the replay
+//! sources, and acknowledgements to the source. Only the sequencer decides whether an event takes effect, waits or
+//! becomes a dead letter; this module must never make this decision.
 //!
 //! The driver itself waits for the store's answers. A separate task for each request would be slower, because the task
 //! would have to wake the driver on another thread. This module retries a failed read until it succeeds, because the
@@ -37,7 +37,7 @@ const SPILL_READ_LIMIT: usize = 4;
 /// Maximum number of shards that the text of a log line names. The CloudEvent in the line names all shards.
 const LOGGED_SHARD_LIMIT: usize = 16;
 
-/// A request to the store or to a replay source whose answer has not arrived yet.
+/// A request to the store or to a replay source; the future completes with the answer.
 pub(super) type StoreFuture = Pin<Box<dyn Future<Output = StoreReply> + Send>>;
 
 /// The result of a request to write a checkpoint: `true` if the store wrote the checkpoint, `false` if the store
@@ -50,11 +50,11 @@ pub(super) enum StoreReply {
     Input(Input),
     /// The answer to a commit, and the duration of the commit.
     Committed(Input, Duration),
-    /// The answer to a load of several key records, and the requests that did not fit into the load.
+    /// The answer to a load of several key records, and the requests for the records beyond the size limit of the load.
     Loaded(Vec<Input>, Vec<(AttemptToken, Key)>),
     /// The answer to a read of spilled events.
     SpillRead(Input),
-    /// The answer to a checkpoint.
+    /// The result of a request to write a checkpoint.
     Checkpoint(CheckpointResult),
     /// The store has again marked messages as published.
     OutboxMarkRepeated,
@@ -70,7 +70,8 @@ pub(super) struct SpillReadRequest {
 }
 
 impl Driver {
-    /// Performs all effects that the sequencer requests.
+    /// Performs all effects that the sequencer requests, and starts to write a checkpoint if a checkpoint is due.
+    /// Returns an error if the driver has failed.
     pub(super) fn perform_all(&mut self) -> Result<(), DriverError> {
         while let Some(effect) = self.sequencer.poll_effect() {
             self.perform(effect);
@@ -89,7 +90,8 @@ impl Driver {
     }
 
     /// Makes another checkpoint due while the store may have gone back in time. When the sequencer knows that the store
-    /// has all commits, answers the waiting store checks and logs the repeated commits.
+    /// has all commits, answers the waiting store checks. If commits were repeated, also logs them, and marks messages
+    /// of their shards again as published.
     fn track_recovery(&mut self) {
         if self.sequencer.in_doubt() {
             self.delivery_tracker.invalidate_checkpoint();
@@ -125,8 +127,9 @@ impl Driver {
         }
     }
 
-    /// Logs that a shard (slice of the store) lost commits which the sequencer cannot repeat. `stored` is the last
-    /// commit that the shard still has; `None` if the shard has lost the claim.
+    /// Logs that a shard (slice of the store) lost commits which the sequencer cannot repeat. `last` is the last commit
+    /// of this owner in the shard. `stored` is the last commit that the shard still has; `None` if the shard has lost
+    /// the claim. `since` is a time before all lost commits, in ms since the Unix epoch.
     fn report_lost_commits(&self, shard: u32, last: u64, stored: Option<u64>, since: Option<u64>) {
         let claimed = self.handle.claimed_commits[shard as usize];
         let first = stored.unwrap_or(claimed).saturating_add(1);
@@ -149,14 +152,14 @@ impl Driver {
         );
     }
 
-    /// Returns the record of an incident in this partition.
+    /// Returns the record of an incident in this partition: a CloudEvent in JSON, in one line.
     fn record<T: Incident>(&self, data: &T) -> String {
         record(&self.partition.stream, IncidentSubject::Partition(self.partition.number), data)
     }
 
     /// Marks messages of a shard (slice of the store) again as published, after lost commits of the shard were
-    /// repeated. The repeated commits put their messages into the outbox again. If these messages stayed unmarked, the
-    /// next owner would publish them a second time.
+    /// repeated. The repeated commits put their messages into the outbox again, although this process has already
+    /// published some of them. If these messages stayed unmarked, the next owner would publish them a second time.
     fn repeat_outbox_mark(&mut self, shard: u32) {
         let Some(through) = self.handle.watermarks[shard as usize].mark_to_repeat() else { return };
         let store = Arc::clone(&self.store);
@@ -205,7 +208,8 @@ impl Driver {
         }
     }
 
-    /// Submits the turns that `perform` gathered, and starts the loads and reads that wait, up to their limits.
+    /// Pauses or resumes the start of turns, as the sequencer's memory budget requires. Submits the turns that
+    /// `perform` gathered, and starts the loads and reads that wait, up to their limits.
     fn submit_work(&mut self) {
         self.turns.pause(!self.sequencer.may_run());
         if !self.turn_batch.is_empty() {
@@ -333,7 +337,7 @@ impl Driver {
     }
 }
 
-/// Returns the lost commits of the first [`LOGGED_SHARD_LIMIT`] shards, as text.
+/// Returns the lost commits of the first [`LOGGED_SHARD_LIMIT`] shards, and the number of further shards, as text.
 fn list_ranges(shards: &[LostCommits]) -> String {
     let named = shards.iter().take(LOGGED_SHARD_LIMIT);
     let mut ranges: Vec<String> = named.map(LostCommits::to_string).collect();

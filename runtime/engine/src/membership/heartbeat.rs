@@ -37,8 +37,8 @@ pub(crate) struct Heartbeat {
     task: JoinHandle<()>,
 }
 
-/// A handle with which another part of this process publishes the handler versions that it offers, and reads the
-/// membership table.
+/// A handle with which another part of this process publishes the handler versions that this instance offers, and reads
+/// the membership table.
 #[derive(Clone)]
 pub(crate) struct Membership {
     id: InstanceId,
@@ -63,7 +63,7 @@ impl Membership {
         self.trigger.notify_one();
     }
 
-    /// Returns the newest table.
+    /// Returns the newest table. [`Self::changed`] then waits for a later table.
     pub(crate) fn table(&mut self) -> Arc<MembershipTable> {
         Arc::clone(&self.table.borrow_and_update().table)
     }
@@ -153,7 +153,7 @@ impl Heartbeat {
         self.id
     }
 
-    /// Returns access to the membership for another part of this process.
+    /// Returns a handle to the membership for another part of this process.
     pub(crate) fn membership(&self) -> Membership {
         Membership {
             id: self.id,
@@ -169,7 +169,7 @@ impl Heartbeat {
         (table, requested_at)
     }
 
-    /// Waits until the table changes. Fails if the heartbeat task panicked.
+    /// Waits until the table changes. Returns an error if the heartbeat task panicked.
     pub(crate) async fn changed(&mut self) -> Result<(), JoinError> {
         tokio::select! {
             Ok(()) = self.table.changed() => Ok(()),
@@ -180,7 +180,7 @@ impl Heartbeat {
     /// Stops the heartbeat. After this call, no write of the heartbeat reaches the store.
     pub(crate) async fn stop(mut self) {
         self.task.abort();
-        // The task was cancelled.
+        // The result is ignored, because this method has just cancelled the task.
         let _ = (&mut self.task).await;
     }
 

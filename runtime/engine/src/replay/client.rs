@@ -23,7 +23,8 @@ use ordain_config::{ReplayServer, ResourceName};
 
 /// Maximum number of concurrent requests of one query (a search for the missing events of one key).
 const QUERY_CONCURRENCY: usize = 4;
-/// Number of consecutive failed requests after which a query stops. The remaining events wait for the next round.
+/// A query stops after this number of consecutive requests that the server did not answer or could not answer. The
+/// remaining events wait for the next round.
 const FAILURE_LIMIT: usize = 4;
 /// Maximum number of concurrent queries of a partition to one server.
 const QUERY_LIMIT: usize = 64;
@@ -32,7 +33,7 @@ const OVERLOADED_REASON: &str = "the server is overloaded";
 /// Characters that are escaped in a path: all characters except the unreserved characters of RFC 3986.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// The data that all queries to one host share.
+/// The data that all queries to one host share. A host is the origin of a replay server's URL.
 #[derive(Debug)]
 pub(super) struct ReplayHost {
     /// Permits for requests to this host.
@@ -282,7 +283,7 @@ fn declares_body_end(headers: &HeaderMap) -> bool {
         || headers.get_all(TRANSFER_ENCODING).iter().next_back().is_some_and(is_chunked)
 }
 
-/// Returns the last missing sequence.
+/// Returns the highest missing sequence.
 fn last_missing(missing: &[RangeInclusive<u64>]) -> u64 {
     missing.last().map_or(0, |range| *range.end())
 }

@@ -1,5 +1,5 @@
-//! Prepares the broker of a configuration: declares or checks the exchanges and queues of streams and sinks, before
-//! anything else starts.
+//! Prepares the broker of a configuration: declares or checks the exchanges and queues of streams and sinks, before the
+//! process drives any partition.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use ordain_amqp::{
     prepare_topology, unbind,
 };
 use ordain_config::NumberingPolicy;
-use ordain_config::{ConfigError, LoadedConfig, SinkConfig, SourceConfig};
+use ordain_config::{LoadedConfig, SinkConfig, SourceConfig};
 use ordain_store::{InstanceInfo, QueueRecords, Store};
 use ordain_util::finding::InspectedServer;
 use ordain_util::log_throttle::LogThrottle;
@@ -25,7 +25,7 @@ use ordain_util::log_throttle::LogThrottle;
 pub(super) const BROKER_START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Delay before the process retries an action that the broker did not perform.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Time between two warnings that the broker is unavailable.
+/// Time between two warnings about an action at the start that the process retries.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Declares the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is available.
@@ -67,16 +67,13 @@ pub(super) async fn prepare(
 
 /// Inspects the broker of a configuration, at most for the time `limit`, and changes nothing in the broker. Returns
 /// `None` if the configuration has no broker.
-pub async fn inspect(
-    loaded: &LoadedConfig,
-    limit: Duration,
-) -> Result<Option<InspectedServer>, ConfigError> {
-    let Some(broker) = BrokerEndpoint::of(loaded)? else { return Ok(None) };
+pub async fn inspect(loaded: &LoadedConfig, limit: Duration) -> Option<InspectedServer> {
+    let broker = BrokerEndpoint::of(loaded)?;
     let inspected =
         InspectedServer::inspect("broker", broker.to_string(), limit, async |findings| {
             inspect_broker(&broker, loaded, findings).await;
         });
-    Ok(Some(inspected.await))
+    Some(inspected.await)
 }
 
 /// Logs the problems that were found while a stream's topology (exchange, queues and bindings) was prepared.
@@ -86,8 +83,13 @@ fn report_prepared(
     stream: &str,
     prepared: &PreparedTopology,
 ) {
-    let PreparedTopology { limited_queues, former_bindings, is_exchange_replaced, refusal } =
-        prepared;
+    let PreparedTopology {
+        limited_queues,
+        former_bindings,
+        is_exchange_replaced,
+        is_exchange_missing,
+        refusal,
+    } = prepared;
     if let Some(error) = refusal {
         tracing::error!(
             stream,
@@ -111,7 +113,15 @@ fn report_prepared(
         tracing::warn!(
             stream,
             "binding of an earlier configuration may still deliver messages: {binding}; remove all such bindings \
-             with `ordain streams unbind {stream}`"
+             with `ordain streams unbind {stream}{}`",
+            ordain_util::command::config_option()
+        );
+    }
+    if *is_exchange_missing {
+        tracing::warn!(
+            stream,
+            "exchange missing at this start, although an earlier process declared it: events published while it was \
+             missing are lost, so publish them again"
         );
     }
     if *is_exchange_replaced {
@@ -147,6 +157,8 @@ async fn retry_until_available<T>(
                 error => error,
             });
         }
+        // The next attempt may reach an upgraded broker.
+        broker.forget_version();
         if throttle.allow() {
             match &error {
                 TopologyError::Broker(BrokerError::Unavailable(reason)) => {
@@ -219,7 +231,7 @@ pub async fn unbind_former(
     let mut removed = record.former;
     removed.retain(|former| !is_shared(loaded, stream, former));
     if !removed.is_empty() {
-        let Some(broker) = BrokerEndpoint::of(loaded)? else {
+        let Some(broker) = BrokerEndpoint::of(loaded) else {
             let words = "the bindings are in a broker: configure [broker] to remove them";
             return Err(RunError::Config(loaded.setting_error("broker", words)));
         };

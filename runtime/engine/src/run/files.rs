@@ -13,7 +13,6 @@ use crate::sink::{FileSink, LineSink, Sinks, UnpublishedMessages};
 use ordain_config::{Config, ConfigError, FileOrStdio, LoadedConfig, SinkConfig, SourceConfig};
 use ordain_publish::incident::{IncidentSubject, MessagesLost, record};
 use ordain_store::{Partition, Store, StoreError};
-use ordain_util::io_error::may_pass;
 use tokio::task::block_in_place;
 
 /// Maximum number of commits whose messages one read of the outbox returns. The outbox is the store's record of
@@ -22,32 +21,6 @@ const OUTBOX_PAGE_COMMITS: usize = 1_024;
 
 /// The identity of a file, equal under all names of the file: device and inode.
 type FileIdentity = (u64, u64);
-
-/// The reason why a file cannot be used.
-#[derive(Debug)]
-pub(super) struct FileError {
-    error: ConfigError,
-    /// `true` if a later attempt may succeed, for example when the disk is mounted.
-    may_pass: bool,
-}
-
-impl From<ConfigError> for FileError {
-    fn from(error: ConfigError) -> Self {
-        Self { error, may_pass: false }
-    }
-}
-
-impl FileError {
-    /// Converts this error into the error of a run. The error of a run with `--once` never counts as temporary, because
-    /// no supervisor repeats such a run later.
-    pub(super) fn into_run_error(self, once: bool) -> RunError {
-        if self.may_pass && !once {
-            RunError::FileUnavailable(self.error)
-        } else {
-            self.error.into()
-        }
-    }
-}
 
 /// The open files of all sources, by stream, and of all sinks.
 pub(super) struct OpenFiles {
@@ -61,19 +34,16 @@ impl OpenFiles {
     pub(super) async fn open(
         loaded: &LoadedConfig,
         store: &dyn Store,
-        once: bool,
         status: &RunStatus,
     ) -> Result<Self, RunError> {
-        let failed = |error: FileError| error.into_run_error(once);
-        let CheckedFiles { sources, sink_paths, mut written } =
-            check_all(loaded).map_err(failed)?;
+        let CheckedFiles { sources, sink_paths, mut written } = check_all(loaded)?;
         let mut files = Self { sources, sinks: Sinks::default() };
         for (name, sink_path) in sink_paths {
             let Some(sink_path) = sink_path else {
                 files.sinks.add_lines(&name, LineSink::Standard);
                 continue;
             };
-            let (sink, lost) = sink_path.open(store, once).await?;
+            let (sink, lost) = sink_path.open(store).await?;
             let mut others = 0;
             for (stream, messages) in lost {
                 // Another program may have written the lines, with any text as the name of a stream.
@@ -93,9 +63,9 @@ impl OpenFiles {
                 );
             }
             // This check also finds a file that an earlier pass of this loop has created under another name.
-            let metadata = std::fs::metadata(sink_path.path)
-                .map_err(|error| failed(sink_path.unwritable(&error)))?;
-            sink_path.register(&metadata, &mut written).map_err(failed)?;
+            let metadata =
+                std::fs::metadata(sink_path.path).map_err(|error| sink_path.unwritable(&error))?;
+            sink_path.register(&metadata, &mut written)?;
             files.sinks.add_lines(&name, LineSink::File(sink));
         }
         store.flush().await?;
@@ -118,8 +88,8 @@ fn report_lost_messages(sink: &str, path: &Path, stream: &str, messages: u64) {
 
 /// Checks the files in the same way as the start of a run, and returns the error of the first unusable file. Creates no
 /// file.
-pub fn check_files(loaded: &LoadedConfig) -> Result<(), RunError> {
-    check_all(loaded).map(drop).map_err(|error| error.into_run_error(true))
+pub fn check_files(loaded: &LoadedConfig) -> Result<(), ConfigError> {
+    check_all(loaded).map(drop)
 }
 
 /// The open files of sources, and the paths of file sinks. The path is `None` for standard output.
@@ -129,7 +99,7 @@ struct CheckedFiles<'a> {
     written: BTreeMap<FileIdentity, String>,
 }
 
-fn check_all(loaded: &LoadedConfig) -> Result<CheckedFiles<'_>, FileError> {
+fn check_all(loaded: &LoadedConfig) -> Result<CheckedFiles<'_>, ConfigError> {
     let mut checked =
         CheckedFiles { sources: BTreeMap::new(), sink_paths: Vec::new(), written: BTreeMap::new() };
     let mut read = BTreeMap::new();
@@ -175,18 +145,16 @@ pub(super) fn open_source(
     loaded: &LoadedConfig,
     stream: &str,
     path: &Path,
-) -> Result<(File, FileIdentity), FileError> {
+) -> Result<(File, FileIdentity), ConfigError> {
     let refused = |what: String| {
         let setting = format!("streams.{stream}.source.path");
         loaded.setting_error(&setting, format!("{} {what}", path.display()))
     };
-    let unreadable = |error: std::io::Error| FileError {
-        error: refused(format!("cannot be read: {error}")),
-        may_pass: may_pass(&error),
-    };
+    let unreadable =
+        |error: std::io::Error| refused(format!("cannot be read: {error}")).caused_by(&error);
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         let what = "is no regular file; to read events from a pipe, use path = \"-\"";
-        return Err(refused(what.to_owned()).into());
+        return Err(refused(what.to_owned()));
     }
     let file = File::open(path).map_err(unreadable)?;
     let identity = file_identity(&file.metadata().map_err(unreadable)?);
@@ -201,17 +169,17 @@ struct FileSinkPath<'a> {
 }
 
 impl FileSinkPath<'_> {
-    fn error(&self, message: &str) -> FileError {
+    fn error(&self, message: &str) -> ConfigError {
         let message = format!("{} {message}", self.path.display());
-        self.loaded.setting_error(&self.setting, message).into()
+        self.loaded.setting_error(&self.setting, message)
     }
 
-    fn unwritable(&self, error: &std::io::Error) -> FileError {
-        let refused = self.error(&format!(
+    fn unwritable(&self, error: &std::io::Error) -> ConfigError {
+        self.error(&format!(
             "cannot be written: {error}. Use a file in an existing folder to which the user who runs \
              Ordain may write"
-        ));
-        FileError { may_pass: may_pass(error), ..refused }
+        ))
+        .caused_by(error)
     }
 
     /// Rejects a path that does not lead to a regular file, or that leads to the file of a source or of another sink.
@@ -221,7 +189,7 @@ impl FileSinkPath<'_> {
         &self,
         read: &BTreeMap<FileIdentity, String>,
         written: &mut BTreeMap<FileIdentity, String>,
-    ) -> Result<(), FileError> {
+    ) -> Result<(), ConfigError> {
         let metadata = match std::fs::metadata(self.path) {
             Ok(metadata) => metadata,
             // A missing file is no error if its folder exists: the start creates the file.
@@ -252,7 +220,7 @@ impl FileSinkPath<'_> {
         &self,
         metadata: &Metadata,
         written: &mut BTreeMap<FileIdentity, String>,
-    ) -> Result<(), FileError> {
+    ) -> Result<(), ConfigError> {
         let setting =
             written.entry(file_identity(metadata)).or_insert_with(|| self.setting.clone());
         if *setting == self.setting {
@@ -262,12 +230,8 @@ impl FileSinkPath<'_> {
     }
 
     /// Opens the file. Returns the sink and, for each stream, the number of messages in the file that the store lacks.
-    async fn open(
-        &self,
-        store: &dyn Store,
-        once: bool,
-    ) -> Result<(FileSink, BTreeMap<String, u64>), RunError> {
-        let unwritable = |error: std::io::Error| self.unwritable(&error).into_run_error(once);
+    async fn open(&self, store: &dyn Store) -> Result<(FileSink, BTreeMap<String, u64>), RunError> {
+        let unwritable = |error: std::io::Error| self.unwritable(&error);
         let mark = store.mark(&FileSink::mark_name(self.path)).await?;
         let opened = FileSink::open(self.path, mark.as_deref()).map_err(unwritable)?;
         let unpublished = if opened.needs_outbox() {

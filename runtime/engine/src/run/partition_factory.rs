@@ -27,7 +27,7 @@ pub(super) struct PartitionFactory<'a> {
     pub(super) broker: Option<Arc<BrokerEndpoint>>,
     /// Limits for requests to replay servers.
     pub(super) replay_limits: replay::ReplayLimits,
-    /// The notifiers of the queues to which this process adds events.
+    /// The notifiers of the queues that this process reads or adds events to.
     pub(super) notifiers: Arc<QueueNotifiers>,
     /// Becomes true when idle partitions may end; used only with `once`.
     pub(super) may_end: watch::Sender<bool>,

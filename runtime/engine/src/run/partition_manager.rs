@@ -46,7 +46,7 @@ struct OwnedPartition {
     is_driven: bool,
 }
 
-/// A lease that this instance has released.
+/// A lease that this instance releases or has released.
 struct ReleasedLease {
     epoch: u64,
     /// The time when the store confirmed the release; `None` before the confirmation.
@@ -72,7 +72,8 @@ pub(super) struct PartitionManager<'a> {
     released: BTreeMap<Partition, ReleasedLease>,
     /// Partitions whose lease was refused, each with the time of the next request.
     retry_at: BTreeMap<Partition, Instant>,
-    /// With `once`: partitions whose drivers have reached their end.
+    /// With `once`: partitions whose drivers have nothing left to do. This instance does not request their leases
+    /// again.
     finished: BTreeSet<Partition>,
     /// Partitions for which this instance has logged that it waits until another instance releases them.
     logged_waits: BTreeSet<Partition>,
@@ -191,7 +192,8 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Publishes the health of the broker to the other instances and to status reports.
+    /// Publishes whether this process can use the broker: always to status reports, and to the other instances if any
+    /// stream receives its events from the broker.
     fn update_broker_health(&mut self, status: &BrokerStatus) {
         if self.factory.broker.is_some() {
             self.status.set_broker_connected(status.error.is_none());
@@ -235,7 +237,8 @@ impl<'a> PartitionManager<'a> {
         })
     }
 
-    /// Releases partitions that left the share, and requests the leases of partitions that joined the share.
+    /// Releases partitions that left the share, and requests the leases of partitions that joined the share. Does
+    /// nothing during the shutdown.
     fn rebalance(&mut self, all: &BTreeSet<Partition>) -> Result<(), RunError> {
         if self.is_ending {
             return Ok(());
@@ -385,7 +388,8 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Handles the end of a driver.
+    /// Releases the partition of a driver that has ended. Returns an error if the driver failed, except if a service (a
+    /// run without `once`) lost the partition to another instance.
     fn handle_driver_end(
         &mut self,
         partition: Partition,

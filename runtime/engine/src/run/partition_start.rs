@@ -62,7 +62,8 @@ fn partition_share(
 }
 
 /// Rejects a store with unpublished messages of a stream that no process runs: neither this configuration nor another
-/// running instance has the stream. No process would publish these messages.
+/// running instance has the stream. No process would publish these messages. Also logs warnings about queued events of
+/// such a stream, and about former bindings that still deliver messages to the queues of a stream.
 pub(super) async fn check_backlog(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -79,7 +80,8 @@ pub(super) async fn check_backlog(
             tracing::warn!(
                 stream = &*stream,
                 "stream no longer receives events from a queue, but bindings of an earlier configuration still deliver \
-                 messages to its queues; remove these bindings with `ordain streams unbind {stream}`"
+                 messages to its queues; remove these bindings with `ordain streams unbind {stream}{}`",
+                loaded.config_option()
             );
         }
         if is_configured {
@@ -118,8 +120,9 @@ pub(super) async fn check_backlog(
     Ok(())
 }
 
-/// Returns the size limit, in bytes, of the messages of earlier owners that may wait for exchanges. The limit has room
-/// for the messages that one dead process left unpublished, if that process had the same settings as this process.
+/// Returns the size limit, in bytes, of the messages of earlier owners that the publisher has sent to the sinks and
+/// that the store has not marked as published yet. The limit has room for the messages that one dead process left
+/// unpublished, if that process had the same settings as this process.
 pub(super) fn backlog_bytes_limit(config: &Config) -> usize {
     2 * config.runtime.memory_budget.bytes()
 }

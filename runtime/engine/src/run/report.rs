@@ -18,14 +18,15 @@ const STREAM_LIMIT: usize = 10;
 /// The result of a run.
 #[derive(Debug, Clone, Default)]
 pub struct RunReport {
-    /// The counts of the run.
+    /// The statistics of the run, summed over all partitions.
     pub stats: Stats,
     /// The totals of held events and blocked keys in the store at the end of the run. The totals include the events of
     /// earlier runs. `None` if this run did not count the totals.
     pub held: Option<HeldTotals>,
 }
 
-/// The totals of held events and of blocked keys.
+/// The totals of held events (events that the store keeps for keys that cannot process them yet) and of blocked keys
+/// (keys that wait for an event, wait to retry, or are parked).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeldTotals {
     /// The number of events that the store holds for all keys.

@@ -189,7 +189,7 @@ impl<'a> RolloutController<'a> {
         })
     }
 
-    /// Processes the result of a scan.
+    /// Passes the result of a scan to the catalog, and logs new invalid file names and removed handlers.
     fn handle_scan(&mut self, folder: io::Result<PluginFolder>) {
         let folder = match folder {
             Ok(folder) => folder,
@@ -303,7 +303,7 @@ impl<'a> RolloutController<'a> {
     }
 
     /// Writes the rollouts that are due, and applies the rollouts in the membership table. Returns the time of the next
-    /// attempt if the store did not answer, and `None` otherwise.
+    /// attempt if a rollout could not be written, and `None` otherwise.
     async fn decide_all(&mut self) -> Option<Instant> {
         let handlers = Arc::clone(self.handlers);
         let offers = handlers.offered_builds();
@@ -441,7 +441,8 @@ impl<'a> RolloutController<'a> {
     }
 }
 
-/// Waits for the result of a load. Returns `None` if the thread of the load could not start or panicked.
+/// Waits for the result of a load. Returns `None` if the thread of the load could not start or panicked. Never returns
+/// if no load is running.
 async fn load_finished(
     loading: &mut Option<(HandlerFile, FileStamp, PendingLoad)>,
 ) -> Option<Result<Arc<Handler>, LoadError>> {
@@ -451,7 +452,7 @@ async fn load_finished(
     }
 }
 
-/// Waits for the result of a scan.
+/// Waits for the result of a scan. Never returns if no scan is running.
 async fn scan_finished(
     pending_scan: &mut Option<JoinHandle<io::Result<PluginFolder>>>,
 ) -> io::Result<PluginFolder> {

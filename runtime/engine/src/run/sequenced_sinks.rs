@@ -1,5 +1,5 @@
-//! Adds the stream and file sinks whose messages pass through the store, which numbers or queues these messages. The
-//! module `broker` adds the exchanges.
+//! Adds the sinks that are streams, whose messages the store queues, and enables numbering by the store for file sinks.
+//! The module `files` adds the file sinks, and the module `broker` adds the exchanges.
 
 use std::sync::Arc;
 

@@ -20,8 +20,8 @@ pub(super) fn all_partitions(loaded: &LoadedConfig) -> BTreeSet<Partition> {
     loaded.config.streams.iter().flat_map(partitions_of).collect()
 }
 
-/// Returns the partitions that an instance must own, according to the membership table. The other instances compute
-/// their shares from the same table and together own all other partitions.
+/// Returns the partitions that an instance should own, according to the membership table. All instances compute their
+/// shares from the same table, so no partition belongs to two shares.
 pub(super) fn share(
     loaded: &LoadedConfig,
     table: &MembershipTable,
@@ -32,7 +32,8 @@ pub(super) fn share(
     let (alone, members): (Vec<_>, Vec<_>) = members.partition(|(_, info)| info.alone);
     let members: Vec<(InstanceId, InstanceInfo)> =
         members.into_iter().filter(|(_, info)| !info.leaving).collect();
-    // An instance that runs alone (with `--once`) keeps its partitions until it ends.
+    // An instance that runs alone (with `--once`) keeps its partitions until it ends, so these partitions belong to no
+    // share.
     let is_kept = |partition: &Partition| {
         table.holder(partition).is_some_and(|holder| alone.iter().any(|(id, _)| *id == holder))
     };

@@ -1,6 +1,7 @@
 //! Starts the source of a partition.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ordain_core::{OrderingMode, SequencerSettings};
@@ -40,7 +41,7 @@ pub(super) struct StartedSource {
 }
 
 impl PartitionFactory<'_> {
-    /// Starts the source of a partition.
+    /// Starts the source of a partition, and its inbox if the stream has one.
     pub(super) async fn start_source(
         &self,
         name: &ResourceName,
@@ -77,7 +78,8 @@ impl PartitionFactory<'_> {
         }
     }
 
-    /// Returns the settings for a partition's queue in the store.
+    /// Returns the options that all readers of queues in the store share. `limit` is the maximum number of events that
+    /// may wait in the queue.
     fn queue_options(
         &self,
         partition: &Partition,
@@ -101,7 +103,7 @@ impl PartitionFactory<'_> {
     }
 
     /// Starts the inbox (events received over HTTP) of a partition. The owner of partition 0 also reads the queue of
-    /// events without a known partition.
+    /// events without a known partition. Returns `None` if the configuration has no exchange for the stream.
     async fn start_inbox(
         &self,
         stream: &StreamConfig,
@@ -115,8 +117,8 @@ impl PartitionFactory<'_> {
         let [of_partition, of_none] = &metrics.inbox;
         let options = |partition: &Partition, claim, waits| {
             let queue = self.queue_options(partition, claim, config.inbox, metrics);
-            // A process without an ingress (the HTTP listener for producers) polls less often, and therefore detects
-            // the events of other processes a little later.
+            // A process without an ingress (the HTTP listener for producers) polls less often, and therefore reads the
+            // events of other processes up to a few seconds later.
             let others = queue.has_other_writers && self.loaded.config.ingress.is_some();
             let waits = Some(Arc::clone(waits));
             QueueOptions {
@@ -142,7 +144,8 @@ impl PartitionFactory<'_> {
         let producer = || ExchangeProducer::new(broker, &exchange.0, key, in_order, Duration::ZERO);
         // The stream recognises the broker's copy of an early event if the id of the event is among the last `window`
         // ids. Pass at most `window / 2` events early, because other events arrive before the copies of these events.
-        // Also leave room for the ids of all events that the broker may redeliver.
+        // Also leave room for the ids of all events that the broker may redeliver. A `sequenced` stream recognises the
+        // copy by its sequence, so it needs no limit.
         let repeats = stream.source.redelivery_limit(self.loaded.config.ingress.is_some());
         let window = stream.id_window.max(repeats);
         let early_limit = (window / 2).min(window - stream.source.prefetch());
@@ -182,6 +185,7 @@ impl PartitionFactory<'_> {
             dropped: Arc::clone(&metrics.dropped),
             records: QueueRecords::new(self.store, &name.shared()),
             topology_throttle: ordain_amqp::topology_throttle(),
+            is_exchange_marker_refused: AtomicBool::new(false),
             health: metrics.health(),
             topology_changes: Arc::clone(&metrics.topology_changes),
         })
@@ -210,7 +214,7 @@ impl PartitionFactory<'_> {
             // Open the file again. The first start of this source took the opened file, and the file was closed when
             // the source ended.
             let opened = files::open_source(self.loaded, name, path);
-            opened.map_err(|error| error.into_run_error(self.once))?.0
+            opened?.0
         };
         let mark_name = Checkpoint::mark_name(name, path);
         let checkpoint = match self.store.mark(&mark_name).await? {
@@ -235,7 +239,8 @@ impl PartitionFactory<'_> {
             Some(_) if !lost_in.is_empty() => None,
             Some(checkpoint) => checkpoint.resume(&file).map_err(|error| {
                 let message = format!("{} cannot be read: {error}", path.display());
-                self.loaded.setting_error(&format!("streams.{name}.source.path"), message)
+                let setting = format!("streams.{name}.source.path");
+                self.loaded.setting_error(&setting, message).caused_by(&error)
             })?,
         };
         match (checkpoint, position) {

@@ -24,7 +24,7 @@ pub enum RunPhase {
     Running,
 }
 
-/// The state of a run.
+/// The state of a run, which the parts of the process update and read.
 #[derive(Default)]
 pub struct RunStatus(Mutex<RunState>);
 
@@ -49,7 +49,7 @@ impl RunStatus {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the phase.
+    /// Returns the present phase of the run.
     pub fn phase(&self) -> RunPhase {
         self.lock().phase
     }
@@ -84,7 +84,7 @@ impl RunStatus {
         self.lock().requests.clone()
     }
 
-    /// Counts an answered request.
+    /// Counts an answered request to the ingress. `status` is the status of the response.
     pub fn count_request(&self, status: u16) {
         *self.lock().requests.entry(status).or_default() += 1;
     }
@@ -94,7 +94,7 @@ impl RunStatus {
         self.lock().lost_messages.clone()
     }
 
-    /// Counts messages in a sink file that the store lacks.
+    /// Adds the number of messages of a stream that a sink file contains and that the store lacks.
     pub(super) fn count_lost_messages(&self, stream: &str, messages: u64) {
         *self.lock().lost_messages.entry(stream.to_owned()).or_default() += messages;
     }

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::line_splitter::{LineSplitter, NextLine};
 use ordain_cloudevents::{
     BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DeliveryBatch, FilePosition, READ_AHEAD_BATCHES,
-    SourceHandle,
+    SourceHandle, is_blank,
 };
 use ordain_cloudevents::{DecodeError, EventDecoder};
 use ordain_store::checkpoint::reread_advice;
@@ -133,15 +133,16 @@ fn read_batch(lines: &mut SourceSplitter, options: &FileOptions) -> io::Result<D
             }
         };
         bytes += line.len();
-        if length > 0 {
+        if length > line.len() as u64 || !is_blank(line) {
             let delivered = decode(line, length, options);
             let delivered = delivered.map_err(|error| letter(error, options, line, position));
             batch.items.push((delivered, position));
-        } else if let Some(last) = batch.items.last_mut() {
-            // An empty line is not an event. The end of the empty line becomes the position of the preceding event, so
-            // that a checkpoint can include the line.
-            last.1 = position;
         }
+    }
+    if let Some(last) = batch.items.last_mut() {
+        // A blank line is not an event. The end of the blanks after the last event becomes the position of this event,
+        // so that a checkpoint can include the blanks.
+        last.1 = lines.position();
     }
     batch.fingerprint = options.file.as_ref().map(|_| lines.fingerprint());
     if batch.end {
@@ -163,7 +164,7 @@ fn take_last_line(
         NextLine::TooLong(line, length, position) => (line, length, position),
         NextLine::End => return,
     };
-    if length == 0 {
+    if length == line.len() as u64 && is_blank(line) {
         return;
     }
     let delivered = match decode(line, length, options) {

@@ -36,7 +36,7 @@ pub fn unrouted_queue(stream: &Arc<str>, partitions: u32) -> Partition {
     Partition { stream: Arc::clone(stream), number: partitions }
 }
 
-/// The inbox of a partition.
+/// The inbox of a partition: publishes events received over HTTP to the broker, or passes them to the driver early.
 #[derive(Debug)]
 pub struct Inbox {
     early_events: mpsc::Receiver<Arc<Event>>,
@@ -80,12 +80,13 @@ impl Inbox {
         self.early_events.recv().await
     }
 
-    /// Returns whether the broker was unavailable at the last attempt to publish.
+    /// Returns whether publishing has failed and the inbox now waits for the broker.
     pub fn is_broker_unavailable(&self) -> bool {
         self.is_broker_unavailable.load(Ordering::Relaxed)
     }
 
-    /// Stops the inbox, and waits until the published events are removed from the queue. The wait has a time limit.
+    /// Stops the inbox, and waits until the readers have removed the published events from the queues. The wait has a
+    /// time limit.
     pub async fn end(self) {
         drop(self.early_events);
         for relay in self.relays {
@@ -130,8 +131,8 @@ impl IngressRelay {
     }
 
     fn set_broker_unavailable(&self, is_unavailable: bool) {
-        // The inbox of events without a known partition never reports the state of the broker, because no driver waits
-        // for these events.
+        // The relay of the events without a known partition never reports the state of the broker, because no driver
+        // waits for these events.
         if self.early_limit > 0 {
             self.is_broker_unavailable.store(is_unavailable, Ordering::Relaxed);
         }

@@ -1,8 +1,10 @@
-//! Splits a byte stream into lines with their positions. A line above the size limit is cut.
+//! Splits a byte stream into lines with their positions. A line above the size limit is cut. The splitter skips blanks
+//! at the beginning of a line, so they do not count against the limit: a program that truncates a file while another
+//! program appends to it can leave any number of NULs before the next event.
 
 use std::io::{self, Read};
 
-use ordain_cloudevents::{FilePosition, ReadFingerprint};
+use ordain_cloudevents::{FilePosition, ReadFingerprint, is_blank_byte};
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 /// Size of one read, in bytes.
@@ -30,11 +32,11 @@ pub(super) struct LineSplitter<R> {
 
 /// The next item of the input.
 pub(super) enum NextLine<'a> {
-    /// A line without its line end, and the position of the next line.
+    /// A line without its line end and without the blanks at its beginning, and the position of the next line.
     Line(&'a [u8], FilePosition),
     /// The beginning of a line that exceeds the limit, the line's whole length, and the position of the next line.
     TooLong(&'a [u8], u64, FilePosition),
-    /// No complete line is available now.
+    /// No further line is available now.
     End,
 }
 
@@ -57,7 +59,7 @@ impl<R: Read> LineSplitter<R> {
     }
 
     /// Creates a splitter for an input that continues at a position. `head` has the first bytes of the input, and
-    /// `tail` has the bytes before `position`.
+    /// `tail` has the last bytes before `position`.
     pub(super) fn resume(
         input: R,
         limit: usize,
@@ -81,7 +83,7 @@ impl<R: Read> LineSplitter<R> {
         &self.head
     }
 
-    /// Returns the last bytes that were read, including the bytes of an incomplete line.
+    /// Returns the last bytes that were read, at most [`TAIL_LIMIT_BYTES`], including the bytes of an incomplete line.
     pub(super) fn tail(&self) -> TailFingerprint {
         let unended = self.dropped + (self.end - self.start) as u64;
         TailFingerprint::new(
@@ -96,9 +98,10 @@ impl<R: Read> LineSplitter<R> {
         ReadFingerprint::new(&self.head, &TailFingerprint::new(self.position.offset, returned))
     }
 
-    /// Returns the next complete line.
+    /// Returns the next complete line, or [`NextLine::End`] if the input has none now.
     pub(super) fn next(&mut self) -> io::Result<NextLine<'_>> {
         loop {
+            self.skip_blanks();
             if let Some(end) = self.line_end() {
                 return Ok(self.take_line(end, 1));
             }
@@ -108,7 +111,26 @@ impl<R: Read> LineSplitter<R> {
         }
     }
 
-    /// Returns the incomplete last line, when the input has ended.
+    /// Returns the position up to which the input is returned or skipped.
+    pub(super) fn position(&self) -> FilePosition {
+        self.position
+    }
+
+    /// Skips blanks at the beginning of a line, but no line end.
+    fn skip_blanks(&mut self) {
+        if self.dropped > 0 {
+            return;
+        }
+        let rest = &self.buffer[self.start..self.end];
+        let is_text = |byte: &u8| *byte == b'\n' || !is_blank_byte(*byte);
+        let blanks = rest.iter().position(is_text).unwrap_or(rest.len());
+        self.start += blanks;
+        self.searched = self.searched.max(self.start);
+        self.position.offset += blanks as u64;
+    }
+
+    /// Returns the incomplete last line, or [`NextLine::End`] if there is none. Call this method only after the end of
+    /// the input.
     pub(super) fn last_line(&mut self) -> NextLine<'_> {
         if self.end == self.start && self.dropped == 0 {
             return NextLine::End;
@@ -145,7 +167,7 @@ impl<R: Read> LineSplitter<R> {
         NextLine::Line(line, self.position)
     }
 
-    /// Reads more data. Returns `true` if it read data, and `false` if no data is available now.
+    /// Reads more data into the buffer. Returns `false` if the input has no data now.
     fn fill(&mut self) -> io::Result<bool> {
         let gone = self.start.saturating_sub(TAIL_LIMIT_BYTES);
         if gone > 0 {

@@ -1,6 +1,6 @@
-//! The link between the writers and the reader of a queue in this process: it wakes the reader when entries are added,
-//! and a writer when entries are removed. While no reader of this process reads the queue, the link keeps the positions
-//! of the added entries.
+//! The link between the writers and the reader of a queue in this process. The link wakes the reader when a writer adds
+//! entries, and wakes a writer when the reader removes entries. While no reader of this process reads the queue, the
+//! link keeps the positions of the added entries.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,18 +12,18 @@ use ordain_core::{QueueLoss, QueueRun, UnreadRuns, WriterCalls};
 use ordain_publish::QueueWriter;
 use ordain_store::{Partition, QueueEnds};
 
-/// The notifiers of all partitions that this process adds events to.
+/// The notifiers of all partitions whose queues this process reads or adds events to.
 #[derive(Debug, Default)]
 pub struct QueueNotifiers {
     notifiers: Mutex<HashMap<Partition, Arc<QueueNotifier>>>,
     /// The writer of the events that this process accepts for each stream.
     writers: Mutex<HashMap<Arc<str>, Arc<QueueWriter>>>,
-    /// Wakes the task that looks for lost events.
+    /// Wakes the task that checks whether the store has lost events, when a notifier has little room for further runs.
     nearly_full: Arc<Notify>,
 }
 
 impl QueueNotifiers {
-    /// Returns the notifier of a partition.
+    /// Returns the notifier of a partition, and creates it at the first call.
     pub fn of(&self, partition: &Partition) -> Arc<QueueNotifier> {
         let new = || {
             let nearly_full = Arc::clone(&self.nearly_full);
@@ -46,14 +46,15 @@ impl QueueNotifiers {
         writers.iter().map(|(stream, writer)| (Arc::clone(stream), Arc::clone(writer))).collect()
     }
 
-    /// Returns the number of writes to all partitions, and whether all written events have been read and acknowledged.
+    /// Returns the number of writes of this process to all queues, and whether the readers have read all these queues
+    /// to the end and the drivers have acknowledged all events.
     pub fn writes(&self) -> (u64, bool) {
         let notifiers = self.lock();
         let writes = notifiers.values().map(|notifier| notifier.writes()).sum();
         (writes, notifiers.values().all(|notifier| notifier.is_empty()))
     }
 
-    /// Returns all notifiers.
+    /// Returns all notifiers, each with its partition.
     pub(super) fn all(&self) -> Vec<(Partition, Arc<QueueNotifier>)> {
         let notifiers = self.lock();
         let clones =
@@ -74,7 +75,7 @@ impl QueueNotifiers {
 /// Runs of entries that were added to a shard, each with the time of its write, in ms since the Unix epoch.
 pub(super) type NewQueueRuns = VecDeque<(QueueRun, u64)>;
 
-/// The notifier of one partition.
+/// The notifier of one partition, for the queues of the partition in all shards.
 #[derive(Debug, Default)]
 pub struct QueueNotifier {
     writes: AtomicU64,
@@ -83,7 +84,7 @@ pub struct QueueNotifier {
     emptied_at: AtomicU64,
     /// Shards with new entries, and the positions of the entries that this process added.
     new_runs: Mutex<BTreeMap<u32, UnreadRuns>>,
-    /// The number of readers of this process.
+    /// The number of readers of this process that read the queue now.
     readers: AtomicUsize,
     entries_added: Notify,
     entries_removed: Notify,
@@ -103,7 +104,8 @@ impl Drop for ReadingGuard {
 
 impl QueueNotifier {
     /// Notifies the reader of a write to the queue of a shard (slice of the store). `added` has the new entries whose
-    /// loss must be reported; `None` if the caller itself repeats lost entries.
+    /// loss the reader must detect. `added` is `None` if the write added no entry, or if the sender of the entries
+    /// repeats lost entries itself.
     pub fn record_write(&self, shard: u32, added: Option<QueueRun>) {
         // Add the shard before the write is counted: a reader that sees the new count must find the shard.
         let mut new_runs = self.lock_runs();
@@ -120,12 +122,12 @@ impl QueueNotifier {
         self.entries_added.notify_one();
     }
 
-    /// Returns the number of writes.
+    /// Returns the number of writes of this process to the queue.
     pub(super) fn writes(&self) -> u64 {
         self.writes.load(Ordering::SeqCst)
     }
 
-    /// Waits until entries are added.
+    /// Waits until this process adds entries.
     pub(super) async fn wait_for_entries(&self) {
         self.entries_added.notified().await;
     }
@@ -177,7 +179,8 @@ impl QueueNotifier {
         self.new_runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that the queue was empty after this number of writes.
+    /// Records that a reader found the queue empty after this number of writes, and that all read entries are
+    /// acknowledged.
     pub(super) fn record_empty(&self, writes: u64) {
         self.emptied_at.store(writes + 1, Ordering::SeqCst);
     }
@@ -191,7 +194,7 @@ impl QueueNotifier {
         self.entries_removed.notify_one();
     }
 
-    /// Waits until entries are removed.
+    /// Waits until the reader of this process removes entries, so that a full queue has room for new entries.
     pub async fn wait_for_room(&self) {
         self.entries_removed.notified().await;
     }

@@ -3,11 +3,12 @@
 //! Each shard (slice of the store) has a queue of its own. A new owner of the partition reads each queue from its
 //! beginning. The new owner therefore receives again the events that an earlier owner read and did not remove. The
 //! reader removes an event a short time after the driver has acknowledged the event. The reader must never remove an
-//! unacknowledged event. When this process adds entries to a queue, it notifies the reader. The reader polls the store
-//! for entries of other processes.
+//! unacknowledged event. When this process adds entries to a queue, the queue notifier wakes the reader. The reader
+//! polls the store for entries of other processes.
 //!
-//! A store that went back in time refuses the queue position that the reader names. The reader then reads the shard
-//! again from its beginning, and delivers only the entries that it has not delivered yet ([`QueueCursor`]).
+//! A store that went back in time (lost its newest writes) refuses the queue position that the reader names. The reader
+//! then reads the shard again from its beginning, and delivers only the entries that it has not delivered yet
+//! ([`QueueCursor`]).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -39,7 +40,7 @@ use ordain_util::log_throttle::LogThrottle;
 
 /// Delay between two polls for entries of other processes. The delay grows while the polls find nothing.
 const POLL_BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(200));
-/// Time between two polls if only this process writes to the queue.
+/// Time between two polls if [`QueueOptions::has_other_writers`] is false.
 const EXCLUSIVE_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Number of acknowledged events at which the reader removes these events. If the limit of the queue is lower than four
 /// times this number, the reader uses a quarter of that limit instead.
@@ -72,10 +73,10 @@ pub struct QueueOptions {
     pub notifier: Arc<QueueNotifier>,
     /// Maximum number of events that may wait for the partition, in all shards together.
     pub limit: u64,
-    /// True if the events of each key are added to the queue in order: by streams of this store, or by producers that
-    /// number their events.
+    /// True if every writer adds the events of each key to the queue in order and without gaps, as the streams of this
+    /// store do.
     pub is_fed_locally: bool,
-    /// True if other processes may write to the queue.
+    /// True if the reader polls often, because other processes may write to the queue.
     pub has_other_writers: bool,
     /// The gauge of the number of waiting events; `None` if the reader does not report this number.
     pub backlog_gauge: Option<Arc<BacklogGauge>>,
@@ -84,8 +85,8 @@ pub struct QueueOptions {
     /// The owner whose commits settle these events. `None` if events are removed without a commit, as from the queue of
     /// an inbox.
     pub handle: Option<Arc<PartitionHandle>>,
-    /// The number of lost events of this process: this process put these events into the queue, and the store lost the
-    /// events before the reader read them.
+    /// The counter of lost events: events that this process put into the queue, and that the store lost before the
+    /// reader read them.
     pub lost_events: Arc<AtomicU64>,
 }
 
@@ -98,7 +99,7 @@ pub fn read_queue(options: QueueOptions) -> SourceHandle {
     let reader = QueueReader::new(options, acknowledged);
     let task = tokio::spawn(async move {
         if let Err(error) = reader.run(deliver).await {
-            // The receiver is gone when the process ends; the failure does not matter then.
+            // If the receiver is gone, nothing uses this source any more, and the failure does not matter.
             let _ = fail.send(io::Error::other(error));
         }
     });
@@ -116,12 +117,13 @@ struct QueueReader {
     /// Held until the reader has returned its unread positions with [`Self::put_back`].
     _reading: ReadingGuard,
     acknowledged: watch::Receiver<AckProgress>,
-    /// The cursor of each shard.
+    /// For each shard, the position of this reader in the queue, and the entries that the reader expects.
     cursors: Vec<QueueCursor>,
     /// The value of [`Store::disconnects`] at the last check; 0 before the first check. The first check therefore also
     /// finds the disconnects before the start of the reader.
     disconnects: u64,
-    /// The number of rollbacks that the driver had found at the last check.
+    /// The value of [`PartitionHandle::rollbacks`] at the last check: how often the driver had found that the store
+    /// lost commits.
     rollbacks: u64,
     /// Approximate number of acknowledged entries that the reader can remove.
     removable_count: usize,
@@ -231,7 +233,7 @@ impl QueueReader {
 
     /// Takes the queue positions of the entries that this process wrote. If a connection broke, or if the driver found
     /// that the store went back in time, the reader also begins a recount. The recount covers the entries that the
-    /// reader expects and has not read.
+    /// reader expects and has not read, and shows how many of them the store still has.
     fn take_new_runs(&mut self) {
         let disconnects = self.options.store.disconnects();
         for (shard, runs) in self.options.notifier.take_new_runs() {
@@ -274,7 +276,8 @@ impl QueueReader {
     }
 
     /// Removes acknowledged entries, and reads the next entries. If the read returned no entry, counts the waiting
-    /// events. The second value is `true` if the read also returned entries that this reader had delivered earlier.
+    /// events. The second value of the result is `true` if the read returned entries that this reader had delivered
+    /// earlier; the batch does not contain these entries.
     async fn next_batch(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
         self.remove(false).await;
         if std::mem::take(&mut self.is_poll_due) {
@@ -319,8 +322,9 @@ impl QueueReader {
         tokio::time::sleep(STORE_RETRY_DELAY).await;
     }
 
-    /// Reads the next entries of the shards that may have unread entries. A shard without more entries is not read
-    /// again until a notification or a poll.
+    /// Reads the next entries of the shards that may have unread entries. The reader does not read a shard without more
+    /// entries again until a notification or a poll. The result has the same meaning as the result of
+    /// [`Self::next_batch`].
     async fn read(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
         let mut batch = DeliveryBatch::default();
         let mut is_known = false;
@@ -449,8 +453,9 @@ impl QueueReader {
         );
     }
 
-    /// Delivers a batch, and processes acknowledgements while it waits for room. Returns true after the delivery, and
-    /// false if the receiver is closed.
+    /// Delivers a batch. While the channel of deliveries is full, processes notifications and acknowledgements. Returns
+    /// `true` after the delivery. Returns `false` if the driver takes no more deliveries, or sends no more
+    /// acknowledgements.
     async fn deliver(
         &mut self,
         sender: &mpsc::Sender<DeliveryBatch>,
@@ -491,7 +496,8 @@ impl QueueReader {
         }
     }
 
-    /// Removes acknowledged entries if a removal is due, or if `all` is set.
+    /// Removes acknowledged entries from the store if a removal is due, or if `all` is set. Reads a shard again from
+    /// its beginning if the store has lost the last entry to remove.
     async fn remove(&mut self, all: bool) {
         let threshold = (self.options.limit / 4).clamp(1, REMOVAL_THRESHOLD_EVENTS) as usize;
         let is_due =
@@ -548,9 +554,9 @@ impl QueueReader {
     }
 }
 
-/// Creates the dead letter of an unreadable entry. The tag is derived from the queue position, so that a repeated read
-/// creates the same letter. The tag is chosen so that the letter is committed in the shard of the queue, because the
-/// removal of the entry depends on that commit.
+/// Creates the dead letter of an unreadable entry. The tag in the letter's id is derived from the queue position, so
+/// that a repeated read creates the same letter. The tag also selects the shard of the queue as the shard in which the
+/// letter is committed, because the removal of the entry depends on that commit.
 fn letter(
     partition: &Partition,
     shards: u32,

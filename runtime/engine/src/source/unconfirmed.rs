@@ -42,7 +42,7 @@ impl UnconfirmedEvents {
         Self { events: VecDeque::new(), through: 0, count: 0, bytes: 0, repeat_limit }
     }
 
-    /// Returns whether all events are confirmed.
+    /// Returns whether the broker has confirmed all events in the list.
     pub(super) fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
@@ -52,19 +52,19 @@ impl UnconfirmedEvents {
         self.through
     }
 
-    /// Returns whether more events may be read.
+    /// Returns whether the inbox may read another batch of events.
     pub(super) fn has_room(&self) -> bool {
         self.count < EVENT_LIMIT
             && self.bytes < EVENT_BYTES_LIMIT
             && self.events.len() < self.repeat_limit
     }
 
-    /// Returns whether the broker refused some events, which must be retried.
+    /// Returns whether the list contains events that the broker refused, so that the inbox must publish them again.
     pub(super) fn has_refused(&self) -> bool {
         self.events.iter().flatten().any(|pending| pending.is_refused)
     }
 
-    /// Appends events.
+    /// Appends events that the inbox has read.
     pub(super) fn extend(&mut self, events: impl Iterator<Item = Event>) {
         for event in events {
             self.count += 1;

@@ -18,12 +18,12 @@ use ordain_store::{AssignRequest, Destination, DestinationRules, Partition, Stor
 /// Time between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay before a check that is due because many accepted events wait. With a longer delay, the queue notifier could
-/// reach its limit and drop events before they are checked.
+/// reach its limit and forget the oldest of these events before the check.
 const BUSY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Time limit of the check of one queue: a shard that does not answer must not delay the checks of other shards.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time between two renewals of the record of a writer. The store keeps a record for at least half an hour after a
-/// call.
+/// Time between two renewals of the record of a writer (the numbers of the writer's calls that a shard has processed).
+/// The store keeps a record for at least half an hour after a call.
 const RENEWAL_INTERVAL: Duration = Duration::from_mins(10);
 
 /// The words of a log line about lost events.
@@ -39,7 +39,7 @@ struct UnreadQueue {
     writer: Arc<QueueWriter>,
     /// The numbers of the calls that added the events to the queue.
     calls: BTreeSet<u64>,
-    /// Counts the lost events of the partition.
+    /// The counter of the lost events of the partition.
     lost_events: Arc<AtomicU64>,
 }
 
@@ -95,6 +95,7 @@ async fn renew_records(store: &dyn Store, notifiers: &QueueNotifiers) {
                 rules: DestinationRules { numbering: None, queue_limit: None },
                 witness: None,
                 call: Some(writer.next_call(shard)),
+                readers: Vec::new(),
                 groups: Vec::new(),
             };
             renewals.push(timeout(CHECK_TIMEOUT, store.assign(Arc::new(renewal))));

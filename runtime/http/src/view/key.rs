@@ -23,6 +23,10 @@ pub struct KeysPage<L = BoundedRows<KeyRow>> {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, remote = "Self")]
 pub struct KeyRow {
+    /// The range of the key's events that lie ahead: dead letters whose events the key takes when it reaches them;
+    /// `None` if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<AheadRow>,
     /// The number of failed attempts to execute the event with the sequence `next`.
     pub attempts: u32,
     /// The time at which the owner of the key's partition handles the key again; `None` if no time is set.
@@ -128,6 +132,10 @@ impl KeyRow {
     fn of_record(record: &KeyRecord) -> Self {
         let version = record.rollout.as_ref();
         Self {
+            ahead: record
+                .ahead
+                .as_deref()
+                .map(|range| AheadRow { first: range.first, last: range.last }),
             attempts: record.attempts,
             gap_rounds: record.rounds,
             held: HeldRow::of(record.spilled),
@@ -167,6 +175,16 @@ impl HeldRow {
     fn of(spilled: SpillExtent) -> Self {
         Self { count: spilled.count, first: spilled.first, last: spilled.last }
     }
+}
+
+/// The range of a key's events that lie ahead.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AheadRow {
+    /// The lowest sequence.
+    pub first: u64,
+    /// The highest sequence.
+    pub last: u64,
 }
 
 /// The reason why a key waits, retries or is parked.
@@ -284,7 +302,7 @@ impl AnswersRow {
 mod tests {
     use std::sync::Arc;
 
-    use ordain_core::{Build, FileDigest, GapHistory, Rollout};
+    use ordain_core::{AheadRange, Build, FileDigest, GapHistory, Rollout};
 
     use super::*;
     use crate::view::to_json;
@@ -306,7 +324,7 @@ mod tests {
             rollout: Some(Arc::new(Rollout { number: 5, build })),
             failure: Some(Box::new(FailureInfo {
                 cause: Cause::Limit,
-                error: "[log] too much".into(),
+                error: "[memory] too much".into(),
                 since: 1_000,
                 version: None,
             })),
@@ -322,7 +340,7 @@ mod tests {
             "{{\"attempts\":0,\"due_at\":null,\"gap_rounds\":0,\"held\":{{\"count\":0,\"first\":0,\
              \"last\":0}},\"incarnation\":9,\"key\":\"k\",\"next\":7,\"park_generation\":0,\
              \"partition\":4,\"skipped\":[[1,2]],\"state_size\":2,\"status\":\"parked\",\
-             \"trouble\":{{\"cause\":\"limit\",\"error\":\"too much\",\"limit\":\"log\",\
+             \"trouble\":{{\"cause\":\"limit\",\"error\":\"too much\",\"limit\":\"memory\",\
              \"since\":\"{TIME}\",\"version\":null}},\"version\":\"h@1.0.0\",\
              \"version_digest\":\"{zeros}\",\"version_generation\":5"
         );
@@ -347,7 +365,11 @@ mod tests {
 
     #[test]
     fn row_is_read_as_it_was_written() {
-        for record in [Ok(parked()), Err("bad".to_owned())] {
+        let ahead = Some(Box::new(AheadRange { first: 20, last: 30 }));
+        let waiting = KeyRecord { ahead, ..parked() };
+        let json = to_json(&KeyRow::of(&stored(Ok(waiting.clone()))));
+        assert!(json.starts_with(r#"{"ahead":{"first":20,"last":30},"attempts":0,"#), "{json}");
+        for record in [Ok(parked()), Ok(waiting), Err("bad".to_owned())] {
             let json =
                 to_json(&KeyRow::with_state(&stored(record), Some(&Bytes::from_static(b"text"))));
             let row: KeyRow = serde_json::from_str(&json).unwrap();

@@ -21,7 +21,7 @@ use self::owners::{SLOT_COUNT, SlotOwners, parse_redirection};
 use super::connect::{NodeAddress, config_error, open, retryable_error};
 use super::single::{ServerTarget, SingleServer};
 use super::{CommandGroup, is_broken};
-use ordain_store::RedisAddress;
+use ordain_store::{RedisAddress, RedisUrl};
 
 /// The maximum number of tries of one call that nodes redirect or refuse. After the last try, the caller gets the
 /// error.
@@ -41,7 +41,7 @@ pub(super) const LINKS_LIMIT: usize = 9;
 
 /// The connections to all masters of a Cluster.
 pub(super) struct Cluster {
-    address: RedisAddress,
+    url: RedisUrl,
     state: Mutex<ClusterState>,
     /// The time when the last refresh ended. The lock ensures that only one task at a time fetches the masters of the
     /// slots.
@@ -55,7 +55,7 @@ struct ClusterState {
     /// The number of broken connections, plus the number of refreshes that found new masters, plus the number of
     /// changes of `next` in all slots.
     disconnects: u64,
-    /// The number of times that this process fetched the masters of the slots.
+    /// The number of times that this process tried to fetch the masters of the slots.
     refreshes: u64,
 }
 
@@ -77,8 +77,8 @@ struct ClusterNode {
 }
 
 impl ClusterNode {
-    fn new(address: &RedisAddress, node: &NodeAddress) -> Arc<Self> {
-        let link = |_| SingleServer::new(address.clone(), ServerTarget::Node(node.clone()));
+    fn new(url: &RedisUrl, node: &NodeAddress) -> Arc<Self> {
+        let link = |_| SingleServer::new(url.clone(), ServerTarget::Node(node.clone()));
         Arc::new(Self { address: node.clone(), links: (0..LINKS_LIMIT).map(link).collect() })
     }
 }
@@ -86,10 +86,11 @@ impl ClusterNode {
 impl Cluster {
     /// Reads the masters of all slots from `node`, whose host is `host`. Returns an error if a slot has no master.
     pub(super) async fn connect(
-        address: &RedisAddress,
+        url: &RedisUrl,
         node: &mut MultiplexedConnection,
         host: &str,
     ) -> RedisResult<Self> {
+        let address = url.newest();
         if !matches!(&*address.path, "" | "0") {
             return Err(config_error(format!(
                 "{address} is a Cluster, which has no databases: remove {:?}",
@@ -111,9 +112,9 @@ impl Cluster {
             disconnects: 0,
             refreshes: 0,
         };
-        state.assign(address, &owners);
+        state.assign(url, &owners);
         let last_refresh = tokio::sync::Mutex::new(Instant::now());
-        Ok(Self { address: address.clone(), state: Mutex::new(state), last_refresh })
+        Ok(Self { url: url.clone(), state: Mutex::new(state), last_refresh })
     }
 
     /// Returns the number of broken connections, plus the number of changes after which a node may lack writes: the
@@ -249,7 +250,8 @@ impl Cluster {
     }
 
     /// Drops a broken connection, and counts it for all slots of which the node may have data. `before` counts the
-    /// earlier connections of this link that broke.
+    /// earlier connections of this link that broke. Does nothing if another call has already dropped or replaced the
+    /// connection.
     fn record_disconnect(&self, node: &Arc<ClusterNode>, link: usize, before: u64) {
         let mut state = self.state();
         if !node.links[link].drop_broken(before) {
@@ -271,7 +273,7 @@ impl Cluster {
     fn record_next(&self, slot: usize, address: &NodeAddress) -> Arc<ClusterNode> {
         let mut state = self.state();
         let node = state.nodes.entry(address.clone());
-        let node = Arc::clone(node.or_insert_with(|| ClusterNode::new(&self.address, address)));
+        let node = Arc::clone(node.or_insert_with(|| ClusterNode::new(&self.url, address)));
         let known = state.slots[slot].next.replace(Arc::clone(&node));
         if known.is_none_or(|known| !Arc::ptr_eq(&known, &node)) {
             // The node may have lost data of the slot before this process knew that the node has such data.
@@ -323,7 +325,7 @@ impl Cluster {
         let mut state = self.state();
         state.refreshes += 1;
         if owners.count() > 0 {
-            state.assign(&self.address, &owners);
+            state.assign(&self.url, &owners);
         }
     }
 
@@ -344,7 +346,7 @@ impl Cluster {
         let best = (true, SLOT_COUNT);
         let named = named.map(|node| {
             let known = self.state().nodes.get(&node).cloned();
-            known.unwrap_or_else(|| ClusterNode::new(&self.address, &node))
+            known.unwrap_or_else(|| ClusterNode::new(&self.url, &node))
         });
         let skipped = [failed, named.as_ref()];
         let is_skipped = |node: &Arc<ClusterNode>| {
@@ -359,7 +361,7 @@ impl Cluster {
             collect_owners(nodes, &mut found, rank, &best).await;
         }
         if found.count() < SLOT_COUNT {
-            let address = self.address.refreshed();
+            let address = self.url.refresh();
             let hosts = address.hosts.iter().map(|host| read_configured(&address, host).boxed());
             collect_owners(hosts.collect(), &mut found, rank, &best).await;
         }
@@ -382,14 +384,14 @@ impl Cluster {
 
 impl ClusterState {
     /// Assigns the slots to their masters, and counts the changes. The first assignment counts nothing.
-    fn assign(&mut self, address: &RedisAddress, owners: &SlotOwners) {
+    fn assign(&mut self, url: &RedisUrl, owners: &SlotOwners) {
         let is_first = self.nodes.is_empty();
         let known = std::mem::take(&mut self.nodes);
         let mut moved: BTreeMap<[String; 2], usize> = BTreeMap::new();
         for (number, slot) in self.slots.iter_mut().enumerate() {
             let master = owners.of(number).map(|node| {
                 let known =
-                    || known.get(node).map_or_else(|| ClusterNode::new(address, node), Arc::clone);
+                    || known.get(node).map_or_else(|| ClusterNode::new(url, node), Arc::clone);
                 Arc::clone(self.nodes.entry(node.clone()).or_insert_with(known))
             });
             let is_same = match (&master, &slot.master) {
@@ -413,7 +415,7 @@ impl ClusterState {
         self.disconnects += u64::from(!moved.is_empty());
         for ([from, to], count) in moved {
             tracing::info!(
-                "Cluster at {address}: the master of {count} slots changed from {from} to {to}"
+                "Cluster at {url}: the master of {count} slots changed from {from} to {to}"
             );
         }
     }

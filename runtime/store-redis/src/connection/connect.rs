@@ -1,14 +1,19 @@
 //! Opens a connection to one host, for any kind of server.
 
 use std::fmt;
+use std::io;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
+    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, IntoConnectionInfo,
     RedisConnectionInfo, RedisError, RedisResult, Value, cmd,
 };
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
+use super::super::error::error_text;
 use super::super::value::bytes;
 use super::sentinel;
 use ordain_store::RedisAddress;
@@ -19,6 +24,11 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The timeout for an answer. If no answer arrives within this time, the connection counts as broken. The timeout is
 /// longer than a commit of some MiB takes on a slow network and a slow disk.
 pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time to wait for the reason why a server refuses connections. The server sends the reason at once.
+const REFUSAL_TIMEOUT: Duration = Duration::from_millis(300);
+/// The maximum size of that reason, in bytes.
+const REFUSAL_LIMIT_BYTES: u64 = 1 << 10;
 
 /// The address of a server, as Sentinels or the nodes of a Cluster report it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -85,7 +95,30 @@ pub(in super::super) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a 
     info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
 }
 
+/// Connects to one host. With `login`, also logs in, and selects the database.
+///
+/// If the server refuses the connection or the login, the error contains the server's own words.
 pub(super) async fn open(
+    address: &RedisAddress,
+    host: &str,
+    port: u16,
+    login: bool,
+) -> RedisResult<MultiplexedConnection> {
+    let opening = async {
+        let opened = open_with_login(address, host, port, login).await;
+        match opened {
+            Err(error) if is_closed_by_server(&error) && !address.tls => {
+                Err(read_refusal(host, port).await.unwrap_or(error))
+            }
+            opened => opened,
+        }
+    };
+    timeout(CONNECT_TIMEOUT, opening)
+        .await
+        .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+}
+
+async fn open_with_login(
     address: &RedisAddress,
     host: &str,
     port: u16,
@@ -94,33 +127,71 @@ pub(super) async fn open(
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
         .set_response_timeout(Some(RESPONSE_TIMEOUT));
-    let client = Client::open(connection_info(address, host, port, login))?;
-    client.get_multiplexed_async_connection_with_config(&config).await
-}
-
-fn connection_info(address: &RedisAddress, host: &str, port: u16, login: bool) -> ConnectionInfo {
     let host = host.to_owned();
     let addr = if address.tls {
         ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
     } else {
         ConnectionAddr::Tcp(host, port)
     };
-    // By default, the library sends CLIENT SETINFO. A user without the right to this command would cause an entry in
-    // the server's ACL log at each connection.
-    let mut settings = RedisConnectionInfo::default().set_skip_set_lib_name();
-    if login {
-        // In the URL of a single server, the path is the number of a database. Clusters have only database 0.
-        settings = settings.set_db(address.path.parse().unwrap_or(0));
-        if let Some(user) = &address.user {
-            settings = settings.set_username(user);
+    // The library could log in itself, but its error would not contain the server's words. By default, the library
+    // sends CLIENT SETINFO. A user without the right to this command would cause an entry in the server's ACL log at
+    // each connection.
+    let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
+    let client = Client::open(addr.into_connection_info()?.set_redis_settings(settings))?;
+    let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+    match address.password.as_ref().filter(|_| login) {
+        Some(password) => {
+            let mut auth = cmd("AUTH");
+            auth.arg(address.user.as_ref()).arg(password);
+            auth.query_async::<()>(&mut connection).await.map_err(login_error)?;
         }
-        if let Some(password) = &address.password {
-            settings = settings.set_password(password);
-        }
+        // HELLO checks whether the server accepts the connection: every user may send HELLO, but a server that refuses
+        // the connection also refuses HELLO.
+        None => match cmd("HELLO").query_async::<Value>(&mut connection).await {
+            Err(error) if !is_refusal_of_hello(&error) => return Err(error),
+            _ => {}
+        },
     }
-    // The conversion cannot fail, because every host with a port is a valid address.
-    let info = addr.into_connection_info().expect("an address of host and port");
-    info.set_redis_settings(settings)
+    // In the URL of a single server, the path is the number of a database. Clusters have only database 0.
+    let database = address.path.parse::<u32>().ok().filter(|number| login && *number != 0);
+    if let Some(database) = database {
+        cmd("SELECT").arg(database).query_async::<()>(&mut connection).await?;
+    }
+    Ok(connection)
+}
+
+/// Converts the error of a login that the server refused. An I/O error is no refusal, and stays unchanged.
+#[allow(clippy::needless_pass_by_value, reason = "it is an argument of `map_err`")]
+fn login_error(error: RedisError) -> RedisError {
+    if error.is_io_error() {
+        return error;
+    }
+    RedisError::from((ErrorKind::AuthenticationFailed, "login refused", error_text(&error)))
+}
+
+/// Returns whether a server that accepts the connection refused `HELLO`: the server needs a login, or is a proxy that
+/// does not know the command.
+fn is_refusal_of_hello(error: &RedisError) -> bool {
+    is_login_error(error) || error.detail().is_some_and(|words| words.contains("unknown command"))
+}
+
+/// Returns whether the server closed an open connection.
+fn is_closed_by_server(error: &RedisError) -> bool {
+    error.is_connection_dropped() && !error.is_connection_refusal()
+}
+
+/// Connects once more, and reads the reason why a server refuses connections, for example because it has reached its
+/// limit of clients. The server sends the reason at once and closes the connection. If a request was on its way by then,
+/// the client library reports only the end of the connection.
+async fn read_refusal(host: &str, port: u16) -> Option<RedisError> {
+    let reading = async {
+        let mut line = String::new();
+        let stream = TcpStream::connect((host, port)).await.ok()?;
+        BufReader::new(stream.take(REFUSAL_LIMIT_BYTES)).read_line(&mut line).await.ok()?;
+        let words = line.trim_end().strip_prefix('-')?.to_owned();
+        Some(RedisError::from((ErrorKind::AuthenticationFailed, "connection refused", words)))
+    };
+    timeout(REFUSAL_TIMEOUT, reading).await.ok()?
 }
 
 pub(super) fn config_error(words: String) -> RedisError {

@@ -17,7 +17,7 @@ use redis::aio::MultiplexedConnection;
 
 use super::connect::{NodeAddress, retryable_error};
 use super::sentinel::{SentinelAnswer, open_master, query_sentinels};
-use ordain_store::RedisAddress;
+use ordain_store::RedisUrl;
 use ordain_util::wait::shortened;
 
 /// The interval between two regular queries of the Sentinels. The queries are needed even while all connections to the
@@ -28,7 +28,7 @@ const SENTINEL_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// The master that Sentinels name, as all links of a store know it.
 pub(super) struct SentinelMaster {
     /// The URL of the store. Its hosts are the Sentinels.
-    address: RedisAddress,
+    url: RedisUrl,
     /// The name under which the Sentinels monitor the master.
     name: String,
     known: Mutex<KnownMaster>,
@@ -43,7 +43,7 @@ struct KnownMaster {
     address: Option<NodeAddress>,
     /// The epoch of the newest election whose result is this master.
     epoch: u64,
-    /// The master that this master has replaced.
+    /// The master that this master has replaced; `None` if there is none, or if an outdated answer led to this master.
     replaced: Option<NodeAddress>,
 }
 
@@ -58,18 +58,18 @@ pub(super) async fn follow_master(master: Weak<SentinelMaster>) {
 }
 
 impl SentinelMaster {
-    pub(super) fn new(address: RedisAddress, name: String) -> Self {
-        Self { address, name, known: Mutex::default(), changes: AtomicU64::new(0) }
+    pub(super) fn new(url: RedisUrl, name: String) -> Self {
+        Self { url, name, known: Mutex::default(), changes: AtomicU64::new(0) }
     }
 
-    /// Returns how often the master changed.
+    /// Returns how often the known master has changed since the store was opened.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
     /// Connects to the master. Returns the connection, and the number of changes for which the connection is valid.
     pub(super) async fn connect(&self) -> RedisResult<(MultiplexedConnection, u64)> {
-        let address = self.address.refreshed();
+        let address = self.url.refresh();
         let answer = query_sentinels(&address, &self.name).await?;
         let (mut master, changes) = self.choose(&answer);
         let mut opened = open_master(&address, &master).await;
@@ -92,7 +92,7 @@ impl SentinelMaster {
     /// Queries the Sentinels, and records a new master if it accepts a connection. If no Sentinel answers, keeps the
     /// known master.
     async fn check(&self) {
-        let address = self.address.refreshed();
+        let address = self.url.refresh();
         let Ok(answer) = query_sentinels(&address, &self.name).await else { return };
         let (master, changes) = self.choose(&answer);
         let is_known = self.known().address.as_ref() == Some(&master);
@@ -120,7 +120,7 @@ impl SentinelMaster {
                 tracing::warn!(
                     "the Sentinels at {} report that the master {:?} is now {master} and no longer {replaced}; \
                      Ordain uses the new master from now on",
-                    self.address,
+                    self.url,
                     self.name
                 );
             }
@@ -251,8 +251,8 @@ mod tests {
 
     #[test]
     fn each_new_master_is_counted_once() {
-        let address = RedisAddress::parse("redis://sentinel:26379").expect("a URL");
-        let master = SentinelMaster::new(address, "main".to_owned());
+        let url = ordain_store::RedisAddress::parse("redis://sentinel:26379").expect("a URL");
+        let master = SentinelMaster::new(url, "main".to_owned());
         assert_eq!(master.record(&node(1), &answer(0, 1, true), 0), Some(0));
         let newer = answer(1, 2, true);
         assert_eq!(master.choose(&newer), (node(2), 0));

@@ -110,9 +110,11 @@ async fn query_sentinel(
             });
             master.map(|master| (0, master)).ok_or_else(unknown)
         }
-        Err(error) if error.is_io_error() => Err(error),
         Err(error) if error.to_string().contains("No such master") => Err(unknown()),
-        Err(error) => Err(config_error(format!("{host}:{port} is no longer a Sentinel: {error}"))),
+        Err(error) if error.to_string().contains("unknown command") => {
+            Err(config_error(format!("{host}:{port} is no longer a Sentinel: {error}")))
+        }
+        Err(error) => Err(error),
     }
 }
 
@@ -120,7 +122,7 @@ fn is_forbidden(error: &RedisError) -> bool {
     error.code() == Some("NOPERM")
 }
 
-/// Decodes the fields of `SENTINEL MASTER`: alternating names and values.
+/// Decodes the answer to `SENTINEL MASTER`: a map, or an array of alternating names and values.
 fn parse_master(answer: Value) -> Option<(u64, NodeAddress)> {
     let mut host = None;
     let mut port = None;
@@ -143,7 +145,7 @@ fn parse_master(answer: Value) -> Option<(u64, NodeAddress)> {
     Some((epoch, NodeAddress { host: host?, port: port? }))
 }
 
-/// Connects to a master that Sentinels name.
+/// Connects to a master that Sentinels name. Returns a temporary error if the server does not act as a master.
 pub(super) async fn open_master(
     address: &RedisAddress,
     node: &NodeAddress,
@@ -157,7 +159,8 @@ pub(super) async fn open_master(
     }
 }
 
-/// Connects to a Sentinel without a login, because most Sentinels have no password and refuse a login.
+/// Connects to a Sentinel without a login, because most Sentinels have no password and refuse a login. Returns `None`
+/// if the connection fails, or if the server is not a Sentinel.
 pub(super) async fn without_login(
     address: &RedisAddress,
     host: &str,

@@ -8,11 +8,11 @@ use redis::{RedisError, RedisResult};
 
 use super::connect::{NodeAddress, connect_any, open};
 use super::master::SentinelMaster;
-use ordain_store::RedisAddress;
+use ordain_store::RedisUrl;
 
 /// The connection to a single server. Under Sentinel, the server can change.
 pub(super) struct SingleServer {
-    address: RedisAddress,
+    url: RedisUrl,
     target: ServerTarget,
     current: Mutex<CurrentConnection>,
     connecting: tokio::sync::Mutex<()>,
@@ -61,13 +61,8 @@ impl CurrentConnection {
 }
 
 impl SingleServer {
-    pub(super) fn new(address: RedisAddress, target: ServerTarget) -> Self {
-        Self {
-            address,
-            target,
-            current: Mutex::default(),
-            connecting: tokio::sync::Mutex::default(),
-        }
+    pub(super) fn new(url: RedisUrl, target: ServerTarget) -> Self {
+        Self { url, target, current: Mutex::default(), connecting: tokio::sync::Mutex::default() }
     }
 
     /// Returns whether Sentinels name the server.
@@ -77,7 +72,7 @@ impl SingleServer {
 
     /// Creates another link to the same server. Under Sentinel, both links use the same master at any time.
     pub(super) fn another_link(&self) -> Self {
-        Self::new(self.address.clone(), self.target.clone())
+        Self::new(self.url.clone(), self.target.clone())
     }
 
     /// Returns the connection, and the number of disconnects before it. Concurrent calls share the result of one
@@ -130,7 +125,7 @@ impl SingleServer {
     /// Opens a connection. Also returns the value of [`ServerTarget::master_changes`] for which the connection is
     /// valid.
     async fn open(&self) -> RedisResult<(MultiplexedConnection, u64)> {
-        let address = self.address.refreshed();
+        let address = self.url.refresh();
         Ok(match &self.target {
             ServerTarget::Url => (connect_any(&address).await?.0, 0),
             ServerTarget::Master(master) => master.connect().await?,

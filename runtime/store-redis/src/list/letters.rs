@@ -52,15 +52,15 @@ pub(in super::super) struct LetterFilter {
     pub(in super::super) limit: usize,
     /// The number of bytes at which the read ends: the letter that reaches this number is the last one.
     pub(in super::super) bytes: usize,
-    /// The cause of the letters; `None` selects all letters.
-    pub(in super::super) cause: Option<Cause>,
-    /// The maximum age of the letters, in ms, if `cause` is `Some`.
+    /// The causes of the letters; empty selects all letters.
+    pub(in super::super) causes: Vec<Cause>,
+    /// The maximum age of the letters, in ms, if `causes` is not empty.
     pub(in super::super) within: u64,
 }
 
 impl LetterFilter {
     fn all(limit: usize, bytes: usize) -> Self {
-        Self { limit, bytes, cause: None, within: 0 }
+        Self { limit, bytes, causes: Vec::new(), within: 0 }
     }
 }
 
@@ -87,9 +87,9 @@ pub(in super::super) async fn letters_of_shard(
         script,
         &store.stream_keys(shard, stream, [RedisKeyKind::Data, RedisKeyKind::Letters]),
     );
-    let cause = wanted.cause.map(cause_number);
+    let causes: Vec<u8> = wanted.causes.iter().copied().map(cause_number).collect();
     call.arg(&bounds.from).arg(&bounds.to).arg(wanted.limit).arg(wanted.bytes);
-    call.arg(cause.as_slice()).arg(wanted.within);
+    call.arg(&causes[..]).arg(wanted.within);
     let [now, behind, rows] = parts(store.run_script(script, call).await?, script.name)?;
     let now = number(&now).ok_or_else(|| unexpected_reply(script.name))?;
     let mut letters = Vec::new();

@@ -1,12 +1,12 @@
 -- Numbers messages, retains them for replay, and puts them into the queue of their stream. One HSET writes all of this.
--- After that HSET, the script removes expired fields.
+-- After that HSET, the script removes expired fields, and other fields that are no longer needed.
 --
 -- Fields of the hash:
 --
--- c KEY               the count of a key
+-- c KEY               the counter of a key: the next number, and the time when the counter expires
 -- m KEY SEQUENCE      a retained message
 -- i KEY ID            a producer's id
--- o ORIGIN            the last outbox position whose messages an owner has assigned
+-- o ORIGIN            the record of an origin: for example, the last outbox position whose messages are assigned
 -- p NUMBER:ORIGIN     a block of messages that an owner has assigned
 -- q PARTITION         the ends of a partition's queue: two numbers and two histories
 -- n PARTITION:NUMBER  an entry of a partition's queue: its history, then the event
@@ -110,7 +110,8 @@ local function is_own(description)
   return byte(description, 1) == 1
 end
 
--- Decodes a number of eight bytes. Fails if the number is not exact; `words` describes the damaged field.
+-- Decodes a number of eight bytes. Fails if the number is `EXACT` or higher; `words` describes a correct value of the
+-- field.
 local function number_of(bytes, from, field, words)
   local number = unpack8('<I8', bytes, from)
   if number >= EXACT then
@@ -119,7 +120,7 @@ local function number_of(bytes, from, field, words)
   return number
 end
 
--- `main` has the fields and values of the HSET. `removed_fields` has the fields that the script removes after it.
+-- `main` has the fields and values of the HSET. `removed_fields` has the fields that the script removes after the HSET.
 local main, removed_fields = {}, {}
 -- Adds a field and its value to the HSET.
 local function put(field, value)
@@ -232,8 +233,8 @@ local function each_block(origin, from, to, visit)
 end
 
 -- Read the record of each origin, which contains the last outbox position whose messages are assigned. Refuse a group
--- if its epoch is older than the epoch in the record, or if the store lacks messages that it has already confirmed to
--- the owner.
+-- if its epoch is older than the epoch in the record, if the store lacks messages that it has already confirmed to the
+-- owner, or if the group comes from a stale request.
 do
   -- Decodes the record of an origin; `found` is false if the origin has no record yet.
   local function read_record(found, field)
@@ -280,8 +281,8 @@ do
     record.highest_commit, record.highest_chunk = group.claimed_commit, 2 ^ 32 - 1
   end
 
-  -- Reads the record of the origin of a group. If the group may contain messages that are already assigned, also reads
-  -- the numbers of the assigned messages. Returns the reply to a refused group; nil if the group is accepted.
+  -- Decodes the record of the origin of a group. If the group may contain messages that are already assigned, also
+  -- reads the numbers of the assigned messages. Returns the reply to a refused group; nil if the group is accepted.
   local function read_origin(group, found, field)
     local record, epoch = read_record(found, field), group.epoch
     group.record, group.known_numbers = record, {}
@@ -409,7 +410,7 @@ do
   -- The time when the messages and ids of this call expire.
   local until8 = pack('<I8', now + retain)
 
-  -- Adds a retained message or an id to the HSET, so that `retained_at` returns it within this call.
+  -- Adds a retained message or an id to the HSET, and to `fresh`, so that `retained_at` returns it within this call.
   local function put_retained(field, value)
     put(field, value)
     fresh[field] = value
@@ -470,8 +471,28 @@ do
     return found and is_unexpired(field, found) and found or nil
   end
 
-  -- Writes a producer's message if the store does not have it yet. If the message has its own number, the store has it
-  -- when it retains a message with this number. Otherwise, the store has it when it remembers the id of the message.
+  -- Returns nil if the store has given the highest number of a key. If a reader of the destination (its hash of data is
+  -- one of the keys after the first) has events of the key with higher numbers, returns the sequence after the highest
+  -- of them, as eight bytes. If an owner has repeated lost commits of the reader within `retain`, the log may have lost
+  -- numbers that it had given. The script then ignores the numbers in this reader, and gives the lost numbers again;
+  -- the reader recognises repeated events.
+  local function numbered_elsewhere(key)
+    local highest = counters[key].next
+    for i = 2, #KEYS do
+      local found = redis.call('HMGET', KEYS[i], 'r', 'j' .. key)
+      local repeated, record = found[1], found[2]
+      local has_all = not repeated or #repeated ~= 8 or unpack8('<I8', repeated) + retain <= now
+      if has_all and record and is_sound(record) and not has_expired(record, now) then
+        local spilled = has(byte(record, 2), layout.SPILLED) and spilled_and_first(record) + 1 or 0
+        highest = math.max(highest, unpack8('<I8', record, layout.NEXT), spilled)
+      end
+    end
+    return highest > counters[key].next and pack('<I8', highest) or nil
+  end
+
+  -- Writes a producer's message, unless the log already has the message. The log has a message with its own number if
+  -- the log retains a message with this number. The log has another message if the log has the id of the message. If
+  -- the destination numbers no messages, every message is new. Returns the result for the message.
   local function put_by_id(key, description, rest)
     if not numbered then
       return char(0) .. put_message(key, description, rest, is_own(description))
@@ -485,6 +506,10 @@ do
       local number8 = own and own8 or sub(found, 1, 8)
       return char(sub(found, 9, 16) == content and 1 or 2) .. number8
     end
+    local elsewhere = not own and numbered_elsewhere(key)
+    if elsewhere then
+      return char(4) .. elsewhere
+    end
     local number8 = put_message(key, description, rest, own)
     if not own then
       put_retained(field, number8 .. content .. until8)
@@ -493,13 +518,14 @@ do
     return char(0) .. number8
   end
 
-  -- Assigns the messages of a producer. After the first conflict, answers `BEHIND` for all later messages of the group.
+  -- Assigns the messages of a producer. After the first refused message, the result of all later messages of the group
+  -- is `BEHIND`.
   local function assign_producer_group(group)
     local stops = false
     for _, chunk in ipairs(group.chunks) do
       for from = chunk.from + 1, chunk.from + 3 * chunk.size, 3 do
         local answer = stops and BEHIND or put_by_id(ARGV[from], ARGV[from + 1], ARGV[from + 2])
-        stops = stops or byte(answer, 1) == 2
+        stops = stops or byte(answer, 1) == 2 or byte(answer, 1) == 4
         answers[#answers + 1] = answer
       end
     end
@@ -618,13 +644,13 @@ if waits > 0 then
   put('w', text((tonumber(redis.call('HGET', log, 'w') or '0') or 0) + waits))
 end
 
--- Collect the expired fields.
+-- Add the expiring fields of this call to the lists, and collect the expired fields.
 do
   -- The fields of expired blocks, except counters and fields that this call has written.
   local due = {}
   -- Adds a block to a list of expiring fields, and removes expired blocks from the list. `time` is the present time of
-  -- the clock by which the fields expire. A call adds at most one block and removes up to four, so that the removals
-  -- keep up with the additions.
+  -- the clock by which the fields expire. `until_when` is the time at which the fields of the new block expire. A call
+  -- adds at most one block and removes up to four, so that the removals keep up with the additions.
   local function age(list, head, blocks, until_when, time)
     local ends = redis.call('HGET', log, head) or '1 0 0'
     -- The number of the first block, the number of the last block, and the expiry time of the first block.

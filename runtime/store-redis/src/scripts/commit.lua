@@ -21,7 +21,7 @@ local HSET_ARGUMENT_LIMIT = 7900
 local data, due, expiry, letters_index, letters_age, spilled, ids = unpack(KEYS)
 local partition, number8, number = ARGV[2], ARGV[4], ARGV[6]
 local dead_ttl, count, ops, messages = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9], ARGV[11]
-local field_at, record_at = 13, 13 + count
+local field_at, record_at = 14, 14 + count
 local rest = record_at + count
 
 -- Returns the next argument after the records of the writes.
@@ -124,7 +124,7 @@ do
       .. sub(old, layout.NEXT, layout.NEXT + 7)
   end
 
-  -- Returns the encoded reason of a refusal because of damaged data.
+  -- Returns the encoded reason of a refusal because of damaged data or a key that is too long.
   local function corrupt(words)
     return char(layout.REFUSED_CORRUPT) .. pack('<I4', #words) .. words
   end
@@ -205,7 +205,8 @@ local orphan_letters, known = {}, {}
 do
   local orphan_count, forward, seen = tonumber(ARGV[12]), ARGV[13] == '1', {}
 
-  -- Returns whether the store, or an earlier letter of this batch, has an unexpired letter with this place.
+  -- Returns whether the store has an unexpired letter with this place, or an earlier orphan letter of this batch has
+  -- this place.
   local function is_known(place)
     if seen[place] then
       return true
@@ -329,8 +330,8 @@ do
   local consumed = {}
   local wall8 = pack('<I8', wall)
 
-  -- If the batch has more fields than fit into one HSET, the script writes the new letters earlier, in separate calls.
-  -- This is safe, because no key record depends on a letter.
+  -- Collects the writes of new letters. If the batch has more fields than fit into one HSET, the script writes the new
+  -- letters earlier, in separate calls. This is safe, because no key record depends on a letter.
   local function put_letters(letters)
     for _, letter in ipairs(letters) do
       local place, record, at = letter[1], letter[2], layout.LETTER_TIME
@@ -341,8 +342,8 @@ do
     end
   end
 
-  -- Writes ids into their places in the blocks. Removes all later ids of the last block, because a failed attempt at a
-  -- commit may have left them.
+  -- Puts ids into their places in the blocks, and collects the writes of these blocks. Drops the ids that follow a new
+  -- id in its block, because a failed attempt at a commit may have left them.
   local function put_ids(key, taken)
     local block, value
     for at = 1, #taken, 8 + layout.ID do
@@ -488,6 +489,11 @@ do
   end
   reply = now8 .. pack('<I4', #refusals) .. table.concat(refusals)
     .. pack('<I4', #known) .. table.concat(known) .. table.concat(present)
+  -- A shard that has lost commits may also have lost numbers of messages. `assign.lua` reads the time of the last
+  -- repeated commit.
+  if ARGV[14] == '1' then
+    put_field('r', wall8)
+  end
   put_field('f' .. partition, sub(fence, 1, layout.FENCE_NUMBER - 1) .. number8 .. reply)
 
   -- Write the indexes first. The HSET at the end then writes all fields at once, and makes the commit.
@@ -532,7 +538,8 @@ end
 do
   local sweep, removed = 16 + 2 * count, 0
 
-  -- Removes an expired key record. Returns the number of blocks of ids that the key had.
+  -- Removes an expired key record with its ids and spilled events, or moves the entry of a record that expires later.
+  -- Returns the number of removed blocks of ids.
   local function sweep_key(key)
     local record = redis.call('HGET', data, 'j' .. key)
     local expires = record and is_sound(record) and has(byte(record, 2), layout.EXPIRES)

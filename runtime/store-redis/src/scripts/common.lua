@@ -54,8 +54,9 @@ end
 
 -- Returns whether a record of a key is complete, and has the formats that this version reads.
 local function is_sound(record)
+  local format = byte(record, layout.KEY_RECORD)
   return #record >= layout.SHORTEST and byte(record, 1) == layout.RECORD_FORMAT
-    and byte(record, layout.KEY_RECORD) == layout.KEY_RECORD_FORMAT
+    and (format == layout.KEY_RECORD_FORMAT or format == layout.KEY_RECORD_AHEAD_FORMAT)
 end
 
 local function has_expired(record, now)
@@ -213,7 +214,8 @@ local function read_writer(log, writer)
 end
 
 -- Returns whether a destination has the witness of a producer: the newest message or the newest call that this shard
--- has confirmed to the producer. A shard that lacks the witness has gone back in time.
+-- has confirmed to the producer. Returns true if the producer names no witness. A shard that lacks the witness has gone
+-- back in time.
 local function has_witness(log, kind, of, id_or_number, expected)
   if kind == 'i' or kind == 'm' then
     local found = redis.call('HGET', log, kind .. of .. id_or_number)
@@ -242,8 +244,8 @@ local function is_after(a, b)
   return #a > #b
 end
 
--- Returns the members of an index between two bounds, in order. Fails if the members are not in order, because another
--- program has added members with other scores.
+-- Returns the members of an index between two bounds, in order, and at most `limit` members. Fails if the members are
+-- not in order, because another program has added members with other scores.
 local function members_of(index, from, to, limit)
   local members = redis.call('ZRANGEBYLEX', index, from, to, 'LIMIT', 0, limit)
   local before = sub(from, 1, 1) == '(' and sub(from, 2)

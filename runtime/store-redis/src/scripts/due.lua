@@ -31,7 +31,7 @@ local function first_rank()
 end
 
 local stale_keys, moved_entries = {}, {}
--- Returns whether an entry of the index is valid. Collects entries to remove and entries to correct.
+-- Returns whether the read may return an entry of the index. Collects the entries to remove and the entries to correct.
 local function is_due(key, at, record)
   if record and (not is_sound(record) or unpack8('<I8', record, layout.DUE_AT) > EXACT) then
     -- Keep the entry, because an operator may repair the damaged record.
@@ -44,15 +44,16 @@ local function is_due(key, at, record)
   end
   local due_at = unpack8('<I8', record, layout.DUE_AT)
   if due_at ~= at then
-    -- Correct the time of the entry after the read. This read still returns the entry under its old time. This is safe,
-    -- because it does no harm if an owner processes a key too early.
+    -- The script corrects the time of the entry when the read has ended. This read still returns the entry under its
+    -- old time. This is safe, because it does no harm if an owner processes a key too early.
     moved_entries[#moved_entries + 1] = text(due_at)
     moved_entries[#moved_entries + 1] = key
   end
   return not has_expired(record, now)
 end
 
--- Returns the due entries, and the first entry after them; false if no entry follows.
+-- Returns the due entries, and the first entry after them (false if no entry follows). If the call has examined
+-- `ENTRY_LIMIT` entries, returns the last examined entry instead.
 local function read()
   local entries, rank, examined = {}, first_rank(), 0
   while true do
@@ -77,7 +78,8 @@ local function read()
     end
     rank, examined = rank + 64, examined + 64
     if examined >= ENTRY_LIMIT then
-      -- End the call, because one call examines a limited number of entries. The next call begins at this entry.
+      -- End the call, because one call examines a limited number of entries. Return the last examined entry, so that
+      -- the next call can continue after it.
       return entries, {text(math.max(0, math.min(tonumber(page[128]), EXACT))), page[127]}
     end
   end

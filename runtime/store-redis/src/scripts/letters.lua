@@ -1,10 +1,10 @@
 -- Reads letters between two places (see codec/letter_place.rs), in order, until it has read enough letters or bytes, or
--- has examined enough places. If the caller names a cause, reads only letters with this cause whose age is at most
--- `within`. Returns the time, the last examined place if more letters may follow, and the place and the record of each
--- letter.
+-- has examined enough places. If the caller names causes, one byte each, reads only letters with one of these causes
+-- whose age is at most `within`. Returns the time, the last examined place (false if no more letters follow), and the
+-- place and the record of each letter.
 local data, letters = KEYS[1], KEYS[2]
 local from, to, limit, bytes = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local cause, within = ARGV[6], tonumber(ARGV[7])
+local causes, within = ARGV[6], tonumber(ARGV[7])
 local now = time_now()
 
 -- Returns whether the caller has requested a letter. A damaged letter counts as a letter without a cause.
@@ -13,14 +13,14 @@ local function is_wanted(record)
     -- An empty record: a commit has removed the letter, but ended before it removed the entry of the index.
     return false
   end
-  if cause == '' then
+  if causes == '' then
     return true
   end
   local at = layout.LETTER_KEY
   local length, width = varint(record, at)
   local _, next_width = varint(record, at + width + length)
   local at_cause = at + width + length + next_width + 8
-  return #record > at_cause and sub(record, at_cause, at_cause) == cause
+  return #record > at_cause and string.find(causes, sub(record, at_cause, at_cause), 1, true)
     and unpack8('<I8', record, layout.LETTER_TIME) + within >= now
 end
 

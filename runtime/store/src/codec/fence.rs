@@ -28,7 +28,7 @@ pub mod refused {
     pub const PARTITION_CODE: u8 = 2;
     /// The key record cannot be read. The text of the error follows this byte in the reply.
     pub const CORRUPT_CODE: u8 = 3;
-    /// An event of the key was executed under a newer rollout.
+    /// The key record names a newer rollout than the write.
     pub const VERSION_CODE: u8 = 4;
 }
 
@@ -53,7 +53,7 @@ pub enum FenceVerdict {
 }
 
 impl FenceVerdict {
-    /// Returns the reply to a commit if the shard has no claim.
+    /// Returns the reply to a commit in a shard without a fence: the shard has lost the owner's claim.
     pub fn unclaimed() -> CommitReply {
         let found = "the shard has lost the claim of this owner".to_owned();
         CommitReply::RolledBack { found, last: None }

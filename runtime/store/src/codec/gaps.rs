@@ -4,8 +4,8 @@ use ordain_core::{GapEnd, GapEntry, GapHistory, SOURCES_LIMIT, SourceAnswers};
 
 use super::wire::{RecordDecodeError, RecordReader, put_bytes, put_option, put_varint};
 
-/// A checked view of the answer of a replay source, which borrows from the record. The parts are: the name of the
-/// source; the numbers of requests, found events and failures; and the last error.
+/// The decoded answers of one replay source: the name of the source; the numbers of requests, found events and
+/// failures; and the last error. The texts borrow from the record.
 type AnswerView<'a> = (&'a str, [u32; 3], Option<&'a str>);
 
 /// Appends the gaps. If the time of a gap is 0, the field at [`NEW_TIME_AT`](super::NEW_TIME_AT) in the record contains
@@ -30,7 +30,7 @@ pub(super) fn encode_gaps(gaps: &GapHistory, out: &mut Vec<u8>) {
     }
 }
 
-/// Checks the gaps without copying them.
+/// Reads the gaps, and returns an error if they are damaged. Copies nothing.
 pub(super) fn check_gaps(reader: &mut RecordReader<'_>) -> Result<(), RecordDecodeError> {
     for _ in 0..bounded(reader, GapHistory::GAPS_LIMIT, "gaps")? {
         read_gap(reader, 0, |_| {})?;
@@ -56,7 +56,7 @@ pub(super) fn decode_gaps(
     Ok(gaps.into_iter().collect())
 }
 
-/// Reads a gap, and passes the answer of each replay source to `answer`. The returned gap contains no answers.
+/// Reads a gap, and passes the answers of each replay source to `answer`. The returned gap contains no answers.
 fn read_gap<'a>(
     reader: &mut RecordReader<'a>,
     now: u64,

@@ -36,7 +36,7 @@ pub(super) fn encode_id_times(times: &IdTimes, out: &mut Vec<u8>) {
     }
 }
 
-/// Checks the stretches without keeping them.
+/// Reads the stretches, and returns an error if they are damaged. Keeps nothing.
 pub(super) fn check_id_times(reader: &mut RecordReader<'_>) -> Result<(), RecordDecodeError> {
     for _ in 0..read_count(reader)? {
         read_stretch(reader, 0)?;

@@ -12,15 +12,18 @@
 use std::sync::Arc;
 
 use ordain_core::{
-    Build, Cause, FailureInfo, FileDigest, KeyRecord, KeyStatus, Rollout, SEQUENCE_END, SpillExtent,
+    AheadRange, Build, Cause, FailureInfo, FileDigest, KeyRecord, KeyStatus, Rollout, SEQUENCE_END,
+    SpillExtent,
 };
 
 use super::gaps::{check_gaps, decode_gaps, encode_gaps};
 use super::ids::{check_id_times, decode_id_times, encode_id_times};
 use super::wire::{RecordDecodeError, RecordReader, put_bytes, put_option, put_varint};
 
-/// The format byte of a record.
+/// The format byte of a record without [`KeyRecord::ahead`].
 pub const KEY_RECORD_FORMAT: u8 = 5;
+/// The format byte of a record with [`KeyRecord::ahead`].
+pub const KEY_RECORD_AHEAD_FORMAT: u8 = 6;
 
 /// The offset of [`KeyRecord::partition`], four bytes.
 pub const PARTITION_AT: usize = 2;
@@ -79,15 +82,18 @@ pub struct KeyRecordView<'a> {
     failure: Option<FailureView<'a>>,
     digests: &'a [u8],
     gaps: RecordReader<'a>,
+    ahead: Option<AheadRange>,
     /// The time that replaces a time of 0 in `gaps` and in `id_times`.
     new_times: u64,
     holes: RecordReader<'a>,
 }
 
 impl<'a> KeyRecordView<'a> {
-    /// Parses a whole record.
+    /// Parses a whole record. Returns an error if the format is unknown, or if any part is damaged.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, RecordDecodeError> {
-        let mut reader = RecordReader::new("key record", bytes, KEY_RECORD_FORMAT)?;
+        let has_ahead = bytes.first() == Some(&KEY_RECORD_AHEAD_FORMAT);
+        let format = if has_ahead { KEY_RECORD_AHEAD_FORMAT } else { KEY_RECORD_FORMAT };
+        let mut reader = RecordReader::new("key record", bytes, format)?;
         let status = reader.u8("status")?;
         let status = *STATUSES.get(usize::from(status)).ok_or_else(|| reader.damaged("status"))?;
         let partition = reader.u32("partition")?;
@@ -134,6 +140,7 @@ impl<'a> KeyRecordView<'a> {
                 check_gaps(&mut reader)?;
                 gaps
             },
+            ahead: if has_ahead { Some(read_ahead(&mut reader)?) } else { None },
             new_times,
             holes: reader,
         };
@@ -145,7 +152,13 @@ impl<'a> KeyRecordView<'a> {
         Ok(view)
     }
 
-    /// Converts the record to the [`KeyRecord`] of the sequencer.
+    /// Returns the higher of two sequences: [`KeyRecord::next`], and the sequence after the last spilled event.
+    pub fn unused_sequence(&self) -> u64 {
+        let spilled = if self.spilled.count > 0 { self.spilled.last.saturating_add(1) } else { 0 };
+        self.next.max(spilled)
+    }
+
+    /// Copies the record into a [`KeyRecord`] for the sequencer.
     pub fn to_key_record(&self) -> KeyRecord {
         let mut rest = self.holes.clone();
         let holes = std::iter::from_fn(|| next_hole(&mut rest).ok().flatten());
@@ -160,6 +173,7 @@ impl<'a> KeyRecordView<'a> {
             rounds: self.rounds,
             park_count: self.park_count,
             spilled: self.spilled,
+            ahead: self.ahead.map(Box::new),
             rollout: self.version.map(|(version, digest)| {
                 let number = self.rollout_number;
                 let build = Build { version: version.into(), digest: FileDigest(digest) };
@@ -186,7 +200,7 @@ impl<'a> KeyRecordView<'a> {
 pub fn encode_key_record(record: &KeyRecord, now: u64, out: &mut Vec<u8>) {
     let or_now = |time: u64| if time == 0 { now } else { time };
     let mut fixed = [0; VARINTS_AT];
-    fixed[0] = KEY_RECORD_FORMAT;
+    fixed[0] = if record.ahead.is_some() { KEY_RECORD_AHEAD_FORMAT } else { KEY_RECORD_FORMAT };
     fixed[1] = record.status as u8;
     fixed[PARTITION_AT..TAKEOVERS_AT].copy_from_slice(&record.partition.to_le_bytes());
     fixed[TAKEOVERS_AT..NEXT_AT].copy_from_slice(&record.takeovers.to_le_bytes());
@@ -224,6 +238,10 @@ pub fn encode_key_record(record: &KeyRecord, now: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(&digest.to_le_bytes());
     }
     encode_gaps(&record.gaps, out);
+    if let Some(ahead) = &record.ahead {
+        put_varint(ahead.first, out);
+        put_varint(ahead.last.saturating_sub(ahead.first), out);
+    }
     for &(first, last) in record.skipped.ranges() {
         put_varint(first, out);
         put_varint(last.saturating_sub(first), out);
@@ -264,6 +282,14 @@ fn read_digests<'a>(reader: &mut RecordReader<'a>) -> Result<&'a [u8], RecordDec
     let size = usize::try_from(count).ok().and_then(|count| count.checked_mul(4));
     let size = size.ok_or_else(|| reader.damaged("digests"))?;
     reader.take(size, "digests")
+}
+
+fn read_ahead(reader: &mut RecordReader<'_>) -> Result<AheadRange, RecordDecodeError> {
+    let first = reader.varint("events ahead")?;
+    let last = first.checked_add(reader.varint("events ahead")?);
+    let last = last.filter(|last| *last < SEQUENCE_END);
+    let last = last.ok_or_else(|| reader.damaged("events ahead"))?;
+    Ok(AheadRange { first, last })
 }
 
 /// Reads the next hole, a range of skipped sequences. The holes are the last part of the record, so the record does not

@@ -62,7 +62,7 @@ pub fn decode_retained(value: &Bytes) -> Result<Arc<Event>, String> {
     event.map(Arc::new).map_err(|error| format!("a retained message is damaged: {error}"))
 }
 
-/// Decodes an entry of a stream's queue.
+/// Decodes an entry of a stream's queue. For a damaged entry, returns the bytes and the reason.
 pub fn decode_queued(value: Bytes) -> QueueEntry {
     Event::decode(value.clone()).map_err(|error| (value, error.to_string()))
 }

@@ -1,10 +1,11 @@
 //! The record of an origin at a destination. An origin is the outbox of a partition in one shard: committed messages
-//! that are to be published. The record contains the last outbox position whose messages the store has numbered. It
-//! also contains the numbers of the messages that may still be in the outbox.
+//! that are to be published. The record contains the last outbox position whose messages the store has numbered. Blocks
+//! beside the record contain the numbers of the messages that may still be in the outbox.
 //!
-//! The new messages of each call form a separate block. A call with only new messages therefore reads and writes only
-//! the record and one block, even if the outbox is large. The commit numbers usually ascend from block to block. A call
-//! with repeated messages therefore finds their blocks with a binary search by commit number.
+//! The new messages of each call of [`MessageLog::assign`](crate::MessageLog::assign) form a separate block. A call
+//! with only new messages therefore writes only the record and one block, even if the outbox is large. The commit
+//! numbers usually ascend from block to block. A call with repeated messages therefore finds their blocks with a binary
+//! search by commit number.
 //!
 //! All numbers have fixed widths, so that a script can build the records.
 
@@ -95,7 +96,7 @@ pub struct AssignedChunk {
     pub messages: Vec<(u64, u64)>,
 }
 
-/// Encodes a block: the new messages of one call.
+/// Encodes a block: the new messages of one call, by outbox position.
 pub fn encode_assigned(chunks: &[AssignedChunk]) -> Vec<u8> {
     let mut out = Vec::new();
     for chunk in chunks {

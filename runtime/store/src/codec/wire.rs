@@ -163,13 +163,13 @@ impl<'a> RecordReader<'a> {
         self.take(length, part)
     }
 
-    /// Reads a length, then a text of this length.
+    /// Reads a length in bytes, then a text of this length. Returns an error if the text is not UTF-8.
     pub fn text(&mut self, part: &'static str) -> Result<&'a str, RecordDecodeError> {
         let bytes = self.bytes(part)?;
         std::str::from_utf8(bytes).map_err(|_| self.damaged(part))
     }
 
-    /// Reads a text that may be missing.
+    /// Reads a text that may be missing: a flag (0 or 1), and the text if the flag is 1.
     pub fn option(&mut self, part: &'static str) -> Result<Option<&'a str>, RecordDecodeError> {
         match self.u8(part)? {
             0 => Ok(None),
@@ -194,7 +194,7 @@ pub(super) fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
-/// Appends a text that may be missing.
+/// Appends a text that may be missing: the flag 0, or the flag 1 and the text.
 pub(super) fn put_option(text: Option<&str>, out: &mut Vec<u8>) {
     match text {
         None => out.push(0),

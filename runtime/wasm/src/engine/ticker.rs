@@ -50,7 +50,7 @@ impl Ticker {
     }
 }
 
-/// A guard returned by [`super::HandlerEngine::keep_ticking`].
+/// A guard that keeps the clock running. [`super::HandlerEngine::keep_ticking`] returns the guard.
 pub(in super::super) struct TickerGuard(Arc<TickerShared>);
 
 impl Drop for TickerGuard {

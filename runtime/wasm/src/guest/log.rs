@@ -1,11 +1,9 @@
-//! A guest's output, written to the host's log line by line and limited for each event. This module also keeps the end
-//! of standard error, because most languages write the text of an uncaught error only to standard error.
+//! A guest's output, written to the host's log line by line and limited for each event. The event takes effect even if
+//! its output exceeds the limit. This module also keeps the end of standard error, because most languages write the
+//! text of an uncaught error only to standard error.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ordain_core::HandlerLimit;
-
-use super::super::failure::LimitExceeded;
 use super::super::log_line::{LogLine, LogOrigin};
 use super::super::settings::DisplaySize;
 use super::super::wire::LogLevel;
@@ -18,8 +16,8 @@ const LINE_OVERHEAD_BYTES: usize = 16;
 /// Size, in bytes, of the end of standard error that is kept for the message of a failure.
 const STDERR_TAIL_BYTES: usize = 4 << 10;
 
-/// The output of an event. The WebAssembly instance and its two output streams share this value, and all run on one
-/// thread.
+/// The output of the event that a WebAssembly instance executes now. The instance and its two output streams share this
+/// value, and all run on one thread.
 pub(super) struct EventLog {
     limit: usize,
     state: Mutex<LogState>,
@@ -29,7 +27,10 @@ pub(super) struct EventLog {
 struct LogState {
     event: Option<EventIdentity>,
     written_bytes: usize,
-    exceeded: bool,
+    /// `true` if the event may write nothing more.
+    is_full: bool,
+    /// The size of the output that was not logged, because the event's output exceeded the limit.
+    suppressed_bytes: usize,
     /// Incomplete lines of standard output and standard error.
     partial_lines: [Vec<u8>; 2],
     stderr_tail: Vec<u8>,
@@ -48,12 +49,13 @@ impl EventLog {
         let mut state = self.state();
         state.event = Some(event.clone());
         state.written_bytes = 0;
-        state.exceeded = false;
+        state.is_full = self.limit == 0;
+        state.suppressed_bytes = 0;
         state.stderr_tail.clear();
     }
 
-    /// Ends incomplete lines. Fails if the event's output exceeded the limit.
-    pub(super) fn end_event(&self) -> Result<(), LimitExceeded> {
+    /// Ends incomplete lines. Logs how many bytes are missing if the event's output exceeded the limit.
+    pub(super) fn end_event(&self) {
         let mut state = self.state();
         for origin in [LogOrigin::Stdout, LogOrigin::Stderr] {
             let line = std::mem::take(&mut state.partial_lines[origin as usize]);
@@ -61,17 +63,23 @@ impl EventLog {
                 emit_line(&state, origin, default_level(origin), &line);
             }
         }
-        if state.exceeded { Err(self.limit_error()) } else { Ok(()) }
+        // If the limit is 0, the operator wants no output at all, so this method does not report the missing bytes.
+        if state.suppressed_bytes > 0 && self.limit > 0 {
+            let words = format!(
+                "log output cut: the event wrote more than {} (`plugins.log`); {} bytes are not logged",
+                DisplaySize(self.limit),
+                state.suppressed_bytes
+            );
+            emit_line(&state, LogOrigin::Log, tracing::Level::WARN, words.as_bytes());
+        }
     }
 
     pub(super) fn stderr_tail(&self) -> String {
         String::from_utf8_lossy(&self.state().stderr_tail).into_owned()
     }
 
-    /// Writes a message, which may have several lines, from the logging interface. Fails if the output exceeds the
-    /// limit. The failure ends the event at once. Otherwise, a guest that writes in an endless loop would run until its
-    /// time limit.
-    pub(super) fn message(&self, level: LogLevel, text: &str) -> Result<(), LimitExceeded> {
+    /// Writes a message, which may have several lines, from the logging interface.
+    pub(super) fn message(&self, level: LogLevel, text: &str) {
         let mut state = self.state();
         let level = match level {
             LogLevel::Trace => tracing::Level::TRACE,
@@ -80,24 +88,15 @@ impl EventLog {
             LogLevel::Warn => tracing::Level::WARN,
             LogLevel::Error => tracing::Level::ERROR,
         };
-        for line in text.trim_end_matches('\n').split('\n') {
-            let taken = state.take_allowed(self.limit, line.as_bytes());
-            emit_line(&state, LogOrigin::Log, level, taken);
-            state.end_line(self.limit);
-            if state.exceeded {
-                return Err(self.limit_error());
-            }
+        if !state.accepts(level) {
+            return;
         }
-        Ok(())
-    }
-
-    /// Returns the error for an event whose output exceeded the limit.
-    pub(super) fn limit_error(&self) -> LimitExceeded {
-        let words = format!(
-            "the handler wrote more to the log than {} for one event (`plugins.log`)",
-            DisplaySize(self.limit)
-        );
-        LimitExceeded { limit: Some(HandlerLimit::Log), message: words }
+        for line in text.trim_end_matches('\n').split('\n') {
+            if let Some(taken) = state.take_allowed(self.limit, line.as_bytes()) {
+                emit_line(&state, LogOrigin::Log, level, taken);
+            }
+            state.end_line(self.limit);
+        }
     }
 
     /// Writes bytes of standard output or standard error.
@@ -106,20 +105,20 @@ impl EventLog {
         if origin == LogOrigin::Stderr {
             state.keep_tail(bytes);
         }
-        if state.exceeded {
+        if !state.accepts(default_level(origin)) {
             return;
         }
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, ends) = part.strip_suffix(b"\n").map_or((part, false), |text| (text, true));
             let taken = state.take_allowed(self.limit, text);
-            state.partial_lines[origin as usize].extend_from_slice(taken);
+            let is_allowed = taken.is_some();
+            state.partial_lines[origin as usize].extend_from_slice(taken.unwrap_or_default());
             if ends {
                 let line = std::mem::take(&mut state.partial_lines[origin as usize]);
-                emit_line(&state, origin, default_level(origin), &line);
+                if is_allowed || !line.is_empty() {
+                    emit_line(&state, origin, default_level(origin), &line);
+                }
                 state.end_line(self.limit);
-            }
-            if state.exceeded {
-                return;
             }
         }
     }
@@ -127,7 +126,7 @@ impl EventLog {
 
 fn emit_line(state: &LogState, origin: LogOrigin, level: tracing::Level, line: &[u8]) {
     let Some(event) = &state.event else { return };
-    (event.turn.stream.log)(&LogLine {
+    event.turn.stream.log.write(&LogLine {
         version: &event.turn.version,
         stream: &event.turn.stream.name,
         key: &event.turn.key,
@@ -139,18 +138,33 @@ fn emit_line(state: &LogState, origin: LogOrigin, level: tracing::Level, line: &
 }
 
 impl LogState {
-    /// Returns the part of the bytes that the event may still write.
-    fn take_allowed<'a>(&mut self, limit: usize, bytes: &'a [u8]) -> &'a [u8] {
+    /// Returns whether lines of this level are logged at all.
+    fn accepts(&self, level: tracing::Level) -> bool {
+        self.event.as_ref().is_some_and(|event| event.turn.stream.log.accepts(level))
+    }
+
+    /// Returns the part of the bytes that the event may still write; `None` if the event may write nothing more.
+    fn take_allowed<'a>(&mut self, limit: usize, bytes: &'a [u8]) -> Option<&'a [u8]> {
         let left = limit.saturating_sub(self.written_bytes);
-        self.exceeded |= bytes.len() > left;
+        if self.is_full || (left == 0 && !bytes.is_empty()) {
+            self.is_full = true;
+            self.suppressed_bytes += bytes.len();
+            return None;
+        }
         let taken = &bytes[..bytes.len().min(left)];
+        self.is_full = taken.len() < bytes.len();
+        self.suppressed_bytes += bytes.len() - taken.len();
         self.written_bytes += taken.len();
-        taken
+        Some(taken)
     }
 
     fn end_line(&mut self, limit: usize) {
-        self.written_bytes += LINE_OVERHEAD_BYTES;
-        self.exceeded |= self.written_bytes > limit;
+        if self.is_full {
+            self.suppressed_bytes += LINE_OVERHEAD_BYTES;
+        } else {
+            self.written_bytes += LINE_OVERHEAD_BYTES;
+            self.is_full = self.written_bytes > limit;
+        }
     }
 
     fn keep_tail(&mut self, bytes: &[u8]) {

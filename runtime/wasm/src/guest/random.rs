@@ -12,7 +12,8 @@ use super::EventIdentity;
 /// Maximum number of random bytes in one request. The bytes are generated in the host's memory.
 const REQUEST_LIMIT_BYTES: u64 = 1 << 20;
 
-/// A generator that is seeded on first use, because most handlers never use randomness.
+/// The generator of an event's random numbers. The first use in an event seeds the generator, because most handlers
+/// never use randomness.
 #[derive(Default)]
 pub(super) struct EventRandom {
     event: Option<EventIdentity>,

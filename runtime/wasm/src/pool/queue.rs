@@ -64,8 +64,9 @@ impl TurnQueue {
         self.active().is_some_and(|active| active.handler.id() == handler.id())
     }
 
-    /// Switches to another version, and returns no turn. With `None` (this process lacks the new version), keeps the
-    /// previous version, and returns the turns that no worker has taken.
+    /// Switches to another version, and returns no turn, because the new version executes the waiting turns. With
+    /// `None` (this process lacks the new version), keeps the previous version, and removes and returns the turns that
+    /// no worker has taken.
     pub(super) fn switch_version(&self, active: Option<Arc<ActiveVersion>>) -> VecDeque<Turn> {
         if active.is_none() {
             return std::mem::take(&mut *self.waiting());
@@ -88,12 +89,13 @@ impl TurnQueue {
             || self.unread_bytes.load(Ordering::Relaxed) >= UNREAD_LIMIT_BYTES
     }
 
-    /// Adds the size of results that are about to be delivered.
+    /// Counts the size of results that a worker is about to deliver.
     pub(super) fn add_unread(&self, bytes: usize) {
         self.unread_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Delivers results to the receiver.
+    /// Delivers results to the receiver. Drops the results if the queue is detached (the caller has dropped its
+    /// handle).
     pub(super) fn deliver(&self, results: TurnResults) {
         if !self.is_detached() {
             (self.callback)(results);
@@ -207,7 +209,8 @@ impl TurnScheduler {
         self.changed.notify_all();
     }
 
-    /// Puts turns that a worker has taken, but cannot execute now, back to the front of their queue.
+    /// Puts turns that a worker has taken, but cannot execute now, back to the front of their queue. Drops the turns if
+    /// the queue is detached.
     pub(super) fn requeue(&self, queue: &Arc<TurnQueue>, turns: VecDeque<Turn>) {
         if turns.is_empty() || queue.is_detached() {
             return;

@@ -177,7 +177,7 @@ impl Worker {
         }
     }
 
-    /// Returns whether another turn of a stream may be suspended.
+    /// Returns whether another turn of a stream may start: the worker must be able to suspend the turn.
     fn has_room(&self, stream: &StreamContext) -> bool {
         let same = |slow: &&SuspendedTurn| slow.queue.stream.name == stream.name;
         self.suspended.len() < WORKER_SUSPENDED_LIMIT
@@ -196,7 +196,7 @@ impl Worker {
         ended.done
     }
 
-    /// Resumes the next slow turn for one tick.
+    /// Resumes the next slow turn for one tick. Drops the turn if the caller has dropped its queue.
     fn resume_turn(&mut self) {
         let Some(mut slow) = self.suspended.pop_front() else { return };
         if slow.queue.is_detached() {

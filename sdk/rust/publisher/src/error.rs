@@ -1,6 +1,7 @@
 //! Errors of publishing.
 
 use ordain_amqp::BrokerError;
+use ordain_config::ConfigError;
 use ordain_store::StoreError;
 
 /// The reason why events were not published.
@@ -32,6 +33,13 @@ pub enum Error {
 impl Error {
     pub(crate) fn configuration(error: impl std::fmt::Display) -> Self {
         Self::Configuration(error.to_string())
+    }
+}
+
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Self {
+        let words = error.to_string();
+        if error.is_temporary() { Self::Away(words) } else { Self::Configuration(words) }
     }
 }
 

@@ -73,7 +73,7 @@ impl Publisher {
     /// - The data of a stream was written with other settings, or another process runs a stream with other settings.
     /// - The store or the broker was unavailable for half a minute.
     pub async fn open(config: impl AsRef<Path>, stream: &str) -> Result<Self, Error> {
-        let loaded = LoadedConfig::load(config.as_ref()).map_err(Error::configuration)?;
+        let loaded = LoadedConfig::load(config.as_ref())?;
         let event_size = loaded.config.runtime.event_size.bytes();
         let inner = publish::StreamPublisher::open(&loaded, stream, store(&loaded)).await?;
         Ok(Self { inner, event_size })

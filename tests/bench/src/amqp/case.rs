@@ -255,7 +255,7 @@ pub(crate) fn broker(loaded: &LoadedConfig) -> Result<(BrokerEndpoint, Topology)
     let config = loaded.config.broker.as_ref().context("a broker")?;
     // The heartbeat interval of quiet connections is as long as the default of most clients.
     let heartbeat = Duration::from_mins(1);
-    let broker = BrokerEndpoint::new(config.url.expose(), heartbeat).map_err(anyhow::Error::msg)?;
+    let broker = BrokerEndpoint::new(config.url.clone(), heartbeat);
     let stream = loaded.config.streams.values().next().context("a stream")?;
     let SourceConfig::Amqp(source) = &stream.source else {
         anyhow::bail!("the stream's source must be of the kind `amqp`")

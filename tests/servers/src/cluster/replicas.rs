@@ -10,8 +10,8 @@ use super::Cluster;
 use crate::redis::{Options, Redis};
 use crate::wait::wait_until;
 
-/// Time after which a replica that the other masters have not elected becomes the master without votes. The server gives
-/// up an election after five seconds, for example because another replica was elected shortly before.
+/// The time after which a replica that the other masters have not elected becomes the master without votes. The server
+/// gives up an election after five seconds, for example because another replica was elected shortly before.
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The way in which a replica becomes the master. The old master takes no part, even if it has writes that the replica

@@ -1,7 +1,7 @@
 //! Finds the ends of requests and replies of the Redis protocol (versions 2 and 3). This module parses no other part of
 //! the protocol, and never changes a byte.
 
-/// The frame at the start of some bytes.
+/// The result of a search for a request or reply at the start of some bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Scan {
     /// A whole request or reply of this many bytes.

@@ -10,11 +10,12 @@ use crate::proxy::Mode;
 /// The counts of a proxy since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Accepted connections.
+    /// Accepted connections for which the proxy reached the server.
     pub accepted: u64,
     /// Accepted connections that [`cut`](crate::Proxy::cut) or [`Mode::Refuse`] closed.
     pub cut: u64,
-    /// Requests that did not reach the server. For each, the proxy closed the connection.
+    /// Requests that [`lose_requests`](crate::Proxy::lose_requests) kept from the server. For each, the proxy closed
+    /// the connection.
     pub requests_lost: u64,
     /// Replies that did not reach the client. For each, the proxy closed the connection.
     pub replies_lost: u64,
@@ -198,12 +199,12 @@ impl Inner {
     }
 }
 
-/// Returns whether some bytes contain others. All bytes contain the empty sequence.
+/// Returns whether `bytes` contain `wanted`. If `wanted` is empty, the result is always true.
 fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
     wanted.is_empty() || bytes.windows(wanted.len()).any(|part| part == wanted)
 }
 
 fn shut(stream: &TcpStream) {
-    // The other side may have closed the connection.
+    // Ignore an error: the other side may have closed the connection.
     let _ = stream.shutdown(Shutdown::Both);
 }

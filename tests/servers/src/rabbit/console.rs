@@ -60,7 +60,7 @@ end).
 pub(super) struct Console(Port);
 
 impl Console {
-    /// Reserves a port.
+    /// Reserves the port of a console.
     pub(super) fn new() -> Result<Self> {
         Ok(Self(Port::take()?))
     }

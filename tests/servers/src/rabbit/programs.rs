@@ -39,7 +39,7 @@ pub fn rabbit_version() -> Option<String> {
     })
 }
 
-/// Returns the folder of scripts.
+/// Returns the folder of RabbitMQ's scripts, or `None` if RabbitMQ is not installed.
 fn scripts() -> Option<PathBuf> {
     let packaged = PLACES.iter().find_map(|place| folder(Path::new(place)));
     // `rabbitmq-server` in the PATH may be a symbolic link. Its target is in the folder of RabbitMQ's scripts.
@@ -47,7 +47,8 @@ fn scripts() -> Option<PathBuf> {
     packaged.or_else(|| Some(linked()?.parent()?.to_owned()))
 }
 
-/// Returns the folder of scripts of an installed package. The path of this folder contains the package's version.
+/// Returns the folder of scripts below `place`, or `None` if there is none. Some packages have one folder for each
+/// version. In this case, the function returns the last folder by name.
 fn folder(place: &Path) -> Option<PathBuf> {
     let versions = fs::read_dir(place).ok()?.flatten().map(|entry| entry.path().join("sbin"));
     let mut folders: Vec<PathBuf> = versions.chain([place.join("sbin")]).collect();

@@ -121,7 +121,7 @@ impl Server {
         lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
     }
 
-    fn log(&self) -> String {
+    pub(super) fn log(&self) -> String {
         let bytes = fs::read(self.log_file()).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }

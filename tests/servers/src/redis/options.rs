@@ -1,5 +1,4 @@
-//! Options of a server. The defaults are the settings that Ordain requires of a Redis: the server writes each command
-//! to disk before it replies.
+//! Options of a server. By default, a server writes each command to disk before it replies, and evicts no keys.
 
 use std::path::Path;
 
@@ -8,7 +7,7 @@ use crate::redis::Redis;
 use crate::tls::Certificates;
 
 /// A second address at which every Redis server and every Sentinel listens. Tests need it for a host name that first
-/// resolves to one address and later to another. The address differs from the address at which this crate reserves
+/// resolves to one address and later to another. The address differs from 127.0.0.2, at which this crate reserves
 /// ports.
 pub const SECOND_ADDRESS: &str = "127.0.0.3";
 
@@ -27,7 +26,7 @@ const DEFAULTS: &[&str] = &[
 const DATA: &[&str] = &[
     "save \"\"",
     "maxmemory-policy noeviction",
-    // A rewrite of the append-only file would change files while a snapshot copies them.
+    // Without this line, the server could rewrite its append-only file while a snapshot copies it.
     "auto-aof-rewrite-percentage 0",
     "repl-diskless-sync-delay 0",
 ];
@@ -104,8 +103,8 @@ impl Options {
         self
     }
 
-    /// Makes the server a replica of another server. If that server has a password, the replica uses it. The replica is
-    /// ready when it is in step with its master.
+    /// Makes the server a replica of another server. If that server has a password, the replica uses it.
+    /// [`Redis::with`] waits until the replica is in step with its master.
     #[must_use]
     pub fn replica_of(mut self, master: &Redis) -> Self {
         self.follower = true;
@@ -159,7 +158,7 @@ impl Options {
         self.password.as_deref()
     }
 
-    /// Returns the whole configuration.
+    /// Returns the content of the configuration file.
     pub(crate) fn config(&self, ports: &Ports, certificates: Option<&Certificates>) -> String {
         let mut lines: Vec<String> = vec![format!("port {}", ports.plain)];
         let mut add = |some: &[&str]| lines.extend(some.iter().map(|line| (*line).to_owned()));

@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use ordain_core::{Cause, Event, ExhaustedPolicy, Key, KeyStatus, OverflowPolicy};
+use ordain_core::{
+    Cause, DeadLetter, Event, ExhaustedPolicy, GapSettings, Key, KeyStatus, LetterId, OrderingMode,
+    OverflowPolicy,
+};
 
 use super::{Checker, Settlement, at};
 use crate::plan::Blocked;
@@ -79,7 +82,9 @@ impl Checker {
                 other => self.broke("I5", format!("{label} is parked for {other:?}")),
             };
         }
-        let Some((first, _)) = record.spill.first_key_value() else {
+        let first_ahead = self.first_ahead(key, record);
+        let first_spilled = record.spill.first_key_value().map(|(sequence, _)| sequence);
+        let Some(first) = first_spilled.into_iter().chain(&first_ahead).min() else {
             if key_record.status == KeyStatus::Retrying {
                 self.broke("I5", format!("{label} is not retried any more"));
             }
@@ -98,15 +103,49 @@ impl Checker {
         }
     }
 
+    /// Returns the lowest sequence of the key's dead-lettered events that wait for earlier events of the key. An event
+    /// with the cause `corrupt` does not count, because the key record of such an event could not be written. A key that
+    /// has expired has no such event, because the letter may be from before the expiry.
+    fn first_ahead(&self, key: &Key, record: &StoredKey) -> Option<u64> {
+        let next = record.key_record.next;
+        let is_open = |letter: &&DeadLetter| {
+            matches!(letter.cause, Cause::FarAhead | Cause::Overflow) && letter.id.sequence >= next
+        };
+        let sequenced = self.plan.settings.ordering == OrderingMode::Sequenced;
+        let ended = record.key_record.status == KeyStatus::Completed;
+        let id = |sequence, tag| LetterId { key: key.clone(), sequence, tag };
+        let letters = self.letters.range(id(next, 0)..=id(u64::MAX, u64::MAX));
+        let mut open = letters.map(|(_, letter)| letter).filter(is_open);
+        open.next()
+            .filter(|_| sequenced && !ended && !self.has_expired(key))
+            .map(|letter| letter.id.sequence)
+    }
+
     fn parked_at_gap(&mut self, key: &Key, record: &StoredKey) {
         let next = record.key_record.next;
         let rounds = self.attempts.rounds_for(key, next);
-        if self.plan.settings.gap.on_exhausted != ExhaustedPolicy::Park {
+        if !self.may_park(key, record) {
             self.broke("gap", format!("{} is parked", at(key, next)));
         } else if record.spill.contains_key(&next) {
             self.broke("I5", format!("{} is held, and parked as missing", at(key, next)));
         } else if rounds < self.rounds_due() {
             self.broke("gap", format!("{} is parked after {rounds} rounds", at(key, next)));
+        }
+    }
+
+    /// Returns whether a key may park at a missing event. With the policy `Skip`, a key parks only if the next event
+    /// that has arrived is too far ahead.
+    fn may_park(&self, key: &Key, record: &StoredKey) -> bool {
+        let gap = &self.plan.settings.gap;
+        let next = record.key_record.next;
+        match gap.on_exhausted {
+            ExhaustedPolicy::Park => true,
+            ExhaustedPolicy::Wait => false,
+            ExhaustedPolicy::Skip => {
+                let limit = GapSettings::SKIP_LIMIT * gap.max_width;
+                let first = self.first_ahead(key, record);
+                self.has_expired(key) || first.is_some_and(|first| first - next > limit)
+            }
         }
     }
 

@@ -34,7 +34,7 @@ impl Checker {
 
     /// Returns whether a record of the key has expired. After an expiry, the sequences of the key begin again, so a new
     /// letter may get the id of an old letter.
-    fn has_expired(&self, key: &Key) -> bool {
+    pub(super) fn has_expired(&self, key: &Key) -> bool {
         self.keys.get(key).is_some_and(|model| !model.former_lives.is_empty())
     }
 

@@ -27,7 +27,7 @@ fn write(expect: WriteCondition, next: u64) -> KeyWrite {
 }
 
 fn batch(number: u64, writes: Vec<KeyWrite>) -> Batch {
-    Batch { shard: 0, number, writes, letters: Vec::new(), forward: false }
+    Batch { shard: 0, number, writes, letters: Vec::new(), forward: false, repeated: false }
 }
 
 fn event(sequence: u64, data: &[u8]) -> Arc<Event> {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain_core::{
-    AcceptedId, AppliedCommit, AttemptToken, BackoffBounds, Build, Cause, CommitReply, DeadLetter,
-    Event, EventParts, ExhaustedPolicy, ExistingSpill, FailedAttempt, FailureInfo, FailureKind,
-    FileDigest, GapEnd, GapEntry, GapSettings, HandlerOutcome, IdStretch, Input, Key, KeyRecord,
-    KeySnapshot, KeyStatus, LetterContent, LetterId, Message, MessageParts, OrderingMode,
-    OverflowPolicy, RetrySettings, Rollout, SequencerSettings, SpillExtent, StateUpdate,
-    TurnResult, WriteRefusal,
+    AcceptedId, AheadRange, AppliedCommit, AttemptToken, BackoffBounds, Build, Cause, CommitReply,
+    DeadLetter, Event, EventParts, ExhaustedPolicy, ExistingSpill, FailedAttempt, FailureInfo,
+    FailureKind, FileDigest, GapEnd, GapEntry, GapSettings, HandlerOutcome, IdStretch, Input, Key,
+    KeyRecord, KeySnapshot, KeyStatus, LetterContent, LetterId, Message, MessageParts,
+    OrderingMode, OverflowPolicy, RetrySettings, Rollout, SequencerSettings, SpillExtent,
+    StateUpdate, TurnResult, WriteRefusal,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -131,6 +131,9 @@ fn key_record() -> impl Strategy<Value = KeyRecord> {
             digests: digests.into_iter().collect(),
             skipped: holes.into_iter().collect(),
             ids_from,
+            ahead: (next % 5 == 0).then(|| {
+                Box::new(AheadRange { first: next / 2, last: next.saturating_add(count) })
+            }),
             gaps: (0..next % 3).map(gap).collect(),
             id_times: (0..next % 4)
                 .map(|at| IdStretch { from: at * 7, since: incarnation / (at + 1) })

@@ -171,7 +171,8 @@ struct Model {
 }
 
 impl Model {
-    /// Numbers and retains a message. `own` is the number that the producer gave to the message.
+    /// Numbers and retains a message. `own` is the number that the producer gave to the message, if any. Returns the
+    /// number of the message.
     fn put(&mut self, event: &Event, own: Option<u64>) -> u64 {
         let key = Key::from(event.key());
         let now = self.now;

@@ -9,9 +9,10 @@ use ordain_store::{
     Partition, Store,
 };
 
-/// The retention time of messages and the time for which an ended key is remembered, in ms. Both are much longer than a
-/// case takes.
+/// The time for which the store retains a message, in ms. The time is much longer than a case takes.
 pub(in crate::conformance) const RETENTION_MS: u64 = 100_000;
+/// The time for which the store remembers the last number of an ended key, in ms. The time is much longer than a case
+/// takes.
 pub(in crate::conformance) const COMPLETED_TTL_MS: u64 = 400_000;
 
 pub(in crate::conformance) const NUMBERING: NumberingSettings = NumberingSettings {
@@ -27,10 +28,11 @@ pub(in crate::conformance) struct Sender {
     pub(in crate::conformance) rules: DestinationRules,
     pub(in crate::conformance) origin: Option<OriginOutbox>,
     pub(in crate::conformance) shard: u32,
+    pub(in crate::conformance) readers: Vec<Arc<str>>,
 }
 
 impl Sender {
-    /// Makes an owner, with a lease of this epoch, that assigns messages to an exchange.
+    /// Makes a sender that represents an owner with a lease of this epoch. The owner assigns messages to an exchange.
     pub(in crate::conformance) fn exchange(store: &dyn Store, epoch: u64) -> Self {
         Self {
             destination: Destination::Exchange("next".into()),
@@ -44,10 +46,11 @@ impl Sender {
                 published_commit: 0,
             }),
             shard: shard_of("key-0", store.shards()),
+            readers: Vec::new(),
         }
     }
 
-    /// Makes an owner that assigns messages to a stream whose queue has a limit.
+    /// Makes a sender that represents an owner. The owner assigns messages to a stream whose queue has a limit.
     pub(in crate::conformance) fn stream(
         store: &dyn Store,
         numbering: Option<NumberingSettings>,
@@ -57,7 +60,7 @@ impl Sender {
         Self { destination: Destination::Stream("next".into()), rules, ..Self::exchange(store, 1) }
     }
 
-    /// Makes a producer that assigns messages to an exchange.
+    /// Makes a sender that represents a producer. The producer assigns messages to an exchange.
     pub(in crate::conformance) fn producer(store: &dyn Store) -> Self {
         Self { origin: None, ..Self::exchange(store, 1) }
     }
@@ -80,6 +83,7 @@ impl Sender {
             rules: *rules,
             witness: None,
             call: None,
+            readers: self.readers.clone(),
             groups,
         };
         store.assign(Arc::new(assign)).await.expect("an answer")
@@ -130,14 +134,14 @@ impl Sender {
         retained.iter().map(|event| (event.sequence().expect("a number"), data(event))).collect()
     }
 
-    /// Changes the origin.
+    /// Changes the origin, if the sender has one.
     pub(in crate::conformance) fn with(mut self, change: impl FnOnce(&mut OriginOutbox)) -> Self {
         self.origin.as_mut().map(change);
         self
     }
 }
 
-/// Makes a chunk of messages of a commit.
+/// Makes the chunk `number` of the messages of a commit.
 pub(in crate::conformance) fn chunk(commit: u64, number: u32, items: &[Arc<Event>]) -> OutboxChunk {
     let item =
         |event: &Arc<Event>| AssignItem { event: Arc::clone(event), partition: 0, number: 0 };

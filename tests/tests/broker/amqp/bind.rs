@@ -11,7 +11,8 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 
 /// Publishes events to three exchanges in turn: the stream's exchange, and two exchanges that forward messages to the
-/// stream's exchange. One of the two forwards all messages, the other only the messages of the key `k1`.
+/// stream's exchange. The exchange `feed` forwards all messages, and the exchange `some` only the messages with the
+/// routing key `k1`.
 fn publish(rig: &Rig, lines: &[String]) -> Result<()> {
     let mut messages: BTreeMap<&str, Vec<Outgoing>> = BTreeMap::new();
     for (number, line) in lines.iter().enumerate() {

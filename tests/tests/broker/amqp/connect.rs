@@ -24,7 +24,7 @@ fn ensure_contains(text: &str, parts: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the names of all queues of the broker.
+/// Returns the names of all queues of the virtual host.
 fn queues(rig: &Rig) -> Result<Vec<String>> {
     Ok(rig.rabbit.queues()?.into_keys().collect())
 }
@@ -119,6 +119,16 @@ fn objects_in_another_form_are_errors() -> Result<()> {
     )?;
     ensure!(queues(&rig)? == before, "{:?} after {before:?}", queues(&rig)?);
     Ok(())
+}
+
+/// A start waits for a missing exchange of a sink, so the check reports the exchange as unavailable.
+#[test]
+fn missing_exchange_of_a_sink_is_unavailable() -> Result<()> {
+    let rig = Rig::new()?;
+    let text = config(&rig.rabbit.url(), "", "", "");
+    rig.home.write("ordain.toml", text.replace("exchange = \"out\"", "exchange = \"none\""))?;
+    let [_, errors] = check(&rig.home, 75)?;
+    ensure_contains(&errors, &["the exchange \"none\" of the sink tally cannot be used"])
 }
 
 #[test]

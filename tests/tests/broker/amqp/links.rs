@@ -18,8 +18,8 @@ use serde_json::json;
 
 /// The host name of the broker in the test in which the broker's address changes.
 const NAME: &str = "broker.test";
-/// The time limit for a host to use the broker again, counted from the moment when the broker answers again. The host
-/// waits at most 10 seconds between two attempts.
+/// The time limit for a host to use the broker again, counted from the moment from which a new connection to the broker
+/// works. The host waits at most 10 seconds between two attempts.
 const RETURN_LIMIT: Duration = Duration::from_secs(45);
 /// Settings with which the client library and the broker notice a silent connection only after ten minutes.
 const RARE_HEARTBEATS: [&str; 2] = ["[runtime]\nlease = \"10m\"\n", "heartbeat = \"5m\"\n"];
@@ -82,7 +82,7 @@ fn until_not_consumed(service: &mut Service, address: SocketAddr) -> Result<()> 
     })
 }
 
-/// Waits until the host is ready again.
+/// Waits until the host is ready again, which must take less than [`RETURN_LIMIT`].
 fn until_ready(service: &mut Service, address: SocketAddr) -> Result<()> {
     let started = Instant::now();
     service.until("readiness", || get(address, "/readyz").is_ok_and(|page| page.status == 200))?;
@@ -241,8 +241,8 @@ fn start_ends_if_logins_stay_unanswered() -> Result<()> {
 }
 
 /// While a running host connects again, the server accepts connections but never answers a login. Each attempt must end
-/// after a time limit, which the log states, and must leave no thread and no socket open. The host continues when the
-/// server answers.
+/// after a time limit, which the log states, and must leave no thread of the client library running. The host continues
+/// when the server answers.
 #[test]
 fn unanswered_login_is_abandoned_and_retried() -> Result<()> {
     let rig = Rig::new()?;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use lapin::ExchangeKind;
 use lapin::types::{AMQPValue, FieldTable};
-use ordain_tests::http::{get, ready};
+use ordain_tests::http::{admin, get, ready};
 use ordain_tests::log::{by_key, in_turn, line};
-use ordain_tests::rig::Rig;
-use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
+use ordain_tests::rig::{Rig, config};
+use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ fn disturbance_loses_nothing(mut rig: Rig, disturb: impl Fn(&mut Rig) -> Result<
     service.end()
 }
 
-/// Returns the queues and the end of the logs, for the error text of a failed test.
+/// Returns the queues, the host's log and the end of the broker's log, for the error text of a failed test.
 fn describe(rig: &Rig, service: &Service) -> String {
     format!("{:?}\n{}\n{}", rig.rabbit.queues(), service.stderr(), rig.rabbit.log_tail())
 }
@@ -97,6 +97,28 @@ fn deleted_queue_is_declared_again() -> Result<()> {
     service.end()
 }
 
+/// An operator may delete a queue because the broker was upgraded. The host must therefore find out the features of the
+/// broker again before it declares the missing queue.
+#[test]
+fn version_is_tested_again_before_a_missing_queue_is_declared() -> Result<()> {
+    for stream in ["", "ordering = \"fifo\""] {
+        let rig = Rig::with("", stream, "")?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        rig.until_bound("cases.marker", &["cases"])?;
+        let opened = || rig.rabbit.opened_connections("ordain: which version");
+        wait_until("a test of the version", || Ok(opened() > 0))?;
+        let mut tests = opened();
+        for _ in 0..2 {
+            rig.client.delete_queue("cases")?;
+            wait_until("a further test of the version", || Ok(opened() > tests))?;
+            rig.until_declared()?;
+            tests = opened();
+        }
+        service.end()?;
+    }
+    Ok(())
+}
+
 /// Another program repeatedly deletes the queue, and declares it again at once. RabbitMQ may then move the host's
 /// consumer to the new queue.
 #[test]
@@ -124,6 +146,32 @@ fn replaced_queue_is_consumed() -> Result<()> {
     service.end()
 }
 
+/// Another program replaces the queue, and the broker then refuses the marker of the new queue. The host must report
+/// the loss of the old queue nevertheless.
+#[test]
+fn loss_is_reported_without_a_new_marker() -> Result<()> {
+    let rig = Rig::new()?;
+    rig.rabbit.add_user("marker", "guest", ".*")?;
+    let url = rig.rabbit.url().replace("guest:guest", "marker:guest");
+    rig.home.write("ordain.toml", config(&url, "", "", ""))?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_bound("cases.marker", &["cases"])?;
+    service.pause()?;
+    rig.rabbit.limit_declarations("marker", r"^cases(\.dropped|\.version\..*)?$")?;
+    rig.client.delete_queue("cases")?;
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    rig.client.queue_with("cases", arguments)?;
+    rig.client.bind("cases", "cases", "")?;
+    service.resume()?;
+    service.until_says("queue without a marker")?;
+    service.until_says("the events of the old queue are lost")?;
+    let lines = in_turn(5, 10);
+    rig.publish(&lines)?;
+    rig.check(&lines)?;
+    service.end()
+}
+
 /// The marker of the queue disappears, as if the queue had been deleted. The host must subscribe again, and give the
 /// queue a new marker.
 #[test]
@@ -147,7 +195,8 @@ fn lost_marker_renews_the_subscription() -> Result<()> {
 }
 
 /// Another program is the single active consumer of the queue, so the broker delivers no messages to the host. The host
-/// must report this. When the other program ends its subscription, the host must process all events.
+/// must report this, and must not report the queue as consumed after each new subscription. When the other program ends
+/// its subscription, the host must process all events.
 #[test]
 fn queue_held_by_another_consumer_is_reported() -> Result<()> {
     let rig = Rig::new()?;
@@ -160,9 +209,60 @@ fn queue_held_by_another_consumer_is_reported() -> Result<()> {
     rig.publish(&lines)?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     service.until_says("delivers none to this process")?;
+    let address = admin(&mut service)?;
+    service
+        .until("unreadiness", || get(address, "/readyz").is_ok_and(|page| page.status == 503))?;
+    // Several subscriptions follow one another. None of them receives a message.
+    let path = service.stderr_path();
+    service.until("three subscriptions without a delivery", || {
+        let page = get(address, "/readyz").expect("an answer");
+        assert!(page.status == 503, "{page:?}");
+        let metrics = get(address, "/metrics").map(|page| page.body).unwrap_or_default();
+        assert!(metrics.contains(NOT_CONSUMING), "{metrics}");
+        let reason = "delivers none to this process";
+        let log = std::fs::read_to_string(&path).unwrap_or_default();
+        log.lines().filter(|line| line.contains(reason)).count() >= 3
+    })?;
+    ensure!(!service.stderr().contains("queue consumed again"), "{}", service.stderr());
     rig.client.release(held)?;
     rig.check(&lines)?;
+    service.until_says("queue consumed again")?;
+    is_consumed(&mut service)?;
     service.end()
+}
+
+/// The queue becomes empty while another program is its consumer. No event then waits for the host, so the host reports
+/// no fault any more.
+#[test]
+fn queue_emptied_by_another_consumer_counts_as_consumed() -> Result<()> {
+    let rig = Rig::with("", "ordering = \"fifo\"", "")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    service.end()?;
+    let held = rig.client.hold("cases")?;
+    rig.publish(&in_turn(1, 3))?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    service.until_says("delivers none to this process")?;
+    let address = admin(&mut service)?;
+    let metrics = get(address, "/metrics")?.body;
+    ensure!(metrics.contains(NOT_CONSUMING), "{metrics}");
+    rig.client.purge_queue("cases")?;
+    service.until_says("queue consumed again")?;
+    is_consumed(&mut service)?;
+    rig.client.release(held)?;
+    service.end()
+}
+
+/// The row of the metrics about a stream that receives no events.
+const NOT_CONSUMING: &str = "ordain_stream_consuming{stream=\"cases\",partition=\"0\"} 0";
+
+/// Checks that the host reports its stream as consumed.
+fn is_consumed(service: &mut Service) -> Result<()> {
+    let address = admin(service)?;
+    service.until("readiness", || get(address, "/readyz").is_ok_and(|page| page.status == 200))?;
+    let metrics = get(address, "/metrics")?.body;
+    ensure!(!metrics.contains(NOT_CONSUMING), "{metrics}");
+    Ok(())
 }
 
 /// The queue allows several active consumers, and another program consumes it too. The host must report this, because

@@ -19,8 +19,8 @@ fn sections(redis: &Redis) -> String {
     )
 }
 
-/// A starting host waits for the broker. When the broker answers, the store no longer does. The host must report the
-/// store, and must continue when the store answers again.
+/// A starting host waits for the broker. When the broker answers, the store no longer does. The host must report that
+/// the store is unavailable, and must continue when the store answers again.
 #[test]
 fn silent_store_is_reported_while_queues_are_prepared() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -31,7 +31,7 @@ fn silent_store_is_reported_while_queues_are_prepared() -> Result<()> {
     redis.pause()?;
     rig.rabbit.restart()?;
     service.until_says(
-        "records of queues and bindings unavailable: the store did not answer: no answer within 2s",
+        "records of queues and bindings unavailable: the store is unavailable: no answer within 2s",
     )?;
     redis.resume()?;
     ready(&mut service)?;

@@ -5,6 +5,7 @@ use lapin::ExchangeKind;
 use lapin::types::FieldTable;
 use ordain_servers::{Rabbit, RabbitOptions};
 use ordain_tests::host::Home;
+use ordain_tests::log::in_turn;
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 
@@ -48,10 +49,43 @@ fn mismatched_or_missing_objects_are_refused() -> Result<()> {
     rig.home.write("ordain.toml", config(&url, "", "", "declare = false, partitions = 2"))?;
     refused(&rig.home, 78, &["queue \"cases.0\"", "no queue"])?;
 
-    let other =
-        config(&url, "", "", "partitions = 1").replace("queue = \"cases\"", "queue = \"q\"");
-    rig.home.write("ordain.toml", other.replace("exchange = \"out\"", "exchange = \"none\""))?;
-    refused(&rig.home, 78, &["exchange \"none\"", "sink tally", "no exchange"]).map(drop)
+    // A start with a mismatched queue fails at once, even if the exchange of a sink is missing too.
+    let other = config(&url, "", "", "").replace("exchange = \"out\"", "exchange = \"none\"");
+    rig.home.write("ordain.toml", other)?;
+    refused(&rig.home, 78, &["queue \"cases\"", "inequivalent arg"]).map(drop)
+}
+
+/// The exchange of a sink belongs to another program, which may declare the exchange later. A start therefore waits for
+/// the exchange, and then ends with the code after which a supervisor starts the host again.
+#[test]
+fn missing_exchange_of_a_sink_is_a_temporary_failure() -> Result<()> {
+    let words = ["exchange \"none\"", "sink tally", "no exchange", "Declare it first"];
+    for (ordering, sink) in [
+        ("", "[sinks.undelivered]\nkind = \"amqp\"\nexchange = \"out\"\n"),
+        (
+            "ordering = \"fifo\"\ndead_letter = \"undelivered\"",
+            "[sinks.undelivered]\nkind = \"amqp\"\nexchange = \"more\"\n",
+        ),
+    ] {
+        let rig = Rig::new()?;
+        let text = config(&rig.rabbit.url(), "", ordering, "") + sink;
+        rig.home.write("ordain.toml", text.replace("exchange = \"out\"", "exchange = \"none\""))?;
+        let stderr = refused(&rig.home, 75, &words)?;
+        ensure!(stderr.contains("request refused by the broker"), "{stderr}");
+        // The start succeeds as soon as the exchanges exist.
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        service.until_says("sink tally cannot be used")?;
+        for exchange in ["none", "more"] {
+            rig.client.exchange(exchange, ExchangeKind::Topic)?;
+            rig.client.bind("out", exchange, "#")?;
+        }
+        let lines = in_turn(3, 5);
+        rig.until_declared()?;
+        rig.publish(&lines)?;
+        rig.check(&lines)?;
+        service.end()?;
+    }
+    Ok(())
 }
 
 #[test]

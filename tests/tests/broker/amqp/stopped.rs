@@ -25,7 +25,7 @@ fn start(rig: &Rig) -> Result<Service> {
     Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)
 }
 
-/// Runs a command, and returns its output.
+/// Runs a command, which must succeed. Returns its standard output.
 fn output(rig: &Rig, args: &[&str]) -> Result<String> {
     let output = rig.home.output(args)?;
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();

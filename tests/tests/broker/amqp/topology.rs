@@ -5,9 +5,10 @@ use lapin::ExchangeKind;
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_tests::amqp::from_line;
 use ordain_tests::http::{admin, get, metric};
-use ordain_tests::log::{in_turn, line};
+use ordain_tests::log::{by_key, in_turn, line};
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
+use ordain_tests::tally;
 use serde_json::json;
 
 /// Returns how many changes of exchanges, queues and bindings the host has found.
@@ -65,7 +66,7 @@ fn queue_in_another_form_is_reported() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "")?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     rig.until_declared()?;
-    // The host is paused, because it would declare its own queue at once after the deletion.
+    // The test pauses the host, because a running host would declare the queue at once after the deletion.
     service.pause()?;
     rig.client.delete_queue("cases")?;
     rig.client.queue_with("cases", FieldTable::default())?;
@@ -115,6 +116,97 @@ fn refused_subscription_is_reported_repeatedly() -> Result<()> {
         service.until_says("queue consumed again")?;
         service
             .until("readiness", || get(address, "/readyz").is_ok_and(|page| page.status == 200))?;
+        service.end()?;
+    }
+    Ok(())
+}
+
+/// The host checks the topology over a further connection, which the broker refuses because the user has reached the
+/// limit of connections. The topology itself is as configured, so the host must not report a wrong topology.
+#[test]
+fn refused_connection_is_no_difference_of_the_topology() -> Result<()> {
+    for (user, ordering) in [("three-links", ""), ("three-links-fifo", "ordering = \"fifo\"")] {
+        let rig = Rig::new()?;
+        rig.rabbit.add_user(user, "guest", ".*")?;
+        let url = rig.rabbit.url().replace("guest:guest", &format!("{user}:guest"));
+        rig.home.write("ordain.toml", config(&url, ADMIN, ordering, ""))?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        wait_until("the marker", || Ok(!rig.rabbit.bound_to_exchange("cases")?.is_empty()))?;
+        // The host keeps three connections: the consumer, the sink, and the watch of the broker.
+        rig.rabbit.limit_connections(user, Some(3))?;
+        service.until_says("topology not checked")?;
+        service.until_says("connection limit (3) is reached")?;
+        let lines = in_turn(3, 10);
+        rig.publish(&lines)?;
+        rig.check(&lines)?;
+        ensure!(changes(&mut service)? == 0 && !service.stderr().contains("not as configured"));
+        // The next check detects a difference again.
+        rig.rabbit.limit_connections(user, None)?;
+        rig.client.delete_exchange("cases")?;
+        service.until_says("exchange missing: declared again")?;
+        wait_until("a count", || Ok(changes(&mut service)? > 0))?;
+        service.end()?;
+    }
+    Ok(())
+}
+
+/// The exchange is removed while no host runs. The next start declares it again, and reports the loss.
+#[test]
+fn exchange_removed_before_a_start_is_reported() -> Result<()> {
+    for source in ["", "partitions = 2"] {
+        let rig = Rig::with("", "", source)?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        wait_until("the marker", || Ok(!rig.rabbit.bound_to_exchange("cases")?.is_empty()))?;
+        service.end()?;
+        rig.client.delete_exchange("cases")?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        service.until_says("exchange missing at this start")?;
+        service.end()?;
+    }
+    Ok(())
+}
+
+/// The user of the host has no right to declare markers. The log must report that the broker refused the marker of the
+/// exchange.
+#[test]
+fn refused_marker_of_the_exchange_is_reported() -> Result<()> {
+    let rig = Rig::new()?;
+    rig.rabbit.add_narrow_user("markerless")?;
+    let url = rig.rabbit.url().replace("guest:guest", "markerless:guest");
+    rig.home.write("ordain.toml", config(&url, ADMIN, "", ""))?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    service.until_says("exchange without a marker: the broker refused the marker")?;
+    service.until_says("ACCESS_REFUSED")?;
+    ensure!(changes(&mut service)? == 0);
+    service.end()
+}
+
+/// A password changes in the broker and in the file that the URL names. The running host logs in with the new password.
+#[test]
+fn rotated_password_in_a_file_is_used() -> Result<()> {
+    for (user, ordering) in [("rotating", ""), ("rotating-fifo", "ordering = \"fifo\"")] {
+        let rig = Rig::new()?;
+        rig.rabbit.add_user(user, "old", ".*")?;
+        rig.home.write("password", "old\n")?;
+        let file = rig.home.path("password");
+        let login = format!("{user}:${{file:{}}}", file.display());
+        let url = rig.rabbit.url().replace("guest:guest", &login);
+        rig.home.write("ordain.toml", config(&url, ADMIN, ordering, ""))?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        rig.until_declared()?;
+        let lines = in_turn(3, 20);
+        let (first, second) = lines.split_at(30);
+        rig.publish(first)?;
+        let mut out = Vec::new();
+        rig.take(&mut out, first.len())?;
+        rig.rabbit.change_password(user, "new")?;
+        rig.home.write("password", "new\n")?;
+        rig.rabbit.close_connections()?;
+        service.until_says("queue consumed again")?;
+        let rig = Rig { client: rig.connect()?, ..rig };
+        rig.publish(second)?;
+        rig.take(&mut out, lines.len())?;
+        tally::check(&by_key(&lines)?, &out.join("\n"))?;
         service.end()?;
     }
     Ok(())
@@ -200,7 +292,7 @@ fn queue_replaced_by_a_stream_is_refused() -> Result<()> {
     service.end()
 }
 
-/// A classic queue that another program has declared is used as it is.
+/// With `declare = false`, the host uses a classic queue in the form in which another program has declared it.
 #[test]
 fn classic_queue_without_declarations_is_used() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "declare = false")?;

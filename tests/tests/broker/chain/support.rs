@@ -11,8 +11,8 @@ pub(super) fn ledger(seed: u64) -> Ledger {
     Ledger::new(seed, 10_000, 500, 100)
 }
 
-/// Checks for each stage that every key is completed and has executed each of its events once. Reads the keys from the
-/// store, or from the process that has the store open.
+/// Checks for each stage that every key is completed, that the number of its executed events is right, and that the
+/// stage has no dead letters. Reads the keys from the store, or from the process that has the store open.
 pub(super) fn check_stages(home: &Home, ledger: &Ledger) -> Result<()> {
     let batches = BTreeMap::from([("main".to_owned(), ledger.batches.len() as u64)]);
     for (stream, right) in

@@ -17,8 +17,8 @@ use serde_json::Value;
 
 use super::support::{check_stages, ledger};
 
-/// Two hosts with the same configuration, their servers, and queues that receive a copy of each message between the
-/// streams.
+/// Two hosts with the same configuration, their servers, and queues that receive a copy of each message that the
+/// streams publish to the broker.
 struct Pair {
     redis: Redis,
     rabbit: Rabbit,

@@ -192,7 +192,8 @@ fn full_queue_rejects_producers() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     let mut address = ingress(&mut service)?;
     let lines = in_turn(10, 50);
-    // Without a handler, the host executes no events, so the queue becomes full.
+    // The running handler continues without its file. The queue becomes full because the test posts events faster than
+    // the host executes them.
     std::fs::rename(&plugin, &aside)?;
     service.until_says("last file of a handler removed")?;
     let mut sent_away = 0;
@@ -265,9 +266,43 @@ fn bodies_are_bounded() -> Result<()> {
         Ok(post(address, LINES, &text(&lines))?.status == 202)
     })?;
     let many = format!("[{}0]", "0,".repeat(10_000));
-    let answer = post(address, BATCH, &many)?;
-    ensure!(answer.status == 413 && answer.problem()?.contains("10000 events"), "{answer:?}");
+    // The last line needs no line end.
+    let lines = format!("{}0", "0\n".repeat(10_000));
+    for (kind, many) in [(BATCH, many), (LINES, lines)] {
+        let answer = post(address, kind, &many)?;
+        ensure!(answer.status == 413 && answer.problem()?.contains("10000 events"), "{answer:?}");
+    }
     service.end()
+}
+
+/// Blank lines do not count towards the limit on the number of events in a request. A byte order mark is blank in every
+/// form.
+#[test]
+fn blanks_of_a_body_are_skipped() -> Result<()> {
+    let home = Home::new(&["tally"], &config("", SOURCE))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let lines = in_turn(50, 121);
+    let blanks = ["\n", "\n \t \r\n\n", "\n\u{a0}\0\n\u{feff}"];
+    let with_blanks = |lines: &[String]| {
+        let line = |(line, blank): (&String, &&str)| format!("{line}{blank}");
+        lines.iter().zip(blanks.iter().cycle()).map(line).collect::<String>()
+    };
+    let answer = post(address, LINES, &with_blanks(&lines[..6_000]))?;
+    ensure!(answer.status == 202, "{answer:?}");
+    let answer = post(address, BATCH, &format!("\u{feff}[{}]\n", lines[6_000..6_025].join(",")))?;
+    ensure!(answer.status == 202, "{answer:?}");
+    for line in &lines[6_025..] {
+        let answer =
+            post(address, "application/cloudevents+json", &format!("\u{feff} {line}\0\n"))?;
+        ensure!(answer.status == 202, "{answer:?}");
+    }
+    let broken = format!("{}no event", with_blanks(&lines[..2]));
+    let answer = post(address, LINES, &broken)?;
+    ensure!(answer.status == 400 && answer.problem()?.contains("1 of 3"), "{answer:?}");
+    wait_until("the effects of all events", || Ok(home.lines("out.ndjson") >= lines.len()))?;
+    service.end()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
 /// Two processes share one Redis. Each process accepts events of all keys, even if the other process owns the key's

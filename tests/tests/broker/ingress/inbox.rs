@@ -12,8 +12,9 @@ use ordain_tests::tally;
 
 use super::support::{ONE, SECTIONS, inbox_events, ingress, into_file, post, post_all};
 
-/// Calls `stop`, which makes the broker unavailable, and later `come_back`, which makes the broker available again. The
-/// stream has one partition, so the host can process the events of all keys while the broker is unavailable.
+/// Calls `stop`, which makes the broker unavailable, and later `come_back`, which makes the broker available again.
+/// Between the two calls, events that arrive over HTTP must take effect. The stream has one partition, so the host can
+/// process the events of all keys while the broker is unavailable.
 fn broker_goes(
     stop: impl Fn(&Rabbit) -> Result<()>,
     come_back: impl Fn(&Rabbit) -> Result<()>,

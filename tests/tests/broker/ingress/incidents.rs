@@ -139,8 +139,8 @@ fn of_type<'a>(records: &'a [Value], kind: &str) -> Vec<&'a Value> {
     records.iter().filter(|record| record["type"] == kind).collect()
 }
 
-/// Returns how many waiting events of a shard are safe according to the records: the sum over all records of the shard,
-/// or `None` if no record states such a number.
+/// Returns how many waiting events of a shard are safe (still in the store) according to the records: the sum over all
+/// records of the shard, or `None` if no record states such a number.
 fn safe_events(records: &[Value], shard: u32) -> Option<u64> {
     let data = records.iter().map(|record| &record["data"]).filter(|data| data["shard"] == shard);
     data.filter_map(|data| data["safe"].as_u64()).reduce(|one, other| one + other)
@@ -231,8 +231,8 @@ fn records_of_lost_events_are_correct() -> Result<()> {
 }
 
 /// The server loses commits of an idle stream. The host's record must state the first and the last lost commit of each
-/// shard, and their number. The test reads the expected numbers from the fences in the server. The metric must show the
-/// same number of commits.
+/// shard, and the number of all lost commits. The test reads the expected numbers from the fences in the server. The
+/// metric must show the same number of commits.
 #[test]
 fn record_of_repeated_commits_states_their_numbers() -> Result<()> {
     let mut rig = Rig::start()?;
@@ -268,8 +268,8 @@ fn record_of_repeated_commits_states_their_numbers() -> Result<()> {
     rig.service.end()
 }
 
-/// The server loses commits, but none of the waiting events. After the host has read these events, its record must
-/// state the number of these events, and that all of them are safe. The host must count no event as lost.
+/// The server loses commits, but none of the waiting events. After the host has read these events, its records must
+/// state their number in each shard, and that all of them are safe. The host must count no event as lost.
 #[test]
 fn record_states_that_all_waiting_events_are_safe() -> Result<()> {
     let mut rig = Rig::start()?;

@@ -17,7 +17,7 @@ use super::support::{ONE, SECTIONS, inbox_events, ingress, into_file, post, post
 
 /// The servers, and two hosts that print their messages.
 struct Pair {
-    /// The output of the processes that have ended.
+    /// The output of both processes before the last restart.
     earlier: String,
     rig: Rig,
     homes: [Home; 2],
@@ -45,14 +45,15 @@ impl Pair {
         Ok(Self { earlier: String::new(), rig, homes, services, addresses, redis })
     }
 
-    /// Returns the complete lines that all processes have printed since the start.
+    /// Returns the complete lines that all processes have printed since the start. After a restart, some lines occur
+    /// twice.
     fn printed(&self) -> String {
         let whole = |text: String| text[..text.rfind('\n').map_or(0, |at| at + 1)].to_owned();
         let now: String = self.services.iter().map(|service| whole(service.stdout())).collect();
         format!("{}{now}", self.earlier)
     }
 
-    /// Waits until the processes have printed `count` different messages. After a crash, a message may be printed
+    /// Waits until the processes have printed `count` different messages. After a crash, a host may print a message
     /// twice.
     fn until(&self, count: usize) -> Result<()> {
         wait_until(&format!("{count} effects"), || {

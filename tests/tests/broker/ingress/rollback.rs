@@ -29,8 +29,8 @@ fn events(name: &str) -> Vec<String> {
     (0..EVENTS).map(|at| line(&format!("{name}{at}"), 1, &json!({ "n": at }))).collect()
 }
 
-/// Returns for each name how many of its events took effect. Ignores repeated messages, and checks that no event took
-/// effect twice.
+/// Returns for each name (the first character of a key) how many of its events took effect. Ignores repeated messages,
+/// and checks that no event took effect twice.
 fn effects(service: &Service) -> Result<BTreeMap<char, usize>> {
     let mut ids = BTreeSet::new();
     let mut counts = BTreeMap::new();
@@ -46,8 +46,8 @@ fn effects(service: &Service) -> Result<BTreeMap<char, usize>> {
 }
 
 /// After the server went back in time, it assigns the numbers of lost events to new events. The host must execute the
-/// new events, although it has already seen their numbers. The host must also count the lost events that it had not
-/// read.
+/// new events, although it has already seen their numbers. The host must also count as lost exactly the lost events
+/// that did not take effect.
 #[test]
 fn events_accepted_after_rollback_take_effect() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -371,8 +371,8 @@ fn events_in_turn(name: &str, count: usize) -> Vec<String> {
     (0..count).map(event).collect()
 }
 
-/// Returns the messages of the keys that begin with `name`. A message may have been published repeatedly, but is
-/// returned once.
+/// Returns the messages of the keys that begin with `name`. If the host has published a message repeatedly, this
+/// function returns the message once.
 fn messages(service: &Service, name: &str) -> Result<Vec<String>> {
     let mut ids = BTreeSet::new();
     let mut messages = Vec::new();
@@ -386,7 +386,8 @@ fn messages(service: &Service, name: &str) -> Result<Vec<String>> {
     Ok(messages)
 }
 
-/// Checks that each event of `lines` took effect once, in the order of its key.
+/// Checks that each event of `lines` took effect once, in the order of its key. The keys of these events, and no other
+/// keys, begin with `name`.
 fn check_effects(service: &Service, name: &str, lines: &[String]) -> Result<()> {
     tally::check(&by_key(lines)?, &text(&messages(service, name)?))
 }

@@ -1,5 +1,5 @@
-//! A test of a Redis that goes back in time while no host runs. The host cannot detect the loss, and gives the numbers
-//! of the lost events to new events.
+//! A test of a Redis that goes back in time while no host runs. The host cannot detect the loss, and gives the
+//! sequences of the lost events to new events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;

@@ -3,20 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use ordain_tests::http;
-pub(super) use ordain_tests::http::{LINES, post, post_with};
+pub(super) use ordain_tests::http::{LINES, ingress, post, post_with};
 use ordain_tests::log::text;
 use ordain_tests::service::Service;
-
-/// Returns the address of the ingress.
-pub(super) fn ingress(service: &mut Service) -> Result<SocketAddr> {
-    const WORDS: &str = "ingress listening on http://";
-    service.until_says(WORDS)?;
-    let log = service.stderr();
-    let rest = log.split_once(WORDS).context("the line with the address")?.1;
-    Ok(rest.split_whitespace().next().context("an address")?.parse()?)
-}
 
 pub(super) const ONE: &str = "application/cloudevents+json";
 pub(super) const BATCH: &str = "application/cloudevents-batch+json";

@@ -34,7 +34,7 @@ fn events_take_effect_once_while_instances_change() -> Result<()> {
     fleet.rig.until_empty()
 }
 
-/// Events of a `fifo` stream have no sequences, so they must be executed in the order of the queues.
+/// Events of a `fifo` stream have no sequences, so the hosts must execute the events in the order of the queues.
 #[test]
 fn fifo_stream_keeps_order_when_handed_over() -> Result<()> {
     let fleet = Fleet::new("lease = \"2s\"", "ordering = \"fifo\"")?;
@@ -62,7 +62,8 @@ fn fifo_stream_keeps_order_when_handed_over() -> Result<()> {
     fleet.rig.until_empty()
 }
 
-/// The replies of the store are slow or lost while partitions change owners.
+/// The replies of the store are slow or lost while partitions change owners. Each event must nevertheless take effect
+/// once.
 #[test]
 fn handovers_survive_slow_and_lost_replies() -> Result<()> {
     let fleet = Fleet::new("", "")?;

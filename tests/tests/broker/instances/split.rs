@@ -2,9 +2,10 @@
 //! separates the master and one of the hosts from the Sentinel, the replica and the other host. The replica becomes
 //! master.
 //!
-//! During the split, the two hosts use different masters: the separated host uses the old master, the other host the new
-//! one. In its own master, each host takes over the partitions of the other host. When the split ends, the Sentinel's master lacks the claims that the separated host wrote during the split.
-//! This host then ends with an error, and its supervisor, here the test, starts it again.
+//! During the split, the two hosts use different masters: the separated host uses the old master, and the other host
+//! uses the new master. In its own master, each host takes over the partitions of the other host. When the split ends,
+//! the Sentinel's master lacks the claims that the separated host wrote during the split. The separated host then ends
+//! with an error, and its supervisor (here the test) starts the host again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -189,9 +190,10 @@ fn events_of_old_master() -> Vec<String> {
 }
 
 /// During the split, each host accepts events and takes over all partitions in its own master. After the split, the
-/// host of the replaced master ends and is started again. Two groups of events must take effect once and in the order
-/// of their keys: the events that the hosts accepted before the split, and the events that the other host accepted
-/// after the replacement. The events that the replaced master accepted must take effect once, in that master only.
+/// host of the replaced master ends and is started again. All events that the hosts accept before and after the split,
+/// and all events that the connected host accepts during the split, must take effect once and in the order of their
+/// keys. The events that the separated host accepts during the split must take effect once, in the replaced master
+/// only.
 #[test]
 fn owners_of_two_masters_lose_no_event_of_the_new_master() -> Result<()> {
     let group = Sentinel::start()?;

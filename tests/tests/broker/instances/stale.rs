@@ -19,7 +19,8 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 const HEARTBEAT_LIMIT: u32 = 20;
 
 /// Isolates one of two hosts with `isolate`, for longer than the lease of this host. The other host takes over all
-/// partitions. After `release`, the first host gets its share again.
+/// partitions. After `release`, the first host gets its share again. If `is_reported` is true, the log of the first
+/// host must report each of its two lost partitions.
 fn check_takeover(
     isolate: impl Fn(&Host) -> Result<()>,
     release: impl Fn(&Host) -> Result<()>,
@@ -77,7 +78,7 @@ fn rewrite(fleet: &Fleet, row: impl Fn(&[String; 3]) -> Option<[String; 3]>) -> 
     Ok(changed)
 }
 
-/// Returns the id of a host in the leases.
+/// Returns the id under which a host appears in the leases.
 fn id(fleet: &Fleet, host: &Host) -> Result<String> {
     let name = format!("/{}", host.service.id());
     let rows = fleet.rig.home.rows(&["instances", "--json"])?;

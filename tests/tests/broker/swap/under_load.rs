@@ -126,7 +126,7 @@ fn copy_under_another_name_is_another_version() -> Result<()> {
     service.end()
 }
 
-/// The version changes many times under load. Meanwhile, events arrive twice or out of order.
+/// The version changes many times under load. Meanwhile, some events arrive twice or out of order.
 #[test]
 fn many_swaps_lose_and_repeat_nothing() -> Result<()> {
     let rig = Rig::with("", "", "partitions = 4")?;

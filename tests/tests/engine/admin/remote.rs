@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::http::ready;
 use ordain_tests::service::Service;
@@ -65,8 +65,11 @@ fn running_process_shows_the_data_of_its_store() -> Result<()> {
     ensure!(plugins.lines().any(runs), "{plugins}");
     let why = ["keys", "why", "cases", "rejected"];
     let hint = printed(&home, &[&why[..], &["--admin", &url]].concat())?;
-    ensure!(hint.contains(&format!("--key rejected --admin {url}`")), "{hint}");
-    refused(&home, looks[0], "", 75, "Or read from the process that uses the store: --admin URL")?;
+    ensure!(hint.contains(&format!("--key=rejected --admin {url}`")), "{hint}");
+    // Without the option, a command finds the process that has the store open.
+    for (look, asked) in looks.iter().zip(&asked) {
+        assert_eq!(*asked, printed(&home, look)?, "{look:?}");
+    }
     service.end()?;
     for (look, asked) in looks.iter().zip(asked) {
         assert_eq!(asked, printed(&home, look)?, "{look:?}");
@@ -79,6 +82,43 @@ fn running_process_shows_the_data_of_its_store() -> Result<()> {
     );
     let hint_here = printed(&home, &why)?;
     assert_eq!(hint.replace(&format!(" --admin {url}"), ""), hint_here);
+    Ok(())
+}
+
+/// An embedded store names the process that has it open, whatever the address of that process is.
+#[test]
+fn commands_find_the_process_that_has_the_store_open() -> Result<()> {
+    for admin in [
+        "listen = \"127.0.0.1:0\"".to_owned(),
+        "listen = \"[::1]:0\"".to_owned(),
+        format!("listen = \"127.0.0.1:0\"\ntoken = \"{TOKEN}\""),
+        format!("listen = \"0.0.0.0:0\"\ntoken = \"{TOKEN}\""),
+    ] {
+        let home = home()?;
+        let config = home.read("ordain.toml");
+        let (config, _) = config.split_once("[admin]").context("a listener")?;
+        home.write("ordain.toml", format!("{config}[admin]\n{admin}\n"))?;
+        let mut service = Service::start(&home, &["run"])?;
+        service.until("the records of all keys", || home.lines("out.ndjson") == 200)?;
+        let streams = printed(&home, &["streams", "list"])?;
+        ensure!(streams.contains(" yes "), "{streams}");
+        let instances = printed(&home, &["instances"])?;
+        let row = instances.lines().nth(1).context("an instance")?;
+        ensure!(
+            row.contains(&format!("/{} ", service.id())) && row.contains(" runs "),
+            "{instances}"
+        );
+        let why = printed(&home, &["keys", "why", "cases", "gap"])?;
+        ensure!(why.starts_with("key gap: "), "{why}");
+        let wrong = ["dead", "list", "cases"];
+        if admin.contains("token") {
+            refused(&home, &wrong, "another-token-of-a-process", 1, "rejects the token")?;
+        }
+        service.kill()?;
+        // The store still names the dead process, but no process has the store open.
+        let keys = printed(&home, &["keys", "list", "cases"])?;
+        ensure!(keys.contains("\nk0 "), "{keys}");
+    }
     Ok(())
 }
 

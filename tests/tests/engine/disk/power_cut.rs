@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -113,6 +113,30 @@ fn failed_sync_before_power_cut_loses_nothing() -> Result<()> {
         });
         let checked = accepted.and_then(|accepted| rig.check(&accepted));
         checked.with_context(|| format!("{more}, {fails_again:?}: {}", rig.service.stderr()))?;
+    }
+    Ok(())
+}
+
+/// The storage engine writes tables in a background thread. If this thread fails, later writes return an error without
+/// the reason of the operating system.
+#[test]
+fn failure_in_the_background_names_the_reason() -> Result<()> {
+    for ending in ["/blobs/0", "/tables", "current"] {
+        let mut rig = Rig::start()?;
+        let accepted = rig.while_producing(LARGE_PADDING_BYTES, |rig, producer| {
+            rig.until_accepted(producer, 10)?;
+            rig.disk.fail_next_sync(ending)?;
+            rig.until_failed(1, "disk/store has failed")?;
+            let log = rig.service.stderr();
+            let reason = log.lines().last().context("a last line")?;
+            let words = format!("{ending}: {reason}; {:?}", producer.errors());
+            ensure!(reason.starts_with("error: the store in disk/store has failed"), words);
+            ensure!(reason.contains("Input/output error") && !words.contains("Poisoned"), words);
+            rig.start_again()?;
+            rig.until_accepted(producer, 10)
+        });
+        let checked = accepted.and_then(|accepted| rig.check(&accepted));
+        checked.with_context(|| rig.service.stderr())?;
     }
     Ok(())
 }

@@ -149,6 +149,8 @@ pub(super) struct Producer {
     padding: usize,
     accepted: AtomicUsize,
     accepted_at: Mutex<Option<Instant>>,
+    /// The answers that reported an error of the host.
+    errors: Mutex<Vec<String>>,
     is_over: AtomicBool,
 }
 
@@ -159,6 +161,7 @@ impl Producer {
             padding,
             accepted: AtomicUsize::new(0),
             accepted_at: Mutex::new(None),
+            errors: Mutex::default(),
             is_over: AtomicBool::new(false),
         }
     }
@@ -171,6 +174,11 @@ impl Producer {
     /// Returns the time when the host accepted the newest events.
     pub(super) fn accepted_at(&self) -> Option<Instant> {
         *self.accepted_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the answers that reported an error of the host.
+    pub(super) fn errors(&self) -> Vec<String> {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the first `count` events of the producer.
@@ -202,7 +210,11 @@ impl Producer {
         loop {
             match http::post(self.address, http::LINES, body) {
                 Ok(Answer { status: 202, .. }) => return Ok(()),
-                Ok(Answer { status: 429 | 500..=599, .. }) | Err(_) => sleep(RETRY_DELAY),
+                Ok(Answer { status: 500..=599, body, .. }) => {
+                    self.errors.lock().unwrap_or_else(PoisonError::into_inner).push(body);
+                    sleep(RETRY_DELAY);
+                }
+                Ok(Answer { status: 429, .. }) | Err(_) => sleep(RETRY_DELAY),
                 Ok(other) => bail!("{other:?}"),
             }
             ensure!(started.elapsed() < ACCEPT_TIMEOUT, "the host accepts no events");

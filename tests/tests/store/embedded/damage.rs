@@ -21,7 +21,8 @@ use super::support::Rig;
 
 const COMMITS: u64 = 40;
 
-/// Creates a store with some commits. Returns the store, and a copy of its folder in the state after a crash.
+/// Creates a store with [`COMMITS`] commits, each of a key with a state of `size` bytes. Returns the store, and a copy
+/// of its folder in the state after a crash.
 async fn crashed(size: usize) -> (Rig, tempfile::TempDir) {
     let rig = Rig::open();
     let mut owner = Owner::claim(rig.store(), "s", 0).await;
@@ -177,7 +178,7 @@ async fn damaged_journal_is_detected() {
     assert!(refused > 20, "{refused}");
 }
 
-/// The store accepts events of a producer without a commit. The store must also detect damage in these events.
+/// The store accepts events of a producer without a commit. The store must also detect the loss of such events.
 #[tokio::test]
 async fn damaged_acceptance_is_detected() {
     let rig = Rig::open();
@@ -192,6 +193,7 @@ async fn damaged_acceptance_is_detected() {
             rules: DestinationRules { numbering: None, queue_limit: Some(1_000) },
             witness: None,
             call: None,
+            readers: Vec::new(),
             groups: vec![AssignGroup { origin: None, chunks: vec![part] }],
         };
         rig.store().assign(Arc::new(assign)).await.expect("an answer");
@@ -293,8 +295,8 @@ async fn damaged_table_is_detected() {
             if bytes.is_empty() {
                 continue;
             }
-            // The first rounds damage the last bytes of the file, which contain the positions of all other data in the
-            // file.
+            // The first rounds damage one of the last bytes of the file, which contain the positions of all other data
+            // in the file.
             let tail = bytes.len().saturating_sub(if round < 4 { 200 } else { usize::MAX });
             let at = random.random_range(tail..bytes.len());
             bytes[at] ^= 0x10;

@@ -16,8 +16,8 @@ use ordain_tests::conformance::{Fixture, Owner, event, first_write};
 
 use super::support::Rig;
 
-/// The number of commits. The states of all commits together are larger than a table in memory. The messages of all
-/// commits together are also larger. So the engine writes states and messages to files.
+/// The number of commits. The states of all commits together are larger than a table that the storage engine keeps in
+/// memory. The messages of all commits together are also larger. So the engine writes states and messages to files.
 const COMMITS: u64 = 18;
 /// The size of each state and each message, in bytes. The storage engine writes values of this size into separate
 /// files.
@@ -61,7 +61,7 @@ async fn empty_file_loses_nothing() {
             if path.is_dir() {
                 continue;
             }
-            // Removes the file before it writes the empty one, because the file may be a hard link to a file of the
+            // Remove the file before writing the empty one, because the file may be a hard link to a file of the
             // original store.
             fs::remove_file(&path).expect("removed");
             fs::write(&path, "").expect("a file");
@@ -124,6 +124,7 @@ fn queued() -> AssignRequest {
         rules: DestinationRules { numbering: None, queue_limit: Some(1_000) },
         witness: None,
         call: None,
+        readers: Vec::new(),
         groups: vec![AssignGroup { origin: None, chunks: vec![chunk] }],
     }
 }

@@ -10,7 +10,8 @@ use ordain_tests::conformance::{Fixture, Owner, first_write, next_write};
 
 use super::support::Rig;
 
-/// Returns the reason why the store refuses to open a folder. Checks that the store does not change the folder.
+/// Returns the reason why the store refuses to open a folder. Checks that the store adds and removes no entries of the
+/// folder.
 fn refusal(options: EmbeddedOptions) -> String {
     let before = listing(&options.path);
     let path = options.path.clone();
@@ -82,7 +83,7 @@ async fn other_schema_or_shape_is_refused() {
 async fn unfinished_folder_is_completed() {
     let mut rig = Rig::open();
     rig.close();
-    // The engine creates its files one after the other, and writes their content later.
+    // The storage engine creates its files one after the other, and writes their content later.
     let data = rig.path().join("data");
     let draft = rig.path().join("data.new");
     fs::rename(&data, &draft).expect("a folder");

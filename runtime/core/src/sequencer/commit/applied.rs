@@ -19,6 +19,9 @@ impl Sequencer {
         for (letter, delivery) in batch.letters.iter().zip(letters) {
             self.stats.dead[letter.cause as usize] += 1;
             self.window.finish(delivery);
+            if letter.cause.waits_for_earlier() {
+                self.early_letter_stored(&letter.id);
+            }
         }
         let mut refused = applied.refused.iter().peekable();
         let mut messages = (0, 0);
@@ -121,7 +124,7 @@ impl Sequencer {
         }
     }
 
-    /// Removes the held events that are durably settled.
+    /// Removes the held events below `next`, which are durably settled, and finishes their deliveries.
     fn forget_settled(&mut self, index: u32, next: u64) {
         while let Some(held) = self.lanes[index].held.pop_below(next) {
             self.memory -= held.event.memory();

@@ -61,7 +61,7 @@ struct KeptCommit {
 }
 
 impl CommitHistory {
-    /// Records the events of the commits that were added since the last call.
+    /// Records in `settled_events` the digests of the events of those commits that were added since the last call.
     fn collect_digests(&mut self, settled_events: &mut SettledEvents, bytes_limit: usize) {
         let first = self.commits.partition_point(|commit| commit.batch.number <= self.collected);
         for KeptCommit { batch, applied, evicted_digests, .. } in self.commits.range(first..) {
@@ -72,7 +72,7 @@ impl CommitHistory {
 }
 
 impl KeptCommit {
-    /// Returns the applied part of the commit, as a batch.
+    /// Returns the batch of the commit without the refused writes, and with the times that the store set.
     fn as_applied(&self) -> Batch {
         let Self { batch, applied, .. } = self;
         let mut writes: Vec<KeyWrite> =
@@ -80,7 +80,7 @@ impl KeptCommit {
         for write in &mut writes {
             write.record.fill_times(applied.time);
         }
-        Batch { writes, letters: batch.letters.clone(), ..**batch }
+        Batch { writes, letters: batch.letters.clone(), repeated: true, ..**batch }
     }
 }
 
@@ -195,9 +195,9 @@ impl Sequencer {
         }
     }
 
-    /// Queries the store for the last commit of a shard in doubt. The query is an empty commit; if a batch is in
-    /// flight, its reply answers the query. A shard without commits needs the query too, because it may have lost the
-    /// claim of this owner.
+    /// Queries the store for the last commit of a shard in doubt. If the caller has just sent a batch of the shard, the
+    /// reply to this batch answers the query. Otherwise the query is an empty commit. A shard without commits needs the
+    /// query too, because it may have lost the claim of this owner.
     pub(super) fn query_if_in_doubt(&mut self, shard: usize) {
         let state = &mut self.shards[shard];
         if !std::mem::take(&mut state.in_doubt) {
@@ -211,7 +211,8 @@ impl Sequencer {
     }
 
     /// Recovers lost commits, because the store does not have this owner's last commit. `last` is the number of the
-    /// last commit in the store; `None` if another owner made that commit.
+    /// last commit in the store; `None` if another owner made that commit. Ends the ownership if some of the lost
+    /// commits are not in memory.
     pub(super) fn recover_commits(&mut self, shard: u32, found: &str, last: Option<u64>) {
         let state = &mut self.shards[shard as usize];
         let newest = state.number - u64::from(state.in_flight.is_some());
@@ -228,7 +229,7 @@ impl Sequencer {
             return self.stop_rolled_back(shard, &found, last);
         }
         if self.settings.ordering == OrderingMode::Sequenced {
-            // These digests are needed for longer than the history keeps the commits.
+            // The sequencer needs the digests of these commits for longer than the history keeps the commits.
             let limit = self.settings.commit_history_bytes;
             state.history.collect_digests(&mut self.settled_events, limit);
         }
@@ -253,7 +254,7 @@ impl Sequencer {
     }
 
     /// Returns whether `content` differs from the content of the event that a recent commit settled with this sequence.
-    /// Returns `None` if the digest of that event is not in memory.
+    /// Returns `None` if the digest of that event is not in memory, and always in a `fifo` stream.
     pub(in super::super) fn differs_in_history(
         &mut self,
         index: u32,
@@ -273,7 +274,8 @@ impl Sequencer {
         self.settled_events.differs(key, record.incarnation, sequence, content)
     }
 
-    /// Handles the reply to a repeated commit: the store has the commit again, or never lost it.
+    /// Handles the reply to a repeated commit: the store has the commit again, or never lost it. Ends the ownership if
+    /// the store refused a write of the commit.
     pub(super) fn recommitted(&mut self, batch: Arc<Batch>, applied: AppliedCommit) {
         let state = &mut self.shards[batch.shard as usize];
         let number = batch.number;

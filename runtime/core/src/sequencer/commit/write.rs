@@ -11,7 +11,8 @@ use super::super::lane::{Lane, SpillCheck, StoredRevision};
 use super::InFlightWrite;
 use crate::event::Event;
 use crate::key_record::{
-    AcceptedId, ContentDigests, KeyRecord, KeyStatus, KeyWrite, SpillExtent, WriteCondition,
+    AcceptedId, AheadRange, ContentDigests, KeyRecord, KeyStatus, KeyWrite, SpillExtent,
+    WriteCondition,
 };
 use crate::settings::{OrderingMode, SequencerSettings};
 
@@ -56,12 +57,17 @@ impl Sequencer {
         if chunk.events > 0 && lane.cold.tail_at != tail {
             lane.cold.get_or_init().tail_at = tail;
         }
+        let passed = |ahead: &AheadRange| completed || ahead.last < lane.record.next;
+        if lane.record.ahead.as_deref().is_some_and(passed) {
+            lane.record.ahead = None;
+        }
         let due = if more { Some(self.now) } else { lane.due(self.now) };
         let due_in = due.map(|at| at.saturating_sub(self.now));
         if completed {
             lane.record.status = KeyStatus::Completed;
         }
-        let quiet = due_in.is_none() && lane.record.spilled.count == 0 && !lane.parked();
+        let holds = lane.record.spilled.count > 0 || lane.record.ahead.is_some();
+        let quiet = due_in.is_none() && !holds && !lane.parked();
         let ttl = if completed { Some(settings.complete_ttl) } else { settings.key_ttl };
         let expire_in = ttl.filter(|_| quiet);
         lane.expires_at = expire_in.map_or(u64::MAX, |wait| self.now.saturating_add(wait));
@@ -77,7 +83,8 @@ impl Sequencer {
         lane.writing_late = !chunk.late_originals.is_empty();
 
         let cost = WriteCost {
-            // The store writes one value for each of these items.
+            // Each spilled event, each letter and each removed letter costs the store a write of its own, so it counts
+            // like an event.
             events: chunk.events + spill.len() + chunk.letters.len() + chunk.removed_letters.len(),
             bytes: chunk.bytes + spilled_bytes,
             kept_bytes: chunk.bytes,
@@ -116,7 +123,8 @@ pub(super) struct WriteCost {
 }
 
 /// Records in the key record that the events of a chunk are settled. A chunk may have more events than the record keeps
-/// digests. Returns the sequences and digests of the events whose digests do not fit into the record.
+/// digests. Returns the sequences and digests of the events whose digests do not fit into the record. In a `fifo`
+/// stream, adds the ids of the events without a spilled copy to `ids`.
 fn advance_record(
     lane: &mut Lane,
     chunk: &ResultChunk,
@@ -190,8 +198,8 @@ fn select_spill(
     let next = lane.record.next;
     let done = lane.done;
     let all = lane.held.write_copies(next, |held| {
-        // The event at which the key stopped is spilled even if there is no room, because the other events wait for
-        // this event.
+        // The event at which the key stopped is spilled even if the batch or `spill_limit` has no room for it, because
+        // the other events wait for this event.
         let head = held.sequence == done;
         if !head && (spill.len() >= events || spilled >= bytes.max(1)) {
             return false;

@@ -4,10 +4,10 @@ use super::super::Sequencer;
 use super::super::retry::gap_failure;
 use super::{GapState, LaneGap};
 use crate::gaps::{GapEnd, GapHistory};
-use crate::settings::ExhaustedPolicy;
+use crate::settings::{ExhaustedPolicy, GapSettings};
 
-/// The interval between two checks whether an unavailable source is available again, in ms. Until the source is
-/// available, the sequencer does not give up any gap.
+/// The interval, in ms, between two checks whether the sequencer may give up gaps again. The sequencer must not give up
+/// a gap while the source is unavailable, and for `gap.timeout` after that.
 const SOURCE_CHECK_INTERVAL_MS: u64 = 1_000;
 
 /// Describes the missing events, and the replay sources that failed and may still have these events.
@@ -29,10 +29,10 @@ fn describe_missing(gaps: &GapHistory, first: u64, last: u64, rounds: u32) -> St
 }
 
 impl Sequencer {
-    /// Applies `gap.on_exhausted` if all rounds are over and all events before the gap have been executed.
+    /// Applies `gap.on_exhausted` if all rounds are over and all events before the gap have been executed. If the
+    /// source is unavailable or was so recently, schedules another check instead.
     pub(super) fn act_on_exhausted(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        let rest = (lane.cold.stored_only.count > 0).then_some(lane.cold.stored_only.first);
         let Some(gap) = lane.cold.gap else { return };
         if gap.state != GapState::Exhausted || gap.at != lane.done || lane.turn.is_some() {
             return;
@@ -45,8 +45,8 @@ impl Sequencer {
         }
         let first = gap.at;
         let rounds = gap.round;
-        let held = lane.held.head().map(|held| held.sequence);
-        let next = [held, rest].into_iter().flatten().min().unwrap_or(first + 1);
+        let next = lane.next_known(first).unwrap_or(first + 1);
+        let may_skip = self.settings.gap.may_skip(first, next);
         // `gap.on_exhausted` applies only to the sequences that all rounds requested; later sequences get their own
         // rounds. If another owner ran the rounds, this owner knows only that the rounds requested the first sequence.
         let requested_end = if self.settings.gap.attempts > 0 {
@@ -56,8 +56,16 @@ impl Sequencer {
             u64::MAX
         };
         let next = next.min(requested_end.saturating_add(1));
-        let error = describe_missing(&lane.record.gaps, first, next - 1, rounds);
-        match self.settings.gap.on_exhausted {
+        let mut error = describe_missing(&lane.record.gaps, first, next - 1, rounds);
+        let mut policy = self.settings.gap.on_exhausted;
+        if policy == ExhaustedPolicy::Skip && !may_skip {
+            policy = ExhaustedPolicy::Park;
+            error += &format!(
+                "; the key does not skip these events, because they are more than {} times `gap.max_width`",
+                GapSettings::SKIP_LIMIT
+            );
+        }
+        match policy {
             ExhaustedPolicy::Wait => {
                 lane.give_up_gap(GapEnd::Waiting, next - 1);
                 lane.cold.get_or_init().gap = Some(LaneGap { state: GapState::Waiting, ..gap });
@@ -65,6 +73,11 @@ impl Sequencer {
                 lane.must_write = true;
             }
             ExhaustedPolicy::Park => {
+                if lane.record.gaps.open().is_none() {
+                    // The key has skipped the first part of the gap, and the skip ended the entry of the gap. The rest
+                    // of the gap needs a new entry.
+                    lane.record_gap(self.now);
+                }
                 lane.give_up_gap(GapEnd::Parked, next - 1);
                 self.park(index, gap_failure(error));
             }

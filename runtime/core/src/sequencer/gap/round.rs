@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::super::Sequencer;
-use super::super::lane::StoredRevision;
+use super::super::lane::{Lane, StoredRevision};
 use super::{GapState, LaneGap};
 use crate::effect::Effect;
 use crate::event::Event;
@@ -18,8 +18,13 @@ use crate::turn::AttemptToken;
 const SEQUENCES_PER_REQUEST_LIMIT: u64 = 4_096;
 
 impl Sequencer {
-    /// Starts a round, because the clock of the gap has expired.
+    /// Starts a round, because the clock of the gap has expired. If the gap has already had `gap.attempts` rounds,
+    /// marks the gap as exhausted instead. Does nothing if the sequencer must first query the store for the dead
+    /// letters of missing events.
     pub(in super::super) fn start_gap_round(&mut self, index: u32) {
+        if self.lanes[index].cold.gap.is_some_and(|gap| gap.clock_after_letters.is_some()) {
+            return;
+        }
         self.lanes[index].record_gap(self.now);
         let lane = &mut self.lanes[index];
         let Some(gap) = lane.cold.gap_mut() else { return };
@@ -91,6 +96,7 @@ impl Sequencer {
         }
         let serial = self.next_serial();
         let missing = self.missing_ranges(index);
+        let store_time = self.store_time(self.lanes[index].shard);
         let lane = &mut self.lanes[index];
         let Some(gap) = &lane.cold.gap else { return };
         let is_missing = lane.misses(gap.at);
@@ -113,12 +119,19 @@ impl Sequencer {
         self.outstanding_replays.insert(AttemptToken { lane: index, serial });
         let token = AttemptToken { lane: index, serial };
         let key = lane.key.clone();
-        let max_letter_age = self.settings.complete_ttl;
+        // A key can start again only `complete_ttl` after its end or later. A letter that is older than the key by more
+        // than `complete_ttl` may therefore belong to an ended key of the same name.
+        let key_age = match lane.record.incarnation {
+            0 => 0,
+            since => store_time.saturating_sub(since),
+        };
+        let max_letter_age = self.settings.complete_ttl.saturating_add(key_age);
         self.effects.push_back(Effect::Replay { token, key, source, missing, max_letter_age });
     }
 
-    /// Returns the ranges of the sequences that are certainly missing below the highest sequence of the lane, according
-    /// to the data in memory.
+    /// Returns the ranges of the sequences that are certainly missing, according to the data in memory: up to the
+    /// highest sequence of the lane, or up to the end of the dead-lettered range. For a tail request (`LaneGap::tail`),
+    /// returns only the next sequence.
     fn missing_ranges(&self, index: u32) -> Vec<RangeInclusive<u64>> {
         let lane = &self.lanes[index];
         let Some(gap) = &lane.cold.gap else { return Vec::new() };
@@ -154,6 +167,11 @@ impl Sequencer {
         if let Some((first, last)) = rest {
             present(first, last);
         }
+        // All events after the highest held event, up to the end of the dead-lettered range, are missing, because the
+        // lane does not have them. Some of these events are in dead letters in the store.
+        if let Some(ahead) = &lane.record.ahead {
+            present(ahead.last.saturating_add(1), ahead.last);
+        }
         ranges
     }
 
@@ -175,7 +193,7 @@ impl Sequencer {
         let Some(gap) = lane.cold.gap_mut() else { return };
         gap.may_find_more |= failed.is_some();
         gap.source_unreachable |= until <= gap.at;
-        let LaneGap { at, state, tail, since, .. } = *gap;
+        let LaneGap { at, state, tail, since, clock_after_letters, .. } = *gap;
         let GapState::Querying(source) = state else { return };
         let more = source + 1 < self.settings.gap.sources.len();
         let sequenced = self.settings.ordering == OrderingMode::Sequenced;
@@ -188,7 +206,7 @@ impl Sequencer {
         if tail && !found.is_empty() {
             lane.record_tail(at, self.now, since);
         }
-        if !tail || !found.is_empty() {
+        if clock_after_letters.is_none() && (!tail || !found.is_empty()) {
             lane.record_answer(name, &found, failed);
         }
         if tail && (!found.is_empty() || !more) {
@@ -202,16 +220,30 @@ impl Sequencer {
             let cold = lane.cold.get_or_init();
             cold.requested = intersection(&cold.requested, &[0..=until - 1]);
         }
-        for (_, event) in found {
+        let mut refused = None;
+        for (sequence, event) in found {
             if self.lanes[index].live() {
                 self.stats.replayed += 1;
                 self.accept_replayed(index, event);
             }
+            let lane = &mut self.lanes[index];
+            if sequence >= lane.done && lane.held.find(sequence).is_err() && lane.live() {
+                // The event is too far ahead, or its key is full. A later round must request the event again.
+                lane.cut_requested(sequence);
+                refused = refused.or(Some(sequence));
+            }
+        }
+        if source == 0
+            && let Some(gap) = self.lanes[index].cold.gap_mut()
+        {
+            gap.next_letter = refused;
         }
         self.lanes[index].advance_front();
         let lane = &self.lanes[index];
         let open = lane.cold.gap.as_ref().is_some_and(|gap| gap.at == at) && lane.front <= at;
-        if open {
+        if open && clock_after_letters.is_some() {
+            self.end_round(index);
+        } else if open {
             self.query_source(index, source + 1);
         } else if tail && self.lanes[index].held.is_empty() {
             // The request for the next event found nothing. The write removes the key's entry in the due index, or sets
@@ -225,6 +257,10 @@ impl Sequencer {
         let now = self.now;
         let lane = &mut self.lanes[index];
         let Some(gap) = lane.cold.gap_mut() else { return };
+        if let Some(until) = gap.clock_after_letters.take() {
+            gap.state = GapState::Clock(until);
+            return;
+        }
         gap.round += u32::from(!gap.source_unreachable);
         // The write makes the stored record show the open gap.
         lane.must_write = true;
@@ -237,6 +273,18 @@ impl Sequencer {
         }
         if gap.at == lane.done {
             lane.record.rounds = gap.round;
+        }
+    }
+}
+
+impl Lane {
+    /// Removes `sequence` and all later sequences from the sequences that every round has requested, because the store
+    /// has event `sequence`, or will have it.
+    pub(in super::super) fn cut_requested(&mut self, sequence: u64) {
+        if let Some(cold) = self.cold.get_mut()
+            && let Some(last) = sequence.checked_sub(1)
+        {
+            cold.requested = intersection(&cold.requested, &[0..=last]);
         }
     }
 }

@@ -317,6 +317,7 @@ impl SequenceAssigner {
                 rules,
                 witness: None,
                 call: None,
+                readers: Vec::new(),
                 groups,
             }),
             cursor_indexes,

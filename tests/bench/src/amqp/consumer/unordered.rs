@@ -113,6 +113,7 @@ fn consumer(
         dropped: Arc::default(),
         records: QueueRecords::new(store, &partition.stream),
         topology_throttle: ordain_amqp::topology_throttle(),
+        is_exchange_marker_refused: std::sync::atomic::AtomicBool::new(false),
         health: Arc::default(),
         topology_changes: Arc::default(),
     }
@@ -303,6 +304,7 @@ impl Shards {
                 writes,
                 letters: Vec::new(),
                 forward: false,
+                repeated: false,
             };
             let store = Arc::clone(&self.store);
             let partition = self.partition.clone();

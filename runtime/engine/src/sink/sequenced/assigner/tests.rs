@@ -50,6 +50,7 @@ impl Rig {
                 queue_limit: None,
             },
             partitions: 1,
+            readers: Vec::new(),
         };
         let (sender, completions) = mpsc::channel(1);
         let handle = Arc::new(PartitionHandle {

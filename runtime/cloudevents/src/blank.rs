@@ -1,0 +1,45 @@
+//! Blanks around the events of a text with one event per line. Every reader of such a text (a file, a body of a request,
+//! `ordain publish`) skips the same blanks, so no other module may define them.
+
+/// Returns whether a character is blank: white space, a NUL (a file that was truncated while a program appended to it
+/// begins with NULs), or a byte order mark (some editors write it before the first line).
+fn is_blank_char(character: char) -> bool {
+    character.is_whitespace() || matches!(character, '\0' | '\u{feff}')
+}
+
+/// Returns whether an ASCII byte is blank. A reader of a stream of bytes can skip these bytes before it has the whole
+/// line.
+pub fn is_blank_byte(byte: u8) -> bool {
+    byte.is_ascii() && is_blank_char(char::from(byte))
+}
+
+/// Removes the blanks before and after an event.
+pub fn trim_blanks(line: &[u8]) -> &[u8] {
+    // Nearly all lines begin and end like this, so most lines are not searched.
+    if line.starts_with(b"{") && line.ends_with(b"}") {
+        return line;
+    }
+    std::str::from_utf8(line).map_or(line, |text| text.trim_matches(is_blank_char).as_bytes())
+}
+
+/// Returns whether a line contains only blanks, and therefore no event.
+pub fn is_blank(line: &[u8]) -> bool {
+    trim_blanks(line).is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blanks_are_white_space_nuls_and_byte_order_marks() {
+        for blank in ["", " \t ", "\r", "\u{feff}", "\0\0", "\u{a0}", "\u{2028} \0\u{feff}\u{85}"] {
+            assert!(is_blank(blank.as_bytes()), "{blank:?}");
+            let line = format!("{blank}{{\"a\": 1}}{blank}");
+            assert_eq!(trim_blanks(line.as_bytes()), b"{\"a\": 1}", "{blank:?}");
+        }
+        for line in [&b"x"[..], b"\xff", b" \xff ", b"{}", "\u{200b}".as_bytes()] {
+            assert!(!is_blank(line), "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Tests of answers that a client must receive although the ingress does not read the whole request, and of the answer
+//! to a service that requests the permission to send webhooks.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+
+use anyhow::{Result, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::http::{self, Answer, send_whole};
+use ordain_tests::log::line;
+use ordain_tests::service::{Service, wait_until};
+use serde_json::json;
+
+use super::support::{LINES, ONE, ingress};
+
+const TOKEN: &str = "a-token-of-16-or-more-characters";
+
+const CONFIG: &str = r#"
+[ingress]
+listen = "127.0.0.1:0"
+token = "a-token-of-16-or-more-characters"
+request_size = "1MiB"
+in_flight = "1MiB"
+
+[streams.cases]
+handler = "tally"
+source = { kind = "http" }
+
+[sinks.tally]
+kind = "file"
+path = "out.ndjson"
+"#;
+
+/// Returns the start of a request: its first line, and all headers except those that state the length of the body.
+fn head(method: &str, stream: &str, token: &str, kind: &str) -> String {
+    format!(
+        "{method} /v1/streams/{stream}/events HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+         authorization: Bearer {token}\r\ncontent-type: {kind}\r\n"
+    )
+}
+
+/// Posts a body of `size` bytes. With chunked encoding, rounds the size up to whole chunks of 64 KiB.
+fn post(address: SocketAddr, head: &str, size: usize, chunked: bool) -> Result<Answer> {
+    let mut request = head.as_bytes().to_vec();
+    if chunked {
+        let chunk = [b"10000\r\n".to_vec(), vec![b'x'; 0x10000], b"\r\n".to_vec()].concat();
+        request.extend_from_slice(b"transfer-encoding: chunked\r\n\r\n");
+        request.extend(chunk.repeat(size.div_ceil(0x10000)));
+        request.extend_from_slice(b"0\r\n\r\n");
+    } else {
+        write!(request, "content-length: {size}\r\n\r\n")?;
+        request.resize(request.len() + size, b'x');
+    }
+    send_whole(address, &request)
+}
+
+#[test]
+fn client_receives_the_refusal_of_a_body_of_any_size() -> Result<()> {
+    let home = Home::new(&["tally"], CONFIG)?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    for size in [100_000, 1_100_000, 3_000_000, 9_000_000, 100_000_000] {
+        for chunked in [false, true] {
+            for (stream, token, kind, status) in [
+                ("cases", "wrong", ONE, 401),
+                ("others", TOKEN, ONE, 404),
+                ("cases", TOKEN, "text/plain", 415),
+                ("cases", TOKEN, LINES, if size > 1 << 20 { 413 } else { 400 }),
+            ] {
+                let answer = post(address, &head("POST", stream, token, kind), size, chunked)?;
+                ensure!(answer.status == status, "{size} {chunked} {status}: {answer:?}");
+                answer.problem()?;
+            }
+            let method = post(address, &head("PUT", "cases", TOKEN, ONE), size, chunked)?;
+            ensure!(method.status == 405, "{size} {chunked}: {method:?}");
+        }
+    }
+    let head = head("POST", "cases", TOKEN, ONE);
+    for chunked in [false, true] {
+        wait_until("a full memory for requests", || {
+            // Another client occupies the memory for requests, unless the host reads the request below first.
+            let mut slow = TcpStream::connect(address)?;
+            write!(slow, "{head}content-length: 1000000\r\n\r\n")?;
+            slow.write_all(&vec![b'x'; 900_000])?;
+            let answer = post(address, &head, 1_000_000, chunked)?;
+            let waits = answer.head.contains("\r\nretry-after: 1");
+            ensure!(answer.status == 400 || (answer.status == 429 && waits), "{answer:?}");
+            Ok(answer.status == 429)
+        })?;
+    }
+    service.end()
+}
+
+/// Services that send webhooks send `OPTIONS` before they send events, as CloudEvents defines it.
+#[test]
+fn webhook_sender_with_the_token_may_send_events() -> Result<()> {
+    let home = Home::new(&["tally"], CONFIG)?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let options = |stream: &str, token: &str, headers: &str| {
+        let head = head("OPTIONS", stream, token, ONE);
+        http::send(address, format!("{head}{headers}\r\n").as_bytes())
+    };
+    let origin = "WebHook-Request-Origin: events.example.com\r\n";
+    for headers in [
+        origin.to_owned(),
+        format!("{origin}WebHook-Request-Rate: 120\r\n"),
+        format!("{origin}WebHook-Request-Callback: https://events.example.com/confirm?id=1\r\n"),
+    ] {
+        let answer = options("cases", TOKEN, &headers)?;
+        ensure!(answer.status == 200 && answer.body.is_empty(), "{answer:?}");
+        for header in [
+            "allow: post, options",
+            "webhook-allowed-origin: events.example.com",
+            "webhook-allowed-rate: *",
+        ] {
+            ensure!(answer.head.contains(&format!("\r\n{header}")), "{header}: {answer:?}");
+        }
+    }
+    let plain = options("cases", TOKEN, "")?;
+    ensure!(plain.status == 200 && !plain.head.contains("webhook"), "{plain:?}");
+    for (stream, token, status) in [("cases", "wrong", 401), ("others", TOKEN, 404)] {
+        let answer = options(stream, token, origin)?;
+        ensure!(answer.status == status && !answer.head.contains("webhook"), "{answer:?}");
+    }
+    let event = line("k", 1, &json!({ "n": 1 }));
+    let headers = format!("{origin}content-length: {}\r\n\r\n{event}", event.len());
+    let head = head("POST", "cases", TOKEN, &format!("{ONE}; charset=utf-8"));
+    let answer = http::send(address, format!("{head}{headers}").as_bytes())?;
+    ensure!(answer.status == 202, "{answer:?}");
+    service.end()
+}

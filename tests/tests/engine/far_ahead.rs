@@ -1,0 +1,253 @@
+//! Tests of events that arrive too far ahead of the first missing event, or whose key is full. Their dead letters wait
+//! for the missing event: when it arrives, the key takes the letters, and no event is sent again.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use anyhow::{Context, Result, ensure};
+use ordain_servers::Redis;
+use ordain_tests::host::Home;
+use ordain_tests::http::{LINES, admin, ingress, metric, post};
+use ordain_tests::log::{by_key, line, text};
+use ordain_tests::service::Service;
+use ordain_tests::tally;
+use serde_json::{Value, json};
+
+const SINK: &str = "[sinks.tally]\nkind = \"file\"\npath = \"out.ndjson\"\n";
+
+/// Returns the home of a stream that reads a file. `stream` contains settings of the stream.
+fn home(stream: &str) -> Result<Home> {
+    let source = "source = { kind = \"file\", path = \"events.ndjson\" }";
+    Home::new(
+        &["tally"],
+        &format!("[streams.cases]\nhandler = \"tally\"\n{source}\n{stream}\n{SINK}"),
+    )
+}
+
+fn event(sequence: u64) -> String {
+    line("k", sequence, &json!({ "n": sequence }))
+}
+
+/// Returns event 1 and the events in `later`.
+fn first_and(later: RangeInclusive<u64>) -> Vec<String> {
+    [1].into_iter().chain(later).map(event).collect()
+}
+
+fn events(range: RangeInclusive<u64>) -> Vec<String> {
+    range.map(event).collect()
+}
+
+/// Checks that the events took effect, each once and in order.
+fn expect_effects(home: &Home, lines: &[String]) -> Result<()> {
+    tally::check(&by_key(lines)?, &home.read("out.ndjson"))
+}
+
+fn row(home: &Home) -> Result<Value> {
+    home.rows(&["keys", "show", "cases", "k", "--json"])?.pop().context("a row")
+}
+
+fn why(home: &Home) -> Result<String> {
+    let output = home.output(&["keys", "why", "cases", "k"])?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn letters(home: &Home) -> Result<Vec<Value>> {
+    home.rows(&["dead", "list", "cases", "--json", "--limit", "100000"])
+}
+
+/// Event 2 arrives only in the second run, and the events after 300 in the third run. `store` contains the section of
+/// the store. The sink is the standard output, which works with both stores.
+fn expect_all_after_gap(store: &str) -> Result<()> {
+    let home = home(&format!("{NARROW}\n{store}"))?;
+    let config = home.read("ordain.toml").replace("path = \"out.ndjson\"", "path = \"-\"");
+    home.write("ordain.toml", config)?;
+    let mut output = String::new();
+    let mut run = || -> Result<(Value, String)> {
+        let report = home.run_once_to("part.ndjson")?;
+        output += &home.read("part.ndjson");
+        Ok((report, output.clone()))
+    };
+    home.write("events.ndjson", text(&first_and(3..=300)))?;
+    run()?;
+    let words = why(&home)?;
+    ensure!(words.starts_with("key k: parked at event 2\n"), "{words}");
+    ensure!(
+        words.contains("\nlies ahead: events between 103 and 300, as dead letters; "),
+        "{words}"
+    );
+    ensure!(words.contains("remedy: send event 2 again"), "{words}");
+    ensure!(row(&home)?["ahead"] == json!({ "first": 103, "last": 300 }));
+
+    home.append("events.ndjson", text(&events(2..=2)))?;
+    let (report, output) = run()?;
+    ensure!(report["settled"] == 299, "{report}");
+    tally::check(&by_key(&events(1..=300))?, &output)?;
+    ensure!(letters(&home)?.is_empty(), "the letters are gone");
+    let ended = row(&home)?;
+    ensure!(ended["ahead"] == Value::Null && ended["status"] == "active", "{ended}");
+    let gaps = ended["gaps"].as_array().context("gaps")?;
+    ensure!(gaps.len() == 1, "taking the letters is no gap: {ended}");
+    ensure!(
+        gaps[0]["first"] == 2 && gaps[0]["last"] == 2 && gaps[0]["end"] == "arrived",
+        "{ended}"
+    );
+
+    home.append("events.ndjson", text(&events(301..=1_000)))?;
+    let (_, output) = run()?;
+    tally::check(&by_key(&events(1..=1_000))?, &output)?;
+    ensure!(home.rows(&["keys", "list", "cases", "--status", "parked", "--json"])?.is_empty());
+    Ok(())
+}
+
+const NARROW: &str = "gap = { timeout = \"200ms\", max_width = 100 }";
+
+#[test]
+fn events_far_ahead_take_effect_after_the_gap() -> Result<()> {
+    expect_all_after_gap("")
+}
+
+#[test]
+fn events_far_ahead_take_effect_after_the_gap_over_redis() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    expect_all_after_gap(&format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url()))
+}
+
+/// The key waits without limit, and the process starts again before the missing event arrives. The last event ends the
+/// key.
+#[test]
+fn waiting_key_takes_the_letters_and_ends() -> Result<()> {
+    let home = home("gap = { timeout = \"200ms\", max_width = 100, on_exhausted = \"wait\" }")?;
+    let mut lines = first_and(3..=299);
+    let last: Value = serde_json::from_str(&event(300))?;
+    let mut last = last.as_object().context("an object")?.clone();
+    last.insert("endofsequence".into(), true.into());
+    lines.insert(5, Value::from(last).to_string());
+    home.write("events.ndjson", text(&lines))?;
+    let report = home.run_once()?;
+    ensure!(report["held"]["waiting_keys"] == 1, "{report}");
+    let words = why(&home)?;
+    ensure!(words.starts_with("key k: waiting for event 2\n"), "{words}");
+    ensure!(words.contains("lies ahead: events between 103 and 300"), "{words}");
+    let idle = home.output(&["run", "--once", "--strict"])?;
+    ensure!(idle.status.code() == Some(1), "{idle:?}");
+
+    lines.push(event(2));
+    home.append("events.ndjson", text(&events(2..=2)))?;
+    home.run_once()?;
+    expect_effects(&home, &lines)?;
+    ensure!(row(&home)?["status"] == "completed" && row(&home)?["ahead"] == Value::Null);
+    Ok(())
+}
+
+/// A single event far ahead of a key that lacks nothing shows that events are missing.
+#[test]
+fn first_event_far_ahead_makes_a_gap() -> Result<()> {
+    let home = home(NARROW)?;
+    let mut lines = events(1..=10);
+    lines.push(event(500));
+    home.write("events.ndjson", text(&lines))?;
+    home.run_once()?;
+    let words = why(&home)?;
+    ensure!(words.starts_with("key k: parked at event 11\n"), "{words}");
+    ensure!(words.contains("events 11 to 499 never arrived"), "{words}");
+    ensure!(words.contains("lies ahead: event 500, as a dead letter"), "{words}");
+    home.append("events.ndjson", text(&events(11..=499)))?;
+    home.run_once()?;
+    expect_effects(&home, &events(1..=500))?;
+    ensure!(letters(&home)?.is_empty());
+    Ok(())
+}
+
+/// A running process skips event 2 and a jump of the producer that is wider than `gap.max_width`. A jump that is far
+/// wider parks the key, so that one wrong sequence does not fill the store with letters.
+#[test]
+fn skipping_key_reaches_events_far_ahead() -> Result<()> {
+    let gap =
+        "gap = { timeout = \"20ms\", attempts = 1, max_width = 100, on_exhausted = \"skip\" }";
+    let home = home(gap)?;
+    let lines = first_and(3..=300);
+    home.write("events.ndjson", text(&lines))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = admin(&mut service)?;
+    let mut expected = lines;
+    let mut add = |service: &mut Service, more: Vec<String>| -> Result<()> {
+        expected.extend(more.iter().cloned());
+        home.append("events.ndjson", text(&more))?;
+        let all = expected.len();
+        service.until("all effects", || home.lines("out.ndjson") == all)
+    };
+    add(&mut service, Vec::new())?;
+    add(&mut service, events(301..=600))?;
+    add(&mut service, events(3_000..=3_200))?;
+    home.append("events.ndjson", text(&events(1_000_000..=1_000_000)))?;
+    service
+        .until("a parked key", || matches!(metric(address, "ordain_parked_keys"), Ok(Some(1))))?;
+    expect_effects(&home, &expected)?;
+    service.end()?;
+    let words = why(&home)?;
+    ensure!(words.contains("more than 100 times `gap.max_width`"), "{words}");
+    Ok(())
+}
+
+/// A full key writes later events into letters, and takes them when it has room.
+#[test]
+fn events_of_a_full_key_take_effect_after_the_gap() -> Result<()> {
+    let home = home("gap = { timeout = \"20ms\" }\nspill_limit = 10\noverflow = \"dead-letter\"")?;
+    home.write("events.ndjson", text(&first_and(3..=200)))?;
+    let report = home.run_once()?;
+    ensure!(report["dead"]["overflow"].as_u64() > Some(100), "{report}");
+    ensure!(why(&home)?.contains("lies ahead: events between "));
+    home.append("events.ndjson", text(&events(2..=2)))?;
+    home.run_once()?;
+    expect_effects(&home, &events(1..=200))?;
+    ensure!(letters(&home)?.is_empty());
+    Ok(())
+}
+
+/// An HTTP producer with the default settings lost one event, and sends it long after the others.
+#[test]
+fn events_far_ahead_over_http_take_effect() -> Result<()> {
+    let config = format!(
+        "[ingress]\nlisten = \"127.0.0.1:0\"\n[streams.cases]\nhandler = \"tally\"\n\
+         source = {{ kind = \"http\" }}\n{SINK}"
+    );
+    let home = Home::new(&["tally"], &config)?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let send = |lines: &[String]| -> Result<()> {
+        for part in lines.chunks(1_000) {
+            let answer = post(address, LINES, &text(part))?;
+            ensure!(answer.status == 202, "{answer:?}");
+        }
+        Ok(())
+    };
+    send(&first_and(3..=25_000))?;
+    send(&events(2..=2))?;
+    send(&events(25_001..=30_000))?;
+    service.until("all effects", || home.lines("out.ndjson") == 30_000)?;
+    service.end()?;
+    expect_effects(&home, &events(1..=30_000))?;
+    ensure!(letters(&home)?.is_empty());
+    Ok(())
+}
+
+/// A line that names its key and sequence, but is no event, explains the gap that it makes.
+#[test]
+fn unreadable_event_explains_its_gap() -> Result<()> {
+    let home = home("gap = { timeout = \"20ms\" }")?;
+    let mut unreadable: BTreeMap<String, Value> = serde_json::from_str(&event(2))?;
+    unreadable.insert("time".into(), "yesterday".into());
+    let lines = [event(1), serde_json::to_string(&unreadable)?, event(3)];
+    home.write("events.ndjson", text(&lines))?;
+    home.run_once()?;
+    let words = why(&home)?;
+    ensure!(words.starts_with("key k: parked at event 2\n"), "{words}");
+    let (_, rest) =
+        words.split_once("event 2 arrived, but cannot be read: ").context(words.clone())?;
+    let (_, rest) = rest.split_once("see `ordain ").context(words.clone())?;
+    let (command, _) = rest.split_once('`').context(words.clone())?;
+    let output = home.output(&command.split(' ').collect::<Vec<_>>())?;
+    ensure!(String::from_utf8(output.stdout)?.contains("yesterday"), "{command}");
+    Ok(())
+}
