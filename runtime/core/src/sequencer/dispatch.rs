@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Sequencer;
 use super::lane::RunningTurn;
-use super::letters::{far_ahead_id, settling_letter};
+use super::letters::{far_ahead_ids, settling_letter};
 use crate::effect::Effect;
 use crate::event::Event;
 use crate::key_record::{EmittedMessage, StateUpdate};
@@ -166,8 +166,7 @@ impl Sequencer {
                 }
             }
             if held.replayed {
-                let id = far_ahead_id(&key, held.sequence, &held.event);
-                chunk.removed_letters.push(id);
+                chunk.removed_letters.extend(far_ahead_ids(&key, held.sequence, &held.event));
             }
             chunk.events += 1;
             self.ahead += 1;

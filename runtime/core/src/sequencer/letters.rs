@@ -20,7 +20,11 @@ pub(super) struct OrphanLetter {
 /// Returns the tag of a letter that contains an event. The tag is the same for each delivery of the event, so that the
 /// letter of a repeated delivery replaces the existing letter.
 pub(super) fn tag(event: &Event, cause: Cause) -> u64 {
-    let mixed = event.content() ^ event.id_digest().rotate_left(32);
+    tag_of(event, event.identity_digest(), cause)
+}
+
+fn tag_of(event: &Event, identity: u64, cause: Cause) -> u64 {
+    let mixed = event.content() ^ identity.rotate_left(32);
     mixed.wrapping_add(cause as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }
 
@@ -68,9 +72,19 @@ pub(super) fn settling_letter(
     }
 }
 
-/// Returns the id of the `far-ahead` letter from which replay may have taken an event.
-pub(super) fn far_ahead_id(key: &Key, sequence: u64, event: &Event) -> LetterId {
-    LetterId { key: Arc::clone(key), sequence, tag: tag(event, Cause::FarAhead) }
+/// Returns the ids that the `far-ahead` letter may have from which replay may have taken an event: its present id, and,
+/// if it differs, the id that earlier versions gave it.
+pub(super) fn far_ahead_ids(
+    key: &Key,
+    sequence: u64,
+    event: &Event,
+) -> impl Iterator<Item = LetterId> + use<> {
+    let [identity, id] = event.identity_digests();
+    let earlier = (identity != id).then_some(id);
+    let tags =
+        [Some(identity), earlier].map(|digest| Some(tag_of(event, digest?, Cause::FarAhead)));
+    let key = Arc::clone(key);
+    tags.into_iter().flatten().map(move |tag| LetterId { key: Arc::clone(&key), sequence, tag })
 }
 
 impl Sequencer {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Sequencer;
-use super::letters::{far_ahead_id, settling_letter};
+use super::letters::{far_ahead_ids, settling_letter};
 use crate::key_record::{FailureInfo, KeyStatus};
 use crate::letter::Cause;
 use crate::limit::tagged;
@@ -77,13 +77,13 @@ impl Sequencer {
         let label = Some(Arc::clone(&version.build.version));
         let letter =
             settling_letter(&lane.key, sequence, Some(&event), cause, failure.message, label);
-        let consumed = replayed.then(|| far_ahead_id(&lane.key, sequence, &event));
+        let consumed = replayed.then(|| far_ahead_ids(&lane.key, sequence, &event));
         let bytes = letter.memory();
         let chunk = lane.chunk(Some(Arc::clone(version)), &self.settings);
         chunk.next = sequence + 1;
         chunk.events += 1;
         chunk.letters.push(letter);
-        chunk.removed_letters.extend(consumed);
+        chunk.removed_letters.extend(consumed.into_iter().flatten());
         chunk.bytes += bytes;
         self.memory += bytes;
         self.ahead += 1;
