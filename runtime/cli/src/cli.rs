@@ -127,7 +127,7 @@ const STORE_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Opens the store for a command that only reads.
 pub(crate) async fn open_to_read(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, CommandError> {
     loaded.check_supported()?;
-    open_store(loaded, Some(shortened(STORE_RETRY_TIMEOUT))).await.map_err(|error| match error {
+    open_store(loaded, Some(shortened(STORE_RETRY_TIMEOUT)), true).await.map_err(|error| match error {
         StoreError::InUse(words) => CommandError::Unavailable(anyhow::anyhow!(
             "{words}. Or read from the process that uses the store: --admin URL, with the URL from the log of that \
              process"

@@ -88,7 +88,7 @@ impl PublishArgs {
             let mut publisher = StreamPublisher::open(
                 &loaded,
                 &self.stream,
-                open_store(&loaded, Some(shortened(RETRY_TIMEOUT))),
+                open_store(&loaded, Some(shortened(RETRY_TIMEOUT)), false),
             )
             .await?;
             match (&self.key, &self.file) {

@@ -148,7 +148,7 @@ async fn start(
     };
     figures.set_handlers(&handlers);
     let store = tokio::select! {
-        store = open_store(loaded, None) => store?,
+        store = open_store(loaded, None, false) => store?,
         () = shutdown_requested(&mut shutdown) => return Ok(RunReport::default()),
     };
     let durability = store.durability();

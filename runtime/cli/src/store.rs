@@ -11,16 +11,19 @@ use ordain_store_redis::RedisStore;
 use ordain_util::finding::{Finding, InspectedServer};
 
 /// Opens the store of a configuration. While the server of the store is unavailable, the store retries requests for
-/// `patience`. If `patience` is `None`, the store retries without a time limit.
+/// `patience`. If `patience` is `None`, the store retries without a time limit. `reads_only` is true for a command that
+/// only reads.
 pub(crate) async fn open_store(
     loaded: &LoadedConfig,
     patience: Option<Duration>,
+    reads_only: bool,
 ) -> Result<Arc<dyn Store>, StoreError> {
     match &loaded.config.store {
         StoreConfig::Embedded(embedded) => {
             let mut options = EmbeddedOptions::new(&*embedded.path);
             options.cache_bytes = embedded.cache.0;
             options.dead_ttl = embedded.dead_ttl.0;
+            options.reads_only = reads_only;
             let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(options)).await;
             let opened = opened.unwrap_or_else(|error| resume_unwind(error.into_panic()));
             Ok(Arc::new(opened?))

@@ -98,6 +98,9 @@ pub struct EmbeddedOptions {
     pub cache_bytes: u64,
     /// The source of the time.
     pub clock: TimeSource,
+    /// True if the store is opened by a command that only reads. Such a command never moves the store's time after a
+    /// jump of the machine's clock.
+    pub reads_only: bool,
 }
 
 impl EmbeddedOptions {
@@ -111,6 +114,7 @@ impl EmbeddedOptions {
             dead_ttl: DEFAULT_DEAD_TTL_MS,
             cache_bytes: DEFAULT_CACHE_BYTES,
             clock,
+            reads_only: false,
         }
     }
 }
@@ -131,7 +135,8 @@ impl EmbeddedStore {
     /// Opens the store. Reads the engine's journal, which has a size limit, and all fences and rollouts. Blocks the
     /// calling thread.
     pub fn open(options: EmbeddedOptions) -> Result<Self, StoreError> {
-        let EmbeddedOptions { path, shards, dead_ttl, cache_bytes: cache, clock } = options;
+        let EmbeddedOptions { path, shards, dead_ttl, cache_bytes: cache, clock, reads_only } =
+            options;
         let shards = shards.max(1);
         let folder = StoreFolder::open(&path, shards, |draft| Tables::create(draft, cache))?;
         folder.secure_journals()?;
@@ -141,7 +146,13 @@ impl EmbeddedStore {
         let answered = AnsweredCommits::open(folder.answered_file(), groups)?;
         folder.finish_opening()?;
         let fences = FenceTable::load(&tables)?;
-        let clock = MonotonicClock::new(clock, fences.newest_time());
+        let seen = tables.meta.get(keys::CLOCK_JUMP).map_err(|error| read_error(&error))?;
+        let seen = writer::read_number(seen);
+        let (clock, jump) = MonotonicClock::new(clock, fences.newest_time(), seen, !reads_only);
+        if jump != seen && !reads_only {
+            let written = tables.meta.insert(keys::CLOCK_JUMP, jump.to_le_bytes());
+            written.map_err(|error| read_error(&error))?;
+        }
         let shared = Arc::new(SharedStore::new(tables, clock, folder, dead_ttl, shards));
         let (sender, requests) = mpsc::channel(REQUEST_QUEUE_LIMIT);
         let writer = StoreWriter::new(shared.clone(), fences, answered, groups);
