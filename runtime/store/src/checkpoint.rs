@@ -138,8 +138,15 @@ impl Checkpoint {
         Ok(self.print.matches(file)?.then_some(position))
     }
 
-    /// Returns the name of the mark (a named record in the store) that contains the checkpoint of a stream.
-    pub fn mark_name(stream: &str, path: &Path) -> String {
+    /// Returns the name of the mark (a named record in the store) that contains the checkpoint of a stream. The name does
+    /// not contain the path of the file: the same file can have several paths, and its content shows whether the
+    /// checkpoint belongs to it.
+    pub fn mark_name(stream: &str) -> String {
+        format!("source/{stream}")
+    }
+
+    /// Returns the name of the mark in which earlier versions kept the checkpoint of a stream that reads a path.
+    pub fn earlier_mark_name(stream: &str, path: &Path) -> String {
         format!("source/{stream}/{}", path.display())
     }
 

@@ -214,8 +214,20 @@ impl PartitionFactory<'_> {
             let opened = files::open_source(self.loaded, name, path);
             opened?.0
         };
-        let mark_name = Checkpoint::mark_name(name, path);
-        let checkpoint = match self.store.mark(&mark_name).await? {
+        let mark_name = Checkpoint::mark_name(name);
+        let mut stored = self.store.mark(&mark_name).await?;
+        if stored.is_none() {
+            stored = self.store.mark(&Checkpoint::earlier_mark_name(name, path)).await?;
+        }
+        let checkpoint = match stored {
+            None if self.store.streams().await?.iter().any(|stream| **stream == **name) => {
+                tracing::warn!(
+                    stream = %name, path = %path.display(),
+                    "the store has data of the stream, but no checkpoint of a file: reading the file from its \
+                     beginning; {}", ordain_store::checkpoint::reread_advice(stream.ordering)
+                );
+                None
+            }
             None => None,
             Some(bytes) => match Checkpoint::decode(&bytes) {
                 Ok(checkpoint) => Some(checkpoint),

@@ -246,16 +246,15 @@ fn too_long(whole: u64, limit: usize) -> DecodeError {
 }
 
 /// Returns the dead letter of a line that is not an event. The tag of the letter depends on the position in the file
-/// and on the text of the line. A line that is read again after a crash produces the same letter. Two lines with the
-/// same text produce two letters.
+/// and on the text of the line, but not on the path of the file. A line that is read again after a crash, or under
+/// another path, produces the same letter. Two lines with the same text produce two letters.
 fn letter(
     error: DecodeError,
     options: &FileOptions,
     line: &[u8],
     position: FilePosition,
 ) -> Box<DeadLetter> {
-    let place = format!("{}\0{}", options.name, position.line);
-    let tag = (digest(place.as_bytes()) ^ digest(line)) | 1;
+    let tag = (digest(&position.line.to_le_bytes()) ^ digest(line)) | 1;
     Box::new(DeadLetter {
         id: LetterId {
             key: error.key.unwrap_or_default().into(),
