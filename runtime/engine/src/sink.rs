@@ -66,11 +66,12 @@ impl LineSink {
         }
     }
 
-    /// Makes all appended data durable.
-    pub(crate) fn sync(&mut self) -> io::Result<()> {
+    /// Makes all appended data durable. Returns a mark that replaces the marks since the last sync, if the file had to
+    /// be written again.
+    pub(crate) fn sync(&mut self) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.sync(),
-            Self::Standard => Ok(()),
+            Self::Standard => Ok(None),
         }
     }
 

@@ -7,6 +7,7 @@
 pub mod backoff;
 pub mod canonical_path;
 pub mod expand;
+pub mod file_pattern;
 pub mod finding;
 pub mod gauge;
 pub mod histogram;

@@ -57,8 +57,7 @@ impl Rig {
 
     /// Returns the stored checkpoint.
     fn mark(&self) -> Result<String> {
-        let mark =
-            self.redis.command(&["HGET", "ordain:{0}:marks", "source/cases/events.ndjson"])?;
+        let mark = self.redis.command(&["HGET", "ordain:{0}:marks", "source/cases"])?;
         Ok(mark.text().unwrap_or_default().to_owned())
     }
 

@@ -256,7 +256,7 @@ impl OutboxPublisher {
             bytes,
         });
         self.end_run(handle, shard, through).await?;
-        self.sinks.sync()?;
+        self.runs.replace_marks(&self.sinks.sync()?);
         self.finish_runs().await;
         Ok(messages)
     }
@@ -309,7 +309,7 @@ impl OutboxPublisher {
                 self.end_run(handle, batch.shard, batch.number).await?;
             }
         }
-        self.sinks.sync()?;
+        self.runs.replace_marks(&self.sinks.sync()?);
         self.finish_runs().await;
         Ok(())
     }

@@ -229,18 +229,21 @@ impl Sinks {
     }
 
     /// Makes the written lines durable. Does not retry a failed sync, because the system may have dropped the data that
-    /// it could not write. A second sync would then succeed without this data.
-    pub(super) fn sync(&mut self) -> Result<(), PublisherError> {
+    /// it could not write. A second sync would then succeed without this data. Returns the marks that replace the marks
+    /// of all runs whose messages are not marked as published yet.
+    pub(super) fn sync(&mut self) -> Result<Vec<Mark>, PublisherError> {
+        let mut replaced = Vec::new();
         for (name, BufferedLineSink { sink, .. }) in &mut self.lines {
             if sink.needs_sync() {
-                block_in_place(|| sink.sync()).map_err(|error| PublisherError::NotSynced {
+                let synced = block_in_place(|| sink.sync());
+                replaced.extend(synced.map_err(|error| PublisherError::NotSynced {
                     sink: name.clone(),
                     path: sink.location(),
                     error,
-                })?;
+                })?);
             }
         }
-        Ok(())
+        Ok(replaced)
     }
 }
 

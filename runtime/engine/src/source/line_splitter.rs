@@ -76,6 +76,16 @@ impl<R: Read> LineSplitter<R> {
         lines
     }
 
+    /// Returns the input.
+    pub(super) fn input(&mut self) -> &mut R {
+        &mut self.input
+    }
+
+    /// Returns the position of the next line.
+    pub(super) fn position(&self) -> FilePosition {
+        self.position
+    }
+
     /// Returns the first bytes that were read, at most [`TAIL_LIMIT_BYTES`].
     pub(super) fn head(&self) -> &[u8] {
         &self.head
