@@ -50,6 +50,15 @@ impl LineSink {
         }
     }
 
+    /// Opens the file that now has the sink's path, if log rotation has renamed or removed the old file. Returns whether
+    /// the file is another one. The caller must then store the mark before it appends.
+    pub(crate) fn follow_path(&mut self) -> io::Result<bool> {
+        match self {
+            Self::File(file) => file.follow_path(),
+            Self::Standard => Ok(false),
+        }
+    }
+
     /// Returns the name of the sink's output for log lines and errors.
     pub(crate) fn location(&self) -> String {
         match self {

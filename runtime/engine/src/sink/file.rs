@@ -77,12 +77,14 @@ impl FileSinkRecovery {
         outbox: &UnpublishedMessages,
     ) -> io::Result<(FileSink, BTreeMap<String, u64>)> {
         let Self { mut sink, file_length, kept_range, renamed } = self;
-        if let Some((file, range)) = renamed {
+        // Without unpublished messages, no line can be kept. The file may be large.
+        let has_messages = !outbox.is_empty();
+        if let Some((file, range)) = renamed.filter(|_| has_messages) {
             let compared = ComparedLines::read(&file, range, outbox)?;
             file.sync_all()?;
             sink.kept.add(0..0, compared.unpublished);
         }
-        if let Some(range) = kept_range {
+        if let Some(range) = kept_range.filter(|_| has_messages) {
             let compared = ComparedLines::read(&sink.file, range.clone(), outbox)?;
             sink.kept.add(range, compared.unpublished);
         }
@@ -232,7 +234,6 @@ impl FileSink {
 
     pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.is_synced {
-            self.follow_path()?;
             self.check_length()?;
         }
         self.file.write_all_at(bytes, self.tail.end())?;
@@ -242,12 +243,22 @@ impl FileSink {
         Ok(())
     }
 
-    /// Opens the file of the path if the path no longer leads to the open file. The old file keeps its lines.
-    fn follow_path(&mut self) -> io::Result<()> {
+    /// Opens the file of the path if all lines are synced and the path no longer leads to the open file. The old file
+    /// keeps its lines. Returns whether the file is another one. The caller must then store the mark before it appends:
+    /// if the file is renamed and the process dies, the next start recognises the file by this mark.
+    pub(super) fn follow_path(&mut self) -> io::Result<bool> {
+        if !self.is_synced {
+            return Ok(false);
+        }
+        self.open_path()
+    }
+
+    /// Opens the file of the path if the path does not lead to the open file. Returns whether the file is another one.
+    fn open_path(&mut self) -> io::Result<bool> {
         let open = self.file.metadata()?;
         match std::fs::metadata(&self.path) {
             Ok(at_path) if (at_path.dev(), at_path.ino()) == (open.dev(), open.ino()) => {
-                return Ok(());
+                return Ok(false);
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -269,7 +280,8 @@ impl FileSink {
         self.inode = metadata.ino();
         self.file = file;
         self.kept.leave_file();
-        self.end_line()
+        self.end_line()?;
+        Ok(true)
     }
 
     /// Checks the file's length before the first write after a sync. If another process has truncated the file, a write
@@ -339,7 +351,7 @@ impl FileSink {
     fn write_again(&mut self) -> io::Result<u64> {
         let metadata = self.file.metadata()?;
         if metadata.nlink() == 0 {
-            self.follow_path()?;
+            self.open_path()?;
         } else {
             warn_shorter(&self.path, metadata.len(), self.tail.end());
             // A write at the old end of a truncated file has filled the missing part with zeros.

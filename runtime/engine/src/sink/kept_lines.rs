@@ -56,6 +56,11 @@ impl UnpublishedMessages {
         }
     }
 
+    /// Returns whether the outbox has no messages.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn add(&mut self, stream: &Arc<str>, content: SinkContent) {
         self.0.insert(content.id(stream), (Arc::clone(stream), content));
     }

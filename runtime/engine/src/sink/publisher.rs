@@ -321,7 +321,8 @@ impl OutboxPublisher {
         shard: u32,
         through: u64,
     ) -> Result<(), PublisherError> {
-        let (unconfirmed, marks) = self.sinks.write(self.runs.number(), &handle, shard).await?;
+        let (unconfirmed, marks) =
+            self.sinks.write(&*self.store, self.runs.number(), &handle, shard).await?;
         self.runs.push(PublishRun { handle, shard, through, marks, unconfirmed });
         Ok(())
     }

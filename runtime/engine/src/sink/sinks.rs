@@ -15,7 +15,7 @@ use super::{LineSink, PartitionHandle, PublisherError, SequencedSink};
 use crate::source::QueueNotifiers;
 use ordain_amqp::{ExchangeSink, PublishedCount};
 use ordain_config::NumberingPolicy;
-use ordain_store::{Mark, Store};
+use ordain_store::{Mark, Store, retry_until_ok};
 use ordain_util::log_throttle::LogThrottle;
 
 /// Size of the buffered lines, in bytes, at which the publisher writes them.
@@ -202,6 +202,7 @@ impl Sinks {
     /// tasks must confirm, and the marks of the written files.
     pub(super) async fn write(
         &mut self,
+        store: &dyn Store,
         run: u64,
         handle: &Arc<PartitionHandle>,
         shard: u32,
@@ -218,6 +219,10 @@ impl Sinks {
             let needs_mark = std::mem::take(has_skipped) || !buffer.is_empty();
             if !needs_mark {
                 continue;
+            }
+            while !buffer.is_empty() && retry_write(name, sink, LineSink::follow_path).await? {
+                let marks: Vec<Mark> = sink.mark().into_iter().collect();
+                retry_until_ok("mark of a sink file", || store.put_marks(&marks)).await;
             }
             retry_write(name, sink, |sink| sink.append(buffer)).await?;
             buffer.clear();
@@ -271,14 +276,18 @@ impl BufferedLineSink {
 
 /// Retries an action of a sink until it succeeds, because committed messages must be published. While the action fails,
 /// the outbox fills, and the streams pause. Returns an error only if standard output has no reader any more.
-async fn retry_write(
+async fn retry_write<T>(
     name: &str,
     sink: &mut LineSink,
-    mut action: impl FnMut(&mut LineSink) -> io::Result<()>,
-) -> Result<(), PublisherError> {
+    mut action: impl FnMut(&mut LineSink) -> io::Result<T>,
+) -> Result<T, PublisherError> {
     let mut tries = 0_u32;
     let mut throttle = LogThrottle::new(WARN_INTERVAL);
-    while let Err(error) = block_in_place(|| action(sink)) {
+    loop {
+        let error = match block_in_place(|| action(sink)) {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
         if matches!(sink, LineSink::Standard) && error.kind() == io::ErrorKind::BrokenPipe {
             return Err(PublisherError::NoReader(name.to_owned()));
         }
@@ -292,5 +301,4 @@ async fn retry_write(
         tries = tries.saturating_add(1);
         tokio::time::sleep(RETRY_DELAY).await;
     }
-    Ok(())
 }
