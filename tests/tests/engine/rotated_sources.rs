@@ -174,17 +174,17 @@ fn older_files_of_the_first_start_are_not_read() -> Result<()> {
 
 #[test]
 fn rotation_ends_no_stream() -> Result<()> {
-    let mut writer = Writer::new(EVENTS, 4_000)?;
+    let mut writer = Writer::new(EVENTS, 1_000)?;
     let idle = "\n[streams.idle]\nhandler = \"tally\"\nsource = { kind = \"file\", path = \"idle.ndjson\" }\n";
     writer.home.write("ordain.toml", config(EVENTS) + idle)?;
     writer.home.write("idle.ndjson", "")?;
-    writer.create(EVENTS, 10_000)?;
+    writer.create(EVENTS, 3_000)?;
     let mut service = writer.start()?;
     service.until("the first messages", || writer.home.lines(OUT) > 0)?;
     writer.rename("idle.ndjson", "idle.ndjson.1")?;
     writer.home.write("idle.ndjson", "")?;
     writer.rotate()?;
-    writer.create(EVENTS, 5_000)?;
+    writer.create(EVENTS, 1_000)?;
     // The second rotation follows at once.
     writer.rotate()?;
     writer.create(EVENTS, 0)?;
