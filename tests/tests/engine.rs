@@ -18,6 +18,8 @@ mod engine {
     mod publish_rollback;
     mod readme;
     mod reused_numbers;
+    mod rotated_sinks;
+    mod rotated_sources;
     mod run_alarms;
     mod run_changed;
     mod run_damaged;

@@ -201,7 +201,7 @@ impl CheckArgs {
 
 /// Inspects the store and the broker at the same time.
 fn connect(loaded: &LoadedConfig) -> Result<Vec<InspectedServer>, CommandError> {
-    let runtime = tokio::runtime::Runtime::new()?;
+    let runtime = crate::runtime::new()?;
     let partitions: u32 = loaded.config.partition_counts().values().sum();
     let limit = shortened(SERVER_TIMEOUT + PARTITION_TIMEOUT * partitions);
     let (store, broker) = runtime.block_on(async {

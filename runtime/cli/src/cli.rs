@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, value_parser};
 
 use crate::{check, dead, instances, keys, logs, plugins, publish, run, streams};
 
-use crate::store::open_store;
+use crate::store::{StoreAccess, open_store};
 use ordain_config::known_streams;
 use ordain_config::{ConfigError, DEFAULT_FILE, LoadedConfig};
 use ordain_engine::run::RunError;
@@ -126,7 +126,7 @@ const STORE_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Opens the store for a command that only reads.
 pub(crate) async fn open_to_read(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, CommandError> {
     loaded.check_supported()?;
-    Ok(open_store(loaded, Some(shortened(STORE_RETRY_TIMEOUT)), None).await?)
+    Ok(open_store(loaded, Some(shortened(STORE_RETRY_TIMEOUT)), StoreAccess::Read).await?)
 }
 
 /// Opens the store to read a stream. The stream must be configured, or have data in the store.

@@ -231,7 +231,7 @@ impl DataPlace {
             }
             Self::Config(loaded) => loaded,
         };
-        let runtime = tokio::runtime::Runtime::new()?;
+        let runtime = crate::runtime::new()?;
         runtime.block_on(async {
             let store = open_to_read(loaded).await?;
             let mut rows = Vec::new();
@@ -264,7 +264,7 @@ impl DataPlace {
             )));
         };
         let partitions = config.source.partitions();
-        let runtime = tokio::runtime::Runtime::new()?;
+        let runtime = crate::runtime::new()?;
         runtime.block_on(async {
             let store = open_to_read(loaded).await?;
             let losses = QueueRecords::new(&store, &name.shared()).resume(partitions).await?;
@@ -288,7 +288,7 @@ impl DataPlace {
             }
             Self::Config(loaded) => loaded,
         };
-        let runtime = tokio::runtime::Runtime::new()?;
+        let runtime = crate::runtime::new()?;
         runtime.block_on(async {
             let store = open_to_read(loaded).await?;
             let removed = unbind_former(loaded, &store, stream).await?;

@@ -45,7 +45,7 @@ impl InstancesArgs {
             }
             DataPlace::Config(loaded) => loaded,
         };
-        let runtime = tokio::runtime::Runtime::new()?;
+        let runtime = crate::runtime::new()?;
         let table = runtime.block_on(async {
             let store = open_to_read(&loaded).await?;
             Ok::<_, CommandError>(store.table().await?)

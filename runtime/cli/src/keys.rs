@@ -90,7 +90,7 @@ pub(crate) struct KeyArgs {
 
 impl KeysCommand {
     pub(crate) fn run(self) -> Result<ExitCode, CommandError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = crate::runtime::new()?;
         runtime.block_on(async {
             match self {
                 Self::List(args) => list(args).await,

@@ -18,6 +18,7 @@ mod logs;
 mod plugins;
 mod publish;
 mod run;
+mod runtime;
 mod show;
 mod signals;
 mod status;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{CommandError, ConfigArg};
 use crate::show;
-use crate::store::open_store;
+use crate::store::{StoreAccess, open_store};
 use ordain_cloudevents::EventDecoder;
 use ordain_config::LoadedConfig;
 use ordain_engine::publish_file::{PublishCounts, PublishFileError, publish_file};
@@ -83,12 +83,16 @@ impl PublishArgs {
             };
             std::fs::metadata(path).with_context(words)?;
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let runtime = crate::runtime::new()?;
         runtime.block_on(async {
             let mut publisher = StreamPublisher::open(
                 &loaded,
                 &self.stream,
-                open_store(&loaded, Some(shortened(RETRY_TIMEOUT)), None),
+                open_store(
+                    &loaded,
+                    Some(shortened(RETRY_TIMEOUT)),
+                    StoreAccess::Write { admin_url: None },
+                ),
             )
             .await?;
             match (&self.key, &self.file) {

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::logs::LogFormat;
 use crate::cli::{CommandError, EXIT_FAILED, EXIT_UNAVAILABLE, FileArg};
 use crate::signals::{EndSignal, EndSignals};
-use crate::store::open_store;
+use crate::store::{StoreAccess, open_store};
 use crate::{status, totals};
 use ordain_config::LoadedConfig;
 use ordain_engine::run::{
@@ -46,7 +46,7 @@ impl RunArgs {
     pub(crate) fn run(self, log: LogFormat) -> Result<ExitCode, CommandError> {
         let loaded = self.config.load()?;
         set_config_option(loaded.config_option());
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let runtime = crate::runtime::new()?;
         let report = runtime.block_on(self.run_to_end(&loaded));
         let (report, code) = match report {
             Ok(Some(ended)) => {
@@ -163,7 +163,7 @@ async fn start(
     };
     figures.set_handlers(&handlers);
     let store = tokio::select! {
-        store = open_store(loaded, None, admin_url) => store?,
+        store = open_store(loaded, None, StoreAccess::Write { admin_url }) => store?,
         () = shutdown_requested(&mut shutdown) => return Ok(RunReport::default()),
     };
     let durability = store.durability();

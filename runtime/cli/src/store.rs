@@ -10,20 +10,35 @@ use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use ordain_store_redis::RedisStore;
 use ordain_util::finding::{Finding, InspectedServer};
 
-/// Opens the store of a configuration. `admin_url` is the URL of the admin listener of this process, if there is one: the
-/// commands of other processes find this URL in the folder of an embedded store. While the server of the store is unavailable, the store retries requests for
+/// The use of a store by a command.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum StoreAccess<'a> {
+    /// The command only reads.
+    Read,
+    /// The command writes.
+    Write {
+        /// The URL of the admin listener of this process, if there is one. The commands of other processes find this URL
+        /// in the folder of an embedded store.
+        admin_url: Option<&'a str>,
+    },
+}
+
+/// Opens the store of a configuration. While the server of the store is unavailable, the store retries requests for
 /// `patience`. If `patience` is `None`, the store retries without a time limit.
 pub(crate) async fn open_store(
     loaded: &LoadedConfig,
     patience: Option<Duration>,
-    admin_url: Option<&str>,
+    access: StoreAccess<'_>,
 ) -> Result<Arc<dyn Store>, StoreError> {
     match &loaded.config.store {
         StoreConfig::Embedded(embedded) => {
             let mut options = EmbeddedOptions::new(&*embedded.path);
             options.cache_bytes = embedded.cache.0;
             options.dead_ttl = embedded.dead_ttl.0;
-            options.admin_url = admin_url.map(str::to_owned);
+            options.reads_only = matches!(access, StoreAccess::Read);
+            if let StoreAccess::Write { admin_url } = access {
+                options.admin_url = admin_url.map(str::to_owned);
+            }
             let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(options)).await;
             let opened = opened.unwrap_or_else(|error| resume_unwind(error.into_panic()));
             Ok(Arc::new(opened?))

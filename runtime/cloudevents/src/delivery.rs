@@ -4,7 +4,7 @@ use ordain_core::{DeadLetter, Event};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-pub use ordain_store::checkpoint::{FilePosition, ReadFingerprint};
+pub use ordain_store::checkpoint::{FilePosition, ReadFingerprint, SourceProgress};
 
 /// A delivery: an event, or the dead letter of data that is not a valid event.
 pub type DecodedDelivery = Result<Event, Box<DeadLetter>>;
@@ -17,8 +17,9 @@ pub struct DeliveryBatch {
     pub subscription_epoch: u64,
     /// The deliveries, in order.
     pub items: Vec<(DecodedDelivery, FilePosition)>,
-    /// Fingerprint of the file's data up to the end of the last delivery; `None` for standard input.
-    pub fingerprint: Option<ReadFingerprint>,
+    /// The progress in the files of the source at the end of the last delivery; `None` for standard input and for other
+    /// sources.
+    pub progress: Option<SourceProgress>,
     /// The new limit of unacknowledged deliveries; `None` if the limit has not changed.
     pub prefetch: Option<usize>,
     /// True if the source has ended, so that no batch follows.

@@ -28,7 +28,7 @@ pub use decode::{ContentMode, content_mode, decode_http};
 pub use decode::{DecodeError, EventDecoder};
 pub use delivery::{
     AckProgress, BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DecodedDelivery, DeliveryBatch,
-    FilePosition, READ_AHEAD_BATCHES, ReadFingerprint, SourceHandle,
+    FilePosition, READ_AHEAD_BATCHES, ReadFingerprint, SourceHandle, SourceProgress,
 };
 pub use encode::encode;
 pub use event::{letter_event, message_event};

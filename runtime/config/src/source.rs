@@ -104,7 +104,8 @@ section! {
 section! {
     /// `source = { kind = "file" }`.
     pub struct FileSourceConfig {
-        /// The file, or `-` for standard input, which cannot resume after a restart.
+        /// The file, a pattern such as `orders-*.ndjson`, or `-` for standard input, which cannot resume after a
+        /// restart.
         path: FileOrStdio;
         /// Number of partitions that share the keys. The number cannot be changed while the store has data of the
         /// stream.

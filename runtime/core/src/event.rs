@@ -118,10 +118,35 @@ impl Event {
         self.parts.text(1)
     }
 
-    /// Returns a digest of the id. A `fifo` stream, whose events Ordain numbers in the order of delivery, recognises
-    /// repeated events by this digest.
+    /// Returns a digest of the id alone.
+    ///
+    /// The ids of messages contain this digest, and an outbox recognises its messages by it, because all of them have
+    /// the same source. In the form in which earlier versions stored them, the ids of accepted events are also digests
+    /// of the id alone: see [`Self::identity_digests`].
     pub fn id_digest(&self) -> u64 {
         digest(self.parts.bytes(1))
+    }
+
+    /// Returns a digest of the source and the id, which together identify an event (CloudEvents). For an event without
+    /// a source, returns the digest of the id. A `fifo` stream, whose events Ordain numbers in the order of delivery,
+    /// recognises repeated events by this digest.
+    pub fn identity_digest(&self) -> u64 {
+        let source = self.parts.bytes(3);
+        if source.is_empty() {
+            return self.id_digest();
+        }
+        let mut hash = Xxh3Default::new();
+        hash.update(&(source.len() as u64).to_le_bytes());
+        hash.update(source);
+        hash.update(self.parts.bytes(1));
+        hash.digest()
+    }
+
+    /// Returns the digests under which an event with this identity may have been stored: the present digest, and the
+    /// digest of the id alone, which is the digest of an event that arrived without a source or that an earlier version
+    /// of Ordain accepted.
+    pub fn identity_digests(&self) -> [u64; 2] {
+        [self.identity_digest(), self.id_digest()]
     }
 
     /// Returns the `type` attribute of the event.

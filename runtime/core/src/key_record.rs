@@ -430,7 +430,7 @@ impl SkippedRanges {
 pub struct AcceptedId {
     /// The sequence that Ordain assigned to the event.
     pub sequence: u64,
-    /// The digest of the id: [`Event::id_digest`].
+    /// The digest of the source and the id: [`Event::identity_digest`].
     pub id: u64,
     /// The short digest of the content: [`ContentDigests::short`] of [`Event::content`].
     pub content: u32,

@@ -382,8 +382,8 @@ impl Driver {
         if let Some(prefetch) = deliveries.prefetch {
             self.input(Input::Prefetch(prefetch));
         }
+        self.delivery_tracker.record_progress(deliveries.progress, deliveries.items.len());
         self.waiting_deliveries.extend(deliveries.items);
-        self.delivery_tracker.record_fingerprint(deliveries.fingerprint);
         self.source_ended = deliveries.end;
         if deliveries.end && !once {
             tracing::info!(

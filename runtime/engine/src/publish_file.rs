@@ -10,12 +10,12 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use ordain_core::{Event, OrderingMode};
 
-use crate::source::{self, FileOptions};
+use crate::source::{self, FileOptions, FileSet, find_by_identity};
 use ordain_cloudevents::EventDecoder;
 use ordain_cloudevents::{DecodedDelivery, FilePosition, ReadFingerprint};
 use ordain_config::LoadedConfig;
 use ordain_publish::{PartialPublishError, PublishError, StreamPublisher};
-use ordain_store::checkpoint::Checkpoint;
+use ordain_store::checkpoint::{Checkpoint, FileProgress};
 use ordain_store::{AssignItemReply, Mark, StoreError};
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
@@ -87,10 +87,13 @@ async fn publish_lines(
     let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
     let decoder = EventDecoder { ordering, event_size: loaded.config.runtime.event_size.bytes() };
     let mut counts = PublishCounts::default();
-    for _ in 0..REWIND_ATTEMPTS {
+    let mut rewinds = 0;
+    while rewinds < REWIND_ATTEMPTS {
         let ended = publish_once(publisher, decoder, &name, path, &mut counts, &mut progress);
-        if ended.await? == PublishEnd::AtEnd {
-            return Ok(());
+        match ended.await? {
+            PublishEnd::AtEnd => return Ok(()),
+            PublishEnd::AtEndOfOlderFile => continue,
+            PublishEnd::StoreRolledBack => rewinds += 1,
         }
         tracing::warn!(
             file = %name,
@@ -107,6 +110,8 @@ async fn publish_lines(
 enum PublishEnd {
     /// All lines are published.
     AtEnd,
+    /// All lines of the file of the last run are published. This file now has another name.
+    AtEndOfOlderFile,
     /// The store went back in time. This process may no longer have all lost events in memory, but the file has all of
     /// them.
     StoreRolledBack,
@@ -122,9 +127,11 @@ async fn publish_once(
     progress: &mut dyn FnMut(PublishCounts, u64),
 ) -> Result<PublishEnd, PublishFileError> {
     let read_error = |error| PublishFileError::Read { name: name.to_owned(), error };
+    let ordering = decoder.ordering;
     let mut position = FilePosition::default();
-    let mut file = None;
+    let mut files = None;
     let mut checkpoints = None;
+    let mut is_older = false;
     if let Some(path) = path {
         // The canonical path is the same for every spelling of the path.
         let canonical_path = std::fs::canonicalize(path).map_err(read_error)?;
@@ -133,22 +140,44 @@ async fn publish_once(
             let error = std::io::Error::other("not a regular file; pass - to read a pipe");
             return Err(read_error(error));
         }
-        let opened = File::open(&canonical_path).map_err(read_error)?;
+        let mut opened = Arc::new(File::open(&canonical_path).map_err(read_error)?);
         let mut of_file = Checkpoints::read(publisher, &canonical_path).await?;
-        position = of_file.position(path, &opened).map_err(read_error)?;
+        let mut path = canonical_path.display().to_string();
+        position = match of_file.resume_point(&opened).map_err(read_error)? {
+            ResumePoint::OtherFile(last) => {
+                if let Some(older) = older_rest(&last, name).map_err(read_error)? {
+                    is_older = true;
+                    opened = older;
+                    path.clone_from(&last.path);
+                    last.position()
+                } else {
+                    report_other_file(name, &last);
+                    FilePosition::default()
+                }
+            }
+            ResumePoint::NeverPublished => FilePosition::default(),
+            ResumePoint::Through(position) => position,
+            ResumePoint::Uncertain(position) => {
+                report_uncertain(name, position);
+                position
+            }
+        };
         // First write a checkpoint of this run. If the store loses this checkpoint later, the store has gone back in
         // time. The store may then also have lost events that an earlier run published after the last checkpoint of
         // that run.
         let print = read_fingerprint(&opened, position).map_err(read_error)?;
-        if !of_file.put(publisher, position, print).await? {
+        let metadata = opened.metadata().map_err(read_error)?;
+        let progress = FileProgress::unread(path, &metadata).at(position, print);
+        if !of_file.put(publisher, &progress).await? {
             return Ok(PublishEnd::StoreRolledBack);
         }
-        counts.skipped_lines = position.line;
-        checkpoints = Some((of_file, opened.try_clone().map_err(read_error)?));
-        file = Some((opened, canonical_path));
+        counts.skipped_lines += position.line;
+        checkpoints = Some((of_file, progress.clone(), Arc::clone(&opened)));
+        files = Some(FileSet::fixed(opened, name, progress, ordering));
     }
     progress(*counts, position.offset);
-    let options = FileOptions { file, name: name.to_owned(), position, follow: false, decoder };
+    let options =
+        FileOptions { files, stream: publisher.stream().to_string(), follow: false, decoder };
     let mut source = source::read_file(options).map_err(read_error)?;
     let rewinds = publisher.rewinds();
     let mut waiting = Vec::new();
@@ -161,7 +190,7 @@ async fn publish_once(
             return Err(read_error((&mut source.failure).await.unwrap_or_else(reader_ended)));
         };
         waiting.extend(deliveries.items);
-        fingerprint = deliveries.fingerprint.or(fingerprint);
+        fingerprint = deliveries.progress.map(|progress| progress.current.print).or(fingerprint);
         end = deliveries.end;
         if waiting.len() < PUBLISH_THRESHOLD_EVENTS && !end && !source.deliveries.is_empty() {
             continue;
@@ -173,7 +202,7 @@ async fn publish_once(
         }
         progress(*counts, position.offset);
         let (done, bad) = ended?;
-        if let Some((of_file, opened)) = &mut checkpoints {
+        if let Some((of_file, progress, opened)) = &mut checkpoints {
             if publisher.rewinds() != rewinds {
                 return Ok(PublishEnd::StoreRolledBack);
             }
@@ -184,7 +213,7 @@ async fn publish_once(
             }
             if (done.is_some() || bad.is_some())
                 && let Some(print) = fingerprint
-                && !of_file.put(publisher, position, print).await?
+                && !of_file.put(publisher, &progress.clone().at(position, print)).await?
             {
                 publisher.restore().await?;
                 return Ok(PublishEnd::StoreRolledBack);
@@ -196,7 +225,11 @@ async fn publish_once(
     }
     publisher.restore().await?;
     let is_back = checkpoints.is_some() && publisher.rewinds() != rewinds;
-    Ok(if is_back { PublishEnd::StoreRolledBack } else { PublishEnd::AtEnd })
+    Ok(match is_back {
+        true => PublishEnd::StoreRolledBack,
+        false if is_older => PublishEnd::AtEndOfOlderFile,
+        false => PublishEnd::AtEnd,
+    })
 }
 
 /// The checkpoints of a file: each shard (slice of the store) has one checkpoint.
@@ -216,40 +249,18 @@ impl Checkpoints {
         Ok(Self { name, run: rand::random(), marks })
     }
 
-    /// Returns the position at which this run starts to publish. Logs a warning if the run publishes lines again.
-    fn position(&self, path: &Path, file: &File) -> std::io::Result<FilePosition> {
-        Ok(match resume_point(&self.marks, file)? {
-            ResumePoint::NeverPublished => FilePosition::default(),
-            ResumePoint::Through(position) => position,
-            ResumePoint::Uncertain(position) => {
-                tracing::warn!(
-                    file = %path.display(),
-                    line = position.line + 1,
-                    "the last run ended early, or the store has lost events of the last run: publishing from this line \
-                     on; the store recognises repeated events by their ids, but forgets ids that are older than \
-                     `retain`"
-                );
-                position
-            }
-            ResumePoint::OtherFile => {
-                tracing::warn!(
-                    file = %path.display(),
-                    "the file changed, or is another file than in the last run: publishing from its beginning; the \
-                     store recognises repeated events by their ids, but forgets ids that are older than `retain`"
-                );
-                FilePosition::default()
-            }
-        })
+    /// Returns the point at which publishing continues in the file.
+    fn resume_point(&self, file: &File) -> std::io::Result<ResumePoint> {
+        resume_point(&self.marks, file)
     }
 
     /// Writes a checkpoint into each shard. Returns false if a shard has gone back in time.
     async fn put(
         &mut self,
         publisher: &StreamPublisher,
-        position: FilePosition,
-        print: ReadFingerprint,
+        progress: &FileProgress,
     ) -> Result<bool, PublishError> {
-        let checkpoint = Checkpoint::new(position, print, Vec::new()).of_run(self.run);
+        let checkpoint = Checkpoint::new(vec![progress.clone()], Vec::new()).of_run(self.run);
         let mark = Mark { name: self.name.clone(), value: checkpoint.encode().into() };
         publisher.put_mark(&mark, &mut self.marks).await
     }
@@ -263,8 +274,8 @@ enum ResumePoint {
     Through(FilePosition),
     /// At least the lines before this position were published; the shards have different checkpoints.
     Uncertain(FilePosition),
-    /// At least one checkpoint belongs to another file with this name, or to earlier content of this file.
-    OtherFile,
+    /// The checkpoints belong to this other file, or to earlier content of the file.
+    OtherFile(Box<FileProgress>),
 }
 
 fn resume_point(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<ResumePoint> {
@@ -272,17 +283,74 @@ fn resume_point(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<Res
         return Ok(ResumePoint::NeverPublished);
     }
     let mut positions = Vec::with_capacity(of_shards.len());
+    let mut other = None::<FileProgress>;
     for stored in of_shards {
         let checkpoint = stored.as_ref().and_then(|kept| Checkpoint::decode(kept).ok());
-        positions.push(match checkpoint.map(|checkpoint| checkpoint.resume(file)).transpose()? {
-            Some(None) => return Ok(ResumePoint::OtherFile),
-            found => found.flatten().unwrap_or_default(),
-        });
+        let progress = checkpoint.and_then(|checkpoint| checkpoint.files().first().cloned());
+        let Some(progress) = progress else {
+            positions.push(FilePosition::default());
+            continue;
+        };
+        positions.push(progress.position());
+        let is_first = |other: &FileProgress| progress.position().line < other.position().line;
+        if !progress.print.matches(file)? && other.as_ref().is_none_or(is_first) {
+            other = Some(progress);
+        }
+    }
+    if let Some(other) = other {
+        return Ok(ResumePoint::OtherFile(Box::new(other)));
     }
     let position =
         positions.iter().copied().min_by_key(|position| position.line).unwrap_or_default();
     let is_unclear = positions.iter().any(|other| *other != position);
     Ok(if is_unclear { ResumePoint::Uncertain(position) } else { ResumePoint::Through(position) })
+}
+
+/// Searches the folder of the last run's file for that file, which log rotation has given another name. Returns the
+/// file if it has lines that were not published.
+fn older_rest(last: &FileProgress, name: &str) -> std::io::Result<Option<Arc<File>>> {
+    let Some((path, file)) = find_by_identity(last)? else { return Ok(None) };
+    let length = file.metadata()?.len();
+    let read = last.position().offset;
+    if length <= read || !last.print.matches(&file)? {
+        return Ok(None);
+    }
+    tracing::info!(
+        file = name, older = %path.display(), bytes = length - read,
+        "the file was rotated: first publishing the rest of the older file"
+    );
+    Ok(Some(file))
+}
+
+fn report_other_file(name: &str, last: &FileProgress) {
+    let FileProgress { device, inode, .. } = last;
+    if last.unread_bytes() > 0 {
+        tracing::error!(
+            file = name,
+            device,
+            inode,
+            unread_bytes = last.unread_bytes(),
+            from_byte = last.position().offset,
+            "the file of the last run is no longer in its folder, and its last bytes were not published: put it back \
+             and run the command again, or publish the file under its new name"
+        );
+    }
+    tracing::warn!(
+        file = name,
+        device,
+        inode,
+        "the file changed, or is another file than in the last run: publishing from its beginning; the store \
+         recognises repeated events by their ids, but forgets ids that are older than `retain`"
+    );
+}
+
+fn report_uncertain(name: &str, position: FilePosition) {
+    tracing::warn!(
+        file = name,
+        line = position.line + 1,
+        "the last run ended early, or the store has lost events of the last run: publishing from this line on; the \
+         store recognises repeated events by their ids, but forgets ids that are older than `retain`"
+    );
 }
 
 /// Publishes events up to the first line without a valid event. Returns the position after the last published line, and

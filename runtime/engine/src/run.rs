@@ -35,10 +35,9 @@ use tokio::task::{JoinError, JoinSet};
 use crate::driver::DriverError;
 use crate::membership::{Heartbeat, release_leases_of_dead_processes};
 use crate::replay;
-use crate::sink::{OutboxPublisher, PublisherError};
+use crate::sink::{OutboxPublisher, PublisherError, Sinks};
 use crate::source::{QueueNotifiers, watch_accepted_events};
 
-use files::OpenFiles;
 use partition_manager::PartitionManager;
 use rollout::RolloutController;
 
@@ -173,7 +172,8 @@ fn has_stream_source(loaded: &LoadedConfig) -> bool {
     loaded.config.streams.values().any(|stream| matches!(stream.source, SourceConfig::Stream(_)))
 }
 
-/// A run that is ready to start: the store fits the configuration, and the files of sources and sinks are open.
+/// A run that is ready to start: the store fits the configuration, the files of sources were checked, and the files of
+/// sinks are open.
 pub struct PreparedRun<'a> {
     loaded: &'a LoadedConfig,
     once: bool,
@@ -182,13 +182,13 @@ pub struct PreparedRun<'a> {
     status: &'a Arc<RunStatus>,
     id: InstanceId,
     broker: Option<Arc<BrokerEndpoint>>,
-    files: OpenFiles,
+    sinks: Sinks,
     notifiers: Arc<QueueNotifiers>,
 }
 
 impl<'a> PreparedRun<'a> {
-    /// Releases the leases of dead processes on this machine, checks that the store fits the configuration, and opens
-    /// the files.
+    /// Releases the leases of dead processes on this machine, checks that the store fits the configuration, checks the
+    /// files of sources, and opens the files of sinks.
     ///
     /// This method and [`Self::drive`] return boxed futures, so that the compiler generates the machine code of these
     /// futures in this crate. Without the box, the compiler would generate this code in the crate that awaits the
@@ -206,10 +206,10 @@ impl<'a> PreparedRun<'a> {
             partition_start::check_backlog(loaded, store, id).await?;
             numbering::check(loaded, &**store, id).await?;
             let broker = BrokerEndpoint::of(loaded);
-            let mut files = OpenFiles::open(loaded, &**store, status).await?;
+            let mut sinks = files::open_sinks(loaded, &**store, status).await?;
             let notifiers = Arc::default();
-            sequenced_sinks::add_sequenced_sinks(loaded, store, &notifiers, &mut files.sinks);
-            Ok(Self { loaded, once, handlers, store, status, id, broker, files, notifiers })
+            sequenced_sinks::add_sequenced_sinks(loaded, store, &notifiers, &mut sinks);
+            Ok(Self { loaded, once, handlers, store, status, id, broker, sinks, notifiers })
         })
     }
 
@@ -240,9 +240,8 @@ impl<'a> PreparedRun<'a> {
         mut shutdown: watch::Receiver<bool>,
         end_intake: Option<EndIntake<'a>>,
     ) -> Result<RunReport, RunError> {
-        let Self { loaded, once, handlers, store, id, broker, files, .. } = self;
+        let Self { loaded, once, handlers, store, id, broker, mut sinks, .. } = self;
         let Self { status, notifiers, .. } = self;
-        let OpenFiles { sources, mut sinks } = files;
         let accepted = Arc::clone(&notifiers);
         let partition_counts = loaded.config.partition_counts();
         let lost_events = |queue: &Partition| lost_events_of(queue, &partition_counts, status);
@@ -269,7 +268,6 @@ impl<'a> PreparedRun<'a> {
             store,
             pool: &pool,
             handlers,
-            sources: sources.into(),
             broker,
             replay_limits: replay::ReplayLimits::of(&loaded.config),
             notifiers,

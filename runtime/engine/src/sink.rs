@@ -30,7 +30,7 @@ use ordain_store::Mark;
 pub(crate) enum LineSink {
     /// A file that contains each message exactly once. The store removes messages from the outbox (committed messages
     /// that are not published yet) and records the file's length in one write.
-    File(FileSink),
+    File(Box<FileSink>),
     /// Standard output, which gets each message at least once.
     Standard,
 }
@@ -50,6 +50,15 @@ impl LineSink {
         }
     }
 
+    /// Opens the file that now has the sink's path, if log rotation has renamed or removed the old file. Returns
+    /// whether the file is another one. The caller must then store the mark before it appends.
+    pub(crate) fn follow_path(&mut self) -> io::Result<bool> {
+        match self {
+            Self::File(file) => file.follow_path(),
+            Self::Standard => Ok(false),
+        }
+    }
+
     /// Returns the name of the sink's output for log lines and errors.
     pub(crate) fn location(&self) -> String {
         match self {
@@ -66,11 +75,12 @@ impl LineSink {
         }
     }
 
-    /// Makes all data in the file durable. Does nothing for standard output.
-    pub(crate) fn sync(&mut self) -> io::Result<()> {
+    /// Makes all appended data durable. Returns a mark that replaces the marks since the last sync, if the file had to
+    /// be written again.
+    pub(crate) fn sync(&mut self) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.sync(),
-            Self::Standard => Ok(()),
+            Self::Standard => Ok(None),
         }
     }
 

@@ -2,6 +2,7 @@
 //! events again; only standard input cannot deliver events again. A source must never decide how an event is settled.
 
 mod file;
+mod file_set;
 mod inbox;
 mod line_splitter;
 mod notifier;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 use ordain_core::Event;
 
 pub use file::{FileOptions, read_file};
+pub use file_set::FileSet;
+pub(crate) use file_set::find_by_identity;
 pub use inbox::{Inbox, unrouted_queue};
 pub use notifier::{QueueNotifier, QueueNotifiers};
 pub use queue::{QueueOptions, read_queue};

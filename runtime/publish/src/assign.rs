@@ -259,7 +259,7 @@ impl EventAssigner {
         let witness = |(event, sequence): (&Arc<Event>, u64)| {
             let key = event.key().into();
             match event.sequence() {
-                None => Witness::StoreNumbered { key, id: event.id_digest(), sequence },
+                None => Witness::StoreNumbered { key, id: event.identity_digest(), sequence },
                 Some(_) => Witness::ProducerNumbered { key, sequence, content: event.content() },
             }
         };

@@ -340,16 +340,17 @@ impl<'a> AssignChanges<'a> {
         let Some(numbers) = self.assign.rules.numbering else {
             return Ok(AssignItemReply::New(self.put_message(item, None)?.unwrap_or_default()));
         };
-        let table_key = match event.sequence() {
-            Some(sequence) => keys::retained(to, event.key(), sequence),
-            None => keys::id(to, event.key(), event.id_digest()),
+        let [table_key, earlier_key] = match event.sequence() {
+            Some(sequence) => {
+                let table_key = keys::retained(to, event.key(), sequence);
+                [table_key.clone(), table_key]
+            }
+            None => event.identity_digests().map(|id| keys::id(to, event.key(), id)),
         };
-        let found = if let Some(found) = self.log.get(&table_key) {
-            found.as_deref().and_then(|stored| self.decode_published(event.sequence(), stored))
-        } else {
-            let stored = self.tables.log.get(&table_key)?;
-            stored.and_then(|stored| self.decode_published(event.sequence(), &stored))
-        };
+        let mut found = self.published(event.sequence(), &table_key)?;
+        if found.is_none() && earlier_key != table_key {
+            found = self.published(event.sequence(), &earlier_key)?;
+        }
         if let Some((sequence, content)) = found {
             let is_same = content == event.content();
             let known = if is_same { AssignItemReply::Known } else { AssignItemReply::Conflict };
@@ -369,6 +370,19 @@ impl<'a> AssignChanges<'a> {
             self.log.insert(table_key, Some(value));
         }
         Ok(AssignItemReply::New(sequence))
+    }
+
+    /// Returns the number and the content digest of an earlier message; `None` if the store has no such message.
+    fn published(
+        &self,
+        own: Option<u64>,
+        table_key: &[u8],
+    ) -> Result<Option<(u64, u64)>, AssignFailure> {
+        if let Some(found) = self.log.get(table_key) {
+            return Ok(found.as_deref().and_then(|stored| self.decode_published(own, stored)));
+        }
+        let stored = self.tables.log.get(table_key)?;
+        Ok(stored.and_then(|stored| self.decode_published(own, &stored)))
     }
 
     /// Returns `None` if the store has given the highest number of a key. If a reader of the destination has events of

@@ -10,6 +10,12 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 /// The maximum number of ms by which the machine's clock may be behind the last time in the store. Above this number,
 /// the store logs a warning when it is opened.
 const CLOCK_WARNING_MS: u64 = 60_000;
+/// The maximum time by which the machine's clock may be ahead of the store's time without a confirmation. Corrections of
+/// the clock, and most times for which a machine sleeps or a process is stopped, are shorter.
+const JUMP_LIMIT_MS: u64 = 60 * 60_000;
+/// The time for which the machine's clock must be further ahead before the store follows it. A machine that starts with
+/// a wrong clock has usually corrected it by then.
+const JUMP_CONFIRMATION_MS: u64 = 10 * 60_000;
 
 /// The source of the time, in ms.
 #[derive(Clone)]
@@ -48,6 +54,10 @@ impl fmt::Debug for TimeSource {
 
 /// A clock that never goes back: the steady clock plus an offset. When the wall clock is ahead of the sum, the offset
 /// grows, so that the sum reaches the wall clock.
+///
+/// Keys, ids and dead letters expire by this clock, and are then lost. A wall clock that is wrong must therefore not set
+/// this clock forward. If the wall clock is ahead by more than [`JUMP_LIMIT_MS`], it jumped, or the store was not used
+/// for a while. The offset then stays until the wall clock has been ahead for [`JUMP_CONFIRMATION_MS`].
 #[derive(Debug)]
 pub(super) struct MonotonicClock {
     source: TimeSource,
@@ -55,11 +65,18 @@ pub(super) struct MonotonicClock {
     /// The newest time that [`Self::now`] has returned. Two threads may read the clocks in one order and return in the
     /// opposite order, so [`Self::now`] compares its result with this time, and returns the later of the two.
     newest: AtomicU64,
+    /// The time of the steady clock at which the present jump of the wall clock was first seen, plus 1; 0 if there is no
+    /// jump.
+    jump_seen: AtomicU64,
+    /// False if the store is open only for reading: a jump is then neither logged nor ever confirmed.
+    may_jump: bool,
 }
 
 impl MonotonicClock {
-    /// Creates a clock that is never earlier than `newest`, the newest time in the store.
-    pub(super) fn new(source: TimeSource, newest: u64) -> Self {
+    /// Creates a clock that is never earlier than `newest`, the newest time in the store. `seen` is the time of the wall
+    /// clock at which an earlier process first saw a jump: if the wall clock has run on from there, the store's time
+    /// continues at this time. Also returns the time that the next process must get as `seen`; 0 if there is no jump.
+    pub(super) fn new(source: TimeSource, newest: u64, seen: u64, may_jump: bool) -> (Self, u64) {
         let wall = (source.wall)();
         let steady = (source.steady)();
         if wall.saturating_add(CLOCK_WARNING_MS) < newest {
@@ -69,16 +86,152 @@ impl MonotonicClock {
                  correct the machine's clock if it is wrong"
             );
         }
+        let is_confirmed =
+            may_jump && seen != 0 && seen.saturating_add(JUMP_CONFIRMATION_MS) <= wall;
+        let mut start = if is_confirmed { newest.max(seen) } else { newest };
+        let has_jumped = newest != 0 && wall > start.saturating_add(JUMP_LIMIT_MS);
+        if !has_jumped {
+            start = start.max(wall);
+        }
+        let first_seen = if seen != 0 && seen <= wall && !is_confirmed { seen } else { wall };
         // Records use 0 for "no time", so the clock starts at 1 or later.
-        let ahead = newest.max(1).saturating_sub(steady);
-        Self { source, offset: AtomicU64::new(ahead), newest: AtomicU64::new(newest.max(1)) }
+        let start = start.max(1);
+        let clock = Self {
+            source,
+            offset: AtomicU64::new(start.saturating_sub(steady)),
+            newest: AtomicU64::new(start),
+            jump_seen: AtomicU64::new(0),
+            may_jump,
+        };
+        (clock, if has_jumped { first_seen } else { 0 })
     }
 
     /// Returns the time, which is never earlier than any time returned before.
     pub(super) fn now(&self) -> u64 {
         let steady = (self.source.steady)();
         let ahead = (self.source.wall)().saturating_sub(steady);
-        let now = steady + self.offset.fetch_max(ahead, Ordering::Relaxed).max(ahead);
+        let offset = self.offset.load(Ordering::Relaxed);
+        let now = if self.accepts(ahead.saturating_sub(offset), steady) {
+            steady + self.offset.fetch_max(ahead, Ordering::Relaxed).max(ahead)
+        } else {
+            steady + offset
+        };
         self.newest.fetch_max(now, Ordering::Relaxed).max(now)
+    }
+
+    /// Returns whether the clock follows the wall clock, which is ahead by `lead` ms.
+    fn accepts(&self, lead: u64, steady: u64) -> bool {
+        if lead <= JUMP_LIMIT_MS {
+            if self.jump_seen.load(Ordering::Relaxed) != 0 {
+                self.jump_seen.store(0, Ordering::Relaxed);
+            }
+            return true;
+        }
+        if !self.may_jump {
+            return false;
+        }
+        let seen =
+            self.jump_seen.compare_exchange(0, steady + 1, Ordering::Relaxed, Ordering::Relaxed);
+        match seen {
+            Ok(_) => {
+                tracing::warn!(
+                    ahead_ms = lead,
+                    confirmation_ms = JUMP_CONFIRMATION_MS,
+                    "the machine's clock is far ahead of the store's time: the store was not used for this time, or the \
+                     machine's clock is wrong. The store continues from its own time and nothing expires, until the \
+                     clock has been ahead for the time `confirmation_ms`; correct the machine's clock if it is wrong"
+                );
+                false
+            }
+            Err(seen) => steady + 1 >= seen.saturating_add(JUMP_CONFIRMATION_MS),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: u64 = 1_700_000_000_000;
+    const DAY: u64 = 24 * 3_600_000;
+
+    /// The wall clock and the steady clock of a test.
+    #[derive(Clone, Default)]
+    struct Clocks {
+        wall: Arc<AtomicU64>,
+        steady: Arc<AtomicU64>,
+    }
+
+    impl Clocks {
+        fn source(&self, wall: u64) -> TimeSource {
+            self.wall.store(wall, Ordering::Relaxed);
+            let Self { wall, steady } = self.clone();
+            TimeSource::new(
+                move || wall.load(Ordering::Relaxed),
+                move || steady.load(Ordering::Relaxed),
+            )
+        }
+
+        fn pass(&self, ms: u64) {
+            self.wall.fetch_add(ms, Ordering::Relaxed);
+            self.steady.fetch_add(ms, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn jump_within_a_run_counts_only_if_it_lasts() {
+        let clocks = Clocks::default();
+        let (clock, seen) = MonotonicClock::new(clocks.source(START), 0, 0, true);
+        assert_eq!((clock.now(), seen), (START, 0));
+        for wrong in [8 * DAY, 400 * DAY, JUMP_LIMIT_MS + 1] {
+            let before = clock.now();
+            clocks.wall.fetch_add(wrong, Ordering::Relaxed);
+            assert_eq!(clock.now(), before);
+            clocks.pass(JUMP_CONFIRMATION_MS - 1);
+            assert_eq!(clock.now(), before + JUMP_CONFIRMATION_MS - 1);
+            clocks.wall.fetch_sub(wrong, Ordering::Relaxed);
+            assert_eq!(clock.now(), before + JUMP_CONFIRMATION_MS - 1);
+        }
+        // A smaller step of the wall clock counts at once, for example after the machine slept.
+        let before = clock.now();
+        clocks.wall.fetch_add(JUMP_LIMIT_MS, Ordering::Relaxed);
+        assert_eq!(clock.now(), before + JUMP_LIMIT_MS);
+        clocks.wall.fetch_add(DAY, Ordering::Relaxed);
+        clock.now();
+        clocks.pass(JUMP_CONFIRMATION_MS);
+        assert_eq!(clock.now(), before + JUMP_LIMIT_MS + DAY + JUMP_CONFIRMATION_MS);
+    }
+
+    #[test]
+    fn jump_between_runs_counts_only_if_it_lasts() {
+        let open = |wall: u64, newest: u64, seen: u64| {
+            let (clock, seen) =
+                MonotonicClock::new(Clocks::default().source(wall), newest, seen, true);
+            (clock.now(), seen)
+        };
+        assert_eq!(open(START + JUMP_LIMIT_MS, START, 0), (START + JUMP_LIMIT_MS, 0));
+        let wrong = START + 8 * DAY;
+        assert_eq!(open(wrong, START, 0), (START, wrong));
+        assert_eq!(open(wrong + 1_000, START, wrong), (START, wrong), "the jump is too young");
+        assert_eq!(
+            open(START + 1_000, START, wrong),
+            (START + 1_000, 0),
+            "the clock is right again"
+        );
+        assert_eq!(open(START + DAY, START, wrong), (START, START + DAY), "another jump");
+        // A process that runs once a week follows by one run.
+        let later = wrong + 7 * DAY;
+        assert_eq!(open(later, START, wrong), (wrong, later));
+        let soon = wrong + JUMP_CONFIRMATION_MS;
+        assert_eq!(open(soon, START, wrong), (soon, 0), "the jump has lasted");
+    }
+
+    #[test]
+    fn reader_never_moves_the_time() {
+        let clocks = Clocks::default();
+        let wrong = START + 8 * DAY;
+        let (clock, _) = MonotonicClock::new(clocks.source(wrong), START, START + DAY, false);
+        clocks.pass(2 * JUMP_CONFIRMATION_MS);
+        assert_eq!(clock.now(), START + 2 * JUMP_CONFIRMATION_MS);
     }
 }

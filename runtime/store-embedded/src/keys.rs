@@ -19,6 +19,7 @@ const LETTER_AGE_TAG: u8 = b'l';
 const RETAINED_AGE_TAG: u8 = b'r';
 
 const COMMITS_TAG: u8 = b'c';
+const CLOCK_JUMP_TAG: u8 = b'j';
 const PUBLISHED_TAG: u8 = b'd';
 const FENCE_TAG: u8 = b'f';
 const MARK_TAG: u8 = b'm';
@@ -249,6 +250,9 @@ pub(super) fn retained_age(at: u64, which: u64) -> Vec<u8> {
 
 /// The table key of the total number of groups of requests that the writer thread has synced.
 pub(super) const GROUPS: [u8; 1] = [COMMITS_TAG];
+
+/// The table key of the time at which a process first saw that the machine's clock was far ahead of the store's time.
+pub(super) const CLOCK_JUMP: [u8; 1] = [CLOCK_JUMP_TAG];
 
 /// Returns the table key of a mark.
 pub(super) fn mark(name: &str) -> Vec<u8> {

@@ -103,6 +103,9 @@ pub struct EmbeddedOptions {
     /// The URL of the admin listener of this process. Commands of other processes find it in the folder
     /// ([`admin_url_of_owner`]).
     pub admin_url: Option<String>,
+    /// True if the store is opened by a command that only reads. Such a command never moves the store's time after a
+    /// jump of the machine's clock.
+    pub reads_only: bool,
 }
 
 impl EmbeddedOptions {
@@ -117,6 +120,7 @@ impl EmbeddedOptions {
             cache_bytes: DEFAULT_CACHE_BYTES,
             clock,
             admin_url: None,
+            reads_only: false,
         }
     }
 }
@@ -152,8 +156,15 @@ impl EmbeddedStore {
     }
 
     fn open_folder(options: EmbeddedOptions) -> Result<Self, StoreError> {
-        let EmbeddedOptions { path, shards, dead_ttl, cache_bytes: cache, clock, admin_url } =
-            options;
+        let EmbeddedOptions {
+            path,
+            shards,
+            dead_ttl,
+            cache_bytes: cache,
+            clock,
+            reads_only,
+            admin_url,
+        } = options;
         let shards = shards.max(1);
         let folder = StoreFolder::open(&path, shards, admin_url.as_deref(), |draft| {
             Tables::create(draft, cache)
@@ -165,7 +176,13 @@ impl EmbeddedStore {
         let answered = AnsweredCommits::open(folder.answered_file(), groups)?;
         folder.finish_opening()?;
         let fences = FenceTable::load(&tables)?;
-        let clock = MonotonicClock::new(clock, fences.newest_time());
+        let seen = tables.meta.get(keys::CLOCK_JUMP).map_err(|error| read_error(&error))?;
+        let seen = writer::read_number(seen);
+        let (clock, jump) = MonotonicClock::new(clock, fences.newest_time(), seen, !reads_only);
+        if jump != seen && !reads_only {
+            let written = tables.meta.insert(keys::CLOCK_JUMP, jump.to_le_bytes());
+            written.map_err(|error| read_error(&error))?;
+        }
         let shared = Arc::new(SharedStore::new(tables, clock, folder, dead_ttl, shards));
         let (sender, requests) = mpsc::channel(REQUEST_QUEUE_LIMIT);
         let writer = StoreWriter::new(shared.clone(), fences, answered, groups);

@@ -316,7 +316,7 @@ fn put_request(call: &mut Cmd, assign: &AssignRequest) {
         for chunk in &group.chunks {
             call.arg(chunk.position.commit).arg(chunk.position.chunk).arg(chunk.items.len());
             for item in &chunk.items {
-                put_item(call, item, rules.numbering.is_some());
+                put_item(call, item, rules.numbering.is_some(), group.origin.is_some());
             }
         }
     }
@@ -364,9 +364,9 @@ fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
 
 /// Appends an item as three arguments. The first argument is the key. The second argument begins with two flags:
 /// whether the item has its own number, and whether it is the last event of its key. The flags are followed by the
-/// partition, the digests of content and id, and the bytes of the event up to and including its number. The third
-/// argument has the bytes of the event after its number.
-fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool) {
+/// partition, the digests of content and id, the bytes of the event up to and including its number, and the digest of
+/// the id in its earlier form. The third argument has the bytes of the event after its number.
+fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool, has_origin: bool) {
     let event = &item.event;
     let own_number = event.sequence().or((item.number > 0).then_some(item.number));
     let sequence = own_number.or(is_numbered.then_some(0));
@@ -377,9 +377,12 @@ fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool) {
     let mut header = vec![u8::from(own_number.is_some()), u8::from(event.end())];
     header.extend_from_slice(&item.partition.to_le_bytes());
     header.extend_from_slice(&before[..8]);
-    header.extend_from_slice(&event.id_digest().to_le_bytes());
+    // The messages of an outbox have one source, so the id alone identifies them.
+    let [identity, id] = event.identity_digests();
+    header.extend_from_slice(&(if has_origin { id } else { identity }).to_le_bytes());
     header.extend_from_slice(&before[8..]);
     header.extend_from_slice(own);
+    header.extend_from_slice(&id.to_le_bytes());
     call.arg(event.key()).arg(header).arg(rest);
 }
 

@@ -185,7 +185,7 @@ pub enum Witness {
     StoreNumbered {
         /// The key of the message.
         key: Key,
-        /// The digest of the message's id ([`Event::id_digest`]).
+        /// The digest of the message's identity ([`Event::identity_digest`]).
         id: u64,
         /// The number of the message.
         sequence: u64,

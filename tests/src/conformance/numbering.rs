@@ -5,7 +5,7 @@ mod sender;
 
 use std::sync::Arc;
 
-use ordain_core::{Event, KeyStatus, KeyWrite, QueuePosition, WriteCondition};
+use ordain_core::{Event, EventParts, KeyStatus, KeyWrite, QueuePosition, WriteCondition};
 use ordain_store::{
     AssignGroupReply, AssignItemReply, AssignReply, Claim, Destination, DestinationRules,
     NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, Partition, QueueEntry, Store,
@@ -426,6 +426,29 @@ pub async fn repeated_message_of_a_producer_is_recognized(fixture: &mut impl Fix
         producer.assign(fixture.store(), 0, &[message(&b, data)]).await;
     }
     assert_eq!(producer.assign(fixture.store(), 0, &[message(&a, "1")]).await, [New(10)]);
+}
+
+/// The source and the id together identify a producer's message. An id that was stored without a source stands for the
+/// id from any source.
+pub async fn source_and_id_identify_a_message(fixture: &mut impl Fixture) {
+    use AssignItemReply::{Conflict, Known, New};
+    let store = fixture.store();
+    let [a, _] = keys(store);
+    let producer = Sender::producer(store);
+    let from = |source: &str, id: &str, data: &str| {
+        let (key, data) = (&*a, data.as_bytes());
+        let parts = EventParts { key, id, source, kind: "test", data, ..EventParts::default() };
+        Arc::new(Event::new(&parts))
+    };
+    let items = [from("/a", "1", "x"), from("/b", "1", "x"), from("/c", "1", "other")];
+    assert_eq!(producer.assign(store, 0, &items).await, [New(1), New(2), New(3)]);
+    assert_eq!(producer.assign(store, 0, &[from("", "2", "y")]).await, [New(4)]);
+    fixture.reopen().await;
+    let store = fixture.store();
+    assert_eq!(producer.assign(store, 0, &items).await, [Known(1), Known(2), Known(3)]);
+    assert_eq!(producer.assign(store, 0, &[from("/b", "1", "other")]).await, [Conflict(2)]);
+    assert_eq!(producer.assign(store, 0, &[from("/a", "2", "y")]).await, [Known(4)]);
+    assert_eq!(producer.assign(store, 0, &[from("", "1", "z")]).await, [New(5)]);
 }
 
 /// The store gives a producer's message no number that another producer may have given without the store. The key

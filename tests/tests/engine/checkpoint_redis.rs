@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Result, ensure};
 use ordain_servers::{Redis, wait_until};
 use ordain_tests::host::Home;
+use serde_json::{Value, json};
 
 /// The number of events. After a crash, the host reads only a small part of these events from the file again.
 const EVENTS: usize = 60_000;
@@ -57,8 +58,7 @@ impl Rig {
 
     /// Returns the stored checkpoint.
     fn mark(&self) -> Result<String> {
-        let mark =
-            self.redis.command(&["HGET", "ordain:{0}:marks", "source/cases/events.ndjson"])?;
+        let mark = self.redis.command(&["HGET", "ordain:{0}:marks", "source/cases"])?;
         Ok(mark.text().unwrap_or_default().to_owned())
     }
 
@@ -156,6 +156,31 @@ fn commits_lost_between_runs_are_repeated_from_the_file() -> Result<()> {
         !rig.home.read("err-last").contains("from its beginning"),
         "the file is read from its beginning again"
     );
+    Ok(())
+}
+
+/// An earlier version has stored the checkpoint under the path of the file, and without the identity of the file.
+#[test]
+fn checkpoint_of_earlier_version_is_resumed() -> Result<()> {
+    let rig = Rig::new()?;
+    let status = rig.start("first", &["--once"])?.wait()?;
+    ensure!(status.success(), "{}", rig.home.read("err-first"));
+    let mark: Value = serde_json::from_str(&rig.mark()?)?;
+    let file = &mark["files"][0];
+    let earlier = json!({
+        "format": 3, "offset": file["offset"], "line": file["line"], "print": file["print"],
+        "commits": mark["commits"],
+    });
+    let (marks, path) = ("ordain:{0}:marks", "source/cases/events.ndjson");
+    rig.redis.command(&["HSET", marks, path, &earlier.to_string()])?;
+    rig.redis.command(&["HDEL", marks, "source/cases"])?;
+    // Earlier versions did not read the older files of a log rotation.
+    rig.home.write("events.ndjson.1", "no event\n")?;
+    std::fs::copy(rig.home.path("events.ndjson"), rig.home.path("events.ndjson.2"))?;
+    rig.expect_all_effects_once()?;
+    let log = rig.home.read("err-last");
+    ensure!(!log.contains("from its beginning"), "{log}");
+    ensure!(rig.home.rows(&["dead", "list", "cases", "--json"])?.is_empty());
     Ok(())
 }
 

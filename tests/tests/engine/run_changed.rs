@@ -4,11 +4,12 @@
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::log::{by_key, in_turn};
 use ordain_tests::service::{FILE_LIMIT, Service};
 use ordain_tests::tally;
+use serde_json::Value;
 
 const CONFIG: &str = r#"
 [runtime]
@@ -134,4 +135,69 @@ fn published(home: &Home, events: &[String]) -> Result<()> {
     std::fs::remove_file(home.path("out.ndjson"))?;
     home.run_once()?;
     tally::check(&by_key(events)?, &home.read("out.ndjson"))
+}
+
+/// The working directory, the spelling of a path, and links on the way to a file identify no file. A run resumes where
+/// the last run ended, and an invalid line has one dead letter.
+#[test]
+fn spelling_of_paths_does_not_matter() -> Result<()> {
+    let fifo = CONFIG.replace("sequenced", "fifo").replace("first = 1\n", "");
+    let events = in_turn(2, 3);
+    let home = home(&events)?;
+    home.append("events.ndjson", "no event\n")?;
+    home.write("ordain.toml", &fifo)?;
+    let report = home.run_once()?;
+    ensure!(report["settled"] == 6 && report["dead_total"] == 1, "{report}");
+    let folder = home.path("");
+    let link = tempfile::tempdir()?;
+    std::os::unix::fs::symlink(&folder, link.path().join("link"))?;
+    let runs = [
+        (folder.clone(), "./ordain.toml".into()),
+        (folder.parent().context("a parent")?.to_owned(), home.path("ordain.toml")),
+        (link.path().to_owned(), "link/ordain.toml".into()),
+    ];
+    let spellings = ["events.ndjson".into(), "./events.ndjson".into(), home.path("events.ndjson")];
+    for (directory, config) in &runs {
+        for path in &spellings {
+            let path = path.display().to_string();
+            home.write("ordain.toml", fifo.replace("events.ndjson", &path))?;
+            let mut command = home.ordain(&["--log", "warn", "run", "--once", "--json"])?;
+            let output = command.arg(config).current_dir(directory).output()?;
+            let log = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.success() && !log.contains("from its beginning"), "{log}");
+            let report: Value = serde_json::from_slice(&output.stdout)?;
+            ensure!(report["delivered"] == 0, "{path} {}: {report}", config.display());
+        }
+    }
+    // If the file is read again, from another path too, the invalid line has no second letter.
+    let copy = std::fs::read_to_string(home.path("events.ndjson"))?;
+    home.write("copy.ndjson", format!(" {copy}"))?;
+    home.write("ordain.toml", fifo.replace("events.ndjson", "copy.ndjson"))?;
+    let report = home.run_once()?;
+    ensure!(report["duplicates"] == 6 && report["settled"] == 0, "{report}");
+    ensure!(home.rows(&["dead", "list", "cases", "--json"])?.len() == 1);
+    ensure!(home.lines("out.ndjson") == 6);
+    Ok(())
+}
+
+/// If the store has data of a stream but no checkpoint, for example because the stream read another source before, the
+/// start logs this before it reads the file from its beginning.
+#[test]
+fn missing_checkpoint_is_logged() -> Result<()> {
+    let events = in_turn(2, 3);
+    let home = home(&events)?;
+    let stdin = CONFIG.replace("events.ndjson", "-");
+    home.write("ordain.toml", &stdin)?;
+    let mut command = home.ordain(&["--log", "warn", "run", "--once"])?;
+    let output = command.stdin(File::open(home.path("events.ndjson"))?).output()?;
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success() && !log.contains("no checkpoint"), "{log}");
+    home.write("ordain.toml", CONFIG)?;
+    for is_logged in [true, false] {
+        let output = home.output(&["--log", "warn", "run", "--once"])?;
+        let log = String::from_utf8_lossy(&output.stderr);
+        ensure!(log.contains("no checkpoint of a file") == is_logged, "{log}");
+    }
+    ensure!(home.lines("out.ndjson") == 6);
+    Ok(())
 }

@@ -97,3 +97,36 @@ fn ten_kills_lose_and_repeat_nothing() -> Result<()> {
     home.run_once()?;
     tally::check(&by_key(&numbered)?, &home.read("out.ndjson"))
 }
+
+/// The source and the id together identify an event. Events of two sources with the same id are two events.
+#[test]
+fn same_id_from_another_source_is_another_event() -> Result<()> {
+    let home = Home::new(&["tally"], CONFIG)?;
+    let event = |source: &str, id: &str, n: u64| {
+        serde_json::json!({
+            "specversion": "1.0", "id": id, "source": source, "type": "test", "subject": "k",
+            "data": { "n": n },
+        })
+    };
+    // Together, source and id of the last two events are the same text.
+    let events = [
+        event("/a", "1", 1),
+        event("/b", "1", 1),
+        event("/c", "1", 3),
+        event("/d1", "2", 4),
+        event("/d", "12", 4),
+    ];
+    let text = events.map(|event| format!("{event}\n")).concat();
+    home.write("events.ndjson", &text)?;
+    let report = home.run_once()?;
+    assert_eq!((&report["settled"], &report["duplicates"]), (&5.into(), &0.into()));
+    home.append("events.ndjson", &text)?;
+    let conflict = event("/b", "1", 9);
+    home.append("events.ndjson", format!("{conflict}\n"))?;
+    let report = home.run_once()?;
+    assert_eq!((&report["settled"], &report["duplicates"]), (&0.into(), &5.into()));
+    let letters = home.rows(&["dead", "list", "cases", "--json"])?;
+    assert_eq!((letters.len(), &letters[0]["cause"]), (1, &"conflict".into()));
+    assert_eq!(home.lines("out.ndjson"), 5);
+    Ok(())
+}

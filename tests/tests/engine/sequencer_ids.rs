@@ -77,14 +77,21 @@ impl Rig {
     ) -> u64 {
         let before = self.sequencer.stats().settled;
         for number in numbers {
-            self.delivery += 1;
-            let id = number.to_string();
-            let parts = EventParts { key: "a", id: &id, kind: "test", ..EventParts::default() };
-            let event = Arc::new(Event::new(&parts));
-            self.sequencer.handle(now, Input::Arrived { delivery: self.delivery, event });
-            self.perform(now, store_time);
+            self.deliver_from("", now, store_time, number);
         }
         self.sequencer.stats().settled - before
+    }
+
+    /// Delivers an event from `source` whose id is the given number. Returns whether the event is new.
+    fn deliver_from(&mut self, source: &str, now: u64, store_time: u64, number: u64) -> bool {
+        let before = self.sequencer.stats().settled;
+        self.delivery += 1;
+        let id = number.to_string();
+        let parts = EventParts { key: "a", id: &id, source, kind: "test", ..EventParts::default() };
+        let event = Arc::new(Event::new(&parts));
+        self.sequencer.handle(now, Input::Arrived { delivery: self.delivery, event });
+        self.perform(now, store_time);
+        self.sequencer.stats().settled > before
     }
 
     /// Applies a batch to the stored record. Returns the store's reply.
@@ -174,6 +181,28 @@ fn old_id_is_forgotten_unless_a_crash_can_repeat_its_event() -> Result<()> {
     assert_eq!(rig.deliver(now, time, 1..=10), 10, "the ids of events 1 to 10 have expired");
     assert_eq!(rig.deliver(now, time, 1..=10), 0, "the store has these ids again");
     assert_eq!(rig.ids.len() as u64, FLOOR + 1, "the next write removes one more id");
+    Ok(())
+}
+
+/// The source and the id together identify an event. A stored id without a source, which an event without a source or an
+/// earlier version of Ordain has left, stands for the id from any source.
+#[test]
+fn source_and_id_identify_an_event() -> Result<()> {
+    let mut rig = Rig::new()?;
+    for _ in 0..2 {
+        let is_first = rig.ids.is_empty();
+        // Together, source and id of the last two events are the same text.
+        for (source, id) in [("/a", 1), ("/b", 1), ("/a1", 1), ("/a", 11)] {
+            let is_new = rig.deliver_from(source, 0, STORE_EPOCH, id);
+            assert_eq!(is_new, is_first, "{source} {id}");
+        }
+        rig.restart();
+    }
+    assert!(rig.deliver_from("", 0, STORE_EPOCH, 2));
+    rig.restart();
+    assert!(!rig.deliver_from("/a", 0, STORE_EPOCH, 2), "the id was stored without a source");
+    assert!(!rig.deliver_from("", 0, STORE_EPOCH, 2));
+    assert_eq!(rig.ids.len(), 5);
     Ok(())
 }
 

@@ -238,7 +238,7 @@ async fn publish(dedicated: &DedicatedStore, to: &Destination, id: &str) -> (u32
     let event = kept.last().expect("a numbered event");
     let sequence = event.sequence().expect("a number");
     let shard = shard_of("a", dedicated.store.shards());
-    let id = event.id_digest();
+    let id = event.identity_digest();
     (shard, Witness::StoreNumbered { key: "a".into(), id, sequence })
 }
 

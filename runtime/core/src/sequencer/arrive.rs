@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Sequencer;
 use super::delivery_window::NO_LANE;
 use super::held::{HeldEvent, SpillCopy};
+use super::ids::IdWindow;
 use super::lane::{DeferredEvent, LaneMode, SpillCheck};
 use super::letters::orphan_letter;
 use crate::event::{DeliveryNumber, Event, SEQUENCE_END, shard_of};
@@ -200,9 +201,11 @@ impl Sequencer {
     }
 
     fn accept_fifo(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
-        let id = event.id_digest();
         let lane = &self.lanes[index];
-        if let Some((sequence, content)) = lane.ids.as_ref().and_then(|ids| ids.get(id))
+        let identities = event.identity_digests();
+        let id = identities[0];
+        let known = |ids: &IdWindow| identities.into_iter().find_map(|id| ids.get(id));
+        if let Some((sequence, content)) = lane.ids.as_deref().and_then(known)
             && sequence >= self.known_ids_from(lane)
         {
             if let Ok(position) = lane.held.find(sequence) {

@@ -21,7 +21,11 @@ pub(super) struct OrphanLetter {
 /// Returns the tag of a letter that contains an event. The tag is the same for each delivery of the event, so that the
 /// letter of a repeated delivery replaces the existing letter.
 pub(super) fn tag(event: &Event, cause: Cause) -> u64 {
-    let mixed = event.content() ^ event.id_digest().rotate_left(32);
+    tag_of(event, event.identity_digest(), cause)
+}
+
+fn tag_of(event: &Event, identity: u64, cause: Cause) -> u64 {
+    let mixed = event.content() ^ identity.rotate_left(32);
     mixed.wrapping_add(cause as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }
 
@@ -69,14 +73,21 @@ pub(super) fn settling_letter(
     }
 }
 
-/// Returns the ids of the letters that the event may have got before its key reached it.
+/// Returns the ids of the letters that the event may have got before its key reached it: for each cause the present id,
+/// and, if it differs, the id that earlier versions gave the letter.
 pub(super) fn early_letter_ids(
     key: &Key,
     sequence: u64,
     event: &Event,
 ) -> impl Iterator<Item = LetterId> {
+    let [identity, id] = event.identity_digests();
+    let earlier = (identity != id).then_some(id);
     let causes = Cause::ALL.into_iter().filter(|cause| cause.waits_for_earlier());
-    causes.map(move |cause| LetterId { key: Arc::clone(key), sequence, tag: tag(event, cause) })
+    causes.flat_map(move |cause| {
+        let digests = std::iter::once(identity).chain(earlier);
+        let tags = digests.map(move |digest| tag_of(event, digest, cause));
+        tags.map(move |tag| LetterId { key: Arc::clone(key), sequence, tag })
+    })
 }
 
 impl Sequencer {

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 use ordain_core::DeliveryNumber;
 use tokio::sync::watch;
 
-use ordain_cloudevents::{AckProgress, FilePosition, ReadFingerprint};
+use ordain_cloudevents::{AckProgress, FilePosition, SourceProgress};
 use ordain_config::CHECKPOINT_INTERVAL_EVENTS;
 use ordain_store::Mark;
-use ordain_store::checkpoint::Checkpoint;
 
 /// Longest time between two checkpoints if deliveries were acknowledged in between.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
@@ -28,10 +27,13 @@ pub(super) struct DeliveryTracker {
     through: DeliveryNumber,
     /// The end position of each unacknowledged delivery; empty if the source has no checkpoint.
     positions: VecDeque<(DeliveryNumber, FilePosition)>,
-    acknowledged: Option<FilePosition>,
-    /// For each batch of deliveries that ends at or after the position of the last checkpoint, the fingerprint of the
-    /// source's data up to the end of the batch.
-    fingerprints: VecDeque<ReadFingerprint>,
+    /// The last acknowledged delivery, with its end position.
+    acknowledged: Option<(DeliveryNumber, FilePosition)>,
+    /// For each batch of deliveries since the last checkpoint, the last delivery of the batch, and the progress of the
+    /// source at the end of the batch.
+    progress: VecDeque<(DeliveryNumber, SourceProgress)>,
+    /// The number of deliveries in all batches of a source with a checkpoint.
+    received: DeliveryNumber,
     /// Number of deliveries that were acknowledged since the last checkpoint.
     unsaved: usize,
     /// The number of newly acknowledged deliveries in the checkpoint that is being written; `None` if no checkpoint is
@@ -60,7 +62,8 @@ impl DeliveryTracker {
             through: 0,
             positions: VecDeque::new(),
             acknowledged: None,
-            fingerprints: VecDeque::new(),
+            progress: VecDeque::new(),
+            received: 0,
             unsaved: 0,
             saving: None,
             is_checkpoint_lost: false,
@@ -69,10 +72,13 @@ impl DeliveryTracker {
         }
     }
 
-    /// Records the fingerprint of the source's data up to the end of a batch of deliveries. The driver calls this
-    /// method before it adds these deliveries.
-    pub(super) fn record_fingerprint(&mut self, fingerprint: Option<ReadFingerprint>) {
-        self.fingerprints.extend(fingerprint);
+    /// Records the progress of the source at the end of a batch of deliveries. The driver calls this method before it
+    /// adds these deliveries.
+    pub(super) fn record_progress(&mut self, progress: Option<SourceProgress>, deliveries: usize) {
+        self.received += deliveries as u64;
+        if self.checkpoint_name.is_some() && deliveries > 0 {
+            self.progress.extend(progress.map(|progress| (self.received, progress)));
+        }
     }
 
     /// Switches to another subscription if `epoch` is new. Returns whether `epoch` is new. The source delivers the
@@ -105,10 +111,10 @@ impl DeliveryTracker {
             let through = through - self.earlier_deliveries;
             acknowledgements.send_replace(AckProgress { subscription_epoch, through });
         }
-        while let Some((_, position)) =
+        while let Some(acknowledged) =
             self.positions.pop_front_if(|(delivery, _)| *delivery <= through)
         {
-            self.acknowledged = Some(position);
+            self.acknowledged = Some(acknowledged);
             self.unsaved += 1;
         }
     }
@@ -162,13 +168,10 @@ impl DeliveryTracker {
         self.saved_at = Instant::now();
         let unsaved = std::mem::take(&mut self.unsaved);
         let name = self.checkpoint_name.as_ref()?;
-        let position = self.acknowledged?;
-        while self
-            .fingerprints
-            .pop_front_if(|fingerprint| fingerprint.end() < position.offset)
-            .is_some()
-        {}
-        let checkpoint = Checkpoint::new(position, *self.fingerprints.front()?, commits());
+        let (delivery, position) = self.acknowledged?;
+        while self.progress.pop_front_if(|(last, _)| *last < delivery).is_some() {}
+        let (_, progress) = self.progress.front()?;
+        let checkpoint = progress.checkpoint(position, commits());
         self.saving = Some(unsaved);
         self.is_checkpoint_lost = false;
         Some(Mark { name: name.clone(), value: checkpoint.encode().into() })
@@ -200,6 +203,8 @@ impl DeliveryTracker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ordain_cloudevents::ReadFingerprint;
+    use ordain_store::checkpoint::{Checkpoint, FileProgress};
     use ordain_util::tail_fingerprint::TailFingerprint;
     use std::fs::File;
     use std::io::Write;
@@ -215,7 +220,19 @@ mod tests {
     fn resume(tracker: &mut DeliveryTracker, text: &[u8]) -> Option<u64> {
         let mark = tracker.begin_checkpoint(Vec::new).expect("a checkpoint");
         let checkpoint = Checkpoint::decode(&mark.value).expect("decoded");
-        checkpoint.resume(&file(text)).expect("compared").map(|position| position.offset)
+        let [progress] = checkpoint.files() else { panic!("one file") };
+        let matches = progress.print.matches(&file(text)).expect("compared");
+        matches.then_some(progress.position().offset)
+    }
+
+    /// Returns the progress of a source that has read `read`.
+    fn progress(read: &[u8]) -> SourceProgress {
+        let metadata = file(read).metadata().expect("metadata");
+        let print = ReadFingerprint::new(read, &TailFingerprint::new(read.len() as u64, read));
+        let offset = read.len() as u64;
+        let current = FileProgress::unread("events".to_owned(), &metadata)
+            .at(FilePosition { offset, line: 0 }, print);
+        SourceProgress { files: [current.clone()].into(), index: 0, current }
     }
 
     #[test]
@@ -224,10 +241,7 @@ mod tests {
         let mut tracker = DeliveryTracker::new(Some("source/cases/events".to_owned()), None, 10);
         for ends in [&[4, 8, 14][..], &[19]] {
             let read = &text[..ends[ends.len() - 1]];
-            tracker.record_fingerprint(Some(ReadFingerprint::new(
-                text,
-                &TailFingerprint::new(read.len() as u64, read),
-            )));
+            tracker.record_progress(Some(progress(read)), ends.len());
             for (line, offset) in (1..).zip(ends) {
                 tracker.add(FilePosition { offset: *offset as u64, line });
             }
@@ -260,16 +274,13 @@ mod tests {
             let before = tracker.delivered;
             while tracker.has_room() {
                 let line = tracker.delivered + 1;
+                tracker.record_progress(Some(progress(b"")), 1);
                 tracker.add(FilePosition { offset: line, line });
             }
             tracker.delivered - before
         };
         let repeats = 10 + CHECKPOINT_INTERVAL_EVENTS as u64;
         assert_eq!(take_all(&mut tracker), repeats);
-        tracker.record_fingerprint(Some(ReadFingerprint::new(
-            b"",
-            &TailFingerprint::new(10 * repeats, b""),
-        )));
         tracker.acknowledge(repeats);
         assert!(tracker.is_checkpoint_due() && !tracker.has_room());
 
@@ -287,7 +298,7 @@ mod tests {
         let mut tracker = DeliveryTracker::new(Some("source/cases/events".to_owned()), None, 10);
         tracker.invalidate_checkpoint();
         assert!(tracker.next_checkpoint_at().is_none(), "nothing is acknowledged yet");
-        tracker.record_fingerprint(Some(ReadFingerprint::new(b"", &TailFingerprint::new(10, b""))));
+        tracker.record_progress(Some(progress(b"1234567890")), 1);
         tracker.add(FilePosition { offset: 1, line: 1 });
         tracker.acknowledge(1);
         let first = tracker.begin_checkpoint(Vec::new).expect("a checkpoint");

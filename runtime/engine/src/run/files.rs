@@ -1,11 +1,11 @@
-//! The files of a configuration. The process opens all files before it reads or writes any of them. No file may be both
-//! read and written, or written by two sinks, even under different names.
+//! The files of a configuration. The process checks all files before it reads or writes any of them. No file may be
+//! both read and written, or written by two sinks, even under different names.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{RunError, RunStatus};
@@ -13,6 +13,8 @@ use crate::sink::{FileSink, LineSink, Sinks, UnpublishedMessages};
 use ordain_config::{Config, ConfigError, FileOrStdio, LoadedConfig, SinkConfig, SourceConfig};
 use ordain_publish::incident::{IncidentSubject, MessagesLost, record};
 use ordain_store::{Partition, Store, StoreError};
+use ordain_util::canonical_path::canonical_path;
+use ordain_util::file_pattern::{FilePattern, FileRole};
 use tokio::task::block_in_place;
 
 /// Maximum number of commits whose messages one read of the outbox returns. The outbox is the store's record of
@@ -22,55 +24,48 @@ const OUTBOX_PAGE_COMMITS: usize = 1_024;
 /// The identity of a file, equal under all names of the file: device and inode.
 type FileIdentity = (u64, u64);
 
-/// The open files of all sources, by stream, and of all sinks.
-pub(super) struct OpenFiles {
-    pub(super) sources: BTreeMap<String, File>,
-    pub(super) sinks: Sinks,
-}
-
-impl OpenFiles {
-    /// Opens the files. Before this method creates or truncates the file of any sink, it makes all checks that do not
-    /// need a newly created file. Counts in `status` the messages that are in sink files and that the store lacks.
-    pub(super) async fn open(
-        loaded: &LoadedConfig,
-        store: &dyn Store,
-        status: &RunStatus,
-    ) -> Result<Self, RunError> {
-        let CheckedFiles { sources, sink_paths, mut written } = check_all(loaded)?;
-        let mut files = Self { sources, sinks: Sinks::default() };
-        for (name, sink_path) in sink_paths {
-            let Some(sink_path) = sink_path else {
-                files.sinks.add_lines(&name, LineSink::Standard);
-                continue;
-            };
-            let (sink, lost) = sink_path.open(store).await?;
-            let mut others = 0;
-            for (stream, messages) in lost {
-                // Another program may have written the lines, with any text as the name of a stream.
-                if loaded.config.streams.contains_key(&*stream) {
-                    report_lost_messages(&name, sink.path(), &stream, messages);
-                    status.count_lost_messages(&stream, messages);
-                } else {
-                    others += messages;
-                }
+/// Opens the files of all sinks. Before this function creates or truncates the file of any sink, it makes all checks
+/// that do not need a newly created file. Counts in `status` the messages that are in sink files and that the store
+/// lacks.
+pub(super) async fn open_sinks(
+    loaded: &LoadedConfig,
+    store: &dyn Store,
+    status: &RunStatus,
+) -> Result<Sinks, RunError> {
+    let CheckedFiles { sink_paths, mut written } = check_all(loaded)?;
+    let mut sinks = Sinks::default();
+    for (name, sink_path) in sink_paths {
+        let Some(sink_path) = sink_path else {
+            sinks.add_lines(&name, LineSink::Standard);
+            continue;
+        };
+        let (sink, lost) = sink_path.open(store).await?;
+        let mut others = 0;
+        for (stream, messages) in lost {
+            // Another program may have written the lines, with any text as the name of a stream.
+            if loaded.config.streams.contains_key(&*stream) {
+                report_lost_messages(&name, sink.path(), &stream, messages);
+                status.count_lost_messages(&stream, messages);
+            } else {
+                others += messages;
             }
-            if others > 0 {
-                tracing::warn!(
-                    sink = &*name, path = %sink.path().display(), lines = others,
-                    "the sink file ends with messages that the store does not have, and whose streams are not \
-                     configured. Was an older copy of the store's folder restored, or did another program write these \
-                     lines? The lines stay in the file, and new messages are written after them"
-                );
-            }
-            // This check also finds a file that an earlier pass of this loop has created under another name.
-            let metadata =
-                std::fs::metadata(sink_path.path).map_err(|error| sink_path.unwritable(&error))?;
-            sink_path.register(&metadata, &mut written)?;
-            files.sinks.add_lines(&name, LineSink::File(sink));
         }
-        store.flush().await?;
-        Ok(files)
+        if others > 0 {
+            tracing::warn!(
+                sink = &*name, path = %sink.path().display(), lines = others,
+                "the sink file ends with messages that the store does not have, and whose streams are not \
+                 configured. Was an older copy of the store's folder restored, or did another program write these \
+                 lines? The lines stay in the file, and new messages are written after them"
+            );
+        }
+        // This check also finds a file that an earlier pass of this loop has created under another name.
+        let metadata =
+            std::fs::metadata(sink_path.path).map_err(|error| sink_path.unwritable(&error))?;
+        sink_path.register(&metadata, &mut written)?;
+        sinks.add_lines(&name, LineSink::File(Box::new(sink)));
     }
+    store.flush().await?;
+    Ok(sinks)
 }
 
 /// Logs that a sink file has messages of a stream that the store lacks.
@@ -92,22 +87,17 @@ pub fn check_files(loaded: &LoadedConfig) -> Result<(), ConfigError> {
     check_all(loaded).map(drop)
 }
 
-/// The open files of sources, and the paths of file sinks. The path is `None` for standard output.
+/// The paths of file sinks. The path is `None` for standard output.
 struct CheckedFiles<'a> {
-    sources: BTreeMap<String, File>,
     sink_paths: Vec<(String, Option<FileSinkPath<'a>>)>,
     written: BTreeMap<FileIdentity, String>,
 }
 
 fn check_all(loaded: &LoadedConfig) -> Result<CheckedFiles<'_>, ConfigError> {
-    let mut checked =
-        CheckedFiles { sources: BTreeMap::new(), sink_paths: Vec::new(), written: BTreeMap::new() };
-    let mut read = BTreeMap::new();
+    let mut checked = CheckedFiles { sink_paths: Vec::new(), written: BTreeMap::new() };
+    let mut read = ReadFiles::default();
     for (name, path) in source_paths(loaded) {
-        let setting = format!("streams.{name}.source.path");
-        let (file, identity) = open_source(loaded, name, path)?;
-        checked.sources.insert(name.to_owned(), file);
-        read.entry(identity).or_insert(setting);
+        read.add(loaded, name, path)?;
     }
     for (name, sink) in &loaded.config.sinks {
         let SinkConfig::File(file) = sink else { continue };
@@ -139,26 +129,71 @@ fn file_identity(metadata: &Metadata) -> FileIdentity {
     (metadata.dev(), metadata.ino())
 }
 
-/// Opens the event file of a stream, which must be a regular file. A file of another kind has no positions at which to
-/// resume, and opening it might block forever.
-pub(super) fn open_source(
-    loaded: &LoadedConfig,
-    stream: &str,
-    path: &Path,
-) -> Result<(File, FileIdentity), ConfigError> {
-    let refused = |what: String| {
+/// The files of all sources, each with the setting that names it.
+#[derive(Default)]
+struct ReadFiles {
+    files: BTreeMap<FileIdentity, String>,
+    /// The canonical folder and the pattern of each source.
+    patterns: Vec<(PathBuf, FilePattern, String)>,
+}
+
+impl ReadFiles {
+    /// Adds the files of a source, which must be regular and readable. A file of another kind has no positions at which
+    /// to resume, and opening it might block forever. A pattern may match no file yet.
+    fn add(&mut self, loaded: &LoadedConfig, stream: &str, path: &Path) -> Result<(), ConfigError> {
         let setting = format!("streams.{stream}.source.path");
-        loaded.setting_error(&setting, format!("{} {what}", path.display()))
-    };
-    let unreadable =
-        |error: std::io::Error| refused(format!("cannot be read: {error}")).caused_by(&error);
-    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-        let what = "is no regular file; to read events from a pipe, use path = \"-\"";
-        return Err(refused(what.to_owned()));
+        let refused = |path: &Path, what: String| {
+            loaded.setting_error(&setting, format!("{} {what}", path.display()))
+        };
+        let unreadable = |path: &Path, error: std::io::Error| {
+            refused(path, format!("cannot be read: {error}")).caused_by(&error)
+        };
+        let pattern = FilePattern::new(path);
+        if pattern.has_wildcard_in_folder() {
+            let what = "has a wildcard in its folder; only the file name may have wildcards";
+            return Err(refused(path, what.to_owned()));
+        }
+        let mut paths = vec![path.to_owned()];
+        if pattern.is_glob() {
+            let folder = pattern.folder();
+            paths.clear();
+            for entry in std::fs::read_dir(folder).map_err(|error| unreadable(folder, error))? {
+                let name = entry.map_err(|error| unreadable(folder, error))?.file_name();
+                if pattern.role(&name) == Some(FileRole::Live) {
+                    paths.push(pattern.path_of(&name));
+                }
+            }
+        }
+        for path in paths {
+            let metadata = match std::fs::metadata(&path) {
+                Err(error) if pattern.is_glob() && error.kind() == ErrorKind::NotFound => continue,
+                metadata => metadata.map_err(|error| unreadable(&path, error))?,
+            };
+            if !metadata.is_file() && !pattern.is_glob() {
+                let what = "is no regular file; to read events from a pipe, use path = \"-\"";
+                return Err(refused(&path, what.to_owned()));
+            }
+            if metadata.is_file() {
+                File::open(&path).map_err(|error| unreadable(&path, error))?;
+                self.files.entry(file_identity(&metadata)).or_insert_with(|| setting.clone());
+            }
+        }
+        self.patterns.push((canonical_path(pattern.folder()), pattern, setting));
+        Ok(())
     }
-    let file = File::open(path).map_err(unreadable)?;
-    let identity = file_identity(&file.metadata().map_err(unreadable)?);
-    Ok((file, identity))
+
+    /// Returns the setting of the source that reads this file, or that would read it under this path.
+    fn setting(&self, path: &Path, metadata: Option<&Metadata>) -> Option<&String> {
+        let by_identity = metadata.and_then(|metadata| self.files.get(&file_identity(metadata)));
+        let canonical = canonical_path(path);
+        let name = canonical.file_name()?;
+        by_identity.or_else(|| {
+            let of_path = |(folder, pattern, _): &&(PathBuf, FilePattern, String)| {
+                canonical.parent() == Some(folder) && pattern.role(name).is_some()
+            };
+            self.patterns.iter().find(of_path).map(|(_, _, setting)| setting)
+        })
+    }
 }
 
 /// The path of a file sink, and its setting in the configuration.
@@ -187,10 +222,16 @@ impl FileSinkPath<'_> {
     /// the file, because opening a pipe might block.
     fn check(
         &self,
-        read: &BTreeMap<FileIdentity, String>,
+        read: &ReadFiles,
         written: &mut BTreeMap<FileIdentity, String>,
     ) -> Result<(), ConfigError> {
-        let metadata = match std::fs::metadata(self.path) {
+        let metadata = std::fs::metadata(self.path);
+        if let Some(input) = read.setting(self.path, metadata.as_ref().ok()) {
+            return Err(
+                self.error(&format!("is the same file as {input}: the source would never end"))
+            );
+        }
+        let metadata = match metadata {
             Ok(metadata) => metadata,
             // A missing file is no error if its folder exists: the start creates the file.
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -203,11 +244,6 @@ impl FileSinkPath<'_> {
         if !metadata.is_file() {
             return Err(
                 self.error("is no regular file. Use a regular file, or \"-\" for standard output")
-            );
-        }
-        if let Some(input) = read.get(&file_identity(&metadata)) {
-            return Err(
-                self.error(&format!("is the same file as {input}: the source would never end"))
             );
         }
         let opened = File::options().write(true).open(self.path);

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
@@ -22,8 +21,6 @@ pub(super) struct PartitionFactory<'a> {
     pub(super) store: &'a Arc<dyn Store>,
     pub(super) pool: &'a WorkerPool,
     pub(super) handlers: &'a Arc<HandlerRegistry>,
-    /// The event files by stream. The first start of a source takes its file.
-    pub(super) sources: RefCell<BTreeMap<String, File>>,
     pub(super) broker: Option<Arc<BrokerEndpoint>>,
     /// Limits for requests to replay servers.
     pub(super) replay_limits: replay::ReplayLimits,

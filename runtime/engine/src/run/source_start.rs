@@ -6,23 +6,24 @@ use std::time::Duration;
 
 use ordain_core::{OrderingMode, SequencerSettings};
 
+use super::RunError;
 use super::partition_factory::PartitionFactory;
-use super::{RunError, files};
 use crate::driver::PartitionMetrics;
 use crate::sink::PartitionHandle;
-use crate::source::{self, FileOptions, Inbox, QueueOptions, unrouted_queue};
+use crate::source::{self, FileOptions, FileSet, Inbox, QueueOptions, unrouted_queue};
 use ordain_amqp::{ConsumerOptions, ExchangeProducer, Topology};
 use ordain_cloudevents::EventDecoder;
-use ordain_cloudevents::{FilePosition, ReadFingerprint, SourceHandle};
+use ordain_cloudevents::SourceHandle;
 use ordain_config::{
     AmqpSourceConfig, FileOrStdio, FileSourceConfig, HttpSourceConfig, ResourceName, SourceConfig,
     StoreConfig, StreamConfig, StreamSourceConfig,
 };
 use ordain_store::Ownership;
-use ordain_store::checkpoint::Checkpoint;
+use ordain_store::checkpoint::{Checkpoint, reread_advice};
 use ordain_store::{Claim, Mark, Partition, QueueRecords, StoreError};
+use ordain_util::file_pattern::FilePattern;
 use ordain_util::source_health::SourceState;
-use ordain_util::tail_fingerprint::TailFingerprint;
+use tokio::task::block_in_place;
 
 /// Divisor of a partition's memory budget: one quarter is for deliveries that the broker has sent and the driver has
 /// not taken. The other three quarters are for events, states and outcomes.
@@ -200,24 +201,29 @@ impl PartitionFactory<'_> {
         handle: &PartitionHandle,
     ) -> Result<(SourceHandle, Option<String>), RunError> {
         let event_size = self.loaded.config.runtime.event_size.bytes();
-        let decoder = EventDecoder { ordering: stream.ordering, event_size };
+        let options = FileOptions {
+            files: None,
+            stream: name.to_string(),
+            follow: !self.once,
+            decoder: EventDecoder { ordering: stream.ordering, event_size },
+        };
         let FileOrStdio::File(path) = &config.path else {
-            let name = "standard input".into();
-            let position = FilePosition::default();
-            let options = FileOptions { file: None, name, position, follow: false, decoder };
             return Ok((source::read_file(options).map_err(RunError::Thread)?, None));
         };
-        let opened = self.sources.borrow_mut().remove(&**name);
-        let file = if let Some(file) = opened {
-            file
-        } else {
-            // Open the file again. The first start of this source took the opened file, and the file was closed when
-            // the source ended.
-            let opened = files::open_source(self.loaded, name, path);
-            opened?.0
-        };
-        let mark_name = Checkpoint::mark_name(name, path);
-        let checkpoint = match self.store.mark(&mark_name).await? {
+        let mark_name = Checkpoint::mark_name(name);
+        let mut stored = self.store.mark(&mark_name).await?;
+        if stored.is_none() {
+            stored = self.store.mark(&Checkpoint::earlier_mark_name(name, path)).await?;
+        }
+        let checkpoint = match stored {
+            None if self.store.streams().await?.iter().any(|stream| **stream == **name) => {
+                tracing::warn!(
+                    stream = %name, path = %path.display(),
+                    "the store has data of the stream, but no checkpoint of a file: reading the file from its \
+                     beginning; {}", reread_advice(stream.ordering)
+                );
+                None
+            }
             None => None,
             Some(bytes) => match Checkpoint::decode(&bytes) {
                 Ok(checkpoint) => Some(checkpoint),
@@ -225,68 +231,48 @@ impl PartitionFactory<'_> {
                     let error = anyhow::Error::from(error);
                     tracing::warn!(
                         stream = %name, "{error:#}; reading the file from its beginning; {}",
-                        ordain_store::checkpoint::reread_advice(stream.ordering)
+                        reread_advice(stream.ordering)
                     );
                     None
                 }
             },
         };
+        let pattern = FilePattern::new(path);
+        let mut files = FileSet::new(pattern, name, stream.ordering, checkpoint.as_ref());
         let lost_in = checkpoint.as_ref().map_or_else(Vec::new, |checkpoint| {
             checkpoint.shards_that_lost_commits(&handle.claimed_commits)
         });
-        let position = match &checkpoint {
-            None => None,
-            Some(_) if !lost_in.is_empty() => None,
-            Some(checkpoint) => checkpoint.resume(&file).map_err(|error| {
-                let message = format!("{} cannot be read: {error}", path.display());
-                let setting = format!("streams.{name}.source.path");
-                self.loaded.setting_error(&setting, message).caused_by(&error)
-            })?,
-        };
-        match (checkpoint, position) {
-            (Some(_), None) if !lost_in.is_empty() => tracing::warn!(
+        if !lost_in.is_empty() {
+            tracing::warn!(
                 stream = %name, path = %path.display(), shards = ?lost_in,
                 "the store went back in time: these shards have lost commits on which the checkpoint of the file \
-                 depends. Now reading the file from its beginning; {}",
-                ordain_store::checkpoint::reread_advice(stream.ordering)
-            ),
-            (Some(_), None) => tracing::warn!(
-                stream = %name, path = %path.display(),
-                "the file no longer begins with the lines that the last run read. Now reading the file from its \
-                 beginning; {}", ordain_store::checkpoint::reread_advice(stream.ordering)
-            ),
-            (_, Some(FilePosition { line, .. })) => {
-                tracing::info!(stream = %name, line, "reading the file from the checkpoint of the last run");
-            }
-            (None, None) => {}
-        }
-        if !lost_in.is_empty() {
-            // Replace the old checkpoint. Later commits get the numbers of the lost commits, and would make the old
-            // checkpoint look valid.
-            let nothing_read = ReadFingerprint::new(b"", &TailFingerprint::new(0, b""));
-            let beginning = Checkpoint::new(
-                FilePosition::default(),
-                nothing_read,
-                handle.claimed_commits.to_vec(),
+                 depends. Now reading the file from its beginning; {}", reread_advice(stream.ordering)
             );
-            let value = beginning.encode().into();
-            let mark = Mark { name: mark_name.clone(), value };
-            let put = async || {
-                let disconnects = self.store.disconnects();
-                self.store.put_checkpoint(&handle.partition, handle.claim, disconnects, &mark).await
-            };
-            // If another owner has claimed the partition, the checkpoint is not needed.
-            while !put().await? && !handle.ownership.is_lost() {
-                tokio::time::sleep(CHECKPOINT_RETRY_DELAY).await;
-            }
+            files.rewind();
         }
-        let options = FileOptions {
-            file: Some((file, path.clone())),
-            name: path.display().to_string(),
-            position: position.unwrap_or_default(),
-            follow: !self.once,
-            decoder,
+        let scanned = block_in_place(|| files.scan());
+        scanned.map_err(|error| {
+            let message = format!("{} cannot be read: {error}", path.display());
+            let setting = format!("streams.{name}.source.path");
+            self.loaded.setting_error(&setting, message).caused_by(&error)
+        })?;
+        if let Some(line) = files.resumed_line() {
+            tracing::info!(stream = %name, line, "reading the file from the checkpoint of the last run");
+        }
+        // The checkpoint must have all files that the source now knows: a file that is not in the checkpoint counts as
+        // new at the next start. After a loss of commits, later commits get the numbers of the lost commits, and would
+        // make the old checkpoint look valid.
+        let beginning = Checkpoint::new(files.progress(), handle.claimed_commits.to_vec());
+        let mark = Mark { name: mark_name.clone(), value: beginning.encode().into() };
+        let put = async || {
+            let disconnects = self.store.disconnects();
+            self.store.put_checkpoint(&handle.partition, handle.claim, disconnects, &mark).await
         };
+        // If another owner has claimed the partition, the checkpoint is not needed.
+        while !put().await? && !handle.ownership.is_lost() {
+            tokio::time::sleep(CHECKPOINT_RETRY_DELAY).await;
+        }
+        let options = FileOptions { files: Some(files), ..options };
         Ok((source::read_file(options).map_err(RunError::Thread)?, Some(mark_name)))
     }
 }

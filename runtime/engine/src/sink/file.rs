@@ -6,16 +6,22 @@
 //! sink skips this message. If the outbox lacks the message, the store is at an earlier time than the file, and the
 //! start reports the message as lost. A start removes only an incomplete line and data of other programs from the end
 //! of the file. If another file has taken the place of the sink file, Ordain removes nothing from this other file.
+//!
+//! An open file is not its path: log rotation renames, removes or truncates the file while a process writes to it. A
+//! message counts as published only in the file that the path named when the sink wrote the message. Before the sink
+//! writes after a sync, it therefore compares the file with the path, and opens the file of the path if they differ.
+//! After a sync, the sink writes the lines again that were removed or truncated before the sync had ended.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::content::SinkContent;
 use super::kept_lines::{ComparedLines, KeptLines, UnpublishedMessages, report_differing};
+use super::sinks::WRITE_BYTES;
 use ordain_store::Mark;
 use ordain_store::published_file::{FileFingerprint, PublishedFile};
 use ordain_util::canonical_path::canonical_path;
@@ -33,6 +39,10 @@ pub(crate) struct FileSink {
     inode: u64,
     /// The fingerprint and the end of the written data. The next message is written after this end.
     tail: TailFingerprint,
+    /// The fingerprint and the end of the synced data.
+    synced: TailFingerprint,
+    /// The lines that were written after the last sync.
+    unsynced: Vec<u8>,
     is_synced: bool,
     /// The lines of unpublished messages that the sink must not write again.
     kept: KeptLines,
@@ -46,12 +56,17 @@ pub(crate) struct FileSinkRecovery {
     /// The part of the file in which an earlier start kept the lines of unpublished messages. `None` if the sink has
     /// skipped all these messages.
     kept_range: Option<Range<u64>>,
+    /// The file of the last run, if it now has another name, and the part of it that may have the lines of unpublished
+    /// messages.
+    renamed: Option<(File, Range<u64>)>,
 }
 
 impl FileSinkRecovery {
     /// Returns whether [`finish`](Self::finish) needs the messages of the outbox.
     pub(crate) fn needs_outbox(&self) -> bool {
-        self.file_length > self.sink.tail.end() || self.kept_range.is_some()
+        self.file_length > self.sink.tail.end()
+            || self.kept_range.is_some()
+            || self.renamed.is_some()
     }
 
     /// Compares the lines that the store has not recorded with the outbox. Removes an incomplete line and data of other
@@ -61,8 +76,15 @@ impl FileSinkRecovery {
         self,
         outbox: &UnpublishedMessages,
     ) -> io::Result<(FileSink, BTreeMap<String, u64>)> {
-        let Self { mut sink, file_length, kept_range } = self;
-        if let Some(range) = kept_range {
+        let Self { mut sink, file_length, kept_range, renamed } = self;
+        // Without unpublished messages, no line can be kept. The file may be large.
+        let has_messages = !outbox.is_empty();
+        if let Some((file, range)) = renamed.filter(|_| has_messages) {
+            let compared = ComparedLines::read(&file, range, outbox)?;
+            file.sync_all()?;
+            sink.kept.add(0..0, compared.unpublished);
+        }
+        if let Some(range) = kept_range.filter(|_| has_messages) {
             let compared = ComparedLines::read(&sink.file, range.clone(), outbox)?;
             sink.kept.add(range, compared.unpublished);
         }
@@ -70,8 +92,8 @@ impl FileSinkRecovery {
         // Make the content of the file durable before the store's mark includes it.
         if !sink.is_synced {
             sink.file.sync_all()?;
-            sink.is_synced = true;
         }
+        sink.record_sync();
         sink.kept.report(&sink.path);
         Ok((sink, lost))
     }
@@ -94,26 +116,36 @@ impl FileSink {
         };
         let mut kept_range = None;
         let mut is_synced = false;
-        let length = match published {
-            None => file_length,
-            Some(PublishedFile { length, .. }) if file_length < length => {
-                warn_shorter(path, file_length, length);
-                file_length
+        let mut renamed = None;
+        let published = match published {
+            Some(published) if file_length < published.length => {
+                warn_shorter(path, file_length, published.length);
+                renamed = find_renamed(path, &published)?;
+                None
             }
             Some(published) if !is_published(&published, &file, inode)? => {
+                renamed = find_renamed(path, &published)?;
                 tracing::warn!(
                     path = %path.display(), bytes = file_length,
                     "sink file is not the file of the last run: Ordain removes nothing from it, and writes new \
                      messages at its end"
                 );
-                file_length
+                None
             }
-            Some(PublishedFile { length, kept, .. }) => {
-                // The range exceeds the length if another process has truncated the file during a run.
-                kept_range = kept.filter(|range| range.end <= length);
-                is_synced = true;
-                length
+            published => published,
+        };
+        let length = if let Some(PublishedFile { length, kept, .. }) = published {
+            // The range exceeds the length if another process has truncated the file during a run.
+            kept_range = kept.filter(|range| range.end <= length);
+            is_synced = true;
+            length
+        } else {
+            // The last process may have opened this file after a rotation, and ended before the store had a mark of the
+            // file. The file may then have the messages of the outbox.
+            if file_length > 0 {
+                kept_range = Some(0..file_length);
             }
+            file_length
         };
         let tail = TailFingerprint::read(&file, length)?;
         let mark = Self::mark_name(path);
@@ -122,11 +154,13 @@ impl FileSink {
             mark_name: mark,
             file,
             inode,
+            synced: tail.clone(),
             tail,
+            unsynced: Vec::new(),
             is_synced,
             kept: KeptLines::default(),
         };
-        Ok(FileSinkRecovery { sink, file_length, kept_range })
+        Ok(FileSinkRecovery { sink, file_length, kept_range, renamed })
     }
 
     /// Keeps the complete lines after the published length. Returns, for each stream, the number of messages in these
@@ -204,8 +238,49 @@ impl FileSink {
         self.end_line()?;
         self.file.write_all_at(bytes, self.tail.end())?;
         self.tail.extend(bytes);
+        self.unsynced.extend_from_slice(bytes);
         self.is_synced = false;
         Ok(())
+    }
+
+    /// Opens the file of the path if all lines are synced and the path no longer leads to the open file. The old file
+    /// keeps its lines. Returns whether the file is another one. The caller must then store the mark before it appends:
+    /// if the file is renamed and the process dies, the next start recognises the file by this mark.
+    pub(super) fn follow_path(&mut self) -> io::Result<bool> {
+        if !self.is_synced {
+            return Ok(false);
+        }
+        self.open_path()
+    }
+
+    /// Opens the file of the path if the path does not lead to the open file. Returns whether the file is another one.
+    fn open_path(&mut self) -> io::Result<bool> {
+        let open = self.file.metadata()?;
+        match std::fs::metadata(&self.path) {
+            Ok(at_path) if (at_path.dev(), at_path.ino()) == (open.dev(), open.ino()) => {
+                return Ok(false);
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let file = open_or_create(&self.path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            let message = "the path no longer leads to a regular file";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        tracing::info!(
+            path = %self.path.display(), inode_before = self.inode, inode = metadata.ino(),
+            "sink file was renamed, removed or replaced: Ordain writes further messages to the file that now has the \
+             path"
+        );
+        self.tail = TailFingerprint::read(&file, metadata.len())?;
+        self.synced = self.tail.clone();
+        self.inode = metadata.ino();
+        self.file = file;
+        self.kept.leave_file();
+        Ok(true)
     }
 
     /// Checks the file's length before the first write after a sync. If another process has truncated the file, a write
@@ -215,6 +290,7 @@ impl FileSink {
         if file_length < self.tail.end() {
             warn_shorter(&self.path, file_length, self.tail.end());
             self.tail = TailFingerprint::read(&self.file, file_length)?;
+            self.synced = self.tail.clone();
         }
         Ok(())
     }
@@ -233,20 +309,87 @@ impl FileSink {
         !self.is_synced
     }
 
-    pub(super) fn sync(&mut self) -> io::Result<()> {
-        if !self.is_synced {
-            self.file.sync_data()?;
-            self.is_synced = true;
+    /// Makes all written lines durable. If another process removed or truncated the file before the sync had ended,
+    /// writes the lines again, to the file that now has the path, and returns the mark for all messages that are not
+    /// marked as published yet.
+    pub(super) fn sync(&mut self) -> io::Result<Option<Mark>> {
+        if self.is_synced {
+            return Ok(None);
         }
-        Ok(())
+        self.file.sync_data()?;
+        let mut rewritten_from = None;
+        while !self.has_all_lines()? {
+            rewritten_from = Some(self.write_again()?);
+            self.file.sync_data()?;
+        }
+        self.record_sync();
+        // Some of the messages may stay in the outbox longer than others, so a start must compare all these lines.
+        Ok(rewritten_from.map(|from| {
+            let range = from..self.tail.end();
+            let kept = self.kept.range().map_or(range.start, |kept| kept.start.min(range.start));
+            self.mark_with(Some(kept..range.end))
+        }))
+    }
+
+    fn record_sync(&mut self) {
+        self.is_synced = true;
+        self.synced = self.tail.clone();
+        self.unsynced.clear();
+        self.unsynced.shrink_to(WRITE_BYTES);
+    }
+
+    /// Returns whether the file still has a name, its synced data, and the lines that were written since then.
+    fn has_all_lines(&self) -> io::Result<bool> {
+        Ok(self.file.metadata()?.nlink() > 0
+            && self.synced.is_in(&self.file)?
+            && self.tail.is_in(&self.file)?)
+    }
+
+    /// Writes the lines since the last sync again. Returns the position of the first of these lines.
+    fn write_again(&mut self) -> io::Result<u64> {
+        let metadata = self.file.metadata()?;
+        if metadata.nlink() == 0 {
+            self.open_path()?;
+        } else {
+            warn_shorter(&self.path, metadata.len(), self.tail.end());
+            // A write at the old end of a truncated file has filled the missing part with zeros.
+            let end = end_of_data(&self.file, metadata.len().min(self.synced.end()))?;
+            self.file.set_len(end)?;
+            self.tail = TailFingerprint::read(&self.file, end)?;
+            self.synced = self.tail.clone();
+        }
+        self.end_line()?;
+        let from = self.tail.end();
+        self.file.write_all_at(&self.unsynced, from)?;
+        self.tail.extend(&self.unsynced);
+        Ok(from)
     }
 
     /// Returns the mark for the store: the length and fingerprint of the written data, and the range of the kept lines.
     pub(crate) fn mark(&self) -> Mark {
+        self.mark_with(self.kept.range())
+    }
+
+    fn mark_with(&self, kept: Option<Range<u64>>) -> Mark {
         let fingerprint = FileFingerprint { inode: self.inode, tail: self.tail.digest() };
-        let value = PublishedFile::encode(self.tail.end(), fingerprint, self.kept.range());
+        let value = PublishedFile::encode(self.tail.end(), fingerprint, kept);
         Mark { name: self.mark_name.clone(), value }
     }
+}
+
+/// Returns the end of the data before `end` that is not zeros. The lines of a sink file contain no zeros.
+fn end_of_data(file: &File, mut end: u64) -> io::Result<u64> {
+    let mut buffer = vec![0; REWRITE_BYTES];
+    while end > 0 {
+        let part = &mut buffer[..end.min(REWRITE_BYTES as u64) as usize];
+        let start = end - part.len() as u64;
+        file.read_exact_at(part, start)?;
+        if let Some(last) = part.iter().rposition(|byte| *byte != 0) {
+            return Ok(start + last as u64 + 1);
+        }
+        end = start;
+    }
+    Ok(0)
 }
 
 /// Opens a file. Creates a missing file, and syncs its folder.
@@ -284,6 +427,31 @@ fn is_published(published: &PublishedFile, file: &File, inode: u64) -> io::Resul
             fingerprint.tail == TailFingerprint::read(file, published.length)?.digest()
         }
     })
+}
+
+/// Searches the folder of a sink file for the file that the sink wrote, under any name. Returns the file, and the part
+/// of it that may have the lines of unpublished messages. Returns `None` if there is no such part.
+fn find_renamed(path: &Path, published: &PublishedFile) -> io::Result<Option<(File, Range<u64>)>> {
+    let Some(FileFingerprint { inode, .. }) = published.fingerprint else { return Ok(None) };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    for entry in std::fs::read_dir(folder.unwrap_or(Path::new(".")))? {
+        let entry = entry?;
+        if entry.ino() != inode || !entry.file_type()?.is_file() {
+            continue;
+        }
+        let file = match File::open(entry.path()) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let length = file.metadata()?.len();
+        if length >= published.length && is_published(published, &file, inode)? {
+            let kept = published.kept.as_ref().map(|range| range.start);
+            let range = kept.unwrap_or(published.length)..length;
+            return Ok((!range.is_empty()).then_some((file, range)));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]

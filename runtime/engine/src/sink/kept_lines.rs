@@ -56,6 +56,11 @@ impl UnpublishedMessages {
         }
     }
 
+    /// Returns whether the outbox has no messages.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn add(&mut self, stream: &Arc<str>, content: SinkContent) {
         self.0.insert(content.id(stream), (Arc::clone(stream), content));
     }
@@ -153,7 +158,7 @@ impl ComparedLines {
 /// the message of the line to the sink.
 #[derive(Debug, Default)]
 pub(super) struct KeptLines {
-    /// A part of the file that contains all these lines.
+    /// A part of the file that contains all these lines; empty if the lines are in an older file.
     range: Range<u64>,
     /// The numbers in the lines, by the ids of the messages.
     unpublished: HashMap<String, Option<u64>>,
@@ -174,9 +179,15 @@ impl KeptLines {
         self.unpublished.extend(unpublished);
     }
 
-    /// Returns the part of the file that contains the lines; `None` if there are no lines.
+    /// Returns the part of the file that contains the lines; `None` if there are no lines in the file.
     pub(super) fn range(&self) -> Option<Range<u64>> {
-        (!self.unpublished.is_empty()).then(|| self.range.clone())
+        (!self.unpublished.is_empty() && !self.range.is_empty()).then(|| self.range.clone())
+    }
+
+    /// Records that the sink now writes to another file. The lines stay in the old file, so the sink still skips their
+    /// messages.
+    pub(super) fn leave_file(&mut self) {
+        self.range = 0..0;
     }
 
     /// Logs the number of lines, if there are any.

@@ -77,6 +77,16 @@ impl PendingRuns {
         self.next_number += 1;
     }
 
+    /// Replaces the marks of pending runs by these marks of the same files.
+    pub(super) fn replace_marks(&mut self, replaced: &[Mark]) {
+        let marks = self.pending.values_mut().flat_map(|run| &mut run.marks);
+        for mark in marks {
+            if let Some(replaced) = replaced.iter().find(|replaced| replaced.name == mark.name) {
+                mark.clone_from(replaced);
+            }
+        }
+    }
+
     /// Records that `count` messages of a run are confirmed.
     pub(super) fn record_confirms(&mut self, number: u64, count: usize) {
         if let Some(run) = self.pending.get_mut(&number) {

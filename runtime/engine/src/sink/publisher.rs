@@ -256,7 +256,7 @@ impl OutboxPublisher {
             bytes,
         });
         self.end_run(handle, shard, through).await?;
-        self.sinks.sync()?;
+        self.runs.replace_marks(&self.sinks.sync()?);
         self.finish_runs().await;
         Ok(messages)
     }
@@ -309,7 +309,7 @@ impl OutboxPublisher {
                 self.end_run(handle, batch.shard, batch.number).await?;
             }
         }
-        self.sinks.sync()?;
+        self.runs.replace_marks(&self.sinks.sync()?);
         self.finish_runs().await;
         Ok(())
     }
@@ -321,7 +321,8 @@ impl OutboxPublisher {
         shard: u32,
         through: u64,
     ) -> Result<(), PublisherError> {
-        let (unconfirmed, marks) = self.sinks.write(self.runs.number(), &handle, shard).await?;
+        let (unconfirmed, marks) =
+            self.sinks.write(&*self.store, self.runs.number(), &handle, shard).await?;
         self.runs.push(PublishRun { handle, shard, through, marks, unconfirmed });
         Ok(())
     }

@@ -15,7 +15,7 @@ use super::{LineSink, PartitionHandle, PublisherError, SequencedSink};
 use crate::source::QueueNotifiers;
 use ordain_amqp::{ExchangeSink, PublishedCount};
 use ordain_config::NumberingPolicy;
-use ordain_store::{Mark, Store};
+use ordain_store::{Mark, Store, retry_until_ok};
 use ordain_util::log_throttle::LogThrottle;
 
 /// Size of the buffered lines, in bytes, at which the publisher writes them.
@@ -202,6 +202,7 @@ impl Sinks {
     /// tasks must confirm, and the marks of the written files.
     pub(super) async fn write(
         &mut self,
+        store: &dyn Store,
         run: u64,
         handle: &Arc<PartitionHandle>,
         shard: u32,
@@ -219,6 +220,10 @@ impl Sinks {
             if !needs_mark {
                 continue;
             }
+            while !buffer.is_empty() && retry_write(name, sink, LineSink::follow_path).await? {
+                let marks: Vec<Mark> = sink.mark().into_iter().collect();
+                retry_until_ok("mark of a sink file", || store.put_marks(&marks)).await;
+            }
             retry_write(name, sink, |sink| sink.append(buffer)).await?;
             buffer.clear();
             // Shrink the buffer, because a small batch does not need the memory of a large batch.
@@ -229,18 +234,21 @@ impl Sinks {
     }
 
     /// Makes the written lines durable. Does not retry a failed sync, because the system may have dropped the data that
-    /// it could not write. A second sync would then succeed without this data.
-    pub(super) fn sync(&mut self) -> Result<(), PublisherError> {
+    /// it could not write. A second sync would then succeed without this data. Returns the marks that replace the marks
+    /// of all runs whose messages are not marked as published yet.
+    pub(super) fn sync(&mut self) -> Result<Vec<Mark>, PublisherError> {
+        let mut replaced = Vec::new();
         for (name, BufferedLineSink { sink, .. }) in &mut self.lines {
             if sink.needs_sync() {
-                block_in_place(|| sink.sync()).map_err(|error| PublisherError::NotSynced {
+                let synced = block_in_place(|| sink.sync());
+                replaced.extend(synced.map_err(|error| PublisherError::NotSynced {
                     sink: name.clone(),
                     path: sink.location(),
                     error,
-                })?;
+                })?);
             }
         }
-        Ok(())
+        Ok(replaced)
     }
 }
 
@@ -268,14 +276,18 @@ impl BufferedLineSink {
 
 /// Retries an action of a sink until it succeeds, because committed messages must be published. While the action fails,
 /// the outbox fills, and the streams pause. Returns an error only if standard output has no reader any more.
-async fn retry_write(
+async fn retry_write<T>(
     name: &str,
     sink: &mut LineSink,
-    mut action: impl FnMut(&mut LineSink) -> io::Result<()>,
-) -> Result<(), PublisherError> {
+    mut action: impl FnMut(&mut LineSink) -> io::Result<T>,
+) -> Result<T, PublisherError> {
     let mut tries = 0_u32;
     let mut throttle = LogThrottle::new(WARN_INTERVAL);
-    while let Err(error) = block_in_place(|| action(sink)) {
+    loop {
+        let error = match block_in_place(|| action(sink)) {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
         if matches!(sink, LineSink::Standard) && error.kind() == io::ErrorKind::BrokenPipe {
             return Err(PublisherError::NoReader(name.to_owned()));
         }
@@ -289,5 +301,4 @@ async fn retry_write(
         tries = tries.saturating_add(1);
         tokio::time::sleep(RETRY_DELAY).await;
     }
-    Ok(())
 }

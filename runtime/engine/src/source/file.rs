@@ -1,63 +1,61 @@
-//! Reads events from a file of CloudEvents, one per line, or from standard input.
+//! Reads events from files of CloudEvents, one per line, or from standard input.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ordain_core::{Cause, DeadLetter, Event, LetterContent, LetterId, digest};
 use tokio::sync::{mpsc, oneshot};
 
+use super::FileSet;
+use super::file_set::head;
 use super::line_splitter::{LineSplitter, NextLine};
 use ordain_cloudevents::{
     BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DeliveryBatch, FilePosition, READ_AHEAD_BATCHES,
-    SourceHandle, is_blank,
+    SourceHandle, SourceProgress, is_blank, trim_blanks,
 };
 use ordain_cloudevents::{DecodeError, EventDecoder};
-use ordain_store::checkpoint::reread_advice;
+use ordain_store::checkpoint::{FileProgress, reread_advice};
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
-/// Interval at which the reader checks a followed file for more data.
+/// Interval at which the reader checks followed files for more data, and their folder for new files.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The settings of a file source.
 #[derive(Debug)]
 pub struct FileOptions {
-    /// The open file and its path; `None` for standard input.
-    pub file: Option<(File, PathBuf)>,
-    /// The source's name in dead letters.
-    pub name: String,
-    /// The position at which to start.
-    pub position: FilePosition,
-    /// `true` to wait for more data at the end of the file, instead of ending.
+    /// The files; `None` for standard input.
+    pub files: Option<FileSet>,
+    /// The stream, which is a part of the tags of dead letters.
+    pub stream: String,
+    /// `true` to wait for more data at the end of the files, instead of ending.
     pub follow: bool,
     /// The decoder of lines.
     pub decoder: EventDecoder,
 }
 
-impl FileOptions {
-    /// Returns whether another file now has the path of the followed file. After a rename, the reader follows the
-    /// renamed file until another file has the old path.
-    fn is_replaced(&self) -> io::Result<bool> {
-        let Some((file, path)) = &self.file else { return Ok(false) };
-        let Ok(metadata_at_path) = std::fs::metadata(path) else { return Ok(false) };
-        let open_metadata = file.metadata()?;
-        Ok((metadata_at_path.dev(), metadata_at_path.ino())
-            != (open_metadata.dev(), open_metadata.ino()))
-    }
-}
-
 /// Starts a reader on a thread of its own, because reading and decoding block. The reader ends when the receiver of its
-/// deliveries is dropped. A reader that does not follow the file also ends at the end of the input.
+/// deliveries is dropped. A reader that does not follow its files also ends at the end of the input.
 pub fn read_file(options: FileOptions) -> io::Result<SourceHandle> {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD_BATCHES);
     let (fail, failure) = oneshot::channel();
-    std::thread::Builder::new().name("source".into()).spawn(move || {
-        if let Err(error) =
-            open(&options).and_then(|lines| deliver_lines(lines, &options, &deliver))
-        {
+    thread::Builder::new().name("source".into()).spawn(move || {
+        let FileOptions { files, stream, follow, decoder } = options;
+        let lines = LineDecoder { stream, decoder };
+        let ended = match files {
+            None => read_standard_input(&lines, &deliver),
+            Some(set) => {
+                let scanned_at = Instant::now();
+                FileReader { set, lines, follow, deliver, open: None, scanned_at }.run()
+            }
+        };
+        if let Err(error) = ended {
             // The receiver is gone when the process is ending; the error does not matter then.
             let _ = fail.send(error);
         }
@@ -65,172 +63,480 @@ pub fn read_file(options: FileOptions) -> io::Result<SourceHandle> {
     Ok(SourceHandle { deliveries, failure, acknowledge: None, task: None, is_fed_locally: false })
 }
 
-type SourceSplitter = LineSplitter<Box<dyn Read + Send>>;
-
-fn open(options: &FileOptions) -> io::Result<SourceSplitter> {
-    let limit = options.decoder.event_size;
-    let Some((file, _)) = &options.file else {
-        return Ok(LineSplitter::new(Box::new(io::stdin()), limit));
-    };
-    let position = options.position;
-    let head = TailFingerprint::read(file, position.offset.min(TAIL_LIMIT_BYTES as u64))?;
-    let tail = TailFingerprint::read(file, position.offset)?;
-    let mut input = file.try_clone()?;
-    input.seek(SeekFrom::Start(position.offset))?;
-    Ok(LineSplitter::resume(Box::new(input), limit, position, &head, &tail))
-}
-
-fn deliver_lines(
-    mut lines: SourceSplitter,
-    options: &FileOptions,
+/// Delivers the lines of standard input up to its end.
+fn read_standard_input(
+    lines: &LineDecoder,
     deliver: &mpsc::Sender<DeliveryBatch>,
 ) -> io::Result<()> {
-    let mut tail = lines.tail();
-    let mut was_replaced = false;
+    let origin = LineOrigin { name: "standard input", file: None };
+    let mut splitter = LineSplitter::new(io::stdin(), lines.decoder.event_size);
     loop {
-        let batch = read_batch(&mut lines, options)?;
-        // The data that was read earlier must still be unchanged. If the data has changed, the file was truncated or
-        // rewritten. The new data may then consist of parts of other lines, or follow lines that were never read.
-        if let Some((file, _)) = &options.file {
-            check_unchanged(file, lines.head(), &tail, options)?;
+        let (mut batch, is_end) = lines.read_batch(&mut splitter, origin)?;
+        batch.end = is_end;
+        if is_end {
+            batch.items.extend(lines.last_line(&mut splitter, origin, false));
         }
-        tail = lines.tail();
-        let nothing = batch.items.is_empty();
-        let end = batch.end;
-        if nothing && !end {
-            // Another program may still write to the replaced file for a short time, so the reader reads that file once
-            // more before it ends.
-            let before = std::mem::replace(&mut was_replaced, options.is_replaced()?);
-            if before && was_replaced {
-                return Err(finish_replaced_file(&mut lines, options, deliver));
-            }
-            std::thread::sleep(FOLLOW_INTERVAL);
-        } else {
-            // The receiver is gone when the process is ending; the batch does not matter then.
-            let _ = deliver.blocking_send(batch);
-        }
-        if end || deliver.is_closed() {
+        // The receiver is gone when the process is ending; the batch does not matter then.
+        if deliver.blocking_send(batch).is_err() || is_end {
             return Ok(());
         }
     }
 }
 
-/// Collects a batch of the lines that are available.
-fn read_batch(lines: &mut SourceSplitter, options: &FileOptions) -> io::Result<DeliveryBatch> {
-    let mut batch = DeliveryBatch::default();
-    let mut bytes = 0;
-    while batch.items.len() < BATCH_EVENTS_LIMIT && bytes < BATCH_BYTES_LIMIT {
-        // Deliver the available lines before waiting for more.
-        if !batch.items.is_empty() && !lines.has_line() {
-            break;
+/// A file whose reads end at a limit. The reader of the source moves the limit.
+struct LimitedFile {
+    file: Arc<File>,
+    at: u64,
+    limit: u64,
+}
+
+impl Read for LimitedFile {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.limit.saturating_sub(self.at)).unwrap_or(usize::MAX);
+        let length = buffer.len().min(left);
+        let read = self.file.read_at(&mut buffer[..length], self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+/// The file that the reader reads now.
+struct OpenFile {
+    file: Arc<File>,
+    splitter: LineSplitter<LimitedFile>,
+    /// The last bytes that were read.
+    tail: TailFingerprint,
+}
+
+impl OpenFile {
+    fn new(file: Arc<File>, position: FilePosition, limit: usize) -> io::Result<Self> {
+        let head = TailFingerprint::read(&file, position.offset.min(TAIL_LIMIT_BYTES as u64))?;
+        let tail = TailFingerprint::read(&file, position.offset)?;
+        let input = LimitedFile { file: Arc::clone(&file), at: position.offset, limit: 0 };
+        let splitter = LineSplitter::resume(input, limit, position, &head, &tail);
+        Ok(Self { file, splitter, tail })
+    }
+
+    /// Checks that the data that was already read is unchanged. If the data has changed, the file was truncated or
+    /// rewritten, and the lines that were read last may consist of parts of other lines. Returns a description of the
+    /// change; `None` if there is no change.
+    fn change(&self) -> io::Result<Option<String>> {
+        let read = self.tail.end();
+        let length = self.file.metadata()?.len();
+        let head = self.splitter.head();
+        Ok(if length < read {
+            Some(format!("was truncated to {length} bytes after {read} bytes had been read"))
+        } else if !TailFingerprint::new(head.len() as u64, head).is_in(&self.file)?
+            || !self.tail.is_in(&self.file)?
+        {
+            Some(format!("was changed within the first {read} bytes after they had been read"))
+        } else {
+            None
+        })
+    }
+}
+
+/// The result of the visit of a file.
+#[derive(Debug, PartialEq, Eq)]
+enum Visit {
+    /// The file has no more data.
+    Idle,
+    /// The reader has read the file up to its target.
+    Read,
+    /// The last line of an older file is incomplete, and may still be completed.
+    Unfinished,
+    /// The file was truncated, changed or renamed, so the folder must be scanned before the reader continues.
+    Changed,
+    /// The receiver of the deliveries is gone.
+    Closed,
+}
+
+/// The reader of a set of files.
+struct FileReader {
+    set: FileSet,
+    lines: LineDecoder,
+    follow: bool,
+    deliver: mpsc::Sender<DeliveryBatch>,
+    /// The file that was read last.
+    open: Option<OpenFile>,
+    scanned_at: Instant,
+}
+
+impl FileReader {
+    /// Reads the files again and again in their order, each up to its length at the beginning of the pass. A program
+    /// that only appends to one file therefore does not delay the lines of the other files.
+    fn run(mut self) -> io::Result<()> {
+        loop {
+            self.set.scan()?;
+            self.scanned_at = Instant::now();
+            self.set.measure()?;
+            let mut was_idle = true;
+            for index in 0..self.set.len() {
+                let visit = self.visit(index)?;
+                self.set.close_surplus(index);
+                was_idle &= !matches!(visit, Visit::Read | Visit::Changed);
+                match visit {
+                    Visit::Idle | Visit::Read => {}
+                    Visit::Unfinished | Visit::Changed => break,
+                    Visit::Closed => return Ok(()),
+                }
+            }
+            if was_idle && !self.follow {
+                return self.end();
+            }
+            if self.deliver.is_closed() {
+                return Ok(());
+            }
+            if was_idle {
+                thread::sleep(FOLLOW_INTERVAL);
+            }
         }
-        let (line, length, position) = match lines.next()? {
-            NextLine::Line(line, position) => (line, line.len() as u64, position),
-            NextLine::TooLong(line, length, position) => (line, length, position),
-            NextLine::End => {
-                batch.end = !options.follow;
+    }
+
+    fn visit(&mut self, index: usize) -> io::Result<Visit> {
+        let tracked = self.set.file(index);
+        if let Some(loss) = tracked.loss.take() {
+            tracked.progress.is_lost = true;
+            let letter = loss_letter(&self.lines.stream, &tracked.progress, loss);
+            let position = tracked.progress.position();
+            let batch =
+                DeliveryBatch { items: vec![(Err(letter), position)], ..Default::default() };
+            return self.deliver(index, batch);
+        }
+        let (is_read, has_more) = (tracked.is_read(), tracked.target > tracked.read_to);
+        if !is_read {
+            return Ok(Visit::Idle);
+        }
+        if tracked.target < tracked.read_to {
+            let change = format!("was truncated to {} bytes", tracked.target);
+            return self.handle_change(index, &change);
+        }
+        let read = if has_more { self.read(index)? } else { Visit::Idle };
+        if !matches!(read, Visit::Idle | Visit::Read) || !self.set.is_replaced(index) {
+            return Ok(read);
+        }
+        let tracked = self.set.file(index);
+        let rest = tracked.read_to;
+        if rest == tracked.progress.position().offset {
+            return Ok(read);
+        }
+        // Another program may still write to the replaced file for a short time.
+        let (seen, seen_at) = *tracked.rest_seen.get_or_insert_with(|| (rest, Instant::now()));
+        if self.follow && (seen != rest || seen_at.elapsed() < FOLLOW_INTERVAL) {
+            if seen != rest {
+                tracked.rest_seen = None;
+            }
+            return Ok(Visit::Unfinished);
+        }
+        self.deliver_last_line(index, false)
+    }
+
+    /// Reads a file up to its target.
+    fn read(&mut self, index: usize) -> io::Result<Visit> {
+        let Some(mut open) = self.open_file(index)? else { return Ok(Visit::Changed) };
+        let tracked = self.set.file(index);
+        open.splitter.input().limit = tracked.target;
+        let progress = self.set.source_progress(index);
+        loop {
+            let file = Arc::clone(&open.file);
+            let name = self.set.file(index).name.clone();
+            let origin = LineOrigin { name: &name, file: Some(&*file) };
+            let (batch, is_end) = self.lines.read_batch(&mut open.splitter, origin)?;
+            if let Some(change) = open.change()? {
+                return self.handle_change(index, &change);
+            }
+            open.tail = open.splitter.tail();
+            self.record(index, &open);
+            if !batch.items.is_empty() {
+                let progress = Some(self.progress(&progress, index));
+                let visit = self.deliver(index, DeliveryBatch { progress, ..batch })?;
+                if visit == Visit::Closed {
+                    return Ok(visit);
+                }
+            }
+            if is_end {
+                self.open = Some(open);
+                return Ok(Visit::Read);
+            }
+        }
+    }
+
+    /// Returns the open file with this index, at its position.
+    fn open_file(&mut self, index: usize) -> io::Result<Option<OpenFile>> {
+        let Some(file) = self.set.open(index)? else { return Ok(None) };
+        let tracked = self.set.file(index);
+        match self.open.take() {
+            Some(open)
+                if Arc::ptr_eq(&open.file, &file)
+                    && open.splitter.position() == tracked.progress.position() =>
+            {
+                Ok(Some(open))
+            }
+            _ => {
+                let limit = self.lines.decoder.event_size;
+                match OpenFile::new(file, tracked.progress.position(), limit) {
+                    // The file was truncated after it was compared with its fingerprint.
+                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+                    opened => opened.map(Some),
+                }
+            }
+        }
+    }
+
+    /// Records how far a file was read.
+    fn record(&mut self, index: usize, open: &OpenFile) {
+        let tracked = self.set.file(index);
+        let progress = tracked.progress.clone();
+        tracked.progress = progress.at(open.splitter.position(), open.splitter.fingerprint());
+        tracked.read_to = open.tail.end();
+    }
+
+    /// Returns the progress of the source for a batch of a file. `before` is the progress at the beginning of the
+    /// visit.
+    fn progress(&mut self, before: &SourceProgress, index: usize) -> SourceProgress {
+        let current = self.set.file(index).progress.clone();
+        SourceProgress { current, ..before.clone() }
+    }
+
+    /// Continues after a change of the data that was read. A set that scans its folder compares the file with the lines
+    /// that were delivered, and searches for a copy. A fixed file has no other place for its lines.
+    fn handle_change(&mut self, index: usize, change: &str) -> io::Result<Visit> {
+        let ordering = self.lines.decoder.ordering;
+        let is_fixed = self.set.is_fixed();
+        let tracked = self.set.file(index);
+        tracked.compare_again();
+        if !is_fixed {
+            return Ok(Visit::Changed);
+        }
+        Err(io::Error::other(format!(
+            "{} {change}. Start again: if the part that was read has changed, the file is read from its beginning, \
+             and {}. Only append to a file of events, or replace it with another file",
+            tracked.name,
+            reread_advice(ordering)
+        )))
+    }
+
+    /// Delivers the last line of a file although it has no line end. With `may_be_unfinished`, another process may
+    /// still be writing the line.
+    fn deliver_last_line(&mut self, index: usize, may_be_unfinished: bool) -> io::Result<Visit> {
+        let Some(mut open) = self.open_file(index)? else { return Ok(Visit::Changed) };
+        let tracked = self.set.file(index);
+        open.splitter.input().limit = tracked.target.max(tracked.read_to);
+        let name = tracked.name.clone();
+        let file = Arc::clone(&open.file);
+        let origin = LineOrigin { name: &name, file: Some(&*file) };
+        let before = self.set.source_progress(index);
+        let (mut batch, _) = self.lines.read_batch(&mut open.splitter, origin)?;
+        batch.items.extend(self.lines.last_line(&mut open.splitter, origin, may_be_unfinished));
+        if batch.items.is_empty() && may_be_unfinished {
+            return Ok(Visit::Idle);
+        }
+        open.tail = open.splitter.tail();
+        self.record(index, &open);
+        if batch.items.is_empty() {
+            // The last line is blank, and counts as read.
+            return Ok(Visit::Idle);
+        }
+        batch.progress = Some(self.progress(&before, index));
+        self.deliver(index, batch)
+    }
+
+    /// Delivers the last lines of all files, and ends the source.
+    fn end(&mut self) -> io::Result<()> {
+        for index in 0..self.set.len() {
+            let tracked = self.set.file(index);
+            let has_rest = tracked.read_to > tracked.progress.position().offset;
+            if tracked.is_read() && has_rest {
+                self.deliver_last_line(index, true)?;
+            }
+        }
+        // The receiver is gone when the process is ending; the batch does not matter then.
+        let _ = self.deliver.blocking_send(DeliveryBatch { end: true, ..Default::default() });
+        Ok(())
+    }
+
+    /// Delivers a batch. While the receiver is busy, looks for new files in the folder and opens them, because log
+    /// rotation may remove them before the receiver takes the batch.
+    fn deliver(&mut self, index: usize, mut batch: DeliveryBatch) -> io::Result<Visit> {
+        if batch.progress.is_none() {
+            batch.progress = Some(self.set.source_progress(index));
+        }
+        let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
+        let mut context = Context::from_waker(&waker);
+        let mut room = pin!(self.deliver.reserve());
+        loop {
+            if self.scanned_at.elapsed() >= FOLLOW_INTERVAL {
+                self.set.discover()?;
+                self.scanned_at = Instant::now();
+            }
+            match room.as_mut().poll(&mut context) {
+                Poll::Ready(Ok(permit)) => {
+                    permit.send(batch);
+                    return Ok(Visit::Read);
+                }
+                // The process is ending; the batch does not matter then.
+                Poll::Ready(Err(_)) => return Ok(Visit::Closed),
+                Poll::Pending => thread::park_timeout(FOLLOW_INTERVAL),
+            }
+        }
+    }
+}
+
+/// A waker of the reader's thread.
+struct ThreadWaker(Thread);
+
+impl Wake for ThreadWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The place of a line, for the dead letter of a line that is not an event.
+#[derive(Clone, Copy)]
+struct LineOrigin<'a> {
+    name: &'a str,
+    /// The file; `None` for standard input.
+    file: Option<&'a File>,
+}
+
+/// Decodes the lines of a stream.
+struct LineDecoder {
+    stream: String,
+    decoder: EventDecoder,
+}
+
+impl LineDecoder {
+    /// Collects a batch of the lines that are available. Returns the batch, and whether no further line is available.
+    fn read_batch<R: Read>(
+        &self,
+        lines: &mut LineSplitter<R>,
+        origin: LineOrigin<'_>,
+    ) -> io::Result<(DeliveryBatch, bool)> {
+        let mut batch = DeliveryBatch::default();
+        let mut bytes = 0;
+        let mut is_end = false;
+        while batch.items.len() < BATCH_EVENTS_LIMIT && bytes < BATCH_BYTES_LIMIT {
+            // Deliver the available lines before waiting for more.
+            if !batch.items.is_empty() && !lines.has_line() {
                 break;
             }
+            let (line, length, position) = match lines.next()? {
+                NextLine::Line(line, position) => (line, line.len() as u64, position),
+                NextLine::TooLong(line, length, position) => (line, length, position),
+                NextLine::End => {
+                    is_end = true;
+                    break;
+                }
+            };
+            bytes += line.len();
+            if length > line.len() as u64 || !is_blank(line) {
+                let delivered = self.decode(line, length);
+                let delivered =
+                    delivered.map_err(|error| self.letter(error, origin, line, position));
+                batch.items.push((delivered, position));
+            }
+        }
+        if let Some(last) = batch.items.last_mut() {
+            // A blank line is not an event. The end of the blanks after the last event becomes the position of this
+            // event, so that a checkpoint can include the blanks. Otherwise the blanks would count as unread.
+            lines.skip_blanks();
+            last.1 = lines.position();
+        }
+        Ok((batch, is_end))
+    }
+
+    /// Takes the last line if it has no line end. With `may_be_unfinished`, another process may still be writing the
+    /// line. The function then takes the line only if the line is an event. A line that is not an event stays for the
+    /// next run.
+    fn last_line<R: Read>(
+        &self,
+        lines: &mut LineSplitter<R>,
+        origin: LineOrigin<'_>,
+        may_be_unfinished: bool,
+    ) -> Option<(Result<Event, Box<DeadLetter>>, FilePosition)> {
+        let (line, length, position) = match lines.last_line() {
+            NextLine::Line(line, position) => (line, line.len() as u64, position),
+            NextLine::TooLong(line, length, position) => (line, length, position),
+            NextLine::End => return None,
         };
-        bytes += line.len();
-        if length > line.len() as u64 || !is_blank(line) {
-            let delivered = decode(line, length, options);
-            let delivered = delivered.map_err(|error| letter(error, options, line, position));
-            batch.items.push((delivered, position));
+        if length == line.len() as u64 && is_blank(line) {
+            return None;
         }
+        let delivered = match self.decode(line, length) {
+            Err(_) if may_be_unfinished => {
+                tracing::warn!(
+                    file = origin.name,
+                    line = position.line,
+                    bytes = length,
+                    "last line ignored: it has no line end and is not an event, so it may be incomplete; the next \
+                     run reads it again; add a line end if it is complete"
+                );
+                return None;
+            }
+            delivered => delivered.map_err(|error| self.letter(error, origin, line, position)),
+        };
+        Some((delivered, position))
     }
-    if let Some(last) = batch.items.last_mut() {
-        // A blank line is not an event. The end of the blanks after the last event becomes the position of this event,
-        // so that a checkpoint can include the blanks.
-        last.1 = lines.position();
-    }
-    batch.fingerprint = options.file.as_ref().map(|_| lines.fingerprint());
-    if batch.end {
-        take_last_line(lines, options, &mut batch, options.file.is_some());
-    }
-    Ok(batch)
-}
 
-/// Takes the last line if it has no line end. With `may_be_unfinished`, another process may still be writing the line.
-/// The function then takes the line only if the line is an event. A line that is not an event stays for the next run.
-fn take_last_line(
-    lines: &mut SourceSplitter,
-    options: &FileOptions,
-    batch: &mut DeliveryBatch,
-    may_be_unfinished: bool,
-) {
-    let (line, length, position) = match lines.last_line() {
-        NextLine::Line(line, position) => (line, line.len() as u64, position),
-        NextLine::TooLong(line, length, position) => (line, length, position),
-        NextLine::End => return,
-    };
-    if length == line.len() as u64 && is_blank(line) {
-        return;
-    }
-    let delivered = match decode(line, length, options) {
-        Err(_) if may_be_unfinished => {
-            tracing::warn!(
-                file = options.name,
-                line = position.line,
-                bytes = length,
-                "last line ignored: it has no line end and is not an event, so it may be incomplete; the next \
-                 run reads it again; add a line end if it is complete"
-            );
-            return;
+    fn decode(&self, line: &[u8], length: u64) -> Result<Event, DecodeError> {
+        if length > line.len() as u64 {
+            return Err(too_long(length, self.decoder.event_size));
         }
-        delivered => delivered.map_err(|error| letter(error, options, line, position)),
-    };
-    batch.items.push((delivered, position));
-    batch.fingerprint = options.file.as_ref().map(|_| lines.fingerprint());
-}
-
-fn decode(line: &[u8], length: u64, options: &FileOptions) -> Result<Event, DecodeError> {
-    if length > line.len() as u64 {
-        return Err(too_long(length, options.decoder.event_size));
+        self.decoder.decode(line)
     }
-    options.decoder.decode(line)
+
+    /// Returns the dead letter of a line that is not an event. The tag of the letter depends on the stream, on the
+    /// first line of the file that is not blank, on the number of the line and on its text. A line that is read again
+    /// after a crash produces the same letter, also if the file has another name. Two lines with the same text produce
+    /// two letters.
+    fn letter(
+        &self,
+        error: DecodeError,
+        origin: LineOrigin<'_>,
+        line: &[u8],
+        position: FilePosition,
+    ) -> Box<DeadLetter> {
+        let place = format!("{}\0{}", self.stream, position.line);
+        let file = origin.file.map_or(0, first_line_digest);
+        let tag = (digest(place.as_bytes()) ^ digest(line) ^ file) | 1;
+        Box::new(DeadLetter {
+            id: LetterId {
+                key: error.key.unwrap_or_default().into(),
+                sequence: error.sequence.unwrap_or(0),
+                tag,
+            },
+            cause: error.cause,
+            error: error.message,
+            origin: Some(format!("line {} of {}", position.line, origin.name)),
+            version: None,
+            content: LetterContent::Raw(Bytes::copy_from_slice(line)),
+        })
+    }
 }
 
-/// Delivers the last line of a file that was replaced. No program will complete this line any more.
-fn finish_replaced_file(
-    lines: &mut SourceSplitter,
-    options: &FileOptions,
-    deliver: &mpsc::Sender<DeliveryBatch>,
-) -> io::Error {
-    let mut last = DeliveryBatch::default();
-    take_last_line(lines, options, &mut last, false);
-    // The receiver is gone when the process is ending; the batch does not matter then.
-    let _ = deliver.blocking_send(last);
-    io::Error::other(format!(
-        "{} has been replaced by another file. The replaced file was read to its end. \
-         Start again to read the new file",
-        options.name
-    ))
+/// Returns a digest of the first line of a file that is not blank, without the blanks around the line. Only the first
+/// bytes of the file are searched for this line.
+fn first_line_digest(file: &File) -> u64 {
+    let head = head(file).unwrap_or_default();
+    let mut lines = head.split(|byte| *byte == b'\n').map(trim_blanks);
+    let line = lines.find(|line| !line.is_empty()).unwrap_or_default();
+    // The digest of the line must not cancel the digest of the same text in the tag of a letter.
+    digest(&[b"first line\0", line].concat())
 }
 
-/// Checks that the data that was already read is unchanged. If the data has changed, the file has other lines now, and
-/// the reader cannot know which of these lines are new.
-fn check_unchanged(
-    file: &File,
-    head: &[u8],
-    tail: &TailFingerprint,
-    options: &FileOptions,
-) -> io::Result<()> {
-    let name = &options.name;
-    let read = tail.end();
-    let length = file.metadata()?.len();
-    let what = if length < read {
-        format!("was truncated to {length} bytes after {read} bytes had been read")
-    } else if !TailFingerprint::new(head.len() as u64, head).is_in(file)? || !tail.is_in(file)? {
-        format!("was changed within the first {read} bytes after they had been read")
-    } else {
-        return Ok(());
-    };
-    Err(io::Error::other(format!(
-        "{name} {what}. Start again: if the part that was read has changed, the file is read from its \
-         beginning, and {}. Only append to a followed file, or replace it with another file",
-        reread_advice(options.decoder.ordering)
-    )))
+/// Returns the dead letter about the unread rest of a file that is lost.
+fn loss_letter(stream: &str, progress: &FileProgress, error: String) -> Box<DeadLetter> {
+    let FileProgress { device, inode, created_ns, .. } = progress;
+    let offset = progress.position().offset;
+    let place = format!("{stream}\0lost\0{device}\0{inode}\0{created_ns}\0{offset}");
+    Box::new(DeadLetter {
+        id: LetterId { key: "".into(), sequence: 0, tag: digest(place.as_bytes()) | 1 },
+        cause: Cause::Unreadable,
+        error,
+        origin: Some(format!("byte {offset} of {}, inode {inode}", progress.path)),
+        version: None,
+        content: LetterContent::Nothing,
+    })
 }
 
 fn too_long(whole: u64, limit: usize) -> DecodeError {
@@ -243,29 +549,4 @@ fn too_long(whole: u64, limit: usize) -> DecodeError {
         key: None,
         sequence: None,
     }
-}
-
-/// Returns the dead letter of a line that is not an event. The tag of the letter depends on the position in the file
-/// and on the text of the line. A line that is read again after a crash produces the same letter. Two lines with the
-/// same text produce two letters.
-fn letter(
-    error: DecodeError,
-    options: &FileOptions,
-    line: &[u8],
-    position: FilePosition,
-) -> Box<DeadLetter> {
-    let place = format!("{}\0{}", options.name, position.line);
-    let tag = (digest(place.as_bytes()) ^ digest(line)) | 1;
-    Box::new(DeadLetter {
-        id: LetterId {
-            key: error.key.unwrap_or_default().into(),
-            sequence: error.sequence.unwrap_or(0),
-            tag,
-        },
-        cause: error.cause,
-        error: error.message,
-        origin: Some(format!("line {} of {}", position.line, options.name)),
-        version: None,
-        content: LetterContent::Raw(Bytes::copy_from_slice(line)),
-    })
 }

@@ -78,6 +78,11 @@ impl<R: Read> LineSplitter<R> {
         lines
     }
 
+    /// Returns the input.
+    pub(super) fn input(&mut self) -> &mut R {
+        &mut self.input
+    }
+
     /// Returns the first bytes that were read, at most [`TAIL_LIMIT_BYTES`].
     pub(super) fn head(&self) -> &[u8] {
         &self.head
@@ -116,8 +121,8 @@ impl<R: Read> LineSplitter<R> {
         self.position
     }
 
-    /// Skips blanks at the beginning of a line, but no line end.
-    fn skip_blanks(&mut self) {
+    /// Skips the available blanks at the beginning of a line, but no line end.
+    pub(super) fn skip_blanks(&mut self) {
         if self.dropped > 0 {
             return;
         }

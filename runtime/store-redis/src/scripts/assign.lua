@@ -48,8 +48,9 @@ end
 
 -- The description of a message begins with two flags: whether the message has its own number, and whether the message
 -- is the last of its key. The flags are followed by the partition, the content digest, the digest of the id, the first
--- bytes of the event, and the message's own number. These parts have the following offsets:
-local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN = 3, 7, 15, 23, 25
+-- bytes of the event, the message's own number, and the digest of the id in the form that earlier versions stored.
+-- These parts have the following offsets:
+local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN, EARLIER_ID_IN = 3, 7, 15, 23, 25, 33
 -- A time in ms that is longer than any retention time.
 local EXPIRY_DELAY_LIMIT_MS = 2 ^ 42
 local NEW, KNOWN, BEHIND = char(0), char(1), char(3) .. NO_NUMBER
@@ -501,7 +502,8 @@ do
     local content = sub(description, CONTENT_IN, CONTENT_IN + 7)
     local own = is_own(description)
     local field = own and 'm' .. key .. string.reverse(own8) or 'i' .. key .. id
-    local found = retained_at(field)
+    local earlier = sub(description, EARLIER_ID_IN, EARLIER_ID_IN + 7)
+    local found = retained_at(field) or not own and earlier ~= id and retained_at('i' .. key .. earlier)
     if found then
       local number8 = own and own8 or sub(found, 1, 8)
       return char(sub(found, 9, 16) == content and 1 or 2) .. number8

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use ordain_core::KeyWrite;
 use ordain_store::{Store, StoreError};
 use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use ordain_tests::conformance::{Fixture, Owner, first_write, next_write};
@@ -150,6 +151,38 @@ async fn time_does_not_go_back() {
     assert_eq!(owner.write(rig.store(), next_write("a", 4)).await.time, first + 500);
     rig.set_clock(first + 9_000);
     assert_eq!(owner.write(rig.store(), next_write("a", 5)).await.time, first + 9_000);
+}
+
+/// A wrong clock of the machine must not make the store forget anything: neither during a run, nor at the next start,
+/// nor when a command only reads the store.
+#[tokio::test]
+async fn wrong_clock_expires_nothing() {
+    const DAY_MS: u64 = 24 * 60 * 60_000;
+    let mut rig = Rig::open();
+    let mut owner = Owner::claim(rig.store(), "s", 0).await;
+    let write = KeyWrite { expire_in: Some(7 * DAY_MS), ..first_write("a") };
+    let time = owner.write(rig.store(), write).await.time;
+    for days in [8, 40] {
+        rig.set_clock(time + days * DAY_MS);
+        assert!(owner.load(rig.store(), "a").await.is_some(), "in the run");
+        for reads_only in [true, true, false] {
+            rig.close();
+            let store = EmbeddedStore::open(EmbeddedOptions { reads_only, ..rig.options() })
+                .expect("a store");
+            let claimed = Owner::claim(&store, "s", 0).await;
+            assert!(claimed.load(&store, "a").await.is_some(), "reads_only {reads_only}");
+        }
+        rig.set_clock(time + 1_000);
+        rig.reopen().await;
+        owner = Owner::claim(rig.store(), "s", 0).await;
+        assert!(owner.load(rig.store(), "a").await.is_some(), "with the right clock");
+    }
+    assert_eq!(owner.write(rig.store(), first_write("b")).await.time, time + 1_000);
+    // If the clock is still ahead after a while, the time has really passed.
+    rig.set_clock(time + 8 * DAY_MS);
+    assert!(owner.load(rig.store(), "a").await.is_some());
+    rig.advance_clock(60 * 60_000).await;
+    assert!(owner.load(rig.store(), "a").await.is_none());
 }
 
 /// A dropped store must complete its pending requests, and release its folder.

@@ -175,7 +175,7 @@ fn advance_record(
 
 fn accepted_id(sequence: u64, event: &Event) -> AcceptedId {
     let content = ContentDigests::short(event.content());
-    AcceptedId { sequence, id: event.id_digest(), content }
+    AcceptedId { sequence, id: event.identity_digest(), content }
 }
 
 /// Selects the held events that this write spills (moves into the store). The function selects the events in ascending

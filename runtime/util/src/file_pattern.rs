@@ -1,0 +1,203 @@
+//! The path of a file source: one file, or all files whose names match a pattern such as `orders-*.ndjson`. Also
+//! recognises the names that log rotation gives to older files.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// Extensions of compressed files.
+const COMPRESSED_EXTENSIONS: [&str; 6] = ["gz", "zst", "xz", "bz2", "lz4", "Z"];
+/// Smallest number of digits of a date in the name of an older file, as in `events.ndjson-20261128`. A shorter number
+/// after a hyphen, as in `events-2.ndjson`, may belong to another file.
+const DATE_DIGITS: usize = 8;
+
+/// The path of a file source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilePattern {
+    folder: PathBuf,
+    name: String,
+}
+
+/// The role of a file in the folder of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FileRole {
+    /// An older file of a log rotation. `number` is the number after the name, as in `events.ndjson.2`; 0 if the name
+    /// has another ending.
+    Rotated {
+        /// The number; an older file has a higher number.
+        number: u64,
+    },
+    /// A compressed older file, which a source cannot read.
+    Compressed,
+    /// A file that the path of the source names.
+    Live,
+}
+
+impl FilePattern {
+    /// Creates the pattern of a path. In the file name, `*` stands for any characters, and `?` for one character.
+    pub fn new(path: &Path) -> Self {
+        Self {
+            folder: path.parent().map(Path::to_owned).unwrap_or_default(),
+            name: path.file_name().map(OsStr::to_string_lossy).unwrap_or_default().into_owned(),
+        }
+    }
+
+    /// Returns the path or pattern in the spelling of the configuration.
+    pub fn path(&self) -> PathBuf {
+        self.folder.join(&self.name)
+    }
+
+    /// Returns the folder of the files.
+    pub fn folder(&self) -> &Path {
+        if self.folder.as_os_str().is_empty() { Path::new(".") } else { &self.folder }
+    }
+
+    /// Returns the path of a file of the folder.
+    pub fn path_of(&self, name: &OsStr) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Returns whether the path stands for all files that match a pattern.
+    pub fn is_glob(&self) -> bool {
+        has_wildcard(&self.name)
+    }
+
+    /// Returns whether the folder contains a wildcard. Wildcards are only supported in the file name.
+    pub fn has_wildcard_in_folder(&self) -> bool {
+        has_wildcard(&self.folder.to_string_lossy())
+    }
+
+    /// Returns the role of a file of the folder; `None` if the file does not belong to the source.
+    pub fn role(&self, name: &OsStr) -> Option<FileRole> {
+        let name = name.to_str()?;
+        if matches(&self.name, name) {
+            return Some(FileRole::Live);
+        }
+        if let Some(number) = self.rotation_number(name) {
+            return Some(FileRole::Rotated { number });
+        }
+        let (plain, extension) = name.rsplit_once('.')?;
+        let is_compressed = COMPRESSED_EXTENSIONS.contains(&extension)
+            && (matches(&self.name, plain) || self.rotation_number(plain).is_some());
+        is_compressed.then_some(FileRole::Compressed)
+    }
+
+    /// Returns the number in the name of an older file; 0 if its name ends in a date or in `.old`. Returns `None` if
+    /// the name is not the name of an older file.
+    fn rotation_number(&self, name: &str) -> Option<u64> {
+        let after = |name: &str, pattern: &str| {
+            let ends = name.char_indices().filter(|(_, part)| matches!(part, '.' | '-' | '_'));
+            ends.filter(|(at, _)| matches(pattern, &name[..*at]))
+                .find_map(|(at, _)| suffix_number(&name[at..]))
+        };
+        after(name, &self.name).or_else(|| {
+            let (stem, extension) =
+                self.name.rsplit_once('.').filter(|(stem, _)| !stem.is_empty())?;
+            let plain = name.strip_suffix(extension)?.strip_suffix('.')?;
+            after(plain, stem)
+        })
+    }
+}
+
+fn has_wildcard(text: &str) -> bool {
+    text.contains(['*', '?'])
+}
+
+/// Returns the number of a suffix such as `.2`; 0 for a date or for `.old`. Returns `None` for any other text.
+fn suffix_number(suffix: &str) -> Option<u64> {
+    let rest = &suffix[1..];
+    if suffix.starts_with('.') && !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit())
+    {
+        return Some(if rest.len() < DATE_DIGITS { rest.parse().ok()? } else { 0 });
+    }
+    let digits = rest.bytes().filter(u8::is_ascii_digit).count();
+    let is_date = digits >= DATE_DIGITS
+        && rest.starts_with(|first: char| first.is_ascii_digit())
+        && rest.bytes().all(|byte| byte.is_ascii_digit() || b".-_:T".contains(&byte));
+    (is_date || suffix == ".old").then_some(0)
+}
+
+/// Returns whether a text matches a pattern with the wildcards `*` and `?`.
+fn matches(pattern: &str, text: &str) -> bool {
+    let pattern: Vec<char> = pattern.chars().collect();
+    let text: Vec<char> = text.chars().collect();
+    let mut at = 0;
+    let mut in_text = 0;
+    // The position after the last `*`, and the position in the text up to which this `*` stands for the text.
+    let mut star = None;
+    while in_text < text.len() {
+        match pattern.get(at) {
+            Some('*') => {
+                at += 1;
+                star = Some((at, in_text));
+            }
+            Some(expected) if *expected == '?' || *expected == text[in_text] => {
+                at += 1;
+                in_text += 1;
+            }
+            _ => {
+                let Some((after, covered)) = star else { return false };
+                at = after;
+                in_text = covered + 1;
+                star = Some((after, in_text));
+            }
+        }
+    }
+    pattern[at..].iter().all(|rest| *rest == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn role(path: &str, name: &str) -> Option<FileRole> {
+        FilePattern::new(Path::new(path)).role(OsStr::new(name))
+    }
+
+    #[test]
+    fn rotated_names_are_recognised() {
+        let rotated = |number| Some(FileRole::Rotated { number });
+        for (name, expected) in [
+            ("events.ndjson", Some(FileRole::Live)),
+            ("events.ndjson.1", rotated(1)),
+            ("events.ndjson.12", rotated(12)),
+            ("events.1.ndjson", rotated(1)),
+            ("events.ndjson-20261128", rotated(0)),
+            ("events.ndjson.2026-11-28T10:00:00", rotated(0)),
+            ("events-20261128.ndjson", rotated(0)),
+            ("events.ndjson.1764316800", rotated(0)),
+            ("events.ndjson.old", rotated(0)),
+            ("events.ndjson.2.gz", Some(FileRole::Compressed)),
+            ("events.ndjson-20261128.zst", Some(FileRole::Compressed)),
+            ("events.ndjson.gz", Some(FileRole::Compressed)),
+            ("events-2.ndjson", None),
+            ("events-eu.ndjson", None),
+            ("events.ndjson.", None),
+            ("events.ndjson.bak", None),
+            ("events.ndjson.1x", None),
+            ("other.ndjson.1", None),
+            ("events.ndjso", None),
+        ] {
+            assert_eq!(role("in/events.ndjson", name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn wildcards_match_names() {
+        for (pattern, name, is_live) in [
+            ("orders-*.ndjson", "orders-.ndjson", true),
+            ("orders-*.ndjson", "orders-a.ndjson.ndjson", true),
+            ("orders-*.ndjson", "orders-a.json", false),
+            ("orders-??.ndjson", "orders-äb.ndjson", true),
+            ("orders-??.ndjson", "orders-a.ndjson", false),
+            ("*a*b", "xaxbxab", true),
+            ("*a*b", "xaxbxa", false),
+            ("*", "anything", true),
+        ] {
+            assert_eq!(role(pattern, name) == Some(FileRole::Live), is_live, "{pattern} {name}");
+        }
+        assert_eq!(role("o-*.ndjson", "o-a.ndjson.3"), Some(FileRole::Rotated { number: 3 }));
+        assert_eq!(role("o-*.ndjson", "o-a.ndjson.3.gz"), Some(FileRole::Compressed));
+        let pattern = FilePattern::new(Path::new("a*/events.ndjson"));
+        assert!(pattern.has_wildcard_in_folder() && !pattern.is_glob());
+    }
+}

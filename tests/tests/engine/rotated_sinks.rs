@@ -1,0 +1,228 @@
+//! Tests of a sink's file that another program renames, removes, replaces or truncates while the host writes to it.
+//! Each message must be once in a file that had the path of the sink when the host wrote the message.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::log::{by_key, in_turn, text};
+use ordain_tests::service::Service;
+use ordain_tests::tally;
+use serde_json::Value;
+
+const EVENTS: &str = "events.ndjson";
+const OUT: &str = "out.ndjson";
+/// The number of lines of a part.
+const PART: usize = 10;
+
+/// A running host, and the lines of its input.
+struct Rig {
+    home: Home,
+    service: Service,
+    lines: Vec<String>,
+    written: usize,
+}
+
+impl Rig {
+    fn start(config: &str) -> Result<Self> {
+        let home = Home::new(&["tally"], config)?;
+        home.write(EVENTS, "")?;
+        let service = Service::start(&home, &["run"])?;
+        Ok(Self { home, service, lines: in_turn(PART, 20), written: 0 })
+    }
+
+    /// Appends a part to the input, and waits until its messages are in the file of the sink.
+    fn publish_part(&mut self) -> Result<()> {
+        let part = text(&self.lines[self.written..self.written + PART]);
+        self.written += PART;
+        // A part has one event of each key, so all its events have the same sequence.
+        let sequence = self.written / PART;
+        self.home.append(EVENTS, part)?;
+        let Self { home, service, .. } = self;
+        service.until("messages in the file of the path", || messages(home, sequence) == PART)
+    }
+
+    /// Checks that `outputs` together have one message for each line, in order. A program may have removed or truncated
+    /// a file before the host had synced its last lines. The host then writes these lines again.
+    fn check(&self, outputs: &[String]) -> Result<()> {
+        let mut seen = HashSet::new();
+        let all = outputs.concat();
+        let distinct: Vec<&str> = all.lines().filter(|line| seen.insert(*line)).collect();
+        tally::check(&by_key(&self.lines[..self.written])?, &distinct.join("\n"))
+    }
+
+    /// Checks that `files` together have one message for each line, in order, and that no message is repeated.
+    fn check_files(&self, files: &[&str]) -> Result<()> {
+        let output: String = files.iter().map(|file| self.home.read(file)).collect();
+        tally::check(&by_key(&self.lines[..self.written])?, &output)
+    }
+}
+
+/// Returns the number of messages with this sequence in the file of the sink.
+fn messages(home: &Home, sequence: usize) -> usize {
+    let has_sequence = |line: &&str| {
+        serde_json::from_str::<Value>(line).is_ok_and(|line| line["data"]["sequence"] == sequence)
+    };
+    home.read(OUT).lines().filter(has_sequence).count()
+}
+
+#[test]
+fn renamed_file_is_left() -> Result<()> {
+    let sequenced = "path = \"out.ndjson\"\nsequenced = true";
+    for config in [tally::CONFIG, &tally::CONFIG.replace("path = \"out.ndjson\"", sequenced)] {
+        let mut rig = Rig::start(config)?;
+        rig.publish_part()?;
+        // Another program creates the new file, or the host.
+        fs::rename(rig.home.path(OUT), rig.home.path("out.1"))?;
+        rig.home.write(OUT, "")?;
+        rig.publish_part()?;
+        fs::rename(rig.home.path(OUT), rig.home.path("out.2"))?;
+        rig.publish_part()?;
+        rig.service.kill()?;
+        rig.service = Service::start(&rig.home, &["run"])?;
+        rig.publish_part()?;
+        fs::rename(rig.home.path(OUT), rig.home.path("out.3"))?;
+        rig.publish_part()?;
+        rig.service.end()?;
+        rig.check_files(&["out.1", "out.2", "out.3", OUT])?;
+        ensure!(rig.service.stderr().contains("was renamed, removed or replaced"));
+    }
+    Ok(())
+}
+
+#[test]
+fn removed_file_is_created_again() -> Result<()> {
+    let mut rig = Rig::start(tally::CONFIG)?;
+    rig.publish_part()?;
+    let mut files = vec![rig.home.read(OUT)];
+    for _ in 0..3 {
+        fs::remove_file(rig.home.path(OUT))?;
+        rig.publish_part()?;
+        files.push(rig.home.read(OUT));
+    }
+    rig.service.end()?;
+    rig.check(&files)
+}
+
+/// The file that takes the place of the file has data of another program, which must stay.
+#[test]
+fn replaced_file_keeps_its_data() -> Result<()> {
+    let mut rig = Rig::start(tally::CONFIG)?;
+    rig.publish_part()?;
+    let before = rig.home.read(OUT);
+    rig.home.replace(OUT, "the line of another program\nhalf")?;
+    rig.publish_part()?;
+    rig.service.end()?;
+    let out = rig.home.read(OUT);
+    let after = out.strip_prefix("the line of another program\nhalf\n").context(out.clone())?;
+    rig.check(&[before, after.to_owned()])
+}
+
+#[test]
+fn copied_and_truncated_file_continues_at_its_beginning() -> Result<()> {
+    let mut rig = Rig::start(tally::CONFIG)?;
+    for copy in ["out.1", "out.2"] {
+        rig.publish_part()?;
+        rig.publish_part()?;
+        fs::copy(rig.home.path(OUT), rig.home.path(copy))?;
+        File::options().write(true).open(rig.home.path(OUT))?.set_len(0)?;
+    }
+    rig.publish_part()?;
+    rig.service.end()?;
+    rig.check(&["out.1", "out.2", OUT].map(|file| rig.home.read(file)))
+}
+
+/// The folder is missing for a while. The host keeps the messages until it can create the file again.
+#[test]
+fn missing_folder_delays_messages() -> Result<()> {
+    let config = tally::CONFIG.replace("path = \"out", "path = \"folder/out");
+    let home = Home::new(&["tally"], &config)?;
+    fs::create_dir(home.path("folder"))?;
+    home.write(EVENTS, "")?;
+    let mut service = Service::start(&home, &["run"])?;
+    let lines = in_turn(1, 2);
+    home.append(EVENTS, text(&lines[..1]))?;
+    service.until("the first message", || home.lines("folder/out.ndjson") == 1)?;
+    fs::rename(home.path("folder"), home.path("old"))?;
+    home.append(EVENTS, text(&lines[1..]))?;
+    service.until_says("sink not writable")?;
+    fs::create_dir(home.path("folder"))?;
+    service.until("the second message", || home.lines("folder/out.ndjson") == 1)?;
+    service.end()?;
+    let output = home.read("old/out.ndjson") + &home.read("folder/out.ndjson");
+    tally::check(&by_key(&lines)?, &output)
+}
+
+/// The dead letters of a stream go to a file, too.
+#[test]
+fn renamed_file_of_dead_letters_is_left() -> Result<()> {
+    let sink = "[sinks.dead]\nkind = \"file\"\npath = \"dead.ndjson\"\n";
+    let config = tally::CONFIG.replace("\n[sinks", "dead_letter = \"dead\"\n\n[sinks") + sink;
+    let home = Home::new(&["tally"], &config)?;
+    home.write(EVENTS, "")?;
+    let mut service = Service::start(&home, &["run"])?;
+    for file in ["dead.1", "dead.2", "dead.3"] {
+        home.append(EVENTS, "no event\n")?;
+        service.until("a dead letter", || home.lines("dead.ndjson") == 1)?;
+        fs::rename(home.path("dead.ndjson"), home.path(file))?;
+    }
+    service.end()?;
+    ensure!(home.rows(&["dead", "list", "cases", "--json"])?.len() == 3);
+    Ok(())
+}
+
+/// The number of events under load.
+const LOAD: u64 = 400;
+/// The number of rotations under load.
+const ROTATIONS: usize = 20;
+
+/// The file is renamed again and again while the host writes, and the host is killed after some of the rotations.
+#[test]
+fn rotation_under_load_loses_and_repeats_nothing() -> Result<()> {
+    for kills in [false, true] {
+        let config = "[runtime]\nbatch = 3\n".to_owned() + tally::CONFIG;
+        let home = Home::new(&["tally"], &config)?;
+        let lines = in_turn(20, LOAD);
+        home.write(EVENTS, "")?;
+        let mut service = Service::start(&home, &["run"])?;
+        let mut files = Vec::new();
+        thread::scope(|scope| -> Result<()> {
+            let writer = scope.spawn(|| -> Result<()> {
+                for part in lines.chunks(40) {
+                    home.append(EVENTS, text(part))?;
+                    thread::sleep(Duration::from_millis(20));
+                }
+                Ok(())
+            });
+            let published = |files: &[String]| -> usize {
+                let older = files.iter().map(|file| home.lines(file)).sum::<usize>();
+                older + home.lines(OUT)
+            };
+            while files.len() < ROTATIONS && published(&files) < lines.len() {
+                service.until("messages", || {
+                    home.lines(OUT) > 0 || published(&files) == lines.len()
+                })?;
+                let name = format!("out.{}", files.len());
+                fs::rename(home.path(OUT), home.path(&name))?;
+                files.push(name);
+                if kills && files.len() % 4 == 0 {
+                    service.kill()?;
+                    service = Service::start(&home, &["run"])?;
+                }
+            }
+            writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })?;
+        ensure!(files.len() > 1, "the file was rotated only {} times", files.len());
+        files.push(OUT.to_owned());
+        service.until("all messages", || {
+            files.iter().map(|file| home.lines(file)).sum::<usize>() >= lines.len()
+        })?;
+        service.end()?;
+        let output: String = files.iter().map(|file| home.read(file)).collect();
+        tally::check(&by_key(&lines)?, &output).with_context(|| format!("kills: {kills}"))?;
+    }
+    Ok(())
+}

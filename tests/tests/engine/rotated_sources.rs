@@ -1,0 +1,454 @@
+//! Tests of event files under log rotation. Whatever the rotation does, and whenever it happens, the host must read
+//! each line once and in order, without ending. If an unread rest cannot be found, the host must report the loss. The
+//! stream is `fifo`, so no later event shows that an earlier line was skipped.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::log::{by_key, in_turn, text, unnumbered};
+use ordain_tests::service::Service;
+use ordain_tests::tally;
+
+const EVENTS: &str = "events.ndjson";
+const OUT: &str = "out.ndjson";
+/// The number of keys of the events.
+const KEYS: usize = 5;
+
+/// A host that reads `events.ndjson`, and a program that writes lines to this file.
+struct Writer {
+    home: Home,
+    /// The events with their positions in their keys.
+    numbered: Vec<String>,
+    /// The lines of the events, without numbers.
+    lines: Vec<String>,
+    written: usize,
+}
+
+/// Returns the configuration of a stream without numbers that reads the files of `path`.
+fn config(path: &str) -> String {
+    let source = format!(
+        "ordering = \"fifo\"\nid_window = 1025\nsource = {{ kind = \"file\", path = \"{path}\", prefetch = 1 }}"
+    );
+    tally::CONFIG.replace("source = { kind = \"file\", path = \"events.ndjson\" }", &source)
+}
+
+impl Writer {
+    /// Creates a host, and a writer of `events` events of each key.
+    fn new(path: &str, events: u64) -> Result<Self> {
+        let numbered = in_turn(KEYS, events);
+        let lines = unnumbered(&numbered)?;
+        let home = Home::new(&["tally"], &config(path))?;
+        Ok(Self { home, numbered, lines, written: 0 })
+    }
+
+    /// Returns the next lines.
+    fn next(&mut self, count: usize) -> String {
+        let next = &self.lines[self.written..self.written + count];
+        self.written += count;
+        text(next)
+    }
+
+    /// Creates a file with the next lines.
+    fn create(&mut self, name: &str, count: usize) -> Result<()> {
+        let next = self.next(count);
+        self.home.write(name, next)
+    }
+
+    /// Appends the next lines to a file.
+    fn append(&mut self, name: &str, count: usize) -> Result<()> {
+        let next = self.next(count);
+        self.home.append(name, next)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        Ok(fs::rename(self.home.path(from), self.home.path(to))?)
+    }
+
+    /// Moves each older file to the next number, and the file of events to `events.ndjson.1`.
+    fn rotate(&self) -> Result<()> {
+        for number in (1..9).rev() {
+            let from = format!("{EVENTS}.{number}");
+            if self.home.path(&from).exists() {
+                self.rename(&from, &format!("{EVENTS}.{}", number + 1))?;
+            }
+        }
+        self.rename(EVENTS, &format!("{EVENTS}.1"))
+    }
+
+    /// Copies the file of events to `events.ndjson.1`, and truncates it.
+    fn copy_and_truncate(&self) -> Result<()> {
+        let first = format!("{EVENTS}.1");
+        if self.home.path(&first).exists() {
+            self.rename(&first, &format!("{EVENTS}.2"))?;
+        }
+        fs::copy(self.home.path(EVENTS), self.home.path(&first))?;
+        File::options().write(true).open(self.home.path(EVENTS))?.set_len(0)?;
+        Ok(())
+    }
+
+    fn start(&self) -> Result<Service> {
+        Service::start(&self.home, &["run"])
+    }
+
+    /// Waits until the messages of all written lines are in the output.
+    fn until_all(&self, service: &mut Service) -> Result<()> {
+        let waited = service.until("all messages", || self.home.lines(OUT) >= self.written);
+        waited.with_context(|| format!("{} of {}", self.home.lines(OUT), self.written))
+    }
+
+    /// Checks that the output has one message for each written line, in order, and that no dead letter exists.
+    fn check(&self) -> Result<()> {
+        let written = &self.numbered[..self.written];
+        tally::check(&by_key(written)?, &self.home.read(OUT))?;
+        let letters = self.home.rows(&["dead", "list", "cases", "--json"])?;
+        ensure!(letters.is_empty(), "{letters:?}");
+        Ok(())
+    }
+}
+
+#[test]
+fn rest_of_file_rotated_while_stopped_is_read() -> Result<()> {
+    // After the last run, the file is rotated so many times.
+    for rotations in 1..=3 {
+        let mut writer = Writer::new(EVENTS, 40)?;
+        writer.create(EVENTS, 50)?;
+        writer.home.run_once()?;
+        writer.append(EVENTS, 10)?;
+        for _ in 0..rotations {
+            writer.rotate()?;
+            writer.create(EVENTS, 20)?;
+        }
+        writer.home.run_once()?;
+        writer.check().with_context(|| format!("{rotations} rotations"))?;
+        // The next start finds nothing new.
+        ensure!(writer.home.run_once()?["delivered"] == 0);
+    }
+    Ok(())
+}
+
+/// The rotation gives the older files the names that other programs use.
+#[test]
+fn other_names_of_older_files_are_found() -> Result<()> {
+    for [oldest, older] in [
+        ["events.ndjson-20261126", "events.ndjson-20261127"],
+        ["events-2026-11-26.ndjson", "events-2026-11-27.ndjson"],
+        ["events.2.ndjson", "events.1.ndjson"],
+        // The host recognises the file that it has begun under any name.
+        ["archived", "events.ndjson.old"],
+    ] {
+        let mut writer = Writer::new(EVENTS, 40)?;
+        writer.create(EVENTS, 50)?;
+        writer.home.run_once()?;
+        writer.append(EVENTS, 10)?;
+        writer.rename(EVENTS, oldest)?;
+        writer.create(EVENTS, 20)?;
+        writer.rename(EVENTS, older)?;
+        writer.create(EVENTS, 20)?;
+        writer.home.run_once()?;
+        writer.check().context(oldest)?;
+    }
+    Ok(())
+}
+
+/// Older files of the time before the first start do not belong to the stream.
+#[test]
+fn older_files_of_the_first_start_are_not_read() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.home.write("events.ndjson.1", "no event\n")?;
+    writer.home.write("events.ndjson.2", text(&unnumbered(&in_turn(1, 3))?))?;
+    writer.create(EVENTS, 20)?;
+    writer.home.run_once()?;
+    writer.rotate()?;
+    writer.create(EVENTS, 20)?;
+    writer.home.run_once()?;
+    // A backup copy of a file has no new lines.
+    fs::copy(writer.home.path(EVENTS), writer.home.path("events.ndjson.7"))?;
+    writer.append(EVENTS, 20)?;
+    writer.home.run_once()?;
+    writer.check()
+}
+
+#[test]
+fn rotation_ends_no_stream() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 1_000)?;
+    let idle = "\n[streams.idle]\nhandler = \"tally\"\nsource = { kind = \"file\", path = \"idle.ndjson\" }\n";
+    writer.home.write("ordain.toml", config(EVENTS) + idle)?;
+    writer.home.write("idle.ndjson", "")?;
+    writer.create(EVENTS, 3_000)?;
+    let mut service = writer.start()?;
+    service.until("the first messages", || writer.home.lines(OUT) > 0)?;
+    writer.rename("idle.ndjson", "idle.ndjson.1")?;
+    writer.home.write("idle.ndjson", "")?;
+    writer.rotate()?;
+    writer.create(EVENTS, 1_000)?;
+    // The second rotation follows at once.
+    writer.rotate()?;
+    writer.create(EVENTS, 0)?;
+    writer.rotate()?;
+    writer.create(EVENTS, 100)?;
+    writer.until_all(&mut service)?;
+    for _ in 0..3 {
+        writer.rotate()?;
+        writer.create(EVENTS, 10)?;
+        writer.until_all(&mut service)?;
+    }
+    service.end()?;
+    writer.check()
+}
+
+/// The host does not run while the files are rotated, but holds the first file open.
+#[test]
+fn paused_host_reads_all_generations() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 100)?;
+    writer.create(EVENTS, 20)?;
+    let mut service = writer.start()?;
+    writer.until_all(&mut service)?;
+    service.pause()?;
+    writer.append(EVENTS, 20)?;
+    for _ in 0..4 {
+        writer.rotate()?;
+        writer.create(EVENTS, 20)?;
+    }
+    // The rotation removes the file that the host has begun.
+    fs::remove_file(writer.home.path("events.ndjson.4"))?;
+    service.resume()?;
+    writer.until_all(&mut service)?;
+    service.end()?;
+    writer.check()
+}
+
+/// A program still appends to the renamed file, and its last line has no line end.
+#[test]
+fn lines_appended_to_the_renamed_file_are_read() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.create(EVENTS, 20)?;
+    let mut service = writer.start()?;
+    writer.until_all(&mut service)?;
+    writer.rotate()?;
+    writer.append("events.ndjson.1", 10)?;
+    writer.until_all(&mut service)?;
+    let next = writer.next(10);
+    writer.home.append("events.ndjson.1", next.trim_end())?;
+    writer.create(EVENTS, 10)?;
+    writer.until_all(&mut service)?;
+    service.end()?;
+    writer.check()
+}
+
+#[test]
+fn file_rotated_before_sigterm_is_finished_by_the_next_run() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 8_000)?;
+    writer.create(EVENTS, 20_000)?;
+    let mut service = writer.start()?;
+    service.until("the first messages", || writer.home.lines(OUT) > 0)?;
+    writer.rotate()?;
+    writer.create(EVENTS, 100)?;
+    service.end()?;
+    ensure!(writer.home.lines(OUT) < 20_000, "the host had nothing left to read");
+    writer.rotate()?;
+    writer.create(EVENTS, 100)?;
+    let mut service = writer.start()?;
+    service.until("further messages", || writer.home.lines(OUT) > 0)?;
+    service.kill()?;
+    writer.home.run_once()?;
+    writer.check()
+}
+
+#[test]
+fn copied_and_truncated_file_is_read_to_its_end() -> Result<()> {
+    // The host is stopped.
+    let mut writer = Writer::new(EVENTS, 100)?;
+    writer.create(EVENTS, 50)?;
+    writer.home.run_once()?;
+    for _ in 0..2 {
+        writer.append(EVENTS, 20)?;
+        writer.copy_and_truncate()?;
+    }
+    writer.append(EVENTS, 20)?;
+    writer.home.run_once()?;
+    writer.check().context("stopped")?;
+
+    // The host runs, or is paused.
+    let mut service = writer.start()?;
+    for pauses in [false, true, false, true] {
+        if pauses {
+            service.pause()?;
+        }
+        writer.append(EVENTS, 20)?;
+        writer.copy_and_truncate()?;
+        writer.append(EVENTS, 30)?;
+        if pauses {
+            service.resume()?;
+        }
+        writer.until_all(&mut service)?;
+    }
+    service.end()?;
+    writer.check().context("running")
+}
+
+/// Runs the host once with `--strict`. The run must end with the exit code 1. Returns its log.
+fn run_strictly(home: &Home) -> Result<String> {
+    let output = home.output(&["run", "--once", "--strict"])?;
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.code() == Some(1), "{}: {log}", output.status);
+    Ok(log)
+}
+
+/// The host cannot read a compressed file. When the file is uncompressed, the host reads the rest.
+#[test]
+fn rest_in_compressed_file_is_reported() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.create(EVENTS, 50)?;
+    writer.home.run_once()?;
+    let inode = fs::metadata(writer.home.path(EVENTS))?.ino();
+    writer.append(EVENTS, 10)?;
+    let rest = writer.written;
+    writer.rotate()?;
+    gzip(&writer.home.path("events.ndjson.1"), "-k")?;
+    fs::remove_file(writer.home.path("events.ndjson.1"))?;
+    writer.home.write(EVENTS, "")?;
+    let log = run_strictly(&writer.home)?;
+    let expected = [format!("inode {inode}"), "events.ndjson.1.gz".to_owned()];
+    for words in &expected {
+        ensure!(log.contains(&**words), "without {words:?}: {log}");
+    }
+    let letters = writer.home.rows(&["dead", "list", "cases", "--json"])?;
+    ensure!(
+        letters.len() == 1
+            && letters[0]["error"]
+                .as_str()
+                .is_some_and(|error| { expected.iter().all(|words| error.contains(&**words)) }),
+        "{letters:?}"
+    );
+    // The loss is reported once.
+    ensure!(writer.home.run_once()?["dead_total"] == 0);
+    ensure!(writer.home.lines(OUT) == rest - 10);
+    gzip(&writer.home.path("events.ndjson.1.gz"), "-d")?;
+    writer.append(EVENTS, 10)?;
+    writer.home.run_once()?;
+    let written = &writer.numbered[..writer.written];
+    tally::check(&by_key(written)?, &writer.home.read(OUT))
+}
+
+/// A file that was read to its end may be compressed.
+#[test]
+fn compressed_file_without_rest_is_not_reported() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.create(EVENTS, 50)?;
+    writer.home.run_once()?;
+    for _ in 0..2 {
+        writer.rotate()?;
+        gzip(&writer.home.path("events.ndjson.1"), "-f")?;
+        writer.create(EVENTS, 10)?;
+        writer.home.run_once()?;
+    }
+    writer.check()
+}
+
+fn gzip(path: &Path, option: &str) -> Result<()> {
+    let status = Command::new("gzip").arg(option).arg(path).status()?;
+    ensure!(status.success(), "gzip {}: {status}", path.display());
+    Ok(())
+}
+
+/// The host ends before it has read the file, and the file is then removed.
+#[test]
+fn removed_rest_is_reported_with_its_length() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 8_000)?;
+    writer.create(EVENTS, 20_000)?;
+    let length = writer.home.read(EVENTS).len() as u64;
+    let inode = fs::metadata(writer.home.path(EVENTS))?.ino();
+    let mut service = writer.start()?;
+    service.until("the first messages", || writer.home.lines(OUT) > 0)?;
+    service.end()?;
+    let read = writer.home.lines(OUT);
+    ensure!(read < 20_000, "the host had nothing left to read");
+    let offset = text(&writer.lines[..read]).len() as u64;
+    fs::remove_file(writer.home.path(EVENTS))?;
+    writer.home.write(EVENTS, "")?;
+    let log = run_strictly(&writer.home)?;
+    let words = format!("inode {inode}: at least {} bytes from byte {offset} on", length - offset);
+    ensure!(log.contains(&words), "without {words:?}: {log}");
+    Ok(())
+}
+
+/// A pattern reads all files, also files that appear later, and their older files.
+#[test]
+fn all_files_of_a_pattern_are_read() -> Result<()> {
+    let mut writer = Writer::new("orders-*.ndjson", 100)?;
+    writer.home.write("other.ndjson", "no event\n")?;
+    writer.create("orders-a.ndjson", 20)?;
+    writer.home.run_once()?;
+    writer.create("orders-b.ndjson", 20)?;
+    writer.home.run_once()?;
+    writer.append("orders-a.ndjson", 20)?;
+    writer.home.run_once()?;
+    let mut service = writer.start()?;
+    writer.create("orders-c.ndjson", 20)?;
+    writer.until_all(&mut service)?;
+    writer.append("orders-b.ndjson", 20)?;
+    writer.until_all(&mut service)?;
+    service.end()?;
+    // The rotated file no longer matches the pattern.
+    writer.append("orders-a.ndjson", 20)?;
+    writer.rename("orders-a.ndjson", "orders-a.ndjson.1")?;
+    writer.create("orders-a.ndjson", 20)?;
+    writer.home.run_once()?;
+    ensure!(writer.home.run_once()?["delivered"] == 0);
+    writer.check()
+}
+
+/// The first run reads the files in the order of their last changes.
+#[test]
+fn files_of_a_pattern_are_read_in_order() -> Result<()> {
+    let mut writer = Writer::new("orders-*.ndjson", 100)?;
+    let names = ["orders-z.ndjson", "orders-a.ndjson", "orders-m.ndjson"];
+    for (name, at) in names.into_iter().zip(1..) {
+        writer.create(name, 20)?;
+        let modified = std::time::UNIX_EPOCH + std::time::Duration::from_secs(at);
+        File::options().write(true).open(writer.home.path(name))?.set_modified(modified)?;
+    }
+    writer.home.run_once()?;
+    writer.check()
+}
+
+#[test]
+fn sink_that_writes_to_a_file_of_a_pattern_is_refused() -> Result<()> {
+    for path in ["o*.ndjson", "out.?djson"] {
+        let home = Home::new(&["tally"], &config(path))?;
+        let output = home.output(&["run", "--once"])?;
+        let log = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(78), "{path}: {}: {log}", output.status);
+        ensure!(log.contains("is the same file as streams.cases.source.path"), "{log}");
+    }
+    Ok(())
+}
+
+/// The host recognises the file under every spelling of its path, and from every folder.
+#[test]
+fn spelling_of_the_path_does_not_matter() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.create(EVENTS, 50)?;
+    writer.home.append(EVENTS, "no event\n")?;
+    ensure!(writer.home.run_once()?["dead_total"] == 1);
+    let absolute = writer.home.path(EVENTS).display().to_string();
+    let linked = writer.home.path("link");
+    std::os::unix::fs::symlink(writer.home.folder(), &linked)?;
+    for path in ["./events.ndjson", "plugins/../events.ndjson", &absolute, "link/events.ndjson"] {
+        writer.home.write("ordain.toml", config(path))?;
+        let report = writer.home.run_once()?;
+        ensure!(report["delivered"] == 0, "{path}: {report}");
+    }
+    let mut command = writer.home.ordain(&["run", "--once", "--json"])?;
+    let config = writer.home.path("ordain.toml");
+    let output = command.current_dir("/").arg(config).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(writer.home.lines(OUT) == writer.written);
+    let letters = writer.home.rows(&["dead", "list", "cases", "--json"])?;
+    ensure!(letters.len() == 1, "{letters:?}");
+    Ok(())
+}
