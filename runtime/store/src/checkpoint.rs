@@ -67,7 +67,7 @@ pub struct FileProgress {
     pub created_ns: u64,
     offset: u64,
     line: u64,
-    /// The length of the file when the source last looked at it.
+    /// The length of the file when the source last examined it.
     pub length: u64,
     /// The fingerprint of the bytes that were read.
     pub print: ReadFingerprint,
@@ -197,7 +197,7 @@ impl FileProgress {
         self
     }
 
-    /// Returns the number of bytes after the position that the file had when the source last looked at it.
+    /// Returns the number of bytes after the position that the file had when the source last examined it.
     pub fn unread_bytes(&self) -> u64 {
         self.length.saturating_sub(self.offset)
     }

@@ -1,5 +1,5 @@
-//! Tests of event files under log rotation. Whatever the rotation does, and whenever it happens, the host must read
-//! each line once and in order, without ending. If an unread rest cannot be found, the host must report the loss. The
+//! Tests of event files under log rotation. The host must read each line once and in order, without ending, at each
+//! kind and each time of a rotation. If an unread rest cannot be found, the host must report the loss. The
 //! stream is `fifo`, so no later event shows that an earlier line was skipped.
 
 use std::fs::{self, File};
@@ -112,7 +112,7 @@ impl Writer {
 
 #[test]
 fn rest_of_file_rotated_while_stopped_is_read() -> Result<()> {
-    // After the last run, the file is rotated so many times.
+    // The number of rotations after the last run.
     for rotations in 1..=3 {
         let mut writer = Writer::new(EVENTS, 40)?;
         writer.create(EVENTS, 50)?;
