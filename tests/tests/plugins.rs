@@ -1,6 +1,7 @@
 //! Tests of handlers: how they are loaded, their sandbox, their limits and their versions.
 
 mod plugins {
+    mod changed_limit;
     mod limits;
     mod load;
     mod lost_rollout;

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ordain_core::{GapSettings, RetrySettings, Rollout, SequencerSettings};
+use ordain_core::{
+    GapSettings, HandlerLimit, LimitValues, RetrySettings, Rollout, SequencerSettings, digest,
+};
 
 use super::{
     Config, FileOrStdio, ReplayServer, ReplaySource, SinkConfig, StoreConfig, StreamConfig,
@@ -87,6 +89,24 @@ impl Config {
         streams.map(|(name, stream)| (name.to_string(), stream.source.partitions())).collect()
     }
 
+    /// Returns the values of the limits of handlers.
+    fn limit_values(&self) -> LimitValues {
+        let plugins = &self.plugins;
+        let outcome = [plugins.state_size.bytes(), plugins.messages_size.bytes(), plugins.messages];
+        // Names of sinks contain no line end.
+        let sinks: String = self.sinks.keys().map(|name| format!("{name}\n")).collect();
+        LimitValues::new(|limit| match limit {
+            HandlerLimit::Timeout => plugins.timeout.0,
+            HandlerLimit::Memory => plugins.memory.bytes() as u64,
+            HandlerLimit::StateSize => plugins.state_size.bytes() as u64,
+            HandlerLimit::Messages => plugins.messages as u64,
+            HandlerLimit::MessagesSize => plugins.messages_size.bytes() as u64,
+            HandlerLimit::OutcomeSize => outcome.iter().sum::<usize>() as u64,
+            HandlerLimit::EventSize => self.runtime.event_size.bytes() as u64,
+            HandlerLimit::Sinks => digest(sinks.as_bytes()),
+        })
+    }
+
     /// Returns the settings of one partition of a stream.
     pub fn sequencer_settings(
         &self,
@@ -128,7 +148,7 @@ impl Config {
             spill_limit: stream.spill_limit,
             overflow: stream.overflow,
             gap: stream.gap_settings(),
-            retry: stream.retry_settings(),
+            retry: stream.retry_settings(self.limit_values()),
             id_window,
             id_ttl: stream.id_ttl.0,
             id_floor: if stream.source.has_inbox(self.ingress.is_some()) {
@@ -166,12 +186,13 @@ impl StreamConfig {
         }
     }
 
-    fn retry_settings(&self) -> RetrySettings {
+    fn retry_settings(&self, limits: LimitValues) -> RetrySettings {
         RetrySettings {
             attempts: self.retry.attempts,
             backoff: self.retry.backoff,
             on_exhausted: self.retry.on_exhausted.0,
             on_new_version: self.retry.on_new_version,
+            limits,
         }
     }
 

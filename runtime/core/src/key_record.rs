@@ -10,7 +10,7 @@ use crate::event::{Event, Key, Message};
 use crate::gaps::GapHistory;
 use crate::id_times::IdTimes;
 use crate::letter::{Cause, DeadLetter, LetterId};
-use crate::limit::{HandlerLimit, untagged};
+use crate::limit::{ExceededLimit, HandlerLimit};
 use crate::version::{Rollout, VersionName};
 
 /// The durable record of one key, without its handler's state. The store reads and writes the state separately, so that
@@ -191,7 +191,7 @@ pub struct FailureInfo {
     /// The class of the reason, such as a timeout or a gap.
     pub cause: Cause,
     /// The reason as stored: the text ([`words`](Self::words)). If the handler exceeded a [`limit`](Self::limit), a tag
-    /// that names the limit precedes the text.
+    /// with the name and the value of the limit precedes the text.
     pub error: String,
     /// The time of the commit that recorded the failure, by the store's clock.
     pub since: u64,
@@ -202,6 +202,11 @@ pub struct FailureInfo {
 impl FailureInfo {
     /// Returns the limit that the handler exceeded, if the configuration can lift it.
     pub fn limit(&self) -> Option<HandlerLimit> {
+        self.exceeded().map(|exceeded| exceeded.limit)
+    }
+
+    /// Returns the limit that the handler exceeded, with the value that the limit had.
+    pub(crate) fn exceeded(&self) -> Option<ExceededLimit> {
         self.parts().0
     }
 
@@ -212,9 +217,9 @@ impl FailureInfo {
 
     /// Splits the reason into tag and text. Only the causes `Limit` and `Timeout` have a tag. The text of another cause
     /// may come from the handler, so this function never parses a tag in such a text.
-    fn parts(&self) -> (Option<HandlerLimit>, &str) {
+    fn parts(&self) -> (Option<ExceededLimit>, &str) {
         match self.cause {
-            Cause::Limit | Cause::Timeout => untagged(&self.error),
+            Cause::Limit | Cause::Timeout => ExceededLimit::untag(&self.error),
             _ => (None, &self.error),
         }
     }

@@ -50,7 +50,7 @@ pub use key_record::{
     SpillExtent, StateUpdate, WriteCondition, WriteRefusal,
 };
 pub use letter::{Cause, DeadLetter, LetterContent, LetterId};
-pub use limit::HandlerLimit;
+pub use limit::{HandlerLimit, LimitValues};
 pub use packed::{HeaderIter, UnpackError};
 pub use producer_history::ProducerHistory;
 pub use publish_history::{NumberedChunk, OutboxPosition, PublishHistory, PublishProgress};

@@ -1,8 +1,10 @@
 //! The limits that a handler can exceed. A failure carries its limit as a value; a key record carries the limit as a
 //! tag before the text of the failure.
 //!
-//! An example of a tag is `[memory]`. Only this module writes and parses tags; it also accepts a text without a tag. A
+//! An example of a tag is `[memory:67108864]`: the name of the limit, and its value. Only this module writes and parses tags; it also accepts a text without a tag. A
 //! version of Ordain that does not know tags shows the tag as a part of the text.
+
+use crate::event::digest;
 
 /// A limit that Ordain sets for handlers, and that the configuration can lift.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,20 +75,54 @@ impl HandlerLimit {
     }
 }
 
-/// Puts the tag of a limit before the text of a failure. Without a limit, returns the text unchanged.
-pub(crate) fn tagged(limit: Option<HandlerLimit>, words: String) -> String {
-    match limit {
-        Some(limit) => format!("[{}] {words}", limit.name()),
-        None => words,
+/// The values of all limits, by the configuration of this process. If two values of a limit are equal, an event that
+/// exceeded the limit would exceed it again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LimitValues([u64; HandlerLimit::ALL.len()]);
+
+impl LimitValues {
+    /// Collects the values of all limits.
+    pub fn new(value: impl Fn(HandlerLimit) -> u64) -> Self {
+        Self(HandlerLimit::ALL.map(value))
+    }
+
+    /// Returns a digest of all values.
+    pub fn digest(&self) -> u64 {
+        digest(&self.0.map(u64::to_le_bytes).concat())
+    }
+
+    /// Returns the value of a limit.
+    pub fn get(&self, limit: HandlerLimit) -> u64 {
+        self.0[limit as usize]
     }
 }
 
-/// Separates the tag of a limit, if present, from the text of a failure.
-pub(crate) fn untagged(text: &str) -> (Option<HandlerLimit>, &str) {
-    let parts = text.strip_prefix('[').and_then(|rest| rest.split_once("] "));
-    match parts.and_then(|(name, words)| Some((HandlerLimit::parse(name)?, words))) {
-        Some((limit, words)) => (Some(limit), words),
-        None => (None, text),
+/// A limit that an event exceeded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExceededLimit {
+    pub(crate) limit: HandlerLimit,
+    /// The value that the limit had. `None` in a record of an earlier version of Ordain.
+    pub(crate) value: Option<u64>,
+}
+
+impl ExceededLimit {
+    /// Puts the tag of the limit before the text of a failure.
+    pub(crate) fn tag(self, words: &str) -> String {
+        let value = self.value.map(|value| format!(":{value}")).unwrap_or_default();
+        format!("[{}{value}] {words}", self.limit.name())
+    }
+
+    /// Separates the tag of a limit, if present, from the text of a failure.
+    pub(crate) fn untag(text: &str) -> (Option<Self>, &str) {
+        let parsed = || {
+            let (tag, words) = text.strip_prefix('[')?.split_once("] ")?;
+            let (name, value) = match tag.split_once(':') {
+                Some((name, value)) => (name, Some(value.parse().ok()?)),
+                None => (tag, None),
+            };
+            Some((Self { limit: HandlerLimit::parse(name)?, value }, words))
+        };
+        parsed().map_or((None, text), |(exceeded, words)| (Some(exceeded), words))
     }
 }
 
@@ -97,16 +133,27 @@ mod tests {
     #[test]
     fn every_tag_is_read_back() {
         let words = "message 0 goes to the sink `[memory] x`, which is not configured";
-        for limit in HandlerLimit::ALL.map(Some).into_iter().chain([None]) {
-            let text = tagged(limit, words.to_owned());
-            assert_eq!(untagged(&text), (limit, words));
+        for limit in HandlerLimit::ALL {
+            for value in [None, Some(0), Some(u64::MAX)] {
+                let exceeded = ExceededLimit { limit, value };
+                assert_eq!(ExceededLimit::untag(&exceeded.tag(words)), (Some(exceeded), words));
+            }
         }
     }
 
     #[test]
     fn other_text_in_brackets_is_not_a_tag() {
-        for text in ["", "[", "[memory]", "[memory]x", "[other] x", "x [memory] y"] {
-            assert_eq!(untagged(text), (None, text));
+        for text in [
+            "",
+            "[",
+            "[memory]",
+            "[memory]x",
+            "[other] x",
+            "x [memory] y",
+            "[memory:] x",
+            "[memory:-1] x",
+        ] {
+            assert_eq!(ExceededLimit::untag(text), (None, text));
         }
     }
 

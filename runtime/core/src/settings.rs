@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::version::Rollout;
+use crate::key_record::FailureInfo;
+use crate::limit::{ExceededLimit, LimitValues};
+use crate::version::{Rollout, VersionName};
 
 /// The settings of one sequencer. Durations are in ms, sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -194,4 +196,18 @@ pub struct RetrySettings {
     pub on_exhausted: ExhaustedPolicy,
     /// `true` if the sequencer retries a key under another handler version after a failure parked the key.
     pub on_new_version: bool,
+    /// The values of the limits. The sequencer retries a key that a limit parked if the value of that limit has changed.
+    pub limits: LimitValues,
+}
+
+impl RetrySettings {
+    /// Returns whether the reason why a key is parked no longer applies: `version` is another handler version than the
+    /// version that failed, or the exceeded limit has another value now. A failure without a handler version, such as
+    /// a gap, never counts.
+    pub fn is_outdated(&self, failure: &FailureInfo, version: &VersionName) -> bool {
+        let Some(failed) = &failure.version else { return false };
+        let is_changed =
+            |exceeded: ExceededLimit| exceeded.value != Some(self.limits.get(exceeded.limit));
+        (self.on_new_version && failed != version) || failure.exceeded().is_some_and(is_changed)
+    }
 }

@@ -119,7 +119,7 @@ impl Driver {
         let DriverConfig { mut completions, mut source, mut inbox, .. } = config;
         let DriverConfig { mut version, mut may_end, once, .. } = config;
         let SequencerSettings { prefetch, batch_bytes: load_bytes, .. } = config.settings;
-        let retries_parked = config.settings.retry.on_new_version;
+        let retry = config.settings.retry.clone();
         let rollout = config.settings.rollout.clone();
         let mut driver = Self {
             sequencer: Sequencer::new(config.settings, &config.claimed.commits, 0),
@@ -155,7 +155,7 @@ impl Driver {
             metrics: config.metrics,
         };
         driver.begin(config.backlog, once && source.is_fed_locally);
-        let mut parked = driver.search_parked_keys(rollout.as_deref().filter(|_| retries_parked));
+        let mut parked = driver.search_parked_keys(rollout.as_deref(), &retry);
         // The highest rollout number that `version` has sent to this driver, or that this driver has requested from
         // `version`.
         let mut newest_known = rollout.as_ref().map_or(0, |rollout| rollout.number);
@@ -196,7 +196,7 @@ impl Driver {
                 active = version.changed() => {
                     let rollout = driver.switch_version(active);
                     newest_known = newest_known.max(rollout.as_ref().map_or(0, |rollout| rollout.number));
-                    parked = driver.search_parked_keys(rollout.as_deref().filter(|_| retries_parked));
+                    parked = driver.search_parked_keys(rollout.as_deref(), &retry);
                 }
                 keys = parked.next(), if driver.sequencer.pending_reloads() < parked_search::WAITING_KEY_LIMIT => {
                     driver.recheck_keys(keys);
@@ -241,10 +241,14 @@ impl Driver {
             && self.sequencer.credit() > 0
     }
 
-    /// Starts the search for the keys that a handler version other than the version of `rollout` parked (stopped at an
-    /// event on which that version failed). Without a rollout, there is nothing to search.
-    fn search_parked_keys(&self, rollout: Option<&Rollout>) -> ParkedSearch {
-        ParkedSearch::start(&self.store, &self.partition, rollout)
+    /// Starts the search for the parked keys that the version of `rollout` must retry by the settings. Without a rollout,
+    /// there is nothing to search.
+    fn search_parked_keys(
+        &self,
+        rollout: Option<&Rollout>,
+        settings: &RetrySettings,
+    ) -> ParkedSearch {
+        ParkedSearch::start(&self.store, &self.partition, rollout, settings)
     }
 
     /// Switches this partition to another handler version. The new version also executes the turns that no worker has

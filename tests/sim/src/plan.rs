@@ -2,8 +2,8 @@
 //! 1000 events, keys or commits. Times are in ms of virtual time.
 
 use ordain_core::{
-    BackoffBounds, ExhaustedPolicy, GapSettings, OrderingMode, OverflowPolicy, RetrySettings,
-    SequencerSettings,
+    BackoffBounds, ExhaustedPolicy, GapSettings, LimitValues, OrderingMode, OverflowPolicy,
+    RetrySettings, SequencerSettings,
 };
 
 use crate::profile::Profile;
@@ -225,6 +225,7 @@ fn settings(rng: &mut Rng) -> SequencerSettings {
             backoff: BackoffBounds { min: 20, max: 300 },
             on_exhausted: rng.pick(&[ExhaustedPolicy::Park, ExhaustedPolicy::Skip]),
             on_new_version: rng.permille(500),
+            limits: LimitValues::default(),
         },
         id_window: 1_000,
         id_ttl: u64::MAX,

@@ -29,10 +29,14 @@ const STUCK: [(&str, &str, &str); 6] = [
     (
         "loop",
         r#"{ "do": "loop" }"#,
-        "raise `plugins.timeout` and restart, or fix the handler; then",
+        "raise `plugins.timeout` and restart, or fix the handler and put",
     ),
     ("many", r#"{ "do": "emit", "messages": 11 }"#, "raise `plugins.messages` and restart, or"),
-    ("lost", r#"{ "do": "emit", "sink": "x" }"#, "configure the sink, or fix its name in the"),
+    (
+        "lost",
+        r#"{ "do": "emit", "sink": "x" }"#,
+        "configure the sink and restart, or fix its name in the",
+    ),
     ("again", r#"{ "do": "retry" }"#, "make the resource that the handler needs available"),
     ("gap", "", "send event 1 again from the producer, at any time; the gap closes"),
 ];

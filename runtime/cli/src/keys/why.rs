@@ -226,10 +226,12 @@ fn remedy(row: &KeyRow, tries_again: bool) -> Option<String> {
     let failure = row.trouble.as_ref()?;
     let mend = handler_remedy(failure.cause(), failure.limit());
     let switch = if tries_again { "" } else { ", set `retry.on_new_version` to true" };
+    // A restart with the changed setting is enough to retry a key that a limit parked.
+    let then = if failure.limit().is_some() { " and" } else { "; then" };
     let version = failure.version.as_ref().map_or("handler", |version| version.raw());
     let higher = higher_version_file(version);
     Some(format!(
-        "{mend}{switch}; then put another version of the handler into the folder of handlers: a changed file, or \
+        "{mend}{switch}{then} put another version of the handler into the folder of handlers: a changed file, or \
          the same file under a higher version, such as {}",
         escape_invisible(&higher)
     ))
@@ -237,17 +239,15 @@ fn remedy(row: &KeyRow, tries_again: bool) -> Option<String> {
 
 /// Returns the remedy for a failure of a handler.
 fn handler_remedy(cause: Option<Cause>, limit: Option<HandlerLimit>) -> String {
-    if cause == Some(Cause::Retry) {
-        return "make the resource that the handler needs available, or fix the handler".to_owned();
+    let Some(limit) = limit else {
+        let resource = "make the resource that the handler needs available, or fix the handler";
+        return if cause == Some(Cause::Retry) { resource } else { "fix the handler" }.to_owned();
+    };
+    if limit == HandlerLimit::Sinks {
+        return "configure the sink and restart, or fix its name in the handler".to_owned();
     }
-    if limit == Some(HandlerLimit::Sinks) {
-        return "configure the sink, or fix its name in the handler".to_owned();
-    }
-    let settings = limit.map_or(&[][..], HandlerLimit::settings);
-    if settings.is_empty() {
-        return "fix the handler".to_owned();
-    }
-    let settings: Vec<String> = settings.iter().map(|setting| format!("`{setting}`")).collect();
+    let settings = limit.settings().iter().map(|setting| format!("`{setting}`"));
+    let settings: Vec<String> = settings.collect();
     format!("raise {} and restart, or fix the handler", settings.join(" or "))
 }
 
@@ -296,10 +296,14 @@ mod tests {
                 Some(HandlerLimit::OutcomeSize),
                 "raise `plugins.state_size` or `plugins.messages_size` and restart",
             ),
-            (Cause::Limit, Some(HandlerLimit::Sinks), "configure the sink, or"),
+            (Cause::Limit, Some(HandlerLimit::Sinks), "configure the sink and restart, or"),
             (Cause::Limit, None, "fix the handler; then put"),
             (Cause::Timeout, Some(HandlerLimit::Timeout), "raise `plugins.timeout` and restart"),
-            (Cause::Retry, None, "make the resource that the handler needs available"),
+            (
+                Cause::Retry,
+                None,
+                "make the resource that the handler needs available, or fix the handler; then",
+            ),
             (Cause::Trap, None, "fix the handler; then put"),
         ] {
             let helps = parked(cause, limit, "account@1.0.0");

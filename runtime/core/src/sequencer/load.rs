@@ -188,7 +188,7 @@ impl Sequencer {
         if lane.cold.retry_at.is_some_and(|at| at <= now) {
             self.retry_now(index);
         } else if lane.parked() {
-            self.retry_under_new_version(index);
+            self.retry_outdated(index);
         }
     }
 }

@@ -6,7 +6,7 @@ use super::Sequencer;
 use super::letters::{early_letter_ids, settling_letter};
 use crate::key_record::{FailureInfo, KeyStatus};
 use crate::letter::Cause;
-use crate::limit::tagged;
+use crate::limit::{ExceededLimit, LimitValues};
 use crate::settings::ExhaustedPolicy;
 use crate::turn::FailedAttempt;
 use crate::version::Rollout;
@@ -37,7 +37,8 @@ impl Sequencer {
             let cold = lane.cold.get_or_init();
             cold.trapped = None;
             cold.retry_at = Some(self.now.saturating_add(delay));
-            lane.record.failure = Some(Box::new(handler_failure(failure, version)));
+            lane.record.failure =
+                Some(Box::new(handler_failure(failure, version, &self.settings.retry.limits)));
             lane.must_write = true;
         } else if lane.has_trapped() && !never_enough {
             self.handle_exhausted(index, failure, version);
@@ -61,7 +62,7 @@ impl Sequencer {
         match self.settings.retry.on_exhausted {
             ExhaustedPolicy::Skip => self.skip_failed(index, failure, version),
             ExhaustedPolicy::Park | ExhaustedPolicy::Wait => {
-                self.park(index, handler_failure(failure, version));
+                self.park(index, handler_failure(failure, version, &self.settings.retry.limits));
             }
         }
     }
@@ -151,32 +152,41 @@ impl Sequencer {
         for index in self.lanes.indices() {
             let missing = self.lanes[index].compare_versions(&self.settings);
             self.newest_rollout = self.newest_rollout.max(missing);
-            self.retry_under_new_version(index);
+            self.retry_outdated(index);
             self.reschedule(index);
         }
         // The sequencer did not read the due index while no version was available, so it reads the index now.
         self.due.schedule(self.now);
     }
 
-    /// Resumes a key under the active handler version, if a failure under another version parked the key.
-    pub(super) fn retry_under_new_version(&mut self, index: u32) {
+    /// Resumes a parked key if the reason no longer applies under the active handler version: see
+    /// [`RetrySettings::is_outdated`](crate::RetrySettings::is_outdated).
+    pub(super) fn retry_outdated(&mut self, index: u32) {
         let lane = &self.lanes[index];
-        if !self.settings.retry.on_new_version || !lane.live() || !lane.parked() {
+        if !lane.live() || !lane.parked() {
             return;
         }
-        let Some(failure) = &lane.record.failure else { return };
         if let Some(active) = &self.settings.rollout
-            && failure.version.as_ref().is_some_and(|failed| *failed != active.build.version)
+            && let Some(failure) = &lane.record.failure
+            && self.settings.retry.is_outdated(failure, &active.build.version)
         {
             self.resume(index);
         }
     }
 }
 
-fn handler_failure(failure: FailedAttempt, version: &Arc<Rollout>) -> FailureInfo {
+fn handler_failure(
+    FailedAttempt { kind, limit, message, .. }: FailedAttempt,
+    version: &Arc<Rollout>,
+    limits: &LimitValues,
+) -> FailureInfo {
+    let error = match limit {
+        Some(limit) => ExceededLimit { limit, value: Some(limits.get(limit)) }.tag(&message),
+        None => message,
+    };
     FailureInfo {
-        cause: failure.kind.cause(),
-        error: tagged(failure.limit, failure.message),
+        cause: kind.cause(),
+        error,
         since: 0,
         version: Some(Arc::clone(&version.build.version)),
     }

@@ -1,17 +1,18 @@
-//! Finds the keys that another handler version parked (stopped at an event on which the version failed), so that the
-//! current version retries them. The sequencer itself finds the parked keys that are in memory; this module finds the
+//! Finds the parked keys (keys that stopped at a failed event) whose failure is out of date: another handler version
+//! failed, or the event exceeded a limit that the configuration has changed since. The current version retries these
+//! keys. The sequencer itself finds the parked keys that are in memory; this module finds the
 //! parked keys in the store.
 //!
 //! The sequencer decides what happens to each found key, and does not report its decision to the search. The search
 //! therefore repeats its pass over the keys, at most [`PASS_LIMIT`] times, until a pass finds no key. The search then
-//! records the current rollout (the record that names the current handler version). A driver that starts later under
-//! the same rollout does not search again. If the last pass still finds keys, the search ends without this record.
+//! records the current rollout (the record that names the current handler version), and the settings that matter. A
+//! driver that starts later under the same rollout and settings does not search again. If the last pass still finds keys, the search ends without this record.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ordain_core::{Key, KeyRecord, KeyStatus, Rollout};
+use ordain_core::{Key, KeyRecord, KeyStatus, RetrySettings, Rollout};
 use tokio::sync::{Semaphore, mpsc};
 
 use ordain_store::{KeyFilter, Mark, Partition, Store, retry_until_ok, versions};
@@ -43,18 +44,20 @@ const PASS_LIMIT: u32 = 16;
 pub(super) struct ParkedSearch(Option<mpsc::Receiver<Vec<Key>>>);
 
 impl ParkedSearch {
-    /// Starts the search for keys that a version other than the version of `rollout` has parked. Without a rollout,
-    /// there is nothing to search, and the search counts as ended.
+    /// Starts the search for the keys that the version of `rollout` must retry by the settings. Without a rollout, there
+    /// is nothing to search, and the search counts as ended.
     pub(super) fn start(
         store: &Arc<dyn Store>,
         partition: &Partition,
         rollout: Option<&Rollout>,
+        settings: &RetrySettings,
     ) -> Self {
         Self(rollout.cloned().map(|rollout| {
             let (pages, keys) = mpsc::channel(1);
             let store = Arc::clone(store);
             let partition = partition.clone();
-            tokio::spawn(ParkedSearchTask { store, partition, rollout, pages }.run());
+            let settings = settings.clone();
+            tokio::spawn(ParkedSearchTask { store, partition, rollout, settings, pages }.run());
             keys
         }))
     }
@@ -80,6 +83,7 @@ struct ParkedSearchTask {
     store: Arc<dyn Store>,
     partition: Partition,
     rollout: Rollout,
+    settings: RetrySettings,
     pages: mpsc::Sender<Vec<Key>>,
 }
 
@@ -88,13 +92,18 @@ impl ParkedSearchTask {
         let Partition { stream, number } = &self.partition;
         let stream = &**stream;
         let version = &*self.rollout.build.version;
-        let rollout = Bytes::from(versions::encode(&self.rollout));
+        let RetrySettings { on_new_version, limits, .. } = &self.settings;
+        let searched = Bytes::from(format!(
+            "{} {on_new_version} {:016x}",
+            versions::encode(&self.rollout),
+            limits.digest()
+        ));
         let name = format!("version/{stream}/{number}");
         let mark = retry_until_ok("check for parked keys", || self.store.mark(&name)).await;
-        if mark.as_ref() == Some(&rollout) {
+        if mark.as_ref() == Some(&searched) {
             return;
         }
-        tracing::debug!(stream, version, "looking for keys that another version has parked");
+        tracing::debug!(stream, version, "searching for parked keys to retry");
         let mut first = 0;
         let mut backoff = PASS_BACKOFF;
         for pass in 1..=PASS_LIMIT {
@@ -107,7 +116,8 @@ impl ParkedSearchTask {
                         stream,
                         version,
                         keys = first,
-                        "this handler version has retried the keys that another version had parked"
+                        "retried the parked keys whose failure belongs to another handler version or to a limit that \
+                         has changed"
                     );
                 }
                 if self.pages.is_closed() {
@@ -115,7 +125,7 @@ impl ParkedSearchTask {
                     // ended.
                     return;
                 }
-                let mark = [Mark { name: name.clone(), value: rollout.clone() }];
+                let mark = [Mark { name: name.clone(), value: searched.clone() }];
                 return retry_until_ok("record of retried keys", || self.store.put_marks(&mark))
                     .await;
             }
@@ -127,16 +137,15 @@ impl ParkedSearchTask {
                     stream,
                     version,
                     keys = found,
-                    "keys still parked: another handler version parked them, and this version has not retried them \
-                     yet. The next start retries them: see `ordain keys list {stream} --status parked{}`",
+                    "keys still parked: their failure belongs to another handler version or to a limit that has \
+                     changed, and this version has not retried them yet. The next start retries them: see `ordain keys list {stream} --status parked{}`",
                     config_option()
                 );
             }
         }
     }
 
-    /// Searches the store once for the keys that another version has parked, sends the keys to the driver, and returns
-    /// their number. Returns `None` if the driver no longer receives the keys.
+    /// Searches the store once for the keys to retry, sends the keys to the driver, and returns their number. Returns `None` if the driver no longer receives the keys.
     async fn run_pass(&self) -> Option<usize> {
         let status = Some(KeyStatus::Parked);
         let mut filter = KeyFilter {
@@ -156,9 +165,9 @@ impl ParkedSearchTask {
             let page = page.await;
             let duration = began.elapsed();
             let rows = page.rows.into_iter();
-            let is_parked_by_other = |record: &KeyRecord| self.is_parked_by_other_version(record);
+            let is_outdated = |record: &KeyRecord| self.is_outdated(record);
             let keys: Vec<Key> = rows
-                .filter(|row| row.record.as_ref().is_ok_and(is_parked_by_other))
+                .filter(|row| row.record.as_ref().is_ok_and(is_outdated))
                 .map(|row| row.key)
                 .collect();
             found += keys.len();
@@ -177,11 +186,12 @@ impl ParkedSearchTask {
         }
     }
 
-    /// Returns whether the key of `record` belongs to the partition of this search, and whether a failure of another
-    /// version stopped the key.
-    fn is_parked_by_other_version(&self, record: &KeyRecord) -> bool {
-        let version = record.failure.as_ref().and_then(|failure| failure.version.as_ref());
+    /// Returns whether the key of `record` belongs to the partition of this search, and whether its failure is out of
+    /// date.
+    fn is_outdated(&self, record: &KeyRecord) -> bool {
+        let version = &self.rollout.build.version;
+        let failure = record.failure.as_ref();
         record.partition == self.partition.number
-            && version.is_some_and(|version| *version != self.rollout.build.version)
+            && failure.is_some_and(|failure| self.settings.is_outdated(failure, version))
     }
 }

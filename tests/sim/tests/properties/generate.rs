@@ -8,7 +8,7 @@ use ordain_core::{
     AcceptedId, AheadRange, AppliedCommit, AttemptToken, BackoffBounds, Build, Cause, CommitReply,
     DeadLetter, Event, EventParts, ExhaustedPolicy, ExistingSpill, FailedAttempt, FailureInfo,
     FailureKind, FileDigest, GapEnd, GapEntry, GapSettings, HandlerOutcome, IdStretch, Input, Key,
-    KeyRecord, KeySnapshot, KeyStatus, LetterContent, LetterId, Message, MessageParts,
+    KeyRecord, KeySnapshot, KeyStatus, LetterContent, LetterId, LimitValues, Message, MessageParts,
     OrderingMode, OverflowPolicy, RetrySettings, Rollout, SequencerSettings, SpillExtent,
     StateUpdate, TurnResult, WriteRefusal,
 };
@@ -324,6 +324,7 @@ pub(crate) fn settings() -> impl Strategy<Value = SequencerSettings> {
                     end
                 },
                 on_new_version: true,
+                limits: LimitValues::default(),
             },
             id_window: 20,
             id_ttl: 1_000,
