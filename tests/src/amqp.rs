@@ -36,25 +36,26 @@ const ACK_DELAY: Duration = Duration::from_millis(100);
 /// the prefetch.
 const CONFIRM_LIMIT: usize = 2_000;
 
-/// A connection with a channel for declarations and publishing. Every method blocks.
+/// A connection with a channel for declarations and publishing. Every method blocks the thread until the broker has
+/// answered.
 pub struct Client {
     runtime: Runtime,
     connection: Connection,
     channel: Channel,
 }
 
-/// A message to publish.
+/// A message that [`Client::publish`] sends to an exchange.
 pub struct Outgoing {
-    /// The routing key.
+    /// The routing key. Unless the setting `key` of a stream names a header, the routing key is the key of the event.
     pub routing_key: String,
-    /// The properties and headers.
+    /// The AMQP properties, including the headers.
     pub properties: BasicProperties,
-    /// The body.
+    /// The body, which contains the data of the event.
     pub body: Vec<u8>,
 }
 
 impl Client {
-    /// Connects to the broker.
+    /// Connects to the broker at `url`, and opens a channel with confirms.
     pub fn connect(url: &str) -> Result<Self> {
         let runtime = Runtime::new()?;
         let opened = runtime.block_on(async { timeout(CONNECT_TIMEOUT, open(url)).await });
@@ -69,7 +70,7 @@ impl Client {
         self.queue_with(name, arguments)
     }
 
-    /// Declares a durable queue with arguments.
+    /// Declares a durable queue with arguments, which determine for example its type and its limits.
     pub fn queue_with(&self, name: &str, arguments: FieldTable) -> Result<()> {
         let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let declared = self.channel.queue_declare(name.into(), options, arguments);
@@ -105,7 +106,7 @@ impl Client {
         Ok(self.runtime.block_on(deleted)?)
     }
 
-    /// Binds a queue to an exchange.
+    /// Binds a queue to an exchange, with the binding key `key`.
     pub fn bind(&self, queue: &str, exchange: &str, key: &str) -> Result<()> {
         let options = QueueBindOptions::default();
         let nothing = FieldTable::default();
@@ -114,7 +115,7 @@ impl Client {
         Ok(self.runtime.block_on(bound)?)
     }
 
-    /// Removes the binding of a queue to an exchange.
+    /// Removes the binding of a queue to an exchange that has the binding key `key`.
     pub fn unbind(&self, queue: &str, exchange: &str, key: &str) -> Result<()> {
         let nothing = FieldTable::default();
         let unbound = self.channel.queue_unbind(queue.into(), exchange.into(), key.into(), nothing);
@@ -275,8 +276,8 @@ impl Client {
         self.runtime.block_on(self.consume(queue, Some(1)))
     }
 
-    /// Consumes on a separate channel. Without a prefetch, only the broker limits the number of unacknowledged
-    /// deliveries.
+    /// Subscribes to a queue on a separate channel. Without a prefetch, only the broker limits the number of
+    /// unacknowledged deliveries.
     async fn consume(&self, queue: &str, prefetch: Option<u16>) -> Result<(Channel, Consumer)> {
         let channel = self.connection.create_channel().await?;
         if let Some(prefetch) = prefetch {
@@ -293,7 +294,7 @@ impl Client {
         Ok(self.runtime.block_on(channel.close(200, "done".into()))?)
     }
 
-    /// Closes the connection cleanly.
+    /// Closes the connection, and waits until the broker has confirmed this.
     pub fn close(self) -> Result<()> {
         Ok(self.runtime.block_on(self.connection.close(200, "done".into()))?)
     }

@@ -37,7 +37,7 @@ impl Pairs {
         Self::default()
     }
 
-    /// Adds a pair.
+    /// Adds a pair of two numbers, each as four bytes in little-endian order.
     #[must_use]
     pub fn pair(mut self, first: u32, second: u32) -> Self {
         self.0.extend(first.to_le_bytes());
@@ -51,7 +51,7 @@ impl Pairs {
         self.pair(at, start).pair(at + 4, length)
     }
 
-    /// Returns the event data.
+    /// Returns the bytes of all pairs, in the order in which they were added.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }

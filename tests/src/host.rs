@@ -27,7 +27,8 @@ pub fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A folder with a configuration and every file that the configuration names.
+/// A temporary folder in which a test runs `ordain`. The folder contains a configuration, the folder of handlers, and
+/// the files that the configuration names.
 pub struct Home {
     folder: TempDir,
 }
@@ -49,8 +50,9 @@ impl Home {
         self.folder.path().join(name)
     }
 
-    /// Writes a file. If the file is a configuration without the section `[admin]`, adds this section with a free port,
-    /// because all hosts on a machine would use the same default port.
+    /// Writes a file of the home, and replaces an earlier file with this name. If the file is a configuration without
+    /// the section `[admin]`, adds this section with a free port, because all hosts on a machine would use the same
+    /// default port.
     pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
         let mut text = text.as_ref().to_vec();
         let is_config = Path::new(name).extension().is_some_and(|extension| extension == "toml");
@@ -60,7 +62,7 @@ impl Home {
         Ok(fs::write(self.path(name), text)?)
     }
 
-    /// Reads a file. Returns an empty text if the file does not exist.
+    /// Reads a file of the home. Returns an empty text if the file does not exist.
     pub fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
@@ -79,7 +81,7 @@ impl Home {
         Ok(fs::rename(other, self.path(name))?)
     }
 
-    /// Appends to an existing file.
+    /// Appends bytes to an existing file of the home.
     pub fn append(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
         let mut file = fs::File::options().append(true).open(self.path(name))?;
         Ok(file.write_all(text.as_ref())?)

@@ -16,19 +16,19 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 /// The content type of a body with one event per line.
 pub const LINES: &str = "application/x-ndjson";
 
-/// An HTTP response.
+/// The response to one HTTP request.
 #[derive(Debug)]
 pub struct Answer {
-    /// The status code.
+    /// The status code, such as 202.
     pub status: u16,
     /// The status line and the headers, in lower case.
     pub head: String,
-    /// The body.
+    /// The body as text, in which U+FFFD replaces bytes that are not UTF-8.
     pub body: String,
 }
 
 impl Answer {
-    /// Parses the body as JSON.
+    /// Parses the body as JSON. If this fails, the error contains the whole response.
     pub fn json(&self) -> Result<Value> {
         serde_json::from_str(&self.body).with_context(|| format!("the body is not JSON: {self:?}"))
     }

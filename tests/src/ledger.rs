@@ -84,8 +84,8 @@ impl Ledger {
         self.orders.clone()
     }
 
-    /// Returns the expected number of events of each key of the third stage: one for each posting, and one for the end.
-    /// The keys of this stage are the pairs of an order and a month.
+    /// Returns the expected number of events of each key of the third stage: one for each posting, and one for the
+    /// close of the month. The keys of this stage are the pairs of an order and a month.
     pub fn months(&self) -> BTreeMap<String, u64> {
         let events = |data: &Value| data["postings"].as_u64().unwrap_or(0) + 1;
         let months = self.statements.iter();

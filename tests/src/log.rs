@@ -126,11 +126,11 @@ pub fn disturb(lines: &[String], window: usize, nth: usize, seed: u64) -> Vec<St
 /// An event of a log, parsed independently of Ordain's own parser.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// The key.
+    /// The key: the attribute `subject`.
     pub key: String,
-    /// The sequence.
+    /// The sequence: the attribute `sequence`, as a number.
     pub sequence: u64,
-    /// The type.
+    /// The type: the attribute `type`.
     pub kind: String,
     /// The data as a handler receives it: without insignificant white space.
     pub data: String,

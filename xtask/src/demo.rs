@@ -35,7 +35,7 @@ const KILL_AFTER_BYTES: u64 = 2 << 20;
 /// Time limit of each step, so that a demo that hangs reports an error.
 const STEP_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// The files of the demo.
+/// The paths of the demo's folder, and of the files in this folder.
 struct Files {
     folder: PathBuf,
     config: PathBuf,

@@ -14,7 +14,7 @@ const INPUT_TIMEOUT_S: u64 = 10;
 /// Size limit of an input, in bytes. With longer inputs, the fuzzer finds the same faults more slowly. Only the targets
 /// in `LARGE_INPUT_TARGETS` have a higher limit.
 const INPUT_LIMIT_BYTES: u64 = 4 << 10;
-/// Targets with larger inputs.
+/// Names of the targets whose inputs may have up to `LARGE_INPUT_LIMIT_BYTES`.
 const LARGE_INPUT_TARGETS: [&str; 3] = ["delivery", "line", "request"];
 /// Size limit of an input of the targets in `LARGE_INPUT_TARGETS`, in bytes.
 const LARGE_INPUT_LIMIT_BYTES: u64 = 128 << 10;
@@ -57,7 +57,7 @@ pub(crate) fn fuzz(args: &FuzzArgs) -> Result<()> {
             announce(&format!("fuzzing {target} for {} s", args.seconds));
             vec![format!("-max_total_time={}", args.seconds)]
         };
-        // The fuzzer keeps inputs that reach new code in this folder, and the next run starts with these inputs. Git
+        // In this folder, the fuzzer keeps the inputs that reach new code. The next run starts with these inputs. Git
         // ignores the folder.
         let found = root().join("target/fuzz").join(&target);
         std::fs::create_dir_all(&found).with_context(|| found.display().to_string())?;

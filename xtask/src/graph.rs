@@ -27,8 +27,9 @@ const FLOORS: [&[&str]; 10] = [
 /// The composition root, above all floors.
 const ROOT: &str = "ordain";
 
-/// For each package, the packages that must not be in its dependency tree. `wasmtime`, `axum` and `fjall` would slow
-/// down the builds of the fuzzer, and of programs that use the publisher. `tokio` would allow the core to do I/O.
+/// For each package, the packages that must not be in its dependency tree. `wasmtime` and `axum` would slow down the
+/// builds of the fuzzer, and of programs that use the publisher; `fjall` would slow down the builds of these programs.
+/// `tokio` would allow the core to do I/O.
 const KEPT_OUT: [(&str, &[&str]); 3] = [
     ("ordain-publisher", &["wasmtime", "axum", "fjall"]),
     ("ordain-fuzz-targets", &["wasmtime", "axum"]),
@@ -80,7 +81,7 @@ fn list(names: &BTreeSet<String>) -> String {
     if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
 }
 
-/// Reads the dependencies between workspace crates. Omits dependencies that only tests need.
+/// Reads the dependencies between workspace crates. Omits the dependencies of tests and of build scripts.
 fn edges() -> Result<BTreeMap<String, BTreeSet<String>>> {
     let output = output(cargo("metadata").args(["--no-deps", "--format-version", "1"]))?;
     let metadata: Value = serde_json::from_str(&output)?;

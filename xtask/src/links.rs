@@ -1,8 +1,8 @@
 //! `cargo xtask links`: checks the links in every tracked Markdown page.
 //!
 //! A relative link, or an image, must lead to a file or a folder that git tracks. If the link has an anchor, the linked
-//! page must have a heading or an `<a id="…">` for the anchor. Links with a scheme (`https:`) are not checked: this
-//! command must never use the network.
+//! page must have a heading or an `<a id="…">` for the anchor. The command does not check links with a scheme
+//! (`https:`), because it must never use the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,13 +15,14 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::setup::{announce, root};
 
-/// The tracked files of a repository, and the content of its Markdown pages. All paths are relative to the root.
+/// The tracked files of a repository, and the links and anchors of its Markdown pages. All paths are relative to the
+/// root.
 struct Tree {
     files: BTreeSet<String>,
     pages: BTreeMap<String, Page>,
 }
 
-/// A Markdown page: its links, and the anchors to which other links may lead (of headings, and of `<a id="…">`).
+/// A Markdown page: its links, and the anchors (of headings, and of `<a id="…">`) to which links of any page may lead.
 struct Page {
     links: Vec<Link>,
     anchors: BTreeSet<String>,
@@ -61,7 +62,7 @@ pub(crate) fn links() -> Result<()> {
 }
 
 impl Tree {
-    /// Reads the pages that git tracks below a root.
+    /// Reads the names of the files that git tracks below a root, and the content of the Markdown pages.
     fn read(root: &Path) -> Result<Self> {
         let mut git = Command::new("git");
         let listed = git.current_dir(root).args(["ls-files", "-z"]).output();
@@ -80,7 +81,7 @@ impl Tree {
         Ok(Self { files, pages })
     }
 
-    /// Returns every link within the repository, with the path of its page.
+    /// Returns every link without a scheme, with the path of its page.
     fn relative_links(&self) -> impl Iterator<Item = (&str, &Link)> {
         let links = self
             .pages
@@ -132,7 +133,7 @@ impl Tree {
 impl Page {
     fn parse(text: &str) -> Self {
         let mut page = Self { links: Vec::new(), anchors: BTreeSet::new() };
-        // The text of the current heading.
+        // The text of the current heading; `None` outside a heading.
         let mut heading: Option<String> = None;
         let options = Options::ENABLE_TABLES | Options::ENABLE_GFM;
         for (event, range) in Parser::new_ext(text, options).into_offset_iter() {

@@ -8,7 +8,7 @@ use ordain_servers::{Redis, Reply};
 
 use crate::setup::{announce, lua_programs, root};
 
-/// The file that the host prepends to every script.
+/// The name, without its extension, of the file that the host prepends to every script.
 const COMMON: &str = "common";
 /// Number of locals that Lua allows in one function.
 const LUA_LOCALS_LIMIT: usize = 200;
@@ -16,7 +16,7 @@ const LUA_LOCALS_LIMIT: usize = 200;
 /// that a new feature fits without a rewrite of the script.
 const LOCALS_LIMIT: usize = 150;
 
-/// A Lua file.
+/// A Lua file: its path, relative to the root of the workspace, and its text.
 struct Script {
     path: String,
     text: String,
@@ -58,7 +58,7 @@ fn scripts() -> Result<Vec<Script>> {
     paths.lines().filter(|path| root().join(path).exists()).map(read).collect()
 }
 
-/// Runs luacheck. A warning is an error.
+/// Runs luacheck; a warning is an error. Then checks that each local of the common file is used.
 fn lint(common: &Script, scripts: &[Script]) -> Result<()> {
     let names = top_level_names(&common.text);
     // The common file declares locals for other scripts, and itself uses few of these locals. The warning for unused

@@ -1,4 +1,5 @@
-//! Developer commands: `cargo xtask COMMAND`. Each command installs its requirements and prints its steps.
+//! Developer commands: `cargo xtask COMMAND`. Each command prints its steps, and installs programs that it needs and
+//! does not find, if possible.
 
 mod bench;
 mod ci;
@@ -35,11 +36,11 @@ enum Command {
     /// Build the example handlers into `target/plugins`.
     Plugins,
     /// Print the crates of the runtime by floor (layer); fail if a crate depends on a crate that is not on a lower
-    /// floor.
+    /// floor, or on a crate that it must not use.
     Graph,
     /// Check the links between Markdown pages: files, images and headings.
     Links,
-    /// Check the scripts that run in Redis: luacheck must have no warnings, and no script may have too many locals.
+    /// Check the scripts that run in Redis: luacheck must report no warnings, and no script may have too many locals.
     Lua,
     /// Count phrases that make English hard to read, and fail if a limit is exceeded.
     Prose(prose::ProseArgs),

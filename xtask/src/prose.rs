@@ -141,7 +141,7 @@ pub(crate) fn prose(args: &ProseArgs) -> Result<()> {
 }
 
 impl Survey {
-    /// Reads every file of a repository that git does not ignore.
+    /// Reads the repository's files, except files that git ignores and files that do not belong to this project.
     fn read(root: &Path) -> Result<Self> {
         let mut git = Command::new("git");
         git.current_dir(root).args([

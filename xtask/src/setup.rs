@@ -1,4 +1,5 @@
-//! Sets up the requirements of the commands: cargo, the WebAssembly target, the host, the handlers, servers.
+//! Functions that several commands share. They start cargo, add the WebAssembly target, build the host and the
+//! handlers, and find or install servers.
 
 mod servers;
 
@@ -86,7 +87,7 @@ pub(crate) fn wasm_target() -> Result<()> {
     })
 }
 
-/// Builds the example handlers into a folder.
+/// Builds the example handlers, copies them into the folder `plugins` of cargo's output, and returns this folder.
 pub(crate) fn plugins() -> Result<PathBuf> {
     wasm_target()?;
     announce("building the handlers");
@@ -107,7 +108,7 @@ pub(crate) fn plugins() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Builds the host.
+/// Builds the host, and returns the path of its program.
 pub(crate) fn host() -> Result<PathBuf> {
     announce(
         "building the host (the first build takes some minutes: the host contains a compiler)",

@@ -19,7 +19,7 @@ pub(crate) struct TestArgs {
     /// With `chaos`: repeat rounds for this time, in minutes, instead of one round.
     #[arg(long, requires = "filter")]
     minutes: Option<u64>,
-    /// Run the tests of brokers and stores against the servers of another release.
+    /// Run the tests of the broker and of the Redis store against the servers of another release of Debian.
     #[arg(long, value_name = "RELEASE", conflicts_with_all = ["quick", "minutes"])]
     servers: Option<ServerRelease>,
     /// Only tests without servers: unit tests, simulator, model, and conformance of the embedded store.
@@ -64,7 +64,8 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     finish(args, passed)
 }
 
-/// Builds and runs the simulator. Only this build of the sequencer contains the deliberate faults.
+/// Builds and runs the tests of the simulator. Only this build of the sequencer contains the deliberate faults.
+/// Returns the number of passed tests.
 fn simulation(filter: &[&str]) -> Result<u64> {
     let simulator = ["--release", "--package", "ordain-sim", "--features", "faults"];
     announce("building the simulator");
@@ -103,7 +104,8 @@ fn threads() -> usize {
     2 * std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Runs rounds in which hosts, servers and networks fail while events arrive, for the given time.
+/// Runs rounds in which hosts, servers and networks fail while events arrive: for the given number of minutes, or one
+/// round if `minutes` is 0.
 fn chaos(minutes: u64) -> Result<()> {
     announce("chaos: each round prints its faults and the seed that repeats it");
     let mut chaos = cargo("test");

@@ -18,7 +18,7 @@ pub(crate) fn run_forever() -> ! {
     }
 }
 
-/// Exhausts the stack.
+/// Exhausts the host's stack for WebAssembly.
 pub(crate) fn recurse() -> ! {
     let end = deeper(black_box(u64::MAX));
     panic!("the stack was large enough for {end}");

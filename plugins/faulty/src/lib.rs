@@ -23,15 +23,15 @@
 //! | `hoard` | `mib` | allocates memory, writes to it and keeps it until the instance ends |
 //! | `log` | `lines` 1, `bytes` 0, `level` "info" | logs this number of lines, each of this size |
 //! | `print` | `out` none, `err` none | prints to standard output and standard error |
-//! | `sleep` | `ms` | sleeps through WASI; the guest does not run in the meantime |
+//! | `sleep` | `ms` | sleeps through WASI: the host ends the sleep at once, and advances the guest's clocks by `ms` |
 //! | `fail-after` | `bytes`, `messages` 1 | builds a state and messages, then panics |
 //! | `state` | | emits `{"bytes": N}`, the size of the state, or `null` if there is none |
 //! | `calls` | | emits `{"calls": N}`, the number of events that this instance has received, including this one |
 //! | `senses` | | emits `{"time_ms": …, "monotonic_ns": …, "random": […]}`: the time of the clock, the time that passed between two reads of the monotonic clock, and four random numbers |
 //! | `probe` | `path` "/", `address` "127.0.0.1:80" | emits the environment in the sandbox: `{"arguments": […], "environment": […], "read": …, "write": …, "connect": …}`, where each of `read`, `write` and `connect` is an error or "allowed" |
 //!
-//! A command that is not in the table is rejected. No command fails a given number of times and then succeeds, because
-//! a handler cannot count its failed attempts: a failed attempt leaves no data for the next attempt.
+//! The handler rejects a command that is not in the table. No command fails a given number of times and then succeeds,
+//! because a handler cannot count its failed attempts: a failed attempt leaves no data for the next attempt.
 
 mod harm;
 mod probe;
@@ -41,7 +41,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ordain_sdk::prelude::*;
 
-/// The sink and the type of all messages.
+/// The sink and the type of all messages; the command `emit` can replace them.
 const SINK: &str = "faulty";
 
 /// A command, as documented at the top of the crate.

@@ -46,7 +46,8 @@ pub(crate) fn senses() -> Result<Senses> {
     Ok(Senses { time_ms, monotonic_ns: start.elapsed().as_nanos() as u64, random })
 }
 
-/// Reads the arguments and environment variables, and attempts every operation that the sandbox must refuse.
+/// Reads the arguments and environment variables. Then attempts three operations that the sandbox must refuse: reads
+/// the metadata of `path`, opens `path` for writing, and connects to `address`.
 pub(crate) fn sandbox(path: &str, address: &str) -> Sandbox {
     let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     Sandbox {

@@ -17,7 +17,7 @@ struct Closed {
     month: String,
 }
 
-/// The totals of one month of an order.
+/// The totals of one month of an order; all amounts in cents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Statement {
     /// The balance before the first posting.

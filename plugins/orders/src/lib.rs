@@ -19,8 +19,8 @@
 //! refunded. The handler therefore keeps the order until an event refunds it, or until the producer marks an event as
 //! the order's last one (`end-of-sequence`).
 //!
-//! The data is JSON. `order.created` and `order.updated` require `amount_cents`, a whole number. The handler ignores
-//! all other fields, and the data of all other events.
+//! The data is empty or a JSON object. `order.created` and `order.updated` require the field `amount_cents`, a whole
+//! number of at least 0. The handler ignores all other fields, and the amount in all other events.
 //!
 //! The handler emits a message to the sink `receipts` when an order is paid, shipped, delivered, cancelled or refunded,
 //! and when an update changes its amount. The type of the message is `order.STATUS` or `order.updated`; the data is
@@ -40,7 +40,7 @@ struct Details {
     amount_cents: Option<u64>,
 }
 
-/// The state of a key. An order that has ended has no state.
+/// The state of a key. A step that ends the order removes the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Order {
     status: Status,

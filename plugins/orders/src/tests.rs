@@ -4,7 +4,7 @@ use ordain_sdk::testing::{Runner, json};
 
 use super::*;
 
-/// The valid steps, written independently of the code. The last status is a cancelled order that was paid.
+/// The valid steps, written independently of the code. In the last row, the order was cancelled after it was paid.
 const TABLE: [(Option<Status>, &[Status]); 8] = [
     (None, &[Created]),
     (Some(Created), &[Paid, Cancelled]),

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `noop` | none |
 //! | `put` | sets the data as the state |
-//! | `follow` | as `put`, but rejects data whose number is not the number in the state plus one |
+//! | `follow` | as `put`, but rejects data whose number is not the number in the state plus one; without a state, the number must be 1 |
 //! | `emit` | as `put`, and emits the data to the sink `out` as a message of type `emitted` |
-//! | `json` | parses the data, a JSON object, adds a field `seen`, and sets the object as the state |
+//! | `json` | parses the data, a JSON object, adds a field `seen` with the event's sequence, and sets the object as the state |
 
 use ordain_sdk::prelude::*;
 use serde_json::{Map, Value};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-/// The socket of an attempt.
+/// The state of the socket of an attempt.
 #[derive(Debug, Default)]
 enum AttemptSocket {
     /// The attempt has no socket yet, or has succeeded.

@@ -19,12 +19,12 @@ const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct BrokerStatus {
     /// The ability of this process to use the broker.
     pub health: BrokerHealth,
-    /// The error of the last check; `None` if the broker responded.
+    /// The error of the last check; `None` if the broker responded, or before the first check.
     pub error: Option<String>,
 }
 
-/// Starts a task that checks the broker four times in each period of `lease`, until the returned receiver is dropped.
-/// The receiver is notified when the health changes.
+/// Starts a task that checks the broker about four times in each period of `lease`, until the returned receiver is
+/// dropped. The receiver is notified when the health changes.
 pub fn watch_broker_health(
     broker: &Arc<BrokerEndpoint>,
     lease: Duration,

@@ -4,7 +4,8 @@
 //! message to that confirm, which may belong to another message. The broker returns a message before it confirms the
 //! message. Each confirm takes one held message out of the library. The library therefore holds no returned message
 //! when every sent message is confirmed. The tracker uses this fact: the result of a message M is known when the broker
-//! has confirmed all messages that were sent before this process saw the confirm of M.
+//! has confirmed all messages that were sent before this process saw the confirm of M. A check may also find the result
+//! of M earlier: see [`ConfirmTracker::resolve`].
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -25,7 +26,7 @@ pub(super) struct PendingPublish {
     pub(super) run: u64,
     /// The position of the message in the order of its sink.
     pub(super) order: u64,
-    /// The message.
+    /// The message in the form in which it is published.
     pub(super) outgoing: AmqpMessage,
     /// The ownership under which the message may be published.
     pub(super) ownership: Arc<Ownership>,
@@ -54,7 +55,7 @@ impl ConfirmResult {
 pub(super) type ConfirmFuture<'a> =
     Pin<Box<dyn Future<Output = lapin::Result<Confirmation>> + Send + 'a>>;
 
-/// The error for a returned message that was not sent on this channel.
+/// The error for a returned message that the tracker does not contain.
 #[derive(Debug)]
 pub(super) struct UnmatchedReturn;
 
@@ -81,7 +82,7 @@ struct UnconfirmedPublish<'a> {
 /// The sent messages whose result is not known yet.
 pub(super) struct ConfirmTracker<'a> {
     sent: VecDeque<UnconfirmedPublish<'a>>,
-    /// Total size of the bodies, in bytes.
+    /// Total size of the bodies of the messages in `sent`, in bytes.
     bytes: usize,
     /// Number of confirmed messages at the front of `sent`.
     confirmed: usize,
@@ -94,7 +95,7 @@ pub(super) struct ConfirmTracker<'a> {
     /// Confirms of messages that the tracker has given up. A late confirm may still arrive, and may carry a returned
     /// message.
     late_confirms: Vec<ConfirmFuture<'a>>,
-    /// True if the broker returned a message that was not sent on this channel.
+    /// True if the broker returned a message that the tracker does not contain.
     has_unmatched_return: bool,
 }
 
@@ -149,8 +150,9 @@ impl<'a> ConfirmTracker<'a> {
         self.sent.iter_mut().for_each(|sent| sent.overtaken_at = None);
     }
 
-    /// Sends a message. The messages are sent in the order of the calls. This method passes the message to the library
-    /// at once, and does not wait for the confirm, so that one write to the socket can contain many messages.
+    /// Sends a message. `confirm` is the future that publishes the message and completes with its confirm. This method
+    /// polls `confirm` once, which passes the message to the library, and does not wait for the confirm, so that one
+    /// write to the socket can contain many messages. The messages are sent in the order of the calls.
     pub(super) fn send(&mut self, item: PendingPublish, mut confirm: ConfirmFuture<'a>) {
         self.bytes += item.outgoing.body.bytes().len();
         if self.sent.is_empty() {
@@ -169,8 +171,8 @@ impl<'a> ConfirmTracker<'a> {
         });
     }
 
-    /// Waits for a confirm. If the channel has failed, returns the error that the channel reports for the first
-    /// unconfirmed message.
+    /// Waits for the confirm of the first unconfirmed message. If the channel has failed, returns the error that the
+    /// channel reports for the first unconfirmed message.
     pub(super) async fn confirmed(&mut self) -> lapin::Result<()> {
         std::future::poll_fn(|cx| self.poll_confirmed(cx)).await
     }
@@ -219,7 +221,8 @@ impl<'a> ConfirmTracker<'a> {
         }
     }
 
-    /// Polls the confirms of all messages.
+    /// Polls the confirms of all messages, including the messages that the tracker has given up. Fails if the broker
+    /// returned a message that the tracker does not contain.
     fn poll_all(&mut self) -> Result<(), UnmatchedReturn> {
         let mut cx = Context::from_waker(Waker::noop());
         for at in self.confirmed..self.sent.len() {
@@ -239,8 +242,8 @@ impl<'a> ConfirmTracker<'a> {
         if self.has_unmatched_return { Err(UnmatchedReturn) } else { Ok(()) }
     }
 
-    /// Removes and returns the messages whose result is known, if a check is due. Fails as [`resolve`](Self::resolve)
-    /// does.
+    /// Removes and returns the messages whose result is known, if a check is due. Otherwise returns no messages. Fails
+    /// as [`resolve`](Self::resolve) does.
     pub(super) fn take_resolved(
         &mut self,
     ) -> Result<Vec<(PendingPublish, ConfirmResult)>, UnmatchedReturn> {
@@ -256,10 +259,10 @@ impl<'a> ConfirmTracker<'a> {
     /// If all messages are confirmed, all results are known. Otherwise, the result of a message is known if its confirm
     /// had arrived at the last check.
     ///
-    /// In one case, this check returns no results, and leaves them to a later check: a message R was unconfirmed at the
-    /// last check, and the library has reported since then that the broker returned R. Each confirm carries at most one
-    /// returned message, so the library may have attached R to the confirm of another returned message S. The library
-    /// then reports the return of S only with a later confirm.
+    /// In one case, while messages are unconfirmed, this check returns no results, and leaves them to a later check: a
+    /// message R was unconfirmed at the last check, and the library has reported since then that the broker returned R.
+    /// Each confirm carries at most one returned message, so the library may have attached R to the confirm of another
+    /// returned message S. The library then reports the return of S only with a later confirm.
     ///
     /// Fails if the broker returned a message that the tracker does not contain. All results are then unreliable, and
     /// the method removes no message.

@@ -39,15 +39,15 @@ const NOTHING_FOUND: &str = "NOT_FOUND - no ";
 /// The text by which this module recognises a refusal because of the type of an exchange.
 const UNKNOWN_TYPE: &str = "unknown exchange type";
 
-/// The reason why a broker cannot be used.
+/// The reason why a request to the broker failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BrokerError {
     /// The broker refused the request.
     #[error("{reason}")]
     Refused {
-        /// The cause, according to the broker.
+        /// The cause of the refusal.
         cause: RefusalCause,
-        /// The description, with the broker's own words.
+        /// The description of the refusal, with the broker's own words.
         reason: String,
     },
     /// The broker is unreachable or cannot respond; a retry may help.
@@ -55,7 +55,7 @@ pub enum BrokerError {
     Unavailable(String),
 }
 
-/// The cause of a refusal, according to the reply code of AMQP 0-9-1.
+/// The cause of a refusal, derived from the reply code of AMQP 0-9-1, the broker's text and the refused request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalCause {
     /// The broker refuses to open a connection: it rejects the login, a limit of connections is reached, or the virtual
@@ -66,12 +66,12 @@ pub enum RefusalCause {
     Access,
     /// The queue or exchange does not exist.
     NotFound,
-    /// The exchange of a sink does not exist. Ordain never declares it. Its owner may declare it at any time, for
-    /// example after the broker was rebuilt, so a retry may help.
+    /// The exchange of a sink does not exist. Ordain never declares this exchange. The owner of the exchange may
+    /// declare it at any time, for example after the broker was rebuilt, so a retry may help.
     SinkExchangeMissing,
     /// The queue or exchange exists in another form: it has another type or other arguments.
     OtherForm,
-    /// The broker does not know the command, for example the type of an exchange.
+    /// The broker or the client library does not support the request, for example the type of an exchange.
     Unsupported,
 }
 
@@ -97,7 +97,7 @@ impl BrokerError {
         matches!(self, Self::Refused { cause: RefusalCause::NotFound, .. })
     }
 
-    /// Changes the description of a refusal.
+    /// Replaces the description of a refusal by the result of `describe`. Returns any other error unchanged.
     pub(super) fn map_refusal(self, describe: impl FnOnce(RefusalCause, String) -> String) -> Self {
         match self {
             Self::Refused { cause, reason } => {
@@ -128,7 +128,8 @@ pub(super) fn install_tls_provider(uri: &AMQPUri) {
 }
 
 impl BrokerEndpoint {
-    /// Creates the address of a broker from a URL.
+    /// Creates the address of a broker from a URL. `heartbeat` is the time between two AMQP heartbeats. This function
+    /// rounds the time down to whole seconds; the minimum is one second.
     pub fn new(url: BrokerUrl, heartbeat: Duration) -> Self {
         let heartbeat = u16::try_from(heartbeat.as_secs().max(1)).unwrap_or(u16::MAX);
         Self { url, heartbeat, has_default_delivery_limit: Arc::default() }
@@ -151,8 +152,8 @@ impl BrokerEndpoint {
     }
 
     /// Returns whether the broker has a default delivery limit. A queue gets this limit if its declaration does not
-    /// exclude a limit. Keeps the answer until [`Self::forget_version`]. The test declares an exchange for a moment; the
-    /// name of the exchange begins with `queue`.
+    /// exclude a limit. At the first call, this method tests the broker: it declares an exchange whose name begins with
+    /// `queue`, and deletes the exchange at once. The method keeps the answer until [`Self::forget_version`].
     pub(super) async fn has_default_delivery_limit(
         &self,
         queue: &str,
@@ -166,10 +167,12 @@ impl BrokerEndpoint {
         Ok(has_limit)
     }
 
-    /// Forgets what depends on the version of the broker. The caller must call this method when the broker may have been
-    /// upgraded: after a lost connection, and before the declaration of a missing queue.
+    /// Forgets whether the broker has a default delivery limit, because this depends on the version of the broker. The
+    /// caller must call this method when the broker may have been upgraded: after a lost connection, and before the
+    /// declaration of a missing queue.
     pub fn forget_version(&self) {
-        // If the lock is taken, a test of the present broker is in progress.
+        // If the lock is taken, a test of the broker is in progress. Its answer will be new, so there is nothing to
+        // forget.
         if let Ok(mut known) = self.has_default_delivery_limit.try_lock() {
             *known = None;
         }
@@ -205,7 +208,7 @@ impl BrokerEndpoint {
             },
             properties,
         );
-        // On the heap, because this future is large and a part of many others.
+        // This future is on the heap, because it is large and a part of many other futures.
         let connected = Box::pin(async { connecting.await.map_err(failed) });
         let connection = match self.within(CONNECT_TIMEOUT, connected).await {
             Err(BrokerError::Refused { cause: RefusalCause::Access, reason }) => {
@@ -217,7 +220,7 @@ impl BrokerEndpoint {
         Ok(connection)
     }
 
-    /// Limits the time of requests to the broker.
+    /// Limits the time of requests to the broker. After the time limit, returns [`BrokerError::Unavailable`].
     pub async fn within<T, E: From<BrokerError>>(
         &self,
         limit: Duration,

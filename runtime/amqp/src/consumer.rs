@@ -1,8 +1,9 @@
 //! The consumer of one partition's queue: receives deliveries in batches and acknowledges them cumulatively.
 //!
-//! The broker numbers the deliveries of a channel from 1. When a channel is lost, the next channel delivers all
-//! unacknowledged messages again. Each channel therefore has a subscription epoch (a number), which distinguishes its
-//! deliveries from the deliveries of earlier channels. The consumer ignores an acknowledgement of an earlier epoch.
+//! The broker numbers the deliveries of a channel from 1. After the loss of a channel, the broker delivers all
+//! unacknowledged messages again on the next channel. Each channel therefore has a subscription epoch (a number), which
+//! distinguishes its deliveries from the deliveries of earlier channels. The consumer ignores an acknowledgement of an
+//! earlier epoch.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,12 +46,13 @@ const WARN_INTERVAL: Duration = Duration::from_secs(30);
 const RESTORE_INTERVAL: Duration = Duration::from_mins(1);
 /// Interval between two checks whether an operator has resumed a stopped stream.
 const RESUME_CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// Time limit for all steps of a subscription.
+/// Time limit for all steps that open a subscription, and for one repair of the topology of a stopped stream.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time limit for the last acknowledgement and the end of the channel.
+/// Time limit for closing the channel and the connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Starts a consumer. The consumer reconnects after every failure, until the receiver of its deliveries is dropped.
+/// Starts a consumer. The consumer reconnects after every failure. It ends when the receiver of its deliveries is
+/// dropped, or when this process loses the ownership of the partition.
 pub fn start(options: ConsumerOptions) -> SourceHandle {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD_BATCHES);
     // The consumer retries after each error, so it never reports a failure.
@@ -77,7 +79,8 @@ async fn run(
     let mut prefetch =
         AdaptivePrefetch::new(options.prefetch, memory, Arc::clone(&options.last_prefetch));
     let mut known = KnownQueue::default();
-    // The number of messages that the queue had when the last subscription ended.
+    // The number of messages that waited in the queue at the last check of the last subscription; `None` if it is
+    // unknown.
     let mut waiting = None;
     options.health.set(SourceState::Retrying { reason: "not subscribed yet".to_owned() });
     loop {
@@ -162,7 +165,8 @@ async fn run(
     }
 }
 
-/// Returns the error of a subscription that the broker has ended.
+/// Returns the error of a subscription that the broker has ended. If the queue of a `fifo` stream has no marker, also
+/// logs that Ordain cannot detect a loss of the queue.
 fn cancelled(options: &ConsumerOptions, queue: &str, known: &mut KnownQueue) -> QueueCheckError {
     // Another program may have declared the queue again with other arguments.
     known.is_type_checked = false;
@@ -190,13 +194,16 @@ struct KnownQueue {
     is_marker_refused: bool,
     /// `true` if the queue of a `sequenced` stream got its marker before the last subscription.
     is_marked: bool,
-    /// The loss of the queue of a `sequenced` stream that has not been reported yet. The next subscription reports it.
+    /// A loss of the queue of a `sequenced` stream, if the loss has not been reported yet. The next subscription
+    /// reports it.
     loss: Option<TopologyChange>,
-    /// `true` if a check has found that the queue is not of type stream, and the queue has not been removed since.
+    /// `true` if the queue has passed the check that refuses queues of type stream, and the consumer has not noticed a
+    /// removal of the queue since.
     is_type_checked: bool,
 }
 
-/// Waits until an operator resumes the stream. Meanwhile, logs at intervals why the stream has stopped.
+/// Waits until an operator resumes the stream. Meanwhile, logs at intervals why the stream has stopped, and restores
+/// the topology.
 async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
     let stream = &*options.stream;
     options.health.set(SourceState::Stopped { reason: reason.to_owned() });
@@ -227,8 +234,8 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
     }
 }
 
-/// Restores the queue and the exchange of a stopped stream, so that no new message is lost before the stream is
-/// resumed.
+/// Restores the queue of a stopped stream, so that no new message is lost before the stream is resumed. The consumer of
+/// partition 0 also restores the exchange.
 async fn restore_topology(options: &ConsumerOptions) -> Result<(), TopologyError> {
     let ConsumerOptions { broker, stream, partition, .. } = options;
     let connection = broker.connect(&format!("ordain {stream} {partition}")).await?;
@@ -243,8 +250,8 @@ async fn restore_topology(options: &ConsumerOptions) -> Result<(), TopologyError
     restored.map_err(TopologyError::from)
 }
 
-/// Limits the time of a subscription's steps. A queue without a leader never responds, for example after a crash of the
-/// broker.
+/// Limits the time of a subscription's steps. A queue without a leader, for example after a crash of the broker, never
+/// responds.
 async fn with_subscribe_timeout<T>(
     queue: &str,
     work: impl Future<Output = Result<T, QueueCheckError>>,
@@ -256,7 +263,8 @@ async fn with_subscribe_timeout<T>(
     })
 }
 
-/// Opens a channel that consumes the queue.
+/// Opens a channel that consumes the queue. If the queue is missing, first declares it, or returns an error if this
+/// process must not declare it. `waiting` is the last known number of messages in the queue.
 async fn subscribe(
     options: &ConsumerOptions,
     queue: &str,
@@ -284,7 +292,8 @@ async fn subscribe(
             if options.is_fifo() {
                 handle_missing_queue(options, &connection, waiting).await?;
             } else {
-                // A later attempt can find the queue that this attempt declares, so keep the loss until it is reported.
+                // A later attempt may find the queue that this attempt declares, and would not notice the loss. Keep
+                // the loss until it is reported.
                 known.is_marked = false;
                 known.loss = Some(TopologyChange::QueueMissing(queue.to_owned()));
                 restore_own_queue(options, &connection).await?;
@@ -312,8 +321,8 @@ async fn subscribe(
 
 /// Declares the marker of a `sequenced` stream's queue, so that the monitor can detect a replacement of the queue. The
 /// caller subscribes after this call. If the queue is replaced between the two steps, the marker disappears with the
-/// old queue. Remembers the loss of a queue that another program has deleted and declared again since the last
-/// subscription, so that the next subscription reports the loss, even if a request of this call fails.
+/// old queue. If another program has deleted the queue and declared it again since the last subscription, this function
+/// keeps the loss in `known`. The next subscription then reports the loss, even if a request of this call fails.
 async fn mark_queue(
     options: &ConsumerOptions,
     connection: &Connection,

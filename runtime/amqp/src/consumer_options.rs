@@ -22,11 +22,12 @@ pub struct ConsumerOptions {
     pub broker: Arc<BrokerEndpoint>,
     /// The exchange and queues of the stream.
     pub topology: Topology,
-    /// The partition.
+    /// The partition whose queue the consumer consumes.
     pub partition: u32,
-    /// The stream's name, for messages.
+    /// The name of the stream to which the queue belongs.
     pub stream: Arc<str>,
-    /// Maximum number of unacknowledged deliveries.
+    /// The configured maximum number of unacknowledged deliveries. The consumer uses a lower number if that many
+    /// deliveries exceed `memory`.
     pub prefetch: u16,
     /// Approximate memory limit for deliveries that the receiver has not taken, in bytes. A `fifo` stream ignores this
     /// limit and always uses `prefetch`. In a `fifo` stream, the order of delivery determines the sequences of the
@@ -46,8 +47,8 @@ pub struct ConsumerOptions {
     /// The gauge of the number of messages that the broker has dropped from the stream's queues. Only the consumer of
     /// partition 0 sets this gauge.
     pub dropped: Arc<BacklogGauge>,
-    /// The records of the stream's queues, with the store that holds them. Only the consumers of `fifo` streams read
-    /// and write these records.
+    /// The records of the stream's queues, which only the consumers of `fifo` streams read and write. All consumers use
+    /// the store that holds these records.
     pub records: QueueRecords,
     /// The throttle for the errors about a topology that cannot be restored. See [`topology_throttle`].
     pub topology_throttle: Mutex<LogThrottle>,
@@ -60,10 +61,12 @@ pub struct ConsumerOptions {
     pub topology_changes: Arc<AtomicU64>,
 }
 
-/// Time between two errors about a topology that cannot be restored.
+/// Approximate time between two errors about a topology that cannot be restored: the interval between two checks of the
+/// topology.
 const TOPOLOGY_ERROR_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Creates a throttle for the errors about a topology that cannot be restored.
+/// Creates a throttle for the errors about a topology that cannot be restored. The throttle suppresses errors for half
+/// of `TOPOLOGY_ERROR_INTERVAL`, so that it allows one error in each check of the topology.
 pub fn topology_throttle() -> Mutex<LogThrottle> {
     Mutex::new(LogThrottle::new(shortened(TOPOLOGY_ERROR_INTERVAL) / 2))
 }

@@ -32,7 +32,7 @@ pub struct DeliveryDecoder {
     /// The stream's ordering. On a `fifo` stream (ordered by arrival), the decoder treats a sequence header as an
     /// ordinary header.
     pub ordering: OrderingMode,
-    /// Maximum size of an event's body and headers, in bytes.
+    /// Maximum size of an event's body and headers together, in bytes.
     pub event_size: usize,
     /// The part of a message that contains the key.
     pub key: KeyLocation,
@@ -47,7 +47,7 @@ fn reject<T>(cause: Cause, message: impl Into<String>) -> DeliveryResult<T> {
     Err(DeliveryRejection(cause, message.into()))
 }
 
-/// The values of the headers that have a meaning for Ordain.
+/// The values of the headers that have a meaning for Ordain, and all other headers.
 #[derive(Default)]
 struct EventHeaders<'a> {
     sequence: Option<&'a AMQPValue>,
@@ -187,7 +187,7 @@ impl DeliveryDecoder {
         }
     }
 
-    /// Returns the producer's sequence.
+    /// Returns the producer's sequence; `None` if there is no header with a sequence.
     fn sequence(headers: &EventHeaders<'_>) -> DeliveryResult<Option<u64>> {
         let found = first_present(
             SEQUENCE_HEADER,
@@ -207,7 +207,8 @@ impl DeliveryDecoder {
         }
     }
 
-    /// Returns all headers without a meaning for Ordain. A value that is not a text becomes JSON.
+    /// Returns all headers without a meaning for Ordain, as texts. A value that is neither a text nor an integer
+    /// becomes JSON. Returns an error if the headers, or the headers and the body together, exceed their size limit.
     fn other_headers<'a>(
         &self,
         delivery: &Delivery,
@@ -305,7 +306,9 @@ fn utf8<'a>(place: &str, text: Cow<'a, str>) -> DeliveryResult<Cow<'a, str>> {
     }
 }
 
-/// Returns the time of the event, in ms since the Unix epoch. AMQP's own timestamp has a resolution of one second.
+/// Returns the time of the event, in ms since the Unix epoch. The time comes from the CloudEvents attribute `time`,
+/// otherwise from the header `timestamp_in_ms`, otherwise from AMQP's own timestamp, which has a resolution of one
+/// second.
 fn time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> DeliveryResult<Option<u64>> {
     if let Some(value) = headers.time {
         let time: Option<jiff::Timestamp> = as_text(value).and_then(|text| text.parse().ok());
@@ -325,8 +328,8 @@ fn time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> DeliveryResult<Op
         );
     }
     if let Some(value) = headers.time_ms {
-        // A timestamp plugin of RabbitMQ writes this header. Other programs may use the name for something else, so
-        // this function ignores a value that is not a number.
+        // Ordain and a timestamp plugin of RabbitMQ write this header. Other programs may use the name for something
+        // else, so this function ignores a value that is not a number.
         return Ok(as_integer(value));
     }
     Ok(timestamp.map(|seconds| seconds.saturating_mul(1_000)))

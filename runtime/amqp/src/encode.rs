@@ -1,5 +1,5 @@
-//! Converts a message or a dead letter into an AMQP message. The conversion must be deterministic: it must never read
-//! a clock.
+//! Converts a message, a dead letter or a producer's event into an AMQP message. The same input must always become the
+//! same AMQP message, so this module must never read a clock.
 //!
 //! The body is the data. AMQP properties are short texts of up to 255 bytes; a longer value becomes a header with its
 //! CloudEvents name, which the decoder understands as well.
@@ -32,12 +32,13 @@ const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
 const RENAMED_PREFIX: &str = "x-original-";
 /// Maximum size of a header's name, in bytes: a short string of AMQP.
 const NAME_LIMIT: usize = 255;
-/// Maximum size of a dead letter's reason, in bytes. The reason is a header, and all headers must fit into one frame.
+/// Approximate maximum size of each header with a part of a dead letter's reason, in bytes. All headers must fit into
+/// one frame.
 const REASON_LIMIT: usize = 16 << 10;
 /// Delivery mode of messages that durable queues write to disk.
 const PERSISTENT_DELIVERY_MODE: u8 = 2;
 
-/// A message as it is published.
+/// A message in the form in which Ordain publishes it.
 #[derive(Debug)]
 pub(super) struct AmqpMessage {
     pub(super) routing_key: ShortString,
@@ -52,12 +53,13 @@ impl AmqpMessage {
         self.routing_key == returned.routing_key && self.id() == id(&returned.properties)
     }
 
-    /// Returns the message's id.
+    /// Returns the message's id; empty if the message has no id.
     pub(super) fn id(&self) -> &[u8] {
         id(&self.properties)
     }
 
-    /// Returns the stream and the key. Messages of the same stream and key must keep their order.
+    /// Returns the CloudEvents source, which names the stream, and the key. Messages with the same source and key must
+    /// keep their order.
     pub(super) fn ordering_key(&self) -> (Vec<u8>, Vec<u8>) {
         let header = |name| header(&self.properties, name).to_vec();
         (header(SOURCE_HEADER), header(KEY_HEADER))
@@ -72,7 +74,7 @@ pub(super) fn id(properties: &BasicProperties) -> &[u8] {
     }
 }
 
-/// Returns a text header; empty if the header is missing.
+/// Returns a header of the AMQP type long string. Returns an empty text if the header is missing or has another type.
 pub(super) fn header<'a>(properties: &'a BasicProperties, name: &str) -> &'a [u8] {
     match properties.headers().as_ref().and_then(|headers| headers.inner().get(name)) {
         Some(AMQPValue::LongString(text)) => text.as_bytes(),
@@ -126,8 +128,9 @@ pub(super) fn message(
     }
 }
 
-/// Encodes a dead letter of `stream`: the event as it was received, with the reason in headers. If `sequence` is
-/// `None`, the encoded message has the event's own sequence.
+/// Encodes a dead letter of `stream`: the headers and data of the event as they were received, and the reason in
+/// additional headers. The letter has an id and a source of its own. A letter without an event contains the raw bytes
+/// of the message, or no data. If `sequence` is `None`, the encoded letter has the event's own sequence.
 pub(super) fn letter(
     stream: &str,
     letter: &DeadLetter,
@@ -168,7 +171,8 @@ pub(super) fn letter(
     }
 }
 
-/// Encodes a producer's event in the form that the stream reads, with its sequence if it has one.
+/// Encodes a producer's event in the form that the stream reads, with its sequence if it has one. `key` is the part of
+/// a message from which the stream reads the key.
 pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyLocation) -> AmqpMessage {
     let mut envelope = PropertiesBuilder::new(event.source(), event.key(), event.headers(), &[]);
     envelope.attribute("id", event.id(), BasicProperties::with_message_id);
@@ -212,8 +216,8 @@ struct PropertiesBuilder {
 }
 
 impl PropertiesBuilder {
-    /// Creates properties with the headers of a handler or producer. Renames the headers that are reserved or in
-    /// `taken`.
+    /// Creates the properties from the source, the key, and the headers of a handler or producer. Renames each of these
+    /// headers whose name is reserved or in `taken`.
     fn new<'a>(
         source: &str,
         key: &str,

@@ -30,7 +30,7 @@ pub(super) struct Exchange {
 #[derive(Debug)]
 pub(super) struct SinkConnection {
     pub(super) connection: Connection,
-    /// The error that ended the connection.
+    /// The error that ended the connection; empty until the library reports it.
     end: Arc<OnceLock<String>>,
 }
 
@@ -42,8 +42,9 @@ pub(super) struct ConfirmChannel {
 }
 
 impl SinkConnection {
-    /// Returns the error that ended the connection, if it has ended. This method waits for the error, because the
-    /// library reports it a moment after the end of the connection.
+    /// Returns the error that ended the connection. Returns `None` if the connection is open, or if the library has
+    /// reported no error. If necessary, waits for `END_REPORT_DELAY`, because the library reports the error a moment
+    /// after the end of the connection.
     pub(super) async fn end(&self) -> Option<&str> {
         if self.connection.status().connected() {
             return None;
@@ -55,16 +56,17 @@ impl SinkConnection {
     }
 }
 
-/// The broker's answer to a message that was published in isolation.
+/// The result of an attempt to publish a message in isolation (on a connection of its own).
 #[derive(Debug)]
 pub(super) enum IsolatedAnswer {
     /// The broker confirmed, returned or refused the message.
     Confirm(ConfirmResult),
-    /// The broker closed the channel because of the message, for this reason.
+    /// The broker closed the channel or connection, probably because of the message, for this reason.
     Refused(String),
     /// The broker did not answer in time.
     TimedOut,
-    /// The broker could not be reached, for this reason.
+    /// The broker was unreachable, blocked publishers, or failed for a reason other than the message. The text states
+    /// the reason.
     Unavailable(String),
     /// The message was not published, because this process has lost the ownership of the partition, or the ownership is
     /// suspended.
@@ -109,7 +111,7 @@ impl Exchange {
         Ok(SinkConnection { connection, end })
     }
 
-    /// Opens a channel. Uses the previous connection if it is still open.
+    /// Opens a channel on the previous connection, or on a new connection if the previous connection is closed.
     pub(super) async fn connect(
         &self,
         previous: Option<SinkConnection>,
@@ -129,7 +131,7 @@ impl Exchange {
         Ok(channel)
     }
 
-    /// Publishes a message.
+    /// Returns a future that publishes a message and completes with the broker's confirm.
     pub(super) fn publish<'a>(
         &self,
         channel: &'a Channel,
@@ -146,7 +148,8 @@ impl Exchange {
         })
     }
 
-    /// Publishes a message on a connection of its own. Waits up to `answer_timeout` for the broker's answer.
+    /// Publishes a message on a connection of its own. The opening of the connection, the wait for the broker's answer,
+    /// and the close may each take up to `answer_timeout`.
     pub(super) async fn publish_isolated(
         self,
         item: PendingPublish,
@@ -164,7 +167,7 @@ impl Exchange {
             Err(error) => return (item, unavailable(error.to_string())),
         };
         if !item.ownership.is_active() {
-            // Connecting may have taken longer than the lease.
+            // While this method opened the connection, the ownership may have ended or may have been suspended.
             return (item, IsolatedAnswer::NotOwner);
         }
         let confirmed = timeout(answer_timeout, self.publish(&channel, &item.outgoing)).await;

@@ -28,7 +28,8 @@ pub(super) enum QueueCheckError {
     /// The queue has messages and has delivered none of them, although the consumer had room for them.
     #[error("{0}")]
     Stalled(String),
-    /// Another process has changed the record of the queue meanwhile. The next attempt reads the new record.
+    /// Another process has changed the record of the queue after this process had read it. The next attempt reads the
+    /// new record.
     #[error("another process has changed the record of the queue")]
     RecordChanged,
 }
@@ -52,7 +53,7 @@ pub(super) async fn record_lost_queues(
             if with_store_timeout(records.put_loss(&stored, queue, loss)).await? {
                 break;
             }
-            // The owner of the partition has changed the record meanwhile: check the queue against the new record.
+            // Another process has changed the record meanwhile: check the queue against the new record.
         }
     }
     Ok(())
@@ -84,7 +85,7 @@ pub(super) async fn check_subscribed_queue(
     {
         let BrokerError::Refused { cause, reason } = error else { return Err(error.into()) };
         if cause == RefusalCause::NotFound {
-            // The queue was removed since the subscription.
+            // The queue was removed after the consumer had subscribed.
             return Err(BrokerError::Unavailable(reason).into());
         }
         warn_without_marker(stream, &queue, &reason);
@@ -110,9 +111,9 @@ pub(super) fn warn_without_marker(stream: &str, queue: &str, reason: &str) {
     );
 }
 
-/// Returns an error if the consumed queue was removed. Otherwise returns whether the queue has a marker. The broker
-/// usually ends the subscription to a removed queue. But the subscription may survive if another program declares the
-/// queue again at once.
+/// Returns an error if the consumed queue was removed. Otherwise returns whether the queue has a marker, according to
+/// its record. The broker usually ends the subscription to a removed queue. But the subscription may survive if another
+/// program declares the queue again at once.
 pub(super) async fn check_marker(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -145,9 +146,9 @@ pub(super) async fn handle_missing_queue(
     restore_own_queue(options, connection).await.map_err(QueueCheckError::from)
 }
 
-/// Declares the queue of the partition, which may be missing, with its bindings. If the broker refuses the declaration, logs the
-/// refusal and returns no error, because the partition can consume a queue that exists in another form. If Ordain does
-/// not declare the queues of the stream, only checks that the queue exists.
+/// Declares the queue of the partition if it is missing, and binds the queue to the exchange. If the broker refuses the
+/// declaration, logs the refusal and returns no error, because the partition can consume a queue that exists in another
+/// form. If Ordain does not declare the queues of the stream, only checks that the queue exists.
 pub(super) async fn restore_own_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -194,7 +195,7 @@ async fn record_loss(
         Ok(false) => return QueueCheckError::RecordChanged,
         Err(error) => return error.into(),
     }
-    // If the restoration fails, the consumer repeats it while it waits for the operator.
+    // If the restoration fails, the consumer repeats the restoration while it waits for the operator.
     let _ = restore_own_queue(options, connection).await;
     QueueCheckError::Lost(reason)
 }

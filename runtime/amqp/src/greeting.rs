@@ -13,20 +13,20 @@ use tokio::time::timeout;
 use super::connect::install_tls_provider;
 use ordain_util::text::{escape_invisible, truncated};
 
-/// The first bytes that a client sends: AMQP 0-9-1.
+/// The first bytes that a client sends: the name and version of the protocol, AMQP 0-9-1.
 const PROTOCOL_HEADER: &[u8] = b"AMQP\0\0\x09\x01";
-/// The type of a frame with a method.
+/// The type of a frame that contains a method (a command of AMQP).
 const METHOD_FRAME: u8 = 1;
 /// The length of the part of a frame before its content: type, channel and length of the content.
 const FRAME_HEADER_LENGTH: usize = 7;
 /// Maximum accepted length of the greeting. RabbitMQ sends about 500 bytes.
 const GREETING_LIMIT: usize = 64 << 10;
-/// Maximum length of a property that a message for operators shows, in bytes.
+/// Maximum length of a property, in bytes. Longer properties are cut, because messages for operators show them.
 const PROPERTY_LIMIT: usize = 100;
 /// Time limit for the greeting, including the connection and the TLS handshake.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The properties of a broker.
+/// The product and version of a broker; `unknown` if the greeting lacks the property.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BrokerGreeting {
     /// The name of the product.
@@ -46,12 +46,13 @@ impl BrokerGreeting {
         })
     }
 
-    /// Returns the product and the version, for messages.
+    /// Returns the product and the version, for messages to operators.
     pub(super) fn name(&self) -> String {
         format!("{} {}", self.product, self.version)
     }
 
-    /// Returns the first two numbers of the version, if the broker is a RabbitMQ.
+    /// Returns the first two numbers of the version. Returns `None` if the product is not RabbitMQ, or if the version
+    /// does not begin with two numbers.
     pub(super) fn rabbitmq_version(&self) -> Option<(u64, u64)> {
         if self.product != "RabbitMQ" {
             return None;
@@ -79,8 +80,8 @@ async fn read_content(uri: &AMQPUri) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Returns the value of a text property from the greeting's content. Searches for the bytes of the property's name and
-/// type, and does not parse the other properties.
+/// Returns the value of a text property from the greeting's content; `None` if the property is missing or incomplete.
+/// Searches for the bytes of the property's name and type, and does not parse the other properties.
 fn text_property(content: &[u8], name: &str) -> Option<String> {
     let start = [&[u8::try_from(name.len()).ok()?], name.as_bytes(), b"S"].concat();
     let at = content.windows(start.len()).position(|part| part == start)? + start.len();

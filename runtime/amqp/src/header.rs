@@ -1,20 +1,21 @@
-//! The names of the headers of Ordain's messages, which the encoder writes and the decoder reads.
+//! The names of the headers that have a meaning for Ordain. The decoder reads these headers, and the encoder writes
+//! most of them.
 
-/// The header with the key of a message, independent of its routing key.
+/// The header with the key of a message. The routing key of the message may differ from the key.
 pub(super) const KEY_HEADER: &str = "X-Key";
-/// The header with the producer's number of the event within its key.
+/// The header with the sequence of an event: its number within its key.
 pub(super) const SEQUENCE_HEADER: &str = "X-Sequence-ID";
 /// The header that marks the last event of a key.
 pub(super) const END_HEADER: &str = "X-End-Of-Sequence";
-/// The CloudEvents name of [`SEQUENCE_HEADER`], in binary mode.
+/// The CloudEvents name of [`SEQUENCE_HEADER`], in binary mode (one header for each CloudEvents attribute).
 pub(super) const CE_SEQUENCE_HEADER: &str = "cloudEvents:sequence";
 /// The CloudEvents name of [`END_HEADER`], in binary mode.
 pub(super) const CE_END_HEADER: &str = "cloudEvents:endofsequence";
-/// The header with the producer's time, in ms since the Unix epoch.
+/// The header with the time of an event, in ms since the Unix epoch.
 pub(super) const TIME_MS_HEADER: &str = "timestamp_in_ms";
 /// The header with the CloudEvents source of a message.
 pub(super) const SOURCE_HEADER: &str = "cloudEvents:source";
-/// The header for an id that is too long for the property.
+/// The header with the id of a message whose id is too long for the AMQP property `message_id`.
 pub(super) const LONG_ID_HEADER: &str = "cloudEvents:id";
-/// Prefixes of the names of CloudEvents attributes.
+/// The prefixes of header names that contain the name of a CloudEvents attribute.
 pub(super) const ATTRIBUTE_PREFIXES: [&str; 2] = ["cloudEvents:", "cloudEvents_"];

@@ -12,15 +12,14 @@ use ordain_util::finding::Finding;
 /// The oldest supported version of RabbitMQ.
 const OLDEST_VERSION: (u64, u64) = (3, 10);
 
-/// The settings of the broker that a client cannot read over AMQP.
+/// The finding about the settings of the broker that a client cannot read over AMQP.
 const HIDDEN_SETTINGS: &str = "a client cannot read the broker's policies and consumer_timeout over AMQP. Check with \
      `rabbitmqctl list_policies` that no policy sets message-ttl, expires, max-length or delivery-limit on the queues \
      of streams. Check with `rabbitmqctl environment` that consumer_timeout is more than twice the sum of spill_after \
      and plugins.timeout";
 
-/// Connects once, without retries, and appends one finding for each property of the broker, and for each queue and
-/// exchange of the configuration. Declares, binds and consumes nothing. If the caller drops the future, the findings
-/// made so far remain.
+/// Appends findings about the broker, and about each queue and exchange of the configuration. Does not retry a failed
+/// connection. Creates, binds and consumes nothing. If the caller drops the future, the findings made so far remain.
 pub async fn inspect_broker(
     broker: &BrokerEndpoint,
     loaded: &LoadedConfig,

@@ -1,22 +1,23 @@
 //! RabbitMQ: consumes events from queues and publishes messages to exchanges.
 //!
 //! Connections: `connect` opens connections and classifies their errors. `attempt` closes the sockets of failed
-//! attempts to connect. `broker_health` monitors whether the broker responds. `topology` declares exchanges, queues and
-//! bindings, and `topology_record` records the bindings. `prepare` declares and records the topology when a process
-//! starts. `store_timeout` limits the time of the requests to the store. `inspect` reports the state of the broker and
-//! changes nothing; `greeting` reads the version of the broker.
+//! attempts to connect. `broker_health` monitors whether the broker responds. `topology` declares or checks the
+//! exchanges, queues and bindings (the topology) of a stream, and `topology_record` records the bindings. `prepare`
+//! prepares and records the topology when a process starts. `store_timeout` limits the time of the requests to the
+//! store. `inspect` reports the state of the broker and changes nothing; `greeting` reads the product and version of
+//! the broker.
 //!
-//! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options`. A
-//! `subscription` receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor` detects a queue
-//! that delivers nothing; `decode` converts deliveries into events, and `unreadable` converts unreadable deliveries
-//! into dead letters. `fifo_queue` detects that the queue of a `fifo` stream is lost.
+//! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options`. A `subscription`
+//! receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor` detects a queue that delivers
+//! nothing; `decode` converts deliveries into events, and `unreadable` converts unreadable deliveries into dead
+//! letters. `fifo_queue` detects that the queue of a `fifo` stream is lost.
 //!
 //! Publishing: `encode` builds messages, and `publish` sends them to an `exchange`. `confirm_tracker` tracks
-//! unconfirmed messages, `retry_queue` keeps refused messages, and `publish_warnings` logs them. `produce` publishes a
-//! producer's events.
+//! unconfirmed messages, `retry_queue` keeps messages that the broker did not accept, and `publish_warnings` logs why
+//! messages are not published. `produce` publishes a producer's events.
 //!
-//! This crate must never decide what happens to an event: the sequencer decides which deliveries are acknowledged,
-//! and when.
+//! This crate must never decide what happens to an event: the sequencer decides which deliveries are acknowledged, and
+//! when.
 
 mod attempt;
 mod broker_health;

@@ -2,11 +2,11 @@
 //! less if that many deliveries do not fit into the memory limit.
 //!
 //! The broker counts messages, not bytes, so the consumer computes the window from the sizes of recent deliveries. A
-//! subscription keeps the window with which it started. A new window needs a new subscription, to which the broker
-//! delivers all unacknowledged messages again. The queue delivers these messages in order. But the queue first delivers
-//! the messages that returned to the queue when an earlier subscription ended. If the window changed before these
-//! messages have arrived, the order would be lost. The window therefore changes only when all redelivered messages have
-//! arrived, and grows rarely. Exception: if the deliveries exceed the memory limit, the window shrinks at once.
+//! subscription keeps the window with which it started. A new window therefore needs a new subscription. When a
+//! subscription ends, its unacknowledged messages return to the queue, and the next subscription receives them first,
+//! in order. If the next subscription ended before it had received all of them, their order would be lost. The window
+//! therefore changes only when all redelivered messages have arrived, and grows rarely. Exception: if the deliveries
+//! exceed the memory limit, the window shrinks at once.
 //!
 //! When a partition gets a new owner, the queue may have as many messages to redeliver as the previous owner's window
 //! allowed. A consumer with a small window would have to receive all of them before the window may grow. Only the first
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Number of deliveries in a sample.
+/// Number of deliveries in a sample. The consumer computes a new window from the average size of these deliveries.
 const SAMPLE_DELIVERIES: u64 = 128;
 /// Size of the largest message that a broker accepts by default, from RabbitMQ 4.0 on, in bytes.
 const LARGEST_MESSAGE_BYTES: u64 = 16 << 20;
@@ -36,7 +36,7 @@ pub(super) struct AdaptivePrefetch {
     current: u16,
     /// True if this subscription has received a message that is not a redelivery.
     has_new: bool,
-    /// The number of deliveries in this sample, and their size in bytes.
+    /// The number of deliveries in this sample, and their total size in bytes.
     sample: (u64, u64),
     /// Size of the largest delivery of this subscription, in bytes.
     largest: u64,
@@ -44,8 +44,9 @@ pub(super) struct AdaptivePrefetch {
 }
 
 impl AdaptivePrefetch {
-    /// Creates a window of at most `max` deliveries with a total size of about `bytes`. The window starts at the
-    /// stream's last window. For the first window of a stream, this method assumes messages of `LARGEST_MESSAGE_BYTES`.
+    /// Creates a window of at most `max` deliveries with a total size of about `bytes`. The window starts at `last`,
+    /// the last window of the stream in this process. If there is no last window, this method assumes messages of
+    /// `LARGEST_MESSAGE_BYTES`.
     pub(super) fn new(max: u16, bytes: usize, last: LastPrefetch) -> Self {
         let bytes = bytes as u64;
         let current = match last.load(Relaxed) {
@@ -69,7 +70,8 @@ impl AdaptivePrefetch {
         self.current
     }
 
-    /// Starts a subscription: forgets the sample. The new subscription first receives redelivered messages.
+    /// Forgets the deliveries of the previous subscription. The new subscription first receives redelivered messages,
+    /// so [`Self::adjust`] does not change the window before the first new message.
     pub(super) fn start_subscription(&mut self) {
         self.has_new = false;
         self.sample = (0, 0);
@@ -84,8 +86,10 @@ impl AdaptivePrefetch {
         self.largest = self.largest.max(bytes as u64);
     }
 
-    /// Computes the window that fits messages of the recent sizes. Changes the window if the computed window is at
-    /// least twice, or at most half, as large as the current window. Returns whether the window changed.
+    /// Computes the window that fits messages of the average size in the sample. Changes the window if the computed
+    /// window is at least twice, or at most half, as large as the current window. The window does not change before the
+    /// sample is complete and a message has arrived that is not a redelivery. After a reduction, the window does not
+    /// grow for `GROWTH_DELAY`. Returns whether the window changed.
     pub(super) fn adjust(&mut self) -> bool {
         // If the window is smaller than a whole sample, a sample with as many deliveries as the window is enough.
         if !self.has_new || self.sample.0 < SAMPLE_DELIVERIES.min(self.current.into()) {
@@ -105,8 +109,8 @@ impl AdaptivePrefetch {
         grows
     }
 
-    /// Reduces the window if the deliveries that the receiver has not taken exceed the memory limit. Returns whether
-    /// the window changed.
+    /// Reduces the window if the deliveries that the receiver has not taken exceed the memory limit. A window of one
+    /// delivery does not change. Returns whether the window changed.
     pub(super) fn shrink_if_over_limit(&mut self, unsent_bytes: usize) -> bool {
         let overflows = unsent_bytes as u64 > self.bytes && self.current > 1;
         if overflows {
@@ -115,9 +119,9 @@ impl AdaptivePrefetch {
         overflows
     }
 
-    /// Sets the window as if every message were as large as the largest message of this subscription. A window that is
-    /// still too large would have to change again before all redeliveries have arrived, and that change would disturb
-    /// their order.
+    /// Sets the window as if every message were as large as the largest message of this subscription, but to at most
+    /// half of the current window. A window that is still too large would have to change again before all redeliveries
+    /// have arrived, and that change would disturb their order.
     fn shrink(&mut self) {
         self.set(messages_that_fit(self.max, self.bytes, self.largest).min(self.current / 2));
         self.shrunk_at = Some(Instant::now());

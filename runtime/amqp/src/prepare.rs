@@ -1,4 +1,5 @@
-//! Prepares the topology of a stream at the start of a process, and records it in the store.
+//! Prepares the topology (exchange, queues and bindings) of a stream at the start of a process, and records the
+//! bindings in the store.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -48,13 +49,13 @@ pub struct PreparedTopology {
     pub is_exchange_replaced: bool,
     /// `true` if the exchange existed at the last check, and was missing at this start.
     pub is_exchange_missing: bool,
-    /// The broker's refusal of a declaration, if the stream has run before. The stream starts nevertheless, because an
-    /// operator may be about to restore the missing queue or exchange.
+    /// The broker's refusal of a declaration or check, if the stream has run before. The stream starts nevertheless,
+    /// and its consumers retry: an operator may be about to restore the queue or exchange.
     pub refusal: Option<BrokerError>,
 }
 
 /// Declares or checks the exchange, queues and bindings of a stream. With `is_fifo`, first records which queues are
-/// lost. For `is_known`, see [`Topology::prepare`].
+/// lost (removed since the stream consumed them). For `is_known`, see [`Topology::prepare`].
 pub async fn prepare_topology(
     topology: &Topology,
     broker: &BrokerEndpoint,
@@ -90,7 +91,8 @@ pub async fn prepare_topology(
     // The declarations are done, so an error of the connection does not matter.
     let _ = connection.close(200, "done".into()).await;
     if is_exchange_replaced || is_exchange_missing {
-        // Record that the exchange has no marker. The next check of the topology declares the marker again.
+        // A marker is an exchange that the broker deletes together with the stream's exchange. Record that the marker
+        // is missing, so that the next check of the topology declares the marker again.
         with_store_timeout(marker.set(None)).await?;
     }
     let former_bindings = record.former;

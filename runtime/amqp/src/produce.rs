@@ -1,5 +1,6 @@
-//! Publishes a producer's events to an exchange, in order and pipelined. [`ExchangeProducer::publish`] returns
-//! successfully only after the broker has confirmed every event.
+//! Publishes a producer's events to an exchange. Many events may be unconfirmed at a time. If the events of a key must
+//! keep their order, at most one event of each key is unconfirmed. [`ExchangeProducer::publish`] returns successfully
+//! only after the broker has confirmed every event.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,14 +21,14 @@ use ordain_util::wait::shortened;
 
 /// Time limit for the next confirm, for the write of one message, and for a new channel.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time limit for the end of the connection.
+/// Time limit for closing the connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Delay between two attempts.
+/// Delay between two attempts to publish.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Time between two warnings that the broker does not accept events.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A publisher of a producer's events.
+/// A client of the broker that publishes a producer's events to an exchange.
 #[derive(Debug)]
 pub struct ExchangeProducer {
     broker: Arc<BrokerEndpoint>,
@@ -39,8 +40,8 @@ pub struct ExchangeProducer {
     /// The time for which the producer retries while the broker is unavailable or accepts no event.
     retry_timeout: Duration,
     link: Option<ProducerLink>,
-    /// The link of the last attempt, if the broker blocked it. The producer keeps this link to notice the end of the
-    /// block: the broker would block a new link only after its first message.
+    /// The connection and channel of the last attempt, if the broker blocked the connection. The producer keeps this
+    /// connection to notice the end of the block: the broker would block a new connection only after its first message.
     blocked: Option<ProducerLink>,
 }
 
@@ -49,7 +50,8 @@ type ProducerLink = (Connection, Channel);
 
 impl ExchangeProducer {
     /// Creates a producer for an exchange. The producer writes the key to the part of the message from which the stream
-    /// reads it.
+    /// reads the key. With `in_order`, the events of a key keep their order. [`Self::publish`] returns an error after
+    /// the time `patience` without an accepted event.
     pub fn new(
         broker: &Arc<BrokerEndpoint>,
         exchange: &str,
@@ -71,14 +73,14 @@ impl ExchangeProducer {
         }
     }
 
-    /// Returns whether an event's key is its routing key.
+    /// Returns whether the stream reads the key of an event from the routing key.
     pub fn is_routed(&self) -> bool {
         self.key == KeyLocation::RoutingKey
     }
 
     /// Publishes events with their sequences, and retries each event that the broker does not accept, until the broker
-    /// has confirmed all events. Returns an error when the broker has accepted no event for `retry_timeout`. Returns
-    /// [`BrokerError::Refused`] at once, for example if no queue takes an event.
+    /// has confirmed all events. Returns an error when the broker has accepted no event for the time `patience` of
+    /// [`Self::new`]. Returns [`BrokerError::Refused`] at once, for example if no queue takes an event.
     pub async fn publish(&mut self, events: &[SequencedEvent]) -> Result<(), BrokerError> {
         let mut remaining = events.to_vec();
         let mut until = Instant::now() + self.retry_timeout;
@@ -109,9 +111,9 @@ impl ExchangeProducer {
         }
     }
 
-    /// Publishes events once. Returns, for each event, whether the broker accepted it. Also returns the error if the
-    /// broker is unavailable or no queue takes an event. If events of a key must keep their order, and the broker did
-    /// not accept an event, this method does not publish the later events of the key.
+    /// Publishes events once. Returns, for each event, whether the broker accepted it. Also returns an error, for
+    /// example if the broker is unavailable or no queue takes an event. If events of a key must keep their order, and
+    /// the broker did not accept an event, this method does not publish the later events of the key.
     pub async fn try_publish(
         &mut self,
         events: &[SequencedEvent],
@@ -144,7 +146,8 @@ impl ExchangeProducer {
         format!("{} has refused {messages} messages", self.broker)
     }
 
-    /// Sends messages and returns which of them the broker confirmed.
+    /// Sends messages. Returns, for each message, whether the broker accepted it. Also returns the error if the attempt
+    /// failed.
     async fn send(&mut self, messages: &[AmqpMessage]) -> (Vec<bool>, Option<BrokerError>) {
         let mut taken = vec![false; messages.len()];
         let failed = self.try_send(messages, &mut taken).await.err();
@@ -249,15 +252,15 @@ impl ExchangeProducer {
     /// Closes the connection.
     pub async fn close(self) {
         if let Some((connection, _)) = self.link {
-            // Every event is already confirmed, so an error does not matter.
+            // The caller already knows the result of every event, so an error of the connection does not matter.
             let _ = timeout(CLOSE_TIMEOUT, connection.close(200, "done".into())).await;
         }
     }
 }
 
 /// Marks the returned messages as not taken. The client library attaches a returned message to the next confirm that it
-/// receives, which may be the confirm of another message. If a returned message matches none of `messages`, the
-/// function cannot determine the returned messages, and marks all messages as not taken.
+/// receives, which may be the confirm of another message. If a returned message matches no message that is marked as
+/// taken, this function cannot determine the returned messages, and marks all messages as not taken.
 fn exclude_returned(messages: &[AmqpMessage], taken: &mut [bool], returned: &[Delivery]) {
     for delivery in returned {
         let mut sent = messages.iter().zip(taken.iter_mut());

@@ -2,7 +2,7 @@
 //! broker's confirm. The sink keeps a message that the broker does not accept, and publishes it again until the broker
 //! accepts it. Meanwhile, later messages of the same key wait; other keys continue.
 //!
-//! Each exchange has a task and a connection of its own, so that a blocked exchange delays no other exchange. If a
+//! Each sink has a task and a connection of its own, so that a blocked exchange does not delay the other sinks. If a
 //! message made the broker close the channel, or if the broker neither confirmed nor refused a message, the sink
 //! retries the message in isolation on another connection.
 
@@ -123,17 +123,18 @@ impl ExchangeSink {
         Some(publisher.run(connection, receiver, reports))
     }
 
-    /// Adds a message, with its sequence if it has one.
+    /// Adds a message of `stream` to the run that is being collected, with its sequence if it has one.
     pub fn add_message(&mut self, stream: &str, message: &OutboxMessage, sequence: Option<u64>) {
         self.collected.push(encode::message(stream, message, sequence, &self.routing_key));
     }
 
-    /// Adds a dead letter, with its sequence if it has one.
+    /// Adds a dead letter of `stream` to the run that is being collected, with its sequence if it has one.
     pub fn add_letter(&mut self, stream: &str, letter: &DeadLetter, sequence: Option<u64>) {
         self.collected.push(encode::letter(stream, letter, sequence, &self.routing_key));
     }
 
-    /// Sends the added messages to the task as the messages of run `run`.
+    /// Sends the added messages to the task as the messages of the run `run`. The task may publish them under
+    /// `ownership`.
     pub fn send(&mut self, run: u64, ownership: &Arc<Ownership>) {
         if !self.collected.is_empty() {
             let ownership = Arc::clone(ownership);
@@ -174,7 +175,7 @@ enum ChannelEnd {
     Failed(lapin::Error),
     /// The broker sent no confirm within the time limit.
     TimedOut,
-    /// The broker returned a message that was not published on this channel.
+    /// The broker returned a message that the tracker does not contain.
     UnmatchedReturn,
     /// Too many messages of the channel have neither been confirmed nor refused.
     TooManyLateConfirms,
@@ -303,7 +304,7 @@ impl ExchangePublisher {
         }
         let confirms = tracker.resolve(shortened(CONFIRM_TIMEOUT))?;
         self.apply_confirms(confirms.resolved, published);
-        // Some messages may be for a queue without a leader, which neither accepts nor refuses messages.
+        // The overdue messages may be for a queue without a leader, which neither accepts nor refuses messages.
         self.hold_overdue(confirms.overdue);
         if tracker.timed_out(self.confirm_timeout) {
             return Err(ChannelEnd::TimedOut);
@@ -328,7 +329,8 @@ impl ExchangePublisher {
         }
     }
 
-    /// Drops the messages of partitions that this process no longer owns. The new owner publishes these messages.
+    /// Drops the messages of partitions that this process no longer owns, and counts them as published. The new owner
+    /// publishes these messages.
     fn drop_disowned(&mut self, published: &UnboundedSender<PublishedCount>) {
         let mut disowned = self.retry_queue.remove_disowned();
         let (gone, waiting): (Vec<PendingPublish>, _) =
@@ -454,7 +456,7 @@ impl ExchangePublisher {
             IsolatedAnswer::Confirm(result) => {
                 if result == ConfirmResult::Acked {
                     self.retry_queue.retry_isolated_now(Instant::now());
-                    // The broker was slow, or it has recovered.
+                    // The broker was only slow, or has recovered, so the normal time limit applies again.
                     self.confirm_timeout = shortened(CONFIRM_TIMEOUT);
                 }
                 return self.apply_results(vec![(item, result)], published);
@@ -478,8 +480,8 @@ impl ExchangePublisher {
         }
     }
 
-    /// Handles a channel on which no confirm arrived in time. The first unconfirmed message may be the cause. A queue
-    /// without a leader blocks the channel when it gets its first message, so that later messages wait.
+    /// Handles a channel on which no confirm arrived in time. The first unconfirmed message may be the cause: a queue
+    /// without a leader blocks the channel when the queue gets its first message, so that later messages wait.
     fn handle_confirm_timeout(&mut self, first: Option<usize>) {
         self.confirm_limit = 1;
         self.confirm_timeout = SUSPECT_CONFIRM_TIMEOUT;
@@ -488,8 +490,8 @@ impl ExchangePublisher {
     }
 
     /// Handles a channel that the broker closed because of one of the unconfirmed messages. `suspect_index` is the
-    /// index of the unconfirmed message if there was exactly one. The task then holds that message for an isolated
-    /// retry, and the other messages continue.
+    /// index in `unsent` of the unconfirmed message, if there was exactly one. The task then holds that message for an
+    /// isolated retry, and the other messages continue.
     async fn handle_closed_channel(&mut self, suspect_index: Option<usize>, reason: &str) {
         self.confirm_limit = 1;
         let Some(item) = suspect_index.and_then(|index| self.unsent.remove(index)) else { return };

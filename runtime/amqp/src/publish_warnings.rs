@@ -1,4 +1,4 @@
-//! Logs messages that are not published, with a limit on the warnings of each kind.
+//! Logs messages that are not published. Throttles limit the number of frequent warnings.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use ordain_util::text::escape_invisible;
 /// Time between two warnings of one kind.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The throttled warnings of an exchange.
+/// The warnings about the messages of an exchange, with a throttle for each frequent kind of warning.
 #[derive(Debug)]
 pub(super) struct PublishWarnings {
     exchange: Exchange,
@@ -87,8 +87,9 @@ impl PublishWarnings {
         }
     }
 
-    /// Warns that the broker closed the channel because of a new message. This warning needs no throttle: such refusals
-    /// are rare, because each of them costs a channel.
+    /// Warns that the broker closed the channel because of a new message. This warning needs no throttle: each such
+    /// refusal ends a channel, and the sink opens the next channel after a delay if the broker refuses several messages
+    /// in a row.
     pub(super) fn refused(&mut self, outgoing: &AmqpMessage, reason: &str, held: &KeyRetryQueue) {
         let id = String::from_utf8_lossy(outgoing.id()).into_owned();
         tracing::error!(

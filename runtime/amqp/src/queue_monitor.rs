@@ -24,9 +24,10 @@ use ordain_util::wait::shortened;
 
 /// Interval between two checks. A quorum queue updates its message count every five seconds.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Time limit for one check.
+/// Time limit for each step of a check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
-/// Number of consecutive checks without progress after which the queue counts as silent.
+/// Number of consecutive checks without a new delivery after which the monitor reports that the queue is stalled: it
+/// has messages, the consumer has room for them, and the queue delivers none.
 const SILENT_CHECK_LIMIT: u32 = 3;
 /// Number of consecutive checks with another consumer after which the monitor reports that consumer. The consumer of
 /// the partition's previous owner may remain for the duration of a lease. RabbitMQ counts only active consumers, so a
@@ -49,7 +50,8 @@ pub(super) struct ConsumerProgress {
 }
 
 impl ConsumerProgress {
-    /// Records the number of deliveries that have arrived, and whether the broker may send more.
+    /// Records the number of deliveries that have arrived, and whether the consumer has room: the window is not full,
+    /// and the receiver has taken all deliveries.
     pub(super) fn set(&self, taken: u64, has_room: bool) {
         self.received.store(taken, Relaxed);
         self.has_room.store(has_room, Relaxed);
@@ -66,7 +68,8 @@ impl ConsumerProgress {
 pub(super) struct Interruption {
     /// `true` after the log has reported the interruption.
     is_reported: bool,
-    /// `true` if the last subscription ended because the queue had messages and delivered none of them.
+    /// `true` if a subscription ended because the queue had messages and delivered none of them, and no message has
+    /// arrived since.
     is_stalled: bool,
 }
 
@@ -77,8 +80,9 @@ impl Interruption {
         !std::mem::replace(&mut self.is_reported, true)
     }
 
-    /// Returns whether a subscription alone does not end the interruption: the queue has delivered nothing to the last
-    /// subscription. The interruption then ends with the next delivery, or when the queue is empty.
+    /// Returns whether the queue had messages and delivered none of them to an earlier subscription. A new subscription
+    /// alone does not end such an interruption. The interruption ends with the next delivery, or when the queue is
+    /// empty.
     pub(super) fn is_stalled(&self) -> bool {
         self.is_stalled
     }
@@ -92,9 +96,9 @@ impl Interruption {
     }
 }
 
-/// Monitors the queue until it finds a fault, and returns the fault. A fault is a missing queue, a queue that was
-/// deleted and declared again, a queue that does not respond, or a queue that has messages and delivers none although
-/// the consumer has room. `is_marked` is true if the queue of a `sequenced` stream has a marker. Ends the interruption of a
+/// Monitors the queue until a fault occurs, and returns the fault. A fault is a missing queue, a queue that was deleted
+/// and declared again, a queue that does not respond, or a queue that has messages and delivers none although the
+/// consumer has room. `is_marked` is true if the queue of a `sequenced` stream has a marker. Ends the interruption of a
 /// stalled queue at the first delivery, or when the queue is empty.
 pub(super) async fn monitor_queue(
     options: &ConsumerOptions,
@@ -116,8 +120,8 @@ pub(super) async fn monitor_queue(
     let mut shared_throttle = LogThrottle::new(SHARED_WARN_INTERVAL);
     let mut dropped_throttle = LogThrottle::new(DROPPED_WARN_INTERVAL);
     for check in 0.. {
-        // The first check includes the topology. The reason: if the broker was rebuilt without the topology, the
-        // previous connection has ended, and the topology is missing.
+        // The first check includes the topology: the previous connection may have ended because the broker was rebuilt,
+        // and a rebuilt broker may lack the topology.
         if check % TOPOLOGY_CHECK_PERIOD == 0
             && let Err(error) =
                 restore_topology(options, connection, &mut dropped_throttle, is_marked).await
@@ -161,7 +165,8 @@ pub(super) async fn monitor_queue(
     unreachable!("the loop has no end")
 }
 
-/// Restores the queue, the exchange and the bindings, and logs each difference.
+/// Restores the queue and its binding, and logs each difference. In the consumer of partition 0, also restores the
+/// exchange with all bindings, and reports dropped messages.
 async fn restore_topology(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -185,7 +190,8 @@ async fn restore_topology(
     // If a missing queue had no marker, this function must not declare the queue again. In a `fifo` stream, the
     // declaration would hide that the messages of the queue are lost. In a `sequenced` stream, RabbitMQ may move the
     // consumer to the new queue without delivering anything to the consumer. The error about the missing queue ends the
-    // subscription, and the next subscription declares the queue.
+    // subscription. The next subscription of a `fifo` stream records the loss, and the next subscription of a
+    // `sequenced` stream declares the queue.
     let may_declare = if options.is_fifo() {
         broker.within(limit, check_marker(options, connection)).await?
     } else {
@@ -265,7 +271,7 @@ fn no_queue_answer(queue: &str) -> BrokerError {
     BrokerError::Unavailable(format!("the queue {queue:?} does not answer"))
 }
 
-/// Restores the exchange and the bindings that lead to it. Returns the differences.
+/// Restores the exchange and its bindings, and updates the record of the marker. Returns the differences.
 pub(super) async fn restore_exchange(
     options: &ConsumerOptions,
 ) -> Result<Vec<TopologyChange>, TopologyError> {
@@ -280,7 +286,7 @@ pub(super) async fn restore_exchange(
     Ok(changes)
 }
 
-/// Logs and counts a difference between the broker and the topology.
+/// Logs a difference between the broker and the topology. Counts each logged difference except a refused marker.
 pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) {
     let stream = &*options.stream;
     match change {

@@ -13,7 +13,7 @@ const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration
 /// Delay between attempts to publish a message on its own connection.
 const ISOLATED_RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// A stream and a key.
+/// A stream and a key. Messages with the same stream and key must keep their order.
 type OrderingKey = (Vec<u8>, Vec<u8>);
 
 /// The way in which a message is retried.
@@ -31,9 +31,9 @@ pub(super) struct KeyRetryQueue(HashMap<OrderingKey, KeyBacklog>);
 /// The held messages of a key.
 #[derive(Debug)]
 struct KeyBacklog {
-    /// The messages by their position in the order of the sink.
+    /// The held messages, by their position in the order of the sink. A message that is being retried is not held.
     items: BTreeMap<u64, PendingPublish>,
-    /// The position of the message that is being retried.
+    /// The position of the message that is being retried; `None` while the next retry waits for `retry_at`.
     retrying: Option<u64>,
     mode: RetryMode,
     retry_at: Instant,
@@ -41,7 +41,7 @@ struct KeyBacklog {
 }
 
 impl KeyRetryQueue {
-    /// Returns the number of held messages.
+    /// Returns the number of held messages. A message that is being retried is not held.
     pub(super) fn len(&self) -> usize {
         self.0.values().map(|line| line.items.len()).sum()
     }
@@ -65,7 +65,8 @@ impl KeyRetryQueue {
         }
     }
 
-    /// Keeps a message that the broker did not accept, and schedules its retry.
+    /// Keeps a message that was not published. If this message is the next message of its key to retry, schedules the
+    /// retry.
     pub(super) fn hold(&mut self, item: PendingPublish, mode: RetryMode, now: Instant) {
         let backlog = self.0.entry(item.outgoing.ordering_key()).or_insert_with(|| KeyBacklog {
             items: BTreeMap::new(),
@@ -92,7 +93,7 @@ impl KeyRetryQueue {
         backlog.items.insert(item.order, item);
     }
 
-    /// Returns, in order, the messages that waited for an accepted message.
+    /// Removes and returns, in order, the messages that waited for `accepted`, a message that the broker has accepted.
     pub(super) fn release(
         &mut self,
         accepted: &PendingPublish,
@@ -120,15 +121,15 @@ impl KeyRetryQueue {
         disowned
     }
 
-    /// Makes all isolated retries due now, because a common cause of their refusals may have ended.
+    /// Makes all isolated retries due now, because a common cause of their failures may have ended.
     pub(super) fn retry_isolated_now(&mut self, now: Instant) {
         for line in self.0.values_mut().filter(|line| line.mode == RetryMode::Isolated) {
             line.retry_at = now;
         }
     }
 
-    /// Removes and returns the messages that are due. The first list has all due messages of pipelined mode. The second
-    /// list has at most `isolated_limit` due messages of isolated mode, the longest overdue first.
+    /// Removes and returns the messages whose retry is due. The first list has all due messages of pipelined mode. The
+    /// second list has at most `isolated_limit` due messages of isolated mode, the longest overdue first.
     pub(super) fn due(
         &mut self,
         isolated_limit: usize,
@@ -182,8 +183,8 @@ mod tests {
         }
     }
 
-    /// The broker accepts all messages in the end, and each key keeps its order. This holds for every sequence of
-    /// refusals, returns and missing answers, and for both retry modes.
+    /// The broker accepts all messages in the end, and each key keeps its order. The test checks this for random
+    /// sequences of failed attempts in both retry modes.
     #[test]
     fn every_message_is_accepted_in_the_order_of_its_key() {
         for seed in 0..500 {

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 /// Time limit for one request to the store: shorter than the time limits for the broker, which include such requests.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Limits the time of a request to the store.
+/// Limits the time of a request to the store. After the time limit, returns [`StoreError::Unavailable`].
 pub(super) async fn with_store_timeout<T>(
     request: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {

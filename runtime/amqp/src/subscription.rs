@@ -29,7 +29,7 @@ pub(super) enum SubscriptionEnd {
     /// way to the old consumer. Ordain therefore opens a new channel, which receives all unacknowledged messages again,
     /// in order.
     Resized,
-    /// The ownership of the partition is suspended, so another process may own the partition by now.
+    /// The ownership of the partition is suspended or has ended, so another process may own the partition by now.
     Suspended,
     /// The broker has ended the consumer: the queue was removed, or, from RabbitMQ 4.3 on, a delivery was not
     /// acknowledged in time.
@@ -85,8 +85,8 @@ impl<'a> Subscription<'a> {
         }
     }
 
-    /// Passes deliveries to their receiver until the receiver is dropped, the window changes, another process may own
-    /// the queue, or the channel is lost. Accepts deliveries from the broker even while the receiver takes none, to
+    /// Passes deliveries to their receiver until the receiver is dropped, the window changes, the broker ends the
+    /// consumer, or the channel fails. Accepts deliveries from the broker even while the receiver takes none, to
     /// measure the memory that the deliveries need.
     pub(super) async fn run(
         mut self,
@@ -159,7 +159,8 @@ impl<'a> Subscription<'a> {
         Ok(())
     }
 
-    /// Logs the first message of a `fifo` stream (ordered by arrival) that has a priority.
+    /// Logs the first message with a priority that this subscription receives, if the stream is a `fifo` stream
+    /// (ordered by arrival).
     fn report_priority(&mut self, delivery: &Delivery) {
         let is_fifo = self.options.is_fifo();
         let has_priority = delivery.properties.priority().is_some_and(|priority| priority > 0);

@@ -1,9 +1,9 @@
-//! The exchange, queues and bindings of a stream. This module declares them if they are missing, or, with `declare =
-//! false`, only checks that they exist.
+//! The exchange, queues and bindings of a stream. This module declares them if they are missing. With
+//! `declare = false`, this module only checks that the queues and the exchange exist.
 //!
-//! All declared queues of a stream are quorum queues with a single active consumer. If the broker drops messages from
-//! these queues, for example because a policy limits the length of the queues, the broker moves the messages to a
-//! separate queue.
+//! All queues that Ordain declares for partitions are quorum queues with a single active consumer. If the broker drops
+//! messages from these queues, for example because a policy limits the length of the queues, the broker moves the
+//! messages to a separate queue.
 
 mod form;
 mod inspect;
@@ -27,7 +27,7 @@ use ordain_config::{AmqpSourceConfig, ExchangeBinding, dropped_queue, partition_
 pub use policy::no_delivery_limit_command;
 
 /// The exchange type that distributes messages over queues by a fixed hash of the routing key. The plugin
-/// `rabbitmq_sharding` provides it.
+/// `rabbitmq_sharding` provides this type.
 const SHARDING_EXCHANGE_TYPE: &str = "x-modulus-hash";
 /// The argument that limits how often a queue delivers a message before it drops the message.
 const DELIVERY_LIMIT_ARGUMENT: &str = "x-delivery-limit";
@@ -50,7 +50,8 @@ pub(super) enum TopologyChange {
     ExchangeReplaced(String),
     /// The broker refuses the marker of the exchange. Without the marker, Ordain cannot detect a replaced exchange.
     ExchangeMarkerRefused(String),
-    /// The queue or the exchange cannot be declared: it exists in another form, or the user lacks a right.
+    /// The broker refuses a declaration or binding, for example because the queue or exchange exists in another form,
+    /// or because the user lacks a permission.
     Refused(String),
 }
 
@@ -76,7 +77,7 @@ impl Topology {
         }
     }
 
-    /// Returns whether Ordain declares the queues.
+    /// Returns whether Ordain declares the exchange, queues and bindings.
     pub(super) fn is_declared(&self) -> bool {
         self.declare
     }
@@ -96,11 +97,11 @@ impl Topology {
         partition_queue(&self.queue, self.partitions, partition)
     }
 
-    /// Declares the missing exchange, queues and bindings, or checks that they exist. Returns the queues that were
-    /// declared without a delivery limit under an earlier version of RabbitMQ, and that now have the default limit of
-    /// the present version. `is_known` states whether the stream has run before. If the stream has run before, this
-    /// method also binds a queue that exists in another form, so that no message is lost. The method then also returns
-    /// the refusal of that queue.
+    /// Declares the missing exchange, queues and bindings. With `declare = false`, only checks that the queues and the
+    /// exchange exist. Returns the queues that were declared without a delivery limit under an earlier version of
+    /// RabbitMQ, and that now have the default limit of the present version. `is_known` states whether the stream has
+    /// run before. If the stream has run before, this method also binds a queue that exists in another form, so that no
+    /// message is lost. The method then also returns the refusal of that queue.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,
@@ -151,7 +152,7 @@ impl Topology {
 
     /// Binds a partition's queue to the exchange. With `may_declare`, also declares a missing queue, and checks the
     /// form of an existing queue. Without `may_declare`, a missing queue is an error, because a declaration would hide
-    /// that the messages of the queue are lost.
+    /// that the messages of the queue are lost. Returns a refused declaration or binding as a change.
     pub(super) async fn restore_queue(
         &self,
         broker: &BrokerEndpoint,
@@ -178,8 +179,9 @@ impl Topology {
 
     /// Declares the exchange and the bindings again if they have disappeared since the start of the stream. If another
     /// program has removed the exchange and declared it again, the exchange has no bindings and drops all messages. The
-    /// broker does not report this change. `has_marker` shows whether the exchange had its marker at the last check.
-    /// Uses a connection of its own, because a refused exchange type closes the connection.
+    /// broker does not report this change. `has_marker` shows whether the exchange had its marker (an exchange that the
+    /// broker deletes together with this exchange) at the last check. This method updates `has_marker`. Uses a
+    /// connection of its own, because a refused exchange type closes the connection.
     pub(super) async fn restore_exchange(
         &self,
         broker: &BrokerEndpoint,
@@ -322,7 +324,7 @@ impl Topology {
         Ok(queue.map(|queue| queue.message_count()))
     }
 
-    /// Declares the exchange and the queue that receive the messages that the broker drops from other queues.
+    /// Declares the exchange and the queue for the messages that the broker drops from the queues of the stream.
     async fn declare_dropped(
         &self,
         broker: &BrokerEndpoint,
@@ -436,7 +438,7 @@ fn describe_stream_queue(queue: &str) -> String {
     )
 }
 
-/// Returns an existing queue, with the numbers of its messages and consumers.
+/// Returns an existing queue, with the numbers of its messages and consumers. Fails if the queue is missing.
 async fn read_queue(
     broker: &BrokerEndpoint,
     connection: &Connection,
@@ -451,7 +453,7 @@ async fn read_queue(
     Ok(found)
 }
 
-/// Returns a queue; `None` if the broker does not have it.
+/// Returns a queue, with the numbers of its messages and consumers; `None` if the broker lacks the queue.
 async fn find_queue(
     broker: &BrokerEndpoint,
     connection: &Connection,
@@ -480,8 +482,8 @@ pub(super) async fn check_exchange(
     channel.close(200, "done".into()).await.map_err(failed)
 }
 
-/// Returns a refusal of a declaration or binding as a topology change, and any other error as an error. If the broker
-/// refuses a connection, the topology has not been checked.
+/// Returns a refusal of a declaration or binding as a topology change, and any other error as an error. A refused
+/// connection also stays an error, because the topology has then not been checked.
 fn refused(error: BrokerError) -> Result<TopologyChange, BrokerError> {
     if error.is_connection_refused() {
         return Err(error);
@@ -496,7 +498,8 @@ fn long_string(text: &str) -> AMQPValue {
     AMQPValue::LongString(text.into())
 }
 
-/// Adds advice to a refusal: for a queue or exchange that exists in another form, and for a missing plugin.
+/// Adds to a refusal the name of the queue or exchange, and advice that depends on the cause. `what` is `queue` or
+/// `exchange`.
 fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     error.map_refusal(|cause, reason| {
         let advice = match cause {
@@ -525,7 +528,8 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     })
 }
 
-/// Describes the failure to declare or bind an exchange. A missing queue or exchange prevents only a binding.
+/// Describes the failure to declare or bind an exchange. A failure because of a missing queue or exchange always
+/// concerns a binding.
 fn describe_exchange_error(error: BrokerError, exchange: &str) -> BrokerError {
     if !error.is_not_found() {
         return with_advice(error, exchange, "exchange");

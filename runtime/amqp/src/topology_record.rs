@@ -1,5 +1,5 @@
 //! The record of a stream's bindings in the store. A client cannot list bindings over AMQP. Only the record therefore
-//! shows the bindings that an earlier configuration made and that still deliver messages.
+//! shows the bindings that an earlier configuration made and that may still deliver messages.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::connect::{BrokerEndpoint, BrokerError};
 
-/// Time limit for the removal of one binding, and for the end of the connection.
+/// Time limit for the removal of one binding, and for closing the connection.
 const UNBIND_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A binding from an exchange to a queue or to another exchange.
@@ -29,7 +29,7 @@ pub struct Binding {
     pub from: String,
     /// The name of the queue or exchange that the binding leads to.
     pub to: String,
-    /// The routing key or pattern.
+    /// The routing key, or the pattern of routing keys, that selects the messages; empty for a binding to a queue.
     pub routing_key: String,
 }
 
@@ -115,7 +115,7 @@ impl TopologyRecord {
     }
 }
 
-/// The record of the marker of a stream's exchange. See
+/// The record in the store that shows whether the exchange of a stream has a marker. See
 /// [`Topology::declare_exchange_marker`](super::topology::Topology::declare_exchange_marker).
 pub(super) struct ExchangeMarker<'a> {
     store: &'a Arc<dyn Store>,

@@ -1,5 +1,5 @@
-//! Converts a message that is not an event into a dead letter. The letter contains the message with its properties and
-//! headers.
+//! Converts a message that the stream cannot process as an event into a dead letter. The letter contains the message
+//! with its properties and headers.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -29,8 +29,8 @@ pub(super) fn decode_or_letter(
             content: LetterContent::Raw(raw),
         })
     };
-    // If the body exceeds the size limit of an event, the dead letter keeps only the beginning of the body. The source
-    // of a file treats a long line in the same way.
+    // If the body exceeds the size limit of an event, the dead letter keeps only the beginning of the body. A file
+    // source treats a long line in the same way.
     let (body, rest) = split_at_limit(&delivery.data, decoder.event_size);
     let raw = || Bytes::from(message_json(delivery, body));
     if let Some(tag) = returned_tag(delivery, &decoder.letter_source) {
@@ -42,8 +42,9 @@ pub(super) fn decode_or_letter(
     }
     decoder.decode(delivery).map_err(|error| {
         let raw = raw();
-        // A dead letter about another stream's dead letter keeps the tag of that letter. If two streams feed their dead
-        // letters to each other, the ids therefore repeat, and the store forwards each dead letter once.
+        // A dead letter about another stream's dead letter keeps the tag (the last part of the id) of that letter. If
+        // two streams feed their dead letters to each other, the ids therefore repeat, and the store forwards each dead
+        // letter once.
         let properties = &delivery.properties;
         let is_letter = !header(properties, "deadcause").is_empty();
         if let Some(tag) = letter_tag(id(properties)).filter(|_| is_letter) {
@@ -57,10 +58,11 @@ pub(super) fn decode_or_letter(
     })
 }
 
-/// Returns the tag of the new dead letter about a returned delivery. A returned delivery is a dead letter of this
-/// stream, or another stream's dead letter about a dead letter of this stream. Returns `None` for any other delivery.
-/// Also returns `None` for a dead letter of this stream about an ordinary event, because the stream can process the
-/// event. An operator who has corrected the handler may send such a dead letter back to the stream.
+/// Returns the tag (the last part of the id) of the new dead letter about a returned delivery. Two kinds of deliveries
+/// count as returned: a dead letter of this stream that is not about an ordinary event, and another stream's dead
+/// letter about a dead letter of this stream. Returns `None` for any other delivery. A dead letter of this stream about
+/// an ordinary event does not count as returned: the stream can process the event, and an operator who has corrected
+/// the handler may send such a dead letter back to the stream.
 ///
 /// A letter gets the same tag each time it returns. The store therefore forwards the letter once, and no letter
 /// circulates forever.
@@ -90,6 +92,7 @@ fn returned_tag(delivery: &Delivery, letter_source: &str) -> Option<u64> {
 }
 
 /// Returns the tag in the id of a dead letter of any stream: `stream/key/dead/sequence/tag`. No part contains a `/`.
+/// Returns `None` for any other id.
 fn letter_tag(id: &[u8]) -> Option<u64> {
     let parts: Vec<&str> = std::str::from_utf8(id).ok()?.split('/').collect();
     let [_stream, _key, "dead", _sequence, tag] = parts[..] else { return None };
@@ -113,7 +116,7 @@ fn message_json(delivery: &Delivery, body: &[u8]) -> Vec<u8> {
     };
     let mut headers = properties.headers().as_ref().map(table);
     if let Some(headers) = headers.as_mut().and_then(Value::as_object_mut) {
-        // The same message must always produce the same letter.
+        // A queue adds these headers to a redelivered message. The same message must always produce the same letter.
         headers.retain(|name, _| !QUEUE_HEADERS.contains(&name.as_str()));
     }
     let message = json!({

@@ -13,12 +13,13 @@ use ordain_util::text::truncated;
 /// hexadecimal digits.
 const NOT_UTF8: char = '\u{fffd}';
 
-/// Returns the bytes, in hexadecimal digits, of a short text that was not UTF-8.
+/// Returns the bytes, in hexadecimal digits, of a short text that was not UTF-8. Returns `None` for any other text.
 pub(super) fn not_utf8(text: &str) -> Option<&str> {
     text.strip_prefix(NOT_UTF8)
 }
 
-/// Returns a value as a text; a number becomes its decimal digits. Returns `None` for any other type.
+/// Returns a text value, or the decimal digits of an integer. Returns `None` for bytes that are not UTF-8, and for a
+/// value of any other type.
 pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
     match value {
         AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok().map(Cow::Borrowed),
@@ -30,7 +31,7 @@ pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Returns a non-negative integer that is given as a number or in decimal digits.
+/// Returns a non-negative integer that is given as a number or in decimal digits. Returns `None` for any other value.
 pub(super) fn as_integer(value: &AMQPValue) -> Option<u64> {
     if let Some(number) = number(value) {
         return u64::try_from(number).ok();
@@ -39,7 +40,8 @@ pub(super) fn as_integer(value: &AMQPValue) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// Returns a Boolean that is given as a Boolean or as a text.
+/// Returns a Boolean that is given as a Boolean, as the text `true` or `false`, or as the text or number `1` or `0`.
+/// Returns `None` for any other value.
 pub(super) fn as_bool(value: &AMQPValue) -> Option<bool> {
     match value {
         AMQPValue::Boolean(value) => Some(*value),
@@ -65,7 +67,8 @@ fn number(value: &AMQPValue) -> Option<i128> {
     })
 }
 
-/// Returns a value as JSON, cut to `limit` bytes.
+/// Returns a value as JSON. If the JSON is longer than `limit` bytes, returns its first `limit` bytes, with an ellipsis
+/// at the end.
 pub(super) fn json(value: &AMQPValue, limit: usize) -> String {
     let text = to_json(value).to_string();
     if text.len() <= limit { text } else { truncated(text, limit) + "…" }
@@ -76,7 +79,8 @@ pub(super) fn table(table: &FieldTable) -> Value {
     table.inner().iter().map(|(name, value)| (name.to_string(), to_json(value))).collect()
 }
 
-/// Converts a value to JSON; bytes that are not UTF-8 become base64.
+/// Converts a value to JSON. A decimal number, and an integer above the range of `i64`, become texts. Bytes that are
+/// not UTF-8 become base64.
 fn to_json(value: &AMQPValue) -> Value {
     if let Some(number) = number(value) {
         return i64::try_from(number).map_or_else(|_| number.to_string().into(), Value::from);

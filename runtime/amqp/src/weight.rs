@@ -2,7 +2,7 @@
 
 use lapin::types::{AMQPValue, FieldTable};
 
-/// Approximate size of a header without its texts, in bytes.
+/// Approximate memory, in bytes, that each header and each value inside a header takes in addition to its texts.
 const HEADER_BYTES: usize = 64;
 
 /// Returns the approximate size of a table in memory, in bytes.

@@ -20,9 +20,9 @@ use ordain_util::text::{escape_invisible, shell_quoted, truncated};
 /// The environment variable that contains the token for the admin listener.
 const TOKEN_VARIABLE: &str = "ORDAIN_TOKEN";
 
-/// Time limit for a connection.
+/// Time limit for the establishment of a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time limit for a request and its response; longer than the listener's own time limit for a request.
+/// Time limit for a request and its response; longer than the 10 s within which the listener must begin its response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Size limit of a response, in MiB. A page of dead letters has up to 8 MiB, and a single event or state up to 64 MiB.
 /// Escapes of JSON and base64 add to these sizes.
@@ -38,12 +38,12 @@ struct RemoteProblem {
     detail: String,
 }
 
-/// The admin listener of a process.
+/// A client of the admin listener of one process.
 pub(crate) struct AdminClient {
     agent: ureq::Agent,
     url: String,
     token: Option<String>,
-    /// The option with which another command uses the same process, with a space before it.
+    /// The command-line option with which another command uses the same process, with a space before the option.
     option: String,
 }
 
@@ -83,7 +83,8 @@ impl AdminClient {
         Self { token, option: loaded.config_option(), ..client }
     }
 
-    /// Returns the option with which another command uses the same process, with a space before it.
+    /// Returns the command-line option with which another command uses the same process, with a space before the
+    /// option.
     pub(crate) fn option(&self) -> &str {
         &self.option
     }
@@ -107,7 +108,7 @@ impl AdminClient {
         self.read_response(request.call(), part)
     }
 
-    /// Sends an action, as JSON, to a path. `part` names the most important member of the response.
+    /// Sends an action, as JSON, to a path. `part` has the same meaning as in [`get`](Self::get).
     pub(crate) fn post<T: DeserializeOwned>(
         &self,
         path: &[&str],
@@ -150,7 +151,8 @@ impl AdminClient {
         })
     }
 
-    /// Returns an error for a server that is not an admin listener of this version.
+    /// Returns an error for a server that is not an admin listener of this version. `found` describes the unexpected
+    /// response.
     pub(crate) fn unexpected_server(&self, found: &str) -> CommandError {
         let found = self.printable(found);
         CommandError::Failed(anyhow!(

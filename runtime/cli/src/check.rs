@@ -21,7 +21,7 @@ use ordain_wasm::{load_handlers, scan_folder};
 
 /// Time limit for the inspection of one server.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Additional time for each partition of a stream, because each partition may have a queue that has to be inspected.
+/// Additional time for each partition of a stream, because each partition may have a queue that the command inspects.
 const PARTITION_TIMEOUT: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Args)]
@@ -44,7 +44,7 @@ pub(crate) struct CheckArgs {
     json: bool,
 }
 
-/// The result, as JSON.
+/// The result of the command, as `--json` prints it.
 #[derive(Default, Serialize)]
 struct CheckReport {
     /// The errors of the configuration, its files and its handlers. Errors of servers are in `servers`.
@@ -52,14 +52,16 @@ struct CheckReport {
     /// URL of the Redis store if the check has not connected to it. `None` if the check has connected, or for an
     /// embedded store.
     not_asked: Option<String>,
-    /// Settings with which events can be lost, or can take effect twice.
+    /// Warnings about valid but risky settings: events can be lost or take effect twice, or the broker can close a
+    /// channel.
     warnings: Vec<String>,
     /// The servers to which the check has connected.
     servers: Vec<ServerRow>,
     streams: Vec<StreamRow>,
 }
 
-/// An error. The members `file`, `line` and `setting` are `None` if the error concerns none.
+/// An error of the configuration, a file or a handler. The members `file`, `line` and `setting` are `None` if the error
+/// concerns none.
 #[derive(Default, Serialize)]
 struct ErrorRow {
     file: Option<String>,
@@ -135,13 +137,15 @@ impl CheckArgs {
         exit_result(&servers)
     }
 
-    /// Makes the checks, and prints the result unless a check fails. Returns the inspected servers.
+    /// Makes the checks. Prints the result, unless the configuration or a handler is invalid. Returns the inspected
+    /// servers.
     fn check(&self) -> Result<Vec<InspectedServer>, CommandError> {
         let loaded = self.config.load()?;
         loaded.check_supported()?;
         check_files(&loaded)?;
         let handlers = load_handlers(&loaded)?;
-        // `run` ignores unusable files; `check` reports them.
+        // `run` ignores an unusable file if the handler has another, usable file. `check` reports an unusable file as
+        // an error.
         let folder = scan_folder(&loaded)?;
         if let Some(MisnamedFile { path, reason }) = folder.misnamed.first() {
             return Err(CommandError::Config(anyhow::anyhow!("{}: {reason}", path.display())));
@@ -212,7 +216,7 @@ fn connect(loaded: &LoadedConfig) -> Result<Vec<InspectedServer>, CommandError> 
     Ok([Some(store), broker].into_iter().flatten().collect())
 }
 
-/// Returns the findings of one severity, one per line.
+/// Returns the findings of one severity, one per line, each after `prefix` and the role of the server.
 fn lines(servers: &[InspectedServer], severity: Severity, prefix: &str) -> String {
     let mut text = String::new();
     for server in servers {

@@ -57,7 +57,7 @@ enum OrdainCommand {
     /// Inspect keys: the status of each key, and the reason for the status.
     #[command(subcommand)]
     Keys(keys::KeysCommand),
-    /// Inspect streams, and resume a stream that has stopped.
+    /// Inspect streams, resume a stream that has stopped, and remove old bindings.
     #[command(subcommand)]
     Streams(streams::StreamsCommand),
     /// Inspect dead letters.
@@ -68,7 +68,7 @@ enum OrdainCommand {
     Plugins(plugins::PluginsCommand),
     /// Show the processes that share the streams, and the partitions that each process owns.
     Instances(instances::InstancesArgs),
-    /// Compile a handler from standard input into a cache. `run` starts this command in a process of its own.
+    /// Compile a handler from standard input into a cache. Other commands start this command in a process of its own.
     #[command(name = COMPILE_COMMAND, hide = true)]
     Compile(CompileArgs),
 }
@@ -123,13 +123,13 @@ impl FileArg {
 /// Time for which a command retries an unavailable store. The time is short, because an operator waits for the command.
 const STORE_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Opens the store for a command that only reads.
+/// Opens the store for a command that inspects it, or that acts on a stream (`ordain streams resume` and `unbind`).
 pub(crate) async fn open_to_read(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, CommandError> {
     loaded.check_supported()?;
     Ok(open_store(loaded, Some(shortened(STORE_RETRY_TIMEOUT)), StoreAccess::Read).await?)
 }
 
-/// Opens the store to read a stream. The stream must be configured, or have data in the store.
+/// Opens the store to read a stream. Returns an error if the stream is not configured and has no data in the store.
 pub(crate) async fn open_stream(
     loaded: &LoadedConfig,
     stream: &str,
@@ -153,7 +153,7 @@ pub(crate) async fn open_stream(
 /// The failure of a command. Each variant has its own exit code, which a shell or a service manager can check.
 #[derive(Debug)]
 pub(crate) enum CommandError {
-    /// The command failed while running.
+    /// A failure that belongs to neither of the other variants.
     Failed(anyhow::Error),
     /// The configuration or a handler is invalid: a restart does not help (`EX_CONFIG`).
     Config(anyhow::Error),
@@ -162,7 +162,7 @@ pub(crate) enum CommandError {
 }
 
 impl CommandError {
-    /// Returns the reason.
+    /// Returns the error, without the class that determines the exit code.
     pub(crate) fn reason(&self) -> &anyhow::Error {
         match self {
             Self::Failed(error) | Self::Config(error) | Self::Unavailable(error) => error,
@@ -176,7 +176,7 @@ pub(crate) const EXIT_CONFIG: u8 = 78;
 pub(crate) const EXIT_UNAVAILABLE: u8 = 75;
 
 impl OrdainCli {
-    /// Runs the command.
+    /// Runs the command, logs the error of a failed command, and returns the exit code of the process.
     pub(crate) fn run(self) -> ExitCode {
         if let Err(error) = logs::start(self.log_format, &self.log) {
             print_lossy(&format!("error: {error}"));
@@ -207,8 +207,8 @@ impl OrdainCli {
             Err(CommandError::Unavailable(error)) => (error, EXIT_UNAVAILABLE),
         };
         if is_broken_pipe(&error) {
-            // The program that reads the output has closed the pipe, as `head` does when it has enough lines. This is
-            // no failure.
+            // The program that reads the output has closed the pipe, as `head` does when it has enough lines. The
+            // command has then succeeded.
             return ExitCode::SUCCESS;
         }
         logs::log_final_error(self.log_format, &format!("{error:#}"));

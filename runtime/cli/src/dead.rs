@@ -16,7 +16,7 @@ const PAGE_ROWS: usize = 200;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeadCommand {
-    /// List the dead letters of a stream: the events that ended without effect.
+    /// List the dead letters of a stream: the stored copies of the events that ended without effect.
     List(DeadListArgs),
     /// Show a dead letter with its whole event.
     Show(DeadShowArgs),
@@ -26,7 +26,7 @@ pub(crate) enum DeadCommand {
 pub(crate) struct DeadListArgs {
     #[command(flatten)]
     inspect: InspectArgs,
-    /// The stream.
+    /// The name of the stream.
     stream: String,
     /// List only the dead letters of this key.
     #[arg(long)]
@@ -43,7 +43,7 @@ pub(crate) struct DeadListArgs {
 pub(crate) struct DeadShowArgs {
     #[command(flatten)]
     inspect: InspectArgs,
-    /// The stream.
+    /// The name of the stream.
     stream: String,
     /// The id of the dead letter, as `ordain dead list` prints it.
     id: String,

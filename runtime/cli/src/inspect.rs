@@ -1,5 +1,5 @@
-//! Reads keys, dead letters and streams for commands: from the store, which the command opens, or from a running
-//! process. The store and the process must return the same rows.
+//! Reads keys, dead letters and streams for commands, and acts on streams: through the store, which the command opens,
+//! or through a running process. Both ways must return the same rows.
 
 use std::sync::Arc;
 
@@ -38,13 +38,14 @@ pub(crate) trait RowForm<R>: From<R> + DeserializeOwned {}
 
 impl<R, F: From<R> + DeserializeOwned> RowForm<R> for F {}
 
-/// The place where a command finds its data: a process, or the store of a configuration, which the command opens.
+/// The place where a command finds its data: a process, or the store of a configuration, which the command has not
+/// opened yet.
 pub(crate) enum DataPlace {
     Process(AdminClient),
     Config(Box<LoadedConfig>),
 }
 
-/// The source from which a command reads: the store or a process.
+/// The source from which a command reads: a process, or the store, which the command has opened.
 pub(crate) enum InspectTarget {
     Store { loaded: Box<LoadedConfig>, store: Arc<dyn Store> },
     Process(AdminClient),
@@ -72,7 +73,7 @@ impl InspectArgs {
             StoreConfig::Embedded(embedded) => admin_url_of_owner(&embedded.path),
             StoreConfig::Redis(_) => None,
         };
-        // The file of the store may contain any text.
+        // The URL comes from a file in the folder of the store. The file may contain any text.
         let url = url.and_then(|url| parse_url(&url).ok());
         Ok(match url {
             Some(url) => DataPlace::Process(AdminClient::of_owner(&url, &loaded)),
@@ -80,7 +81,8 @@ impl InspectArgs {
         })
     }
 
-    /// Opens a stream that is configured or has data in the store.
+    /// Returns the process from which the command reads. Without such a process, opens the store; the stream must be
+    /// configured, or have data in the store.
     pub(crate) async fn open_target(&self, stream: &str) -> Result<InspectTarget, CommandError> {
         match self.place()? {
             DataPlace::Process(process) => Ok(InspectTarget::Process(process)),
@@ -121,7 +123,7 @@ impl InspectTarget {
         }
     }
 
-    /// Returns a key with its state.
+    /// Returns the row of a key, with its gaps and its state. Returns an error if the store has no record of the key.
     pub(crate) async fn key<F: RowForm<KeyRow>>(
         &self,
         stream: &str,
@@ -188,7 +190,7 @@ impl InspectTarget {
     }
 
     /// Returns whether a switch to another handler version makes the stream retry the keys that are parked (stopped)
-    /// because of a failure.
+    /// because of a failure. For a stream that is not configured, returns `true`, the default.
     pub(crate) fn retries_on_new_version(&self, stream: &str) -> Result<bool, CommandError> {
         match self {
             Self::Store { loaded, .. } => {
@@ -297,7 +299,7 @@ impl DataPlace {
     }
 }
 
-/// Requests the row of a stream from a process.
+/// Requests the row of a stream from a process. Returns `None` if the process does not list the stream.
 fn stream_row(process: &AdminClient, stream: &str) -> Result<Option<StreamRow>, CommandError> {
     let page: StreamsPage = process.get(&["streams"], &[], "streams")?;
     Ok(page.streams.0.into_iter().find(|row| row.stream.raw() == stream))

@@ -24,19 +24,19 @@ pub(crate) enum KeysCommand {
     /// Show the whole record of a key, including its state.
     ///
     /// Events: `next` is the sequence of the event that the key settles next (ends with or without effect). All lower
-    /// sequences are settled. `held` describes the later events that wait in the store, with a lower and an upper bound
-    /// of their sequences. `ahead` is the range of later events in dead letters (`far-ahead`, `overflow`) that the key
-    /// takes when it reaches them; absent if there are none. `skipped` lists the ranges of sequences that were skipped because their events never
-    /// arrived.
+    /// sequences are settled. `held` describes the events that wait in the store, with a lower and an upper bound of
+    /// their sequences. `ahead` is the range of later events in dead letters (`far-ahead`, `overflow`) that the key
+    /// takes when it reaches them; absent if there are none. `skipped` lists the ranges of sequences that were skipped
+    /// because their events never arrived.
     ///
     /// Failures: `trouble` is the reason why the key is blocked. If a handler exceeded a limit, `trouble` names the
-    /// `limit`. `attempts` counts the failed attempts to execute event `next`. `gap_rounds` counts the rounds of
-    /// requests for event `next`, if this event is missing. `park_generation` counts how often the key was parked
-    /// (stopped at a failed or missing event).
+    /// `limit`. `attempts` counts the failed attempts to execute event `next` that count towards `retry.attempts`.
+    /// `gap_rounds` counts the rounds of requests for event `next`, if this event is missing. `park_generation` counts
+    /// how often the key was parked (stopped at a failed or missing event).
     ///
-    /// Handler: `version` is the handler version of the last event that took effect. `version_digest` is the SHA-256 of
-    /// the file of that version. `version_generation` is the number of the rollout (the stored choice of a version)
-    /// that selected the version.
+    /// Handler: `version` is the handler version of the last event that a handler executed and that is settled.
+    /// `version_digest` is the SHA-256 of the file of that version. `version_generation` is the number of the rollout
+    /// (the stored choice of a version) that selected the version.
     ///
     /// Owner: `partition` is the partition of the key. `due_at` is the time at which the owner of the partition checks
     /// the key next.
@@ -59,7 +59,7 @@ pub(crate) enum KeysCommand {
 pub(crate) struct KeysListArgs {
     #[command(flatten)]
     inspect: InspectArgs,
-    /// The stream.
+    /// The name of the stream.
     stream: String,
     /// List only the keys with this status.
     #[arg(long, value_parser = status_parser())]
@@ -79,9 +79,9 @@ pub(crate) struct KeysListArgs {
 pub(crate) struct KeyArgs {
     #[command(flatten)]
     inspect: InspectArgs,
-    /// The stream.
+    /// The name of the stream.
     stream: String,
-    /// The key.
+    /// The key that the command shows or explains.
     key: String,
     /// Print JSON.
     #[arg(long)]
@@ -161,7 +161,7 @@ fn line(row: &KeyRow) -> String {
     )
 }
 
-/// Returns a parser of statuses that lists them in the help.
+/// Returns a parser of statuses. The help of the command lists the valid statuses.
 fn status_parser() -> impl TypedValueParser<Value = KeyStatus> {
     PossibleValuesParser::new(KeyStatus::ALL.map(KeyStatus::name))
         .try_map(|name| view::parse_status(&name))

@@ -18,9 +18,9 @@ use ordain_util::text::{escape_invisible, escape_invisible_lines, print_lossy};
 /// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogFormat {
-    /// A line of text.
+    /// A line of text for each entry of the log.
     Text,
-    /// One JSON object per line.
+    /// A line with a JSON object for each entry of the log.
     Json,
 }
 
@@ -38,14 +38,15 @@ pub(crate) fn set_status_line(line: ProgressBar) {
 const DEPENDENCY_FILTERS: &str = "fjall=warn,lsm_tree=warn,wasmtime=warn,cranelift=warn,regalloc2=warn,redis=off,\
                      lapin=off,ureq=off,ureq_proto=off";
 
-/// Installs the log's subscriber for the whole process.
+/// Installs the log's subscriber for the whole process. Returns an error if `filter` is invalid.
 pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), String> {
     let filter = EnvFilter::try_new(format!("{DEPENDENCY_FILTERS},{filter}")).map_err(|error| {
         format!("--log {filter:?} is not a valid filter: {error}; try `--log info`")
     })?;
     let lines = fmt::layer()
         .with_writer(move || LogWriter { json: format == LogFormat::Json })
-        // By default, the layer reports its own errors on standard error, and panics if it cannot write to standard error.
+        // By default, the layer reports its own errors on standard error, and panics if it cannot write to standard
+        // error.
         .log_internal_errors(false);
     let lines = match format {
         LogFormat::Text => lines.with_target(false).with_ansi(is_terminal()).boxed(),

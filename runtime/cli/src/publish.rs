@@ -37,7 +37,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct PublishArgs {
-    /// The stream.
+    /// The name of the stream.
     stream: String,
     /// File of CloudEvents in JSON, one event per line; - is standard input. In a `sequenced` stream, the command
     /// recognises each event that is already published by the id of the event. Such an event keeps its number.
@@ -147,7 +147,7 @@ impl PublishArgs {
         let event =
             event.map_err(|error| CommandError::Failed(anyhow!("invalid event: {error}")))?;
         let assigned = publisher.publish(&[Arc::new(event)]).await.map_err(|stopped| {
-            // Print no such advice for an invalid event, because a retry would fail under any id.
+            // Print no advice for an invalid event, because a retry would fail under any id.
             if self.id.is_none() && !matches!(stopped.error, PublishError::Event { .. }) {
                 print_lossy(&format!("the event has the id {id}: to retry it, use --id {id}"));
             }
@@ -184,7 +184,7 @@ impl PublishArgs {
         });
         let done = done.await;
         bar.finish_and_clear();
-        // Even after an error, the counts matter: the events before the failed event are published.
+        // Even after an error, the counts matter: the command has published the events before the failed event.
         if self.json || done.is_ok() || counts != PublishCounts::default() {
             self.print_counts(file, counts)?;
         }

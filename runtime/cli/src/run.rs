@@ -33,7 +33,7 @@ pub(crate) struct RunArgs {
     /// end.
     #[arg(long)]
     once: bool,
-    /// With --once: exit with 1 if an event became a dead letter or is held.
+    /// With --once: exit with 1 if an event became a dead letter or is held, or if a key is blocked.
     #[arg(long, requires = "once")]
     strict: bool,
     /// Print the report as JSON to standard output. If a sink writes to standard output, print the report to standard
@@ -182,7 +182,7 @@ async fn start(
     report
 }
 
-/// Runs all partitions until they end, together with the ingress.
+/// Runs the partitions and, without `once`, the ingress, until the run ends.
 async fn drive(
     loaded: &LoadedConfig,
     once: bool,
@@ -205,6 +205,7 @@ async fn drive(
 }
 
 /// Requests the shutdown, and waits until the run has ended, the grace period elapses, or a second signal arrives.
+/// Returns `None` if the run has not ended.
 async fn shut_down(
     signal: EndSignal,
     stop: &watch::Sender<bool>,

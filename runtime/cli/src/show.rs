@@ -11,7 +11,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use ordain_cloudevents::compact;
 use ordain_util::text::{escape_invisible, escape_invisible_lines};
 
-/// Prints to standard output.
+/// Prints a text to standard output, and writes invisible characters as escapes.
 pub(crate) fn text(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(escape_invisible_lines(text).as_bytes())?;

@@ -1,5 +1,6 @@
-//! The signals that end a run. No signal may end the process before the run has committed its results, except a signal
-//! that no process can handle.
+//! The signals that end a run. The first signal must not end the process before the run has committed its results,
+//! unless `runtime.shutdown_grace` elapses. Exceptions are the signals that no process can handle, and the signals for
+//! faults of a program.
 
 use std::future::poll_fn;
 use std::io;
@@ -28,21 +29,21 @@ const OTHER_SIGNALS: [(i32, &str); 10] = [
 /// The real-time signals, which end a process by default too.
 const REAL_TIME_SIGNALS: RangeInclusive<i32> = 34..=64;
 
-/// The signal that a write beyond the limit on the size of files causes. The write also returns an error, and this
-/// error is enough.
+/// The signal that a write beyond the limit on the size of files causes. The write also returns an error, so the
+/// process handles the signal but does nothing.
 const FILE_SIZE_SIGNAL: i32 = 25;
 
 /// A signal that has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EndSignal {
-    /// The name.
+    /// The name, for the log.
     pub(crate) name: &'static str,
     /// `true` if the signal requests the end of the process. `false` if the signal has no meaning for this program, so
     /// that a supervisor should start the process again.
     pub(crate) is_stop: bool,
 }
 
-/// The signals that this process handles.
+/// The handled signals. The process does nothing when the signal `_file_size` arrives.
 pub(crate) struct EndSignals {
     stop: Vec<(Signal, &'static str)>,
     other: Vec<(Signal, &'static str)>,
@@ -50,8 +51,8 @@ pub(crate) struct EndSignals {
 }
 
 impl EndSignals {
-    /// Starts to handle the signals. A signal that the process ignored at its start stays ignored: `nohup` and shells
-    /// start a process in this way, so that the process outlives the terminal.
+    /// Starts to handle the signals. A signal that the process ignored at its start stays ignored, unless it is SIGTERM
+    /// or SIGINT: `nohup` and shells start a process in this way, so that the process outlives the terminal.
     pub(crate) fn new() -> io::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let ignored = ignored_signals(&status);
@@ -77,7 +78,7 @@ impl EndSignals {
         Ok(Self { stop, other, _file_size: file_size })
     }
 
-    /// Waits for a signal.
+    /// Waits for a signal that ends the run.
     pub(crate) async fn any(&mut self) -> EndSignal {
         poll_fn(|context| {
             let stop = poll_signals(&mut self.stop, true, context);

@@ -12,7 +12,8 @@ use ordain_engine::run::RunStatus;
 /// Interval between two updates: short enough to appear live, long enough to read the line.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Draws the status line until the future is dropped. Draws nothing without a terminal. The future never completes.
+/// Draws the status line until the caller drops the future. Draws nothing without a terminal. The future never
+/// completes.
 pub(crate) async fn show(figures: &RunStatus) -> std::convert::Infallible {
     let line = ProgressBar::new_spinner();
     if line.is_hidden() {

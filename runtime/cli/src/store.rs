@@ -13,18 +13,20 @@ use ordain_util::finding::{Finding, InspectedServer};
 /// The use of a store by a command.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum StoreAccess<'a> {
-    /// The command only reads.
+    /// The command reads, or acts on a stream at the request of an operator. The command opens the store for a short
+    /// time.
     Read,
-    /// The command writes.
+    /// The command runs streams or publishes events.
     Write {
-        /// The URL of the admin listener of this process, if there is one. The commands of other processes find this URL
-        /// in the folder of an embedded store.
+        /// The URL of the admin listener of this process, if there is one. The commands of other processes find this
+        /// URL in the folder of an embedded store.
         admin_url: Option<&'a str>,
     },
 }
 
-/// Opens the store of a configuration. While the server of the store is unavailable, the store retries requests for
-/// `patience`. If `patience` is `None`, the store retries without a time limit.
+/// Opens the store of a configuration. While the server of a Redis store is unavailable, the store retries requests for
+/// `patience`. If `patience` is `None`, the store retries without a time limit. An embedded store has no server, and
+/// ignores `patience`.
 pub(crate) async fn open_store(
     loaded: &LoadedConfig,
     patience: Option<Duration>,

@@ -13,8 +13,9 @@ use ordain_http::view::{BindingRow, LossRow, StreamRow};
 pub(crate) enum StreamsCommand {
     /// List the streams. For each stream that receives no events, show the reason.
     ///
-    /// Only a running process knows whether a stream receives events, so use `--admin`. Without `--admin`, the list
-    /// shows a reason only for streams that have stopped because their queue is lost.
+    /// Only a running process knows whether a stream receives events. The command finds a process that has the embedded
+    /// store of the configuration open. Name any other process with `--admin`. Without a process, the list shows a
+    /// reason only for streams that have stopped because their queue is lost.
     List(StreamsListArgs),
     /// Resume a fifo stream that has stopped because its queue is lost.
     ///
@@ -44,7 +45,7 @@ pub(crate) struct StreamsListArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct StreamActionArgs {
-    /// The stream.
+    /// The name of the stream.
     stream: String,
     #[command(flatten)]
     inspect: InspectArgs,

@@ -9,7 +9,7 @@ use ordain_engine::run::RunStatus;
 /// Interval between two log lines: short enough to draw a graph, long enough to keep an archived log small.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Logs the totals once per minute if they changed, until the future is dropped.
+/// Logs the totals once per minute if they changed, until the caller drops the future.
 pub(crate) async fn log_changes(figures: &RunStatus) -> std::convert::Infallible {
     let mut logged = Stats::default();
     loop {
@@ -36,7 +36,7 @@ pub(crate) fn log(when: &str, stats: &Stats) {
     );
 }
 
-/// Returns whether a total that the log shows has changed.
+/// Returns whether the deliveries, settled events, dead letters, failures or messages have changed.
 fn differs(now: &Stats, logged: &Stats) -> bool {
     let counters = |stats: &Stats| {
         [stats.delivered, stats.settled, stats.dead_total(), stats.failures, stats.messages]

@@ -1,5 +1,5 @@
-//! Blanks around the events of a text with one event per line. Every reader of such a text (a file, a body of a request,
-//! `ordain publish`) skips the same blanks, so no other module may define them.
+//! Blanks around the events of a text with one event per line. Every reader of such a text (a file, a body of a
+//! request, `ordain publish`) must skip the same blanks, so only this module defines them.
 
 /// Returns whether a character is blank: white space, a NUL (a file that was truncated while a program appended to it
 /// begins with NULs), or a byte order mark (some editors write it before the first line).
@@ -7,15 +7,15 @@ fn is_blank_char(character: char) -> bool {
     character.is_whitespace() || matches!(character, '\0' | '\u{feff}')
 }
 
-/// Returns whether an ASCII byte is blank. A reader of a stream of bytes can skip these bytes before it has the whole
-/// line.
+/// Returns whether a byte is a blank ASCII character. A reader that receives a line in pieces can skip blank bytes
+/// before it has the whole line.
 pub fn is_blank_byte(byte: u8) -> bool {
     byte.is_ascii() && is_blank_char(char::from(byte))
 }
 
-/// Removes the blanks before and after an event.
+/// Removes the blanks before and after an event. Returns a line that is not UTF-8 unchanged.
 pub fn trim_blanks(line: &[u8]) -> &[u8] {
-    // Nearly all lines begin and end like this, so most lines are not searched.
+    // Nearly all lines begin and end like this, so most lines are not searched for blanks.
     if line.starts_with(b"{") && line.ends_with(b"}") {
         return line;
     }

@@ -31,7 +31,7 @@ pub struct BodyEvents {
 /// An invalid event of a body.
 #[derive(Debug)]
 pub struct InvalidEvent {
-    /// Place of the event in the body: an index, or the number of a line.
+    /// Place of the event in the body: an index, or the number of a line; 0 for a single event.
     pub place: usize,
     /// Key of the event, if it could be read.
     pub key: Option<String>,
@@ -64,8 +64,8 @@ pub enum BodyError {
     },
 }
 
-/// Decodes the events of a body. Rejects a body with more than `limit` events. `check` returns the fault
-/// of a decoded event, or `None` for an event without a fault.
+/// Decodes the events of a body. Rejects a body with more than `limit` events. `check` returns the fault of a decoded
+/// event, or `None` for an event without a fault.
 pub fn decode_body(
     decoder: &EventDecoder,
     form: ContentMode,

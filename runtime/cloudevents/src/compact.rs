@@ -4,15 +4,15 @@
 use std::borrow::Cow;
 
 /// Maximum nesting of arrays and objects. The parser serde_json has the same limit, so handlers that use serde_json can
-/// read every accepted event. Because of the limit, no parser overflows its stack.
+/// read every accepted event. The limit also keeps recursive parsers from overflowing their stacks.
 pub const NESTING_LIMIT: usize = 127;
 
 /// The error of JSON that is nested deeper than [`NESTING_LIMIT`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NestingError;
 
-/// Makes valid JSON compact. Returns the text itself, without a copy, if the text is compact already. For text that is
-/// not JSON, the result is unspecified.
+/// Makes valid JSON compact. Returns the text itself, without a copy, if the text is compact already. Fails if the JSON
+/// is nested deeper than [`NESTING_LIMIT`]. For text that is not JSON, the result is unspecified.
 pub fn compact(json: &str) -> Result<Cow<'_, str>, NestingError> {
     let bytes = json.as_bytes();
     let mut out = String::new();

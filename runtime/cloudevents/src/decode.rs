@@ -1,4 +1,4 @@
-//! Decodes a line into an event.
+//! Decodes a line or an HTTP request into an event.
 
 mod attribute;
 mod data;
@@ -17,11 +17,12 @@ pub use http::{ContentMode, content_mode, decode_http};
 
 use ordain_util::text::truncated;
 
-/// The reason why a line is not a valid event of its stream. The line becomes a dead letter.
+/// The reason why a line, an HTTP request or a delivery of the broker is not a valid event of its stream. The sources
+/// turn such data into a dead letter. HTTP and `ordain publish` reject such data.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct DecodeError {
-    /// The cause in the dead letter of the line.
+    /// The cause, which the dead letter contains.
     pub cause: Cause,
     /// The description of the fault, and the valid form.
     pub message: String,
@@ -39,7 +40,7 @@ const ERROR_LIMIT: usize = 4 << 10;
 pub struct EventDecoder {
     /// The ordering of the stream's events. In a `fifo` stream, the producer's sequence is only a header.
     pub ordering: OrderingMode,
-    /// Maximum length of a line, in bytes.
+    /// Maximum size of an event, in bytes: the size of its line, or in binary mode of its body and attributes.
     pub event_size: usize,
 }
 
@@ -53,8 +54,8 @@ fn unreadable<T>(message: impl Into<String>) -> DecodeResult<T> {
 }
 
 impl EventDecoder {
-    /// Decodes a line, without the blanks before and after the event. The sequence of an event in a `sequenced` stream may be missing: the sequencer decides
-    /// how to treat such an event.
+    /// Decodes a line, without the blanks before and after the event. The sequence of an event in a `sequenced` stream
+    /// may be missing: the sequencer decides how to treat such an event.
     pub fn decode(&self, line: &[u8]) -> Result<Event, DecodeError> {
         let anonymous = |EventRejection(cause, message)| DecodeError {
             cause,
@@ -91,8 +92,8 @@ impl EventDecoder {
             return unreadable("the event is not UTF-8: it must be a CloudEvent in JSON");
         };
         serde_json::from_str(text).or_else(|error| {
-            // The parser receives one line at a time, so it always reports line 1. This code removes that line number
-            // from the error. The dead letter states the number of the line in the file.
+            // For an event on one line, the parser always reports line 1. This code removes that number, because the
+            // dead letter states the number of the line in the file.
             let error = error.to_string().replace(" at line 1 column ", " at byte ");
             unreadable(truncated(format!("not a CloudEvent in JSON: {error}"), ERROR_LIMIT))
         })
@@ -160,7 +161,8 @@ impl EventDecoder {
         attribute::sequence(envelope)
     }
 
-    /// Returns the headers of the event: all attributes that [`Self::event`] does not interpret.
+    /// Returns the headers of the event: all attributes that [`Self::event`] does not interpret and that are not
+    /// `null`.
     fn headers<'a>(
         &self,
         envelope: &EventEnvelope<'a>,

@@ -9,13 +9,14 @@ pub use ordain_store::checkpoint::{FilePosition, ReadFingerprint, SourceProgress
 /// A delivery: an event, or the dead letter of data that is not a valid event.
 pub type DecodedDelivery = Result<Event, Box<DeadLetter>>;
 
-/// A batch of deliveries, each with the position in the source after that delivery.
+/// A batch of deliveries.
 #[derive(Debug, Default)]
 pub struct DeliveryBatch {
-    /// The number of the connection that delivered the batch. A new connection delivers again the events that were
-    /// unacknowledged when the earlier connection ended.
+    /// The number of the subscription that delivered the batch; 0 for a source without subscriptions. A new
+    /// subscription delivers again the events that were unacknowledged when the earlier subscription ended.
     pub subscription_epoch: u64,
-    /// The deliveries, in order.
+    /// The deliveries, in order, each with the position in the file after that delivery. Sources that read no file give
+    /// a default position.
     pub items: Vec<(DecodedDelivery, FilePosition)>,
     /// The progress in the files of the source at the end of the last delivery; `None` for standard input and for other
     /// sources.
@@ -26,37 +27,39 @@ pub struct DeliveryBatch {
     pub end: bool,
 }
 
-/// Number of batches that a source reads ahead of the sequencer. The sequencer processes one batch while the source
-/// reads the next.
+/// Number of batches that a source reads ahead, so that the source reads the next batch while the driver processes the
+/// previous one.
 pub const READ_AHEAD_BATCHES: usize = 2;
 /// Maximum number of deliveries in a batch.
 pub const BATCH_EVENTS_LIMIT: usize = 256;
 /// Approximate size limit of a batch, in bytes. A batch has at least one delivery, which may be larger than the limit.
 pub const BATCH_BYTES_LIMIT: usize = 1 << 20;
 
-/// The acknowledged deliveries of a connection.
+/// The acknowledged deliveries of a subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AckProgress {
-    /// The number of the connection, as in [`DeliveryBatch::subscription_epoch`].
+    /// The number of the subscription, as in [`DeliveryBatch::subscription_epoch`].
     pub subscription_epoch: u64,
-    /// The number up to which all deliveries of the connection are acknowledged. The first delivery of a connection has
-    /// the number 1.
+    /// The number up to which all deliveries of the subscription are acknowledged. The first delivery of a subscription
+    /// has the number 1.
     pub through: u64,
 }
 
 /// A running source, as the driver of a partition sees it.
 #[derive(Debug)]
 pub struct SourceHandle {
-    /// The channel of the deliveries. The channel closes when the source fails; `failure` then has the error.
+    /// The channel of the deliveries. The channel closes when the source ends. If the source has failed, `failure` has
+    /// the error.
     pub deliveries: mpsc::Receiver<DeliveryBatch>,
     /// The error that ended the source early.
     pub failure: oneshot::Receiver<std::io::Error>,
     /// The channel that passes acknowledgements to the source; `None` for a file and for standard input, which need no
     /// acknowledgements. The source ends when the sender is dropped.
     pub acknowledge: Option<watch::Sender<AckProgress>>,
-    /// Completes when the source has processed the last acknowledgement and has ended.
+    /// Completes when the source has processed the last acknowledgement and has ended; `None` for a file and for
+    /// standard input.
     pub task: Option<JoinHandle<()>>,
-    /// True if every writer adds its events to the queue of the source in order and without gaps. Such a source does
-    /// not end by itself.
+    /// True if every writer adds the events of each key to the queue of the source in order and without gaps. A missing
+    /// event then never arrives after a later event.
     pub is_fed_locally: bool,
 }

@@ -17,9 +17,9 @@ use ordain_store::OutboxMessage;
 /// Appends a message of `stream` as a line, including its line end.
 ///
 /// `sequence` is the number that a sequenced sink gave to the message. If the data is valid JSON and its content type
-/// is JSON, the line contains the data as JSON. Otherwise the line contains the data as base64. Headers become
-/// extension attributes. All headers whose names are not allowed are combined in one attribute, which
-/// [`EventDecoder`](super::EventDecoder) splits into headers again.
+/// is JSON or empty, the line contains the data as JSON. Otherwise the line contains the data as base64. If the data is
+/// empty, the line contains no data. Headers become extension attributes. All headers whose names are not allowed are
+/// combined in one attribute, which [`EventDecoder`](super::EventDecoder) splits into headers again.
 pub fn encode(stream: &str, message: &OutboxMessage, sequence: Option<u64>, out: &mut Vec<u8>) {
     let inner = &message.emitted.message;
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");

@@ -57,8 +57,8 @@ pub(super) struct EventEnvelope<'a> {
 }
 
 impl<'a> EventEnvelope<'a> {
-    /// Returns the JSON text of a member. According to the specification, an attribute with the value `null` is not
-    /// set; `null` in `data` is a value.
+    /// Returns the JSON text of a member; `None` if the member is missing. According to the specification, an attribute
+    /// with the value `null` is not set, so it counts as missing; `null` in `data` is a value.
     pub(super) fn raw(&self, member: EnvelopeMember) -> Option<&'a str> {
         self.members[member as usize].filter(|raw| *raw != "null" || member == EnvelopeMember::Data)
     }

@@ -1,5 +1,6 @@
-//! Encodes a dead letter, the record of an event that ended without effect, as a line. The line contains the original
-//! event with the reason in extension attributes. The same letter must always produce the same bytes.
+//! Encodes a dead letter, the record of an event that ended without effect, as a line. The line contains the type,
+//! headers and data of the original event, if there is one, and the reason in extension attributes. The same letter
+//! must always produce the same bytes.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -35,7 +36,7 @@ pub struct LetterAttributes<'a> {
     pub id: String,
     /// Type of the event; `ordain.dead-letter` if there is no event, or if the event has no type.
     pub kind: &'a str,
-    /// Media type of the data; empty if it is unknown.
+    /// Media type of the data; empty if it is unknown, or if there is no data.
     pub content_type: &'a str,
     /// The attributes that state the reason, each with its name. No value of an attribute is empty.
     pub reason: Vec<(&'static str, Cow<'a, str>)>,
@@ -50,7 +51,7 @@ pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttr
     let kind = event.map(Event::kind).filter(|kind| !kind.is_empty());
     let mut reason = Vec::new();
     let mut given = |name, value: Option<Cow<'a, str>>| {
-        // The value of an attribute must not be empty.
+        // CloudEvents forbids attributes with an empty value.
         reason.extend(value.filter(|value| !value.is_empty()).map(|value| (name, value)));
     };
     given("deadcause", Some(letter.cause.name().into()));

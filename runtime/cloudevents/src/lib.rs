@@ -47,8 +47,8 @@ pub const HEADERS_LIMIT: usize = 128;
 pub const HEADERS_SIZE_LIMIT: usize = 64 << 10;
 
 /// The extension attribute that contains the headers whose names are not allowed for extension attributes. Such a name
-/// contains other characters than `a-z` and `0-9`, is the name of an envelope member, or occurs twice. The value of the
-/// attribute is a JSON array of `[name, value]` pairs, as text.
+/// is empty, contains other characters than `a-z` and `0-9`, is the name of another attribute of the event, or occurs
+/// twice. The value of the attribute is a JSON array of `[name, value]` pairs, as text.
 const HEADERS_ATTRIBUTE: &str = "ordainheaders";
 
 /// The media type of the data of an event that has no `datacontenttype`.

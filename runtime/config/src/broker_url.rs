@@ -10,7 +10,7 @@ use ordain_util::refreshed_url::{RefreshedUrl, may_show_port};
 /// The address of the broker, with its login.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BrokerAddress {
-    /// The parts of the URL.
+    /// The parts of the URL, including the login.
     pub uri: AMQPUri,
     /// False if the port may be a password because the host is missing.
     shows_port: bool,

@@ -280,7 +280,7 @@ impl ConfigChecker<'_> {
         }
     }
 
-    /// Returns the sink that numbers the keys of a stream.
+    /// Returns the first sink that numbers the events of a stream; `None` if no sink does.
     fn numbering_sink(&self, stream: &ResourceName) -> Option<&ResourceName> {
         let exchange = match &self.config.streams.get(stream)?.source {
             SourceConfig::Amqp(source) => source.exchange.as_ref(),

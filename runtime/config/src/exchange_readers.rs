@@ -1,5 +1,5 @@
-//! Finds the streams that read one exchange. Ordain numbers the events of a key once for all these streams, so the
-//! streams must have equal settings for numbering.
+//! Finds the `sequenced` streams that read one exchange. Ordain numbers the events of a key once for all these streams,
+//! so the streams must have equal settings for numbering.
 
 use ordain_core::OrderingMode;
 
@@ -18,8 +18,8 @@ impl Config {
         })
     }
 
-    /// Returns two streams that read an exchange with different settings for numbering, and the first setting
-    /// that differs. All streams of an exchange must have the same settings for numbering.
+    /// Returns two streams that read an exchange with different settings for numbering, and the first setting that
+    /// differs. All `sequenced` streams of an exchange must have the same settings for numbering.
     pub fn numbering_conflict(
         &self,
         exchange: &str,

@@ -1,12 +1,12 @@
-//! Prints the reference of all settings. This module must not contain the description of a setting: the descriptions
-//! are the doc comments in the tables of `section!`.
+//! Builds the reference of all settings, which `ordain check --explain` prints. This module must not contain the
+//! description of a setting: the descriptions are the doc comments in the tables of `section!`.
 
 use std::fmt::Write;
 
 use super::reader::ReferenceRow;
 use super::unsupported::unsupported_feature;
 
-/// Returns every setting with its meaning, form, bounds, default and reason, in the order of the file.
+/// Returns every setting with its meaning, form, bounds, default and reason, in the order of the tables of `section!`.
 pub fn explain() -> String {
     let mut out = String::new();
     for row in super::reference() {

@@ -1,6 +1,7 @@
-//! The configuration of a process. This crate reads and checks all settings before it reports any error. Each error has
-//! its line and describes a valid value. This crate reads the files of variables such as `${file:/path}`. The crate
-//! must not open anything else that the configuration names, and must not control the processing of events.
+//! The configuration of a process. This crate reads and checks all settings before it reports any error. Each error
+//! contains its line, if the file has a line for it, and describes a valid value. This crate reads the files of
+//! variables such as `${file:/path}`. The crate must not open anything else that the configuration names, and must not
+//! control the processing of events.
 //!
 //! The modules `process`, `stream`, `source`, `sink` and `replay` describe each table of the file once: every setting
 //! with meaning, form, bounds, default and reason. The macros in `section` derive the reader, the checks and the
@@ -84,12 +85,12 @@ section! {
         /// The listener for events over HTTP. Without this table, the process listens at the default address, but only
         /// if a stream has a source of kind `http`.
         ingress: Option<IngressConfig>;
-        /// The store of all data.
+        /// The store, which keeps all durable data.
         store: StoreConfig = { kind = "embedded" },
             because "it needs no server";
         /// The RabbitMQ broker that all sources and sinks of kind `amqp` use.
         broker: Option<BrokerConfig>;
-        /// The handlers.
+        /// The folder of the handlers, and the limits of the handlers.
         plugins: PluginsConfig = {};
         /// The streams, by name; at least one.
         streams: NamedTables<StreamConfig> = {};
@@ -98,10 +99,10 @@ section! {
     }
 }
 
-/// A configuration as read from a file.
+/// A configuration, and the lines of its settings in the file.
 #[derive(Debug, Clone)]
 pub struct LoadedConfig {
-    /// The file that was read.
+    /// The file that was read. For a configuration without a file: the name of the default file, which was not read.
     pub file: PathBuf,
     /// The settings, with defaults for the settings that the file leaves out.
     pub config: Config,
@@ -110,8 +111,8 @@ pub struct LoadedConfig {
 }
 
 impl LoadedConfig {
-    /// Reads a file, and replaces environment variables in its texts by their values. A relative path in the file
-    /// starts at the folder of the file.
+    /// Reads a file, and replaces the variables in its texts by their values: environment variables, and the contents
+    /// of files. A relative path in the file starts at the folder of the file.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         let text = read_file(file)?;
         Self::parse(file, &text, &|name| std::env::var(name).ok())
@@ -126,7 +127,7 @@ impl LoadedConfig {
         Ok(loaded)
     }
 
-    /// Parses the text of `file`. The function `env` looks up environment variables.
+    /// Parses `text`, which is the content of `file`. The function `env` looks up environment variables.
     pub fn parse(
         file: &Path,
         text: &str,
@@ -159,14 +160,14 @@ impl LoadedConfig {
         Err(ConfigError { file: self.file.clone(), problems })
     }
 
-    /// Returns the command-line option that selects this configuration, with a space before it; an empty text for the
-    /// default file.
+    /// Returns the command-line option that selects this configuration, with a space before the option. Returns an
+    /// empty text for the default file.
     pub fn config_option(&self) -> String {
         if self.file.to_str() == Some(DEFAULT_FILE) {
             return String::new();
         }
         let file = self.file.display().to_string();
-        // After a space, a file whose name begins with a hyphen would be taken for an option.
+        // After a space, a command would take a file name that begins with a hyphen for another option.
         let between = if file.starts_with('-') { '=' } else { ' ' };
         format!(" --config{between}{}", shell_quoted(&file))
     }

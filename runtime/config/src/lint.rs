@@ -1,5 +1,5 @@
-//! Finds valid settings under which an event can be lost or can take effect twice. This module only warns; the module
-//! `check` rejects configurations.
+//! Finds valid but risky settings, under which an event can be lost or take effect twice, or the broker can close a
+//! channel. This module only warns; the module `check` rejects configurations.
 
 use ordain_core::OrderingMode;
 
@@ -43,7 +43,8 @@ impl ConfigLint<'_> {
         });
     }
 
-    /// Warns if the store may remove an event or a dead letter before the longest search for a missing event ends.
+    /// Warns if the store may remove an event that it keeps for replay, or a dead letter, before the longest search for
+    /// a missing event ends.
     fn gaps(&mut self, name: &ResourceName, stream: &StreamConfig) {
         if stream.ordering != OrderingMode::Sequenced {
             return;
@@ -177,7 +178,8 @@ mod tests {
         }
     }
 
-    /// Each warning names the line, the setting, and a value that is large enough.
+    /// Each warning names the line and the setting, and either a sufficient value or the setting of RabbitMQ that
+    /// limits the value.
     #[test]
     fn risky_settings_are_named_with_a_sufficient_value() {
         for (stream, parts) in [

@@ -28,7 +28,7 @@ pub enum NumberingError {
 pub struct StreamNumbering {
     format: u32,
     ordering: String,
-    /// Sequence of a key's first event; `None` in a `fifo` stream, which always begins at 1.
+    /// Sequence of a key's first event; `None` in a `fifo` stream, in which every key begins at 1.
     first: Option<u64>,
     /// Number of partitions that share the keys.
     partitions: u32,
@@ -70,10 +70,10 @@ impl StreamNumbering {
     }
 }
 
-/// Checks the configured streams against the store and the running processes, and records the settings of new streams.
-/// Returns an error if the data of a stream was written with other settings, or if another process runs the stream with
-/// other settings. When this function returns successfully, the marks are durable. Before that, a process must not
-/// write data of the streams.
+/// Checks the configured streams against the store and the running processes, and records the settings of each stream
+/// whose mark is missing or has other settings. Returns an error if the data of a stream was written with other
+/// settings, or if another process runs the stream with other settings. When this function returns successfully, the
+/// marks are durable. Before that, a process must not write data of the streams.
 ///
 /// Each process must call this function again after the process has joined the membership (the list of running
 /// processes in the store). Two processes that start at the same time with different numbers of partitions might not

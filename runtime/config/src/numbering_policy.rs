@@ -15,14 +15,14 @@ use ordain_util::canonical_path::canonical_path;
 /// destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NumberingPolicy {
-    /// The destination.
+    /// The place to which the messages go: an exchange, a stream or a file.
     pub destination: Destination,
     /// The rules by which the store numbers and limits the messages.
     pub rules: DestinationRules,
     /// Number of partitions of the destination stream; 1 for other destinations.
     pub partitions: u32,
-    /// The streams that read the destination, if producers can publish to the destination without the store: the
-    /// readers of an exchange.
+    /// The `sequenced` streams that read the exchange, if the destination is an exchange. Producers can publish to an
+    /// exchange without the store. Empty for other destinations.
     pub readers: Vec<Arc<str>>,
 }
 
@@ -32,7 +32,7 @@ impl NumberingPolicy {
     /// further events.
     const SEQUENCE_LIMIT: u64 = 1 << 51;
 
-    /// Returns an error text if a producer's sequence is out of range.
+    /// Returns an error text if a producer's sequence is out of range. `first` is the lowest valid sequence.
     pub fn sequence_error(first: u64, sequence: u64) -> Option<String> {
         let right = first..Self::SEQUENCE_LIMIT;
         (!right.contains(&sequence)).then(|| {
@@ -43,7 +43,7 @@ impl NumberingPolicy {
         })
     }
 
-    /// Returns the numbering policy of a sink; `None` if its messages do not pass through the store.
+    /// Returns the numbering policy of a sink; `None` if the messages of the sink do not pass through the store.
     pub fn for_sink(
         config: &Config,
         name: &ResourceName,
@@ -87,8 +87,8 @@ impl NumberingPolicy {
         }
     }
 
-    /// Returns the numbering policy of an exchange, with the settings of a stream that reads the exchange. If no stream
-    /// reads the exchange, returns a policy with default settings.
+    /// Returns the numbering policy of an exchange, with the settings of the first `sequenced` stream that reads the
+    /// exchange. If no such stream exists, returns a policy with default settings.
     pub fn to_exchange(config: &Config, exchange: &str) -> Self {
         let numbers = config.exchange_readers(exchange).next().map(|(_, stream)| numbers(stream));
         let readers = config.exchange_readers(exchange).map(|(name, _)| name.shared()).collect();
@@ -96,8 +96,8 @@ impl NumberingPolicy {
         Self { readers, ..Self::numbered(destination, numbers.unwrap_or_default()) }
     }
 
-    /// Returns the numbering policy of events that producers publish to an exchange. Returns an error if two streams
-    /// that read the exchange have different settings for numbering.
+    /// Returns the numbering policy of events that producers publish to an exchange. Returns an error if two
+    /// `sequenced` streams that read the exchange have different settings for numbering.
     pub fn for_producers(loaded: &LoadedConfig, exchange: &str) -> Result<Self, ConfigError> {
         if let Some((name, setting, other)) = loaded.config.numbering_conflict(exchange) {
             let message = format!(
@@ -109,7 +109,9 @@ impl NumberingPolicy {
         Ok(Self::to_exchange(&loaded.config, exchange))
     }
 
-    /// Returns the numbering policy of a stream that reads its events from the store; `None` for other sources.
+    /// Returns the numbering policy of the queues that a stream has in the store; for a stream of the broker, these
+    /// queues are the inbox. If `is_numbered` is `false`, the store does not number the events. Returns `None` for a
+    /// stream that reads a file, because such a stream has no queue in the store.
     pub fn to_stream(
         name: &ResourceName,
         stream: &StreamConfig,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ordain_util::io_error::may_pass;
 
-/// One error in a configuration.
+/// An error in a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigProblem {
     /// Line in the file, from 1; 0 if the error concerns the whole file.
@@ -33,9 +33,9 @@ impl ConfigProblem {
 /// An invalid configuration. Its text has one line for each error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The file.
+    /// The configuration file.
     pub file: PathBuf,
-    /// The errors, by line; at least one.
+    /// The errors, sorted by line; at least one.
     pub problems: Vec<ConfigProblem>,
 }
 
@@ -45,7 +45,8 @@ impl ConfigError {
         Self { file: file.to_owned(), problems: vec![problem] }
     }
 
-    /// Marks the error as temporary if the operating system's error may be temporary.
+    /// Marks the error as temporary if `error`, an error of the operating system, may be temporary; otherwise marks it
+    /// as permanent.
     #[must_use]
     pub fn caused_by(mut self, error: &io::Error) -> Self {
         for problem in &mut self.problems {

@@ -33,14 +33,14 @@ section! {
         /// Maximum number of events of a partition that have been passed to a handler and are not yet committed.
         run_ahead: usize [1 to 1_000_000] = 4_096,
             because "eight full batches of 512 keep the handlers busy during a commit, and a crash repeats few events";
-        /// Maximum number of events in a commit.
+        /// Number of events at which a commit is full. The events of the last key in a commit may exceed this number.
         batch: usize [1 to 65_536] = 512,
             because "larger batches no longer lower the cost of an event, and delay the next batch";
         /// Size at which a commit is full. A full commit takes no further outcomes. The last outcome may exceed this
         /// size, so that even the largest outcome fits into a commit.
         batch_size: ByteSize ["64KiB" to "256MiB"] = "4MiB",
             because "a disk writes this in a few ms, and the next commits wait for that time";
-        /// Size of the largest event, with its attributes and headers.
+        /// Maximum size of an event, with its attributes and headers.
         event_size: ByteSize ["1KiB" to "64MiB"] = "1MiB",
             because "an event describes what happened and refers to larger data, which is stored elsewhere";
         /// How long an instance owns its partitions after its last heartbeat.
@@ -74,7 +74,7 @@ section! {
             because "other machines cannot reach this address; access from them must be configured explicitly";
         /// Token that a caller must present. Required for an address that other machines can reach.
         token: Option<Secret>;
-        /// Size of the largest request.
+        /// Maximum size of the body of a request.
         request_size: ByteSize ["1KiB" to "256MiB"] = "8MiB",
             because "it holds several thousand events; larger requests gain nothing and take longer to send again";
         /// Maximum total size of the requests in progress. Beyond this size, Ordain rejects requests, and producers
@@ -105,7 +105,7 @@ section! {
 }
 
 kinds! {
-    /// `[store]`: where key records, spilled events, outboxes and dead letters are kept.
+    /// `[store]`: the store, which keeps key records, spilled events, outboxes and dead letters.
     pub enum StoreConfig {
         /// A folder that one process uses.
         "embedded" => Embedded(EmbeddedConfig),
@@ -115,7 +115,7 @@ kinds! {
 }
 
 impl StoreConfig {
-    /// Returns how long a dead letter is kept.
+    /// Returns how long the store keeps a dead letter.
     pub fn dead_ttl(&self) -> Millis {
         match self {
             Self::Embedded(store) => store.dead_ttl,
@@ -149,7 +149,7 @@ section! {
         /// Size of the cache for data that was read from the folder. Writing uses about 100 MiB in addition.
         cache: ByteSize ["1MiB" to "1024GiB"] = "64MiB",
             because "it holds the frequently used part of a million key records; the system caches the rest";
-        /// How long a dead letter is kept.
+        /// How long the store keeps a dead letter.
         dead_ttl: Millis ["1m" to "3650d"] = "30d",
             because "an operator can return from a holiday in the meantime";
     }
@@ -175,7 +175,7 @@ section! {
         /// replicas.
         durability: RedisDurability = "local",
             because "waiting for replicas adds a round trip to each batch";
-        /// How long a dead letter is kept.
+        /// How long the store keeps a dead letter.
         dead_ttl: Millis ["1m" to "3650d"] = "30d",
             because "an operator can return from a holiday in the meantime";
     }
@@ -200,7 +200,7 @@ impl RedisDurability {
     }
 }
 
-/// Largest number of replicas: Redis's documentation advises against more replicas of one master.
+/// Largest N that the setting accepts in `replicas:N`: far more replicas than a master usually has.
 const REPLICAS_LIMIT: u32 = 16;
 
 impl super::scalar::Scalar for RedisDurability {
@@ -232,10 +232,10 @@ section! {
         /// Use of a handler instance: for many events (`reuse`) or for one (`fresh`).
         instance: InstanceMode = "reuse",
             because "a new instance for each event costs up to a millisecond, depending on the language";
-        /// Number of events after which a reused handler instance is replaced.
+        /// Number of events after which Ordain replaces a reused handler instance.
         instance_events: u64 [1 to 1_000_000_000] = 10_000,
             because "over this many events, the cost of a new instance is negligible, and slow leaks stay small";
-        /// Size of the largest state of a key.
+        /// Maximum size of the state of a key.
         state_size: ByteSize ["1KiB" to "64MiB"] = "1MiB",
             because "every commit of the key writes the whole state";
         /// Maximum number of messages in one outcome.
@@ -258,12 +258,12 @@ section! {
     }
 }
 
-/// The use of handler instances.
+/// The number of events that a handler instance executes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstanceMode {
-    /// An instance serves one event after another.
+    /// A handler instance executes many events, one after the other.
     Reuse,
-    /// Each event has an instance of its own.
+    /// A new handler instance executes each event.
     Fresh,
 }
 

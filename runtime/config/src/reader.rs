@@ -37,7 +37,7 @@ pub(super) struct SettingNode<'n> {
     pub(super) key: &'n str,
     pub(super) line: usize,
     pub(super) value: &'n DeValue<'n>,
-    /// True if the value is in the file. Otherwise the value is a default, which has no lines in the file.
+    /// True if the value is in the file. Otherwise the value is a default or a bound, which has no line in the file.
     in_file: bool,
     /// True if `kind` is a known field of this table.
     has_kind: bool,
@@ -58,9 +58,9 @@ pub(super) struct TableNode<'n> {
 /// The documentation of one setting.
 #[derive(Debug, Clone, Copy)]
 pub struct ReferenceRow {
-    /// Name of the setting within its table.
+    /// Name of the setting within its table. For a kind of a table: the text `kind = "NAME"`.
     pub name: &'static str,
-    /// Meaning.
+    /// The description of the setting: its doc comment in the table of `section!`.
     pub meaning: &'static str,
     /// Description of a valid value.
     pub form: &'static str,
@@ -71,7 +71,7 @@ pub struct ReferenceRow {
     pub default: Option<&'static str>,
     /// The reason for the default, or for the lack of a default.
     pub because: Option<&'static str>,
-    /// True if a setting without a default may be left out.
+    /// True if the file may leave out the setting although the setting has no default.
     pub optional: bool,
     /// The settings inside, if the setting is a table.
     pub rows: &'static [ReferenceRow],
@@ -79,22 +79,24 @@ pub struct ReferenceRow {
 
 /// A value that a file can contain.
 pub(super) trait SettingValue: Sized {
-    /// Description of a valid value: `a duration ("200ms", "5s", …)`.
+    /// Description of a valid value, for example `a table`.
     const FORM: &'static str;
     /// The settings inside, if the value is a table.
     const ROWS: &'static [ReferenceRow] = &[];
-    /// True if the setting may be left out although it has no default.
+    /// True if the file may leave out a setting of this type that has no default.
     const OPTIONAL: bool = false;
 
     /// Reads the value. If the value is invalid, records at least one problem and returns `None`.
     fn read(reader: &mut ConfigReader<'_>, node: &SettingNode<'_>) -> Option<Self>;
 
-    /// Returns the value of a setting that is left out and has no default; `None` if the setting is required.
+    /// Returns the value of a setting that the file leaves out and that has no default; `None` if the setting is
+    /// required.
     fn absent() -> Option<Self> {
         None
     }
 
-    /// Returns a placeholder for an invalid value, so that the other settings are still checked.
+    /// Returns a placeholder for an invalid or missing value, so that the reader still checks the other settings.
+    /// `None` if the type has no placeholder.
     fn placeholder() -> Option<Self> {
         None
     }
@@ -134,7 +136,7 @@ impl<'a> ConfigReader<'a> {
         Self { line_starts: breaks, env, base, problems, lines, invalid_lines: Vec::new() }
     }
 
-    /// Reads the whole document.
+    /// Parses the text of the whole file, and reads all settings in it.
     pub(super) fn document<T: SettingValue>(&mut self, text: &str) -> Option<T> {
         let (root, errors) = DeTable::parse_recoverable(text);
         for error in errors {
@@ -151,7 +153,8 @@ impl<'a> ConfigReader<'a> {
         self.invalid_lines.is_empty()
     }
 
-    /// Records a problem.
+    /// Records a problem. Ignores a problem on a line that is not valid TOML, because the reader has already recorded a
+    /// problem for that line.
     pub(super) fn report(&mut self, line: usize, setting: &str, message: impl Into<String>) {
         let message = message.into();
         self.record(ConfigProblem {
@@ -236,7 +239,8 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// Returns the elements of an array.
+    /// Returns the elements of an array. If the value is no array, records that the file must have a value of the form
+    /// `form`, and returns `None`.
     pub(super) fn elements<'n>(
         &mut self,
         node: &SettingNode<'n>,
@@ -270,8 +274,8 @@ impl<'a> ConfigReader<'a> {
         {
             return Some(value);
         }
-        // The problem is already recorded. A default or a placeholder replaces the invalid value, so that the settings
-        // that depend on this setting are still checked.
+        // The problem is already recorded. A default or a placeholder replaces the invalid value, so that the reader
+        // still checks the settings that depend on this setting.
         match row.default {
             Some(default) => self.read_literal(&node, default),
             None => T::absent().or_else(T::placeholder),
@@ -390,7 +394,8 @@ impl<'a> ConfigReader<'a> {
 /// Length limit, in characters, of a text that an error shows.
 const SHOWN_TEXT_LIMIT: usize = 60;
 
-/// Describes a value for an error: a short value as written, and a long text only by the words "a long text".
+/// Describes a value for an error: a short text, a number or a switch as written, and every other value only by its
+/// kind, such as "a long text" or "a table".
 pub(super) fn describe(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) if text.chars().count() > SHOWN_TEXT_LIMIT => {

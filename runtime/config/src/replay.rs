@@ -14,7 +14,7 @@ use super::units::Millis;
 /// A source of missing events.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReplaySource {
-    /// The events that the store retains.
+    /// The store, which retains events.
     Store,
     /// An HTTP server.
     Http(ReplayServer),
@@ -40,15 +40,16 @@ section! {
     }
 }
 
-/// Time limit of a query, including the time in which the query waits for other queries. If a request may take more
-/// than 15 s, the limit is twice the `timeout` of the request.
+/// Lowest time limit of a query: a search for the missing events of one key at one server in one round. The limit
+/// includes the time in which the query waits for other queries. If the server's `timeout` is more than 15 s, the limit
+/// is twice that `timeout`.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A URL with the placeholders `{stream}`, `{key}` and `{sequence}`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ReplayUrl(pub String);
 
-/// Shows only the host, because the rest of the URL may be confidential.
+/// Shows only scheme, host and port, because the rest of the URL may be confidential.
 impl fmt::Debug for ReplayUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ReplayUrl({}/…)", self.host())
@@ -78,7 +79,7 @@ impl Scalar for ReplayUrl {
     fn parse(text: &str) -> Result<Self, String> {
         let rest = ["http://", "https://"].iter().find_map(|scheme| text.strip_prefix(scheme));
         let Some(rest) = rest else { return Err(String::new()) };
-        // Metrics and listings show the part before the path, so it must contain no placeholder.
+        // Metrics and listings show the part before the path, so that part must contain no placeholder.
         let path = rest
             .find(['/', '?', '#'])
             .filter(|at| *at > 0 && rest[*at..].starts_with('/') && !rest[..*at].contains('{'));
@@ -88,7 +89,8 @@ impl Scalar for ReplayUrl {
         if rest[..path].contains('@') {
             return Err("write no user: use `authorization` instead".to_owned());
         }
-        // The error of `placeholders` is not shown, because it may contain the value of a variable.
+        // This function does not return the error of `placeholders`, because that error may contain the value of a
+        // variable.
         let found = placeholders(text, &["stream", "key", "sequence"])
             .map_err(|_| "use only the placeholders {stream}, {key} and {sequence}")?;
         for needed in ["key", "sequence"] {
@@ -118,7 +120,7 @@ impl Scalar for ReplayUrl {
 pub struct Authorization(String);
 
 impl Authorization {
-    /// Returns the text, for the request only.
+    /// Returns the text. Only the code that sends the requests may use it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -161,7 +163,7 @@ impl ReplaySource {
 }
 
 impl ReplayServer {
-    /// Returns a server with default settings.
+    /// Returns a server with this URL, and with the defaults of the other settings.
     fn with_url(url: ReplayUrl) -> Self {
         Self { url, authorization: None, timeout: Millis(5_000), concurrency: 16 }
     }
@@ -185,8 +187,8 @@ impl Scalar for ReplayShorthand {
     }
 }
 
-/// Maximum number of elements of the array. The number is small, because Ordain queries the sources one after the other
-/// while the key waits.
+/// Maximum number of elements of `gap.replay`. The number is small, because Ordain queries the sources one after the
+/// other while the key waits.
 const REPLAY_LIMIT: usize = ordain_core::SOURCES_LIMIT - 1;
 
 impl SettingValue for Vec<ReplaySource> {

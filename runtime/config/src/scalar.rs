@@ -7,14 +7,14 @@ use super::reader::{ConfigReader, SettingNode, SettingValue, describe};
 /// The description of a value that an error must not show.
 const HIDDEN_VALUE: &str = "another value (not shown)";
 
-/// A value that is written as one text, number or switch.
+/// A value that the file writes as one text, number or switch.
 pub(super) trait Scalar: Sized {
     /// Description of a valid value.
     const FORM: &'static str;
     /// True if the file writes the value in quotes; false for a number, `true` or `false`. A file may also write a
     /// number or a switch as a text in quotes that contains a variable, such as `"${PORT}"`.
     const QUOTED: bool = true;
-    /// True if the value may also be written without quotes.
+    /// True if the file may also write the value without quotes.
     const BARE: bool = !Self::QUOTED;
     /// True if errors must not show the value.
     const SECRET: bool = false;
@@ -25,7 +25,8 @@ pub(super) trait Scalar: Sized {
     /// expected form.
     fn parse(text: &str) -> Result<Self, String>;
 
-    /// Adds the text with its variables, for a value that is read again while the process runs.
+    /// Gives a value its template: the text of the setting before its variables were replaced by their values. A value
+    /// that reads its variables again while the process runs keeps the template; other values ignore it.
     fn with_template(self, _text: &str, _template: &str) -> Result<Self, String> {
         Ok(self)
     }
@@ -66,7 +67,8 @@ impl<T: Scalar> SettingValue for T {
                 (text, number.to_string())
             }
             DeValue::Boolean(value) if T::BARE => (value.to_string(), value.to_string()),
-            // A secret without quotes, such as a token of digits, arrives here as a number. The error must not show it.
+            // A secret without quotes, such as a token of digits, arrives here as a number. The error must not show
+            // that number.
             _ if T::SECRET => {
                 let message = format!("expected {}, found {HIDDEN_VALUE}", T::FORM);
                 reader.report(node.line, &node.name, message);

@@ -59,7 +59,8 @@ macro_rules! section {
             ) -> Option<Self> {
                 let table = reader.table(node, Self::ROWS)?;
                 let mut rows = Self::ROWS.iter();
-                // Reads all fields before an invalid field ends the function, so that all errors are reported.
+                // Reads all fields before an invalid field ends the function, so that the reader reports the errors of
+                // all fields.
                 $(let $field = reader.field::<$type>(&table, rows.next()?);)*
                 Some(Self { $($field: $field?),* })
             }
@@ -82,7 +83,7 @@ macro_rules! kinds {
         }
 
         impl $name {
-            /// Returns the `kind` in the file.
+            /// Returns the value of `kind` in the file.
             pub fn kind(&self) -> &'static str {
                 match self { $(Self::$variant(_) => $kind,)+ }
             }
@@ -116,7 +117,7 @@ macro_rules! kinds {
     };
 }
 
-/// Returns an optional part of a macro's input as an `Option`.
+/// Expands to an `Option` with an optional part of a macro's input.
 macro_rules! maybe {
     () => {
         None

@@ -35,11 +35,12 @@ const OUTBOX_PER_EVENT: usize = 16;
 /// prefetch.
 const MIN_REMEMBERED_IDS: usize = 4_000;
 
-/// Longest interval between reads of the due index, in ms. After another process has added a key to the index, the
-/// owner finds the key within this interval. An idle partition costs one read per interval.
+/// Longest interval between reads of the due index (the keys that their owner must handle at a certain time), in ms.
+/// After another process has added a key to the index, the owner finds the key within this interval. An idle partition
+/// costs one read per interval.
 const DUE_POLL_INTERVAL_MS: u64 = 5_000;
 
-/// The data from which the settings of one partition are derived.
+/// The data that, together with the configuration, determine the settings of one partition's sequencer.
 #[derive(Debug, Clone)]
 pub struct PartitionParams {
     /// The partition's number.
@@ -51,7 +52,7 @@ pub struct PartitionParams {
     /// Number of threads that execute handlers.
     pub workers: usize,
     /// The rollout under which the sequencer executes events at the start. The rollout names the handler version.
-    /// `None` if no version is active.
+    /// `None` if that version is not available in this process.
     pub version: Option<Arc<Rollout>>,
     /// Seed of the random part of delays (jitter).
     pub seed: u64,
@@ -70,7 +71,7 @@ impl Config {
         self.sinks.values().any(standard)
     }
 
-    /// Returns the number of shards of the store.
+    /// Returns the number of shards of the store; 1 for the embedded store.
     pub fn shards(&self) -> u32 {
         match &self.store {
             StoreConfig::Embedded(_) => 1,
@@ -78,7 +79,7 @@ impl Config {
         }
     }
 
-    /// Returns the number of partitions of all streams.
+    /// Returns the number of partitions of all streams together.
     pub fn partitions(&self) -> usize {
         self.streams.values().map(|stream| stream.source.partitions() as usize).sum()
     }
@@ -107,7 +108,7 @@ impl Config {
         })
     }
 
-    /// Returns the settings of one partition of a stream.
+    /// Returns the settings of the sequencer of one partition of a stream.
     pub fn sequencer_settings(
         &self,
         stream: &StreamConfig,
@@ -204,8 +205,8 @@ impl StreamConfig {
         })
     }
 
-    /// Returns the names of the replay sources, by number. A server is named by its host, with a number if
-    /// several servers have the same host.
+    /// Returns the names of the replay sources, in the order of their numbers. The name of a server is its scheme, host
+    /// and port. If several servers have the same host, the names of the second and later servers end with a number.
     pub fn replay_names(&self) -> Vec<String> {
         let mut names = vec!["store".to_owned()];
         for server in self.replay_servers() {

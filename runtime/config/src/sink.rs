@@ -17,7 +17,7 @@ kinds! {
 }
 
 impl SinkConfig {
-    /// Returns whether Ordain numbers the messages of each key.
+    /// Returns whether Ordain numbers the messages of the sink within their keys.
     pub fn sequenced(&self) -> bool {
         match self {
             Self::Amqp(sink) => sink.sequenced,
@@ -30,7 +30,7 @@ impl SinkConfig {
 section! {
     /// `[sinks.NAME] kind = "amqp"`.
     pub struct AmqpSinkConfig {
-        /// The exchange.
+        /// The exchange to which Ordain publishes the messages.
         exchange: AmqpName;
         /// The routing key, with the placeholders `{key}`, `{type}` and `{stream}`.
         routing_key: RoutingKeyTemplate = "{key}",

@@ -20,7 +20,7 @@ kinds! {
 }
 
 impl SourceConfig {
-    /// Returns the number of partitions.
+    /// Returns the number of partitions of the stream.
     pub fn partitions(&self) -> u32 {
         match self {
             Self::Amqp(source) => source.partitions,
@@ -30,8 +30,8 @@ impl SourceConfig {
         }
     }
 
-    /// Returns how many events of a partition may wait in the store; `None` if the source does not read from
-    /// the store.
+    /// Returns approximately how many events of a partition may wait in its queue in the store; for the kind `amqp`,
+    /// this queue is the inbox. Returns `None` for a file, which has no queue in the store.
     pub fn queue_limit(&self) -> Option<u64> {
         match self {
             Self::Amqp(source) => Some(source.inbox),
@@ -147,7 +147,7 @@ section! {
     }
 }
 
-/// Maximum number of feeding exchanges. At every start, Ordain declares one binding for each of them.
+/// Maximum number of elements of `bind`. At every start, Ordain declares one binding for each element.
 const BIND_LIMIT: usize = 64;
 
 impl SettingValue for Vec<ExchangeBinding> {

@@ -11,10 +11,10 @@ use super::text::ResourceName;
 use super::units::{Millis, Percent};
 
 section! {
-    /// A stream.
+    /// `[streams.NAME]`: the settings of one stream.
     pub struct StreamConfig {
-        /// Name of the handler, without its version. The files of the handler are `<handler>@<version>.wasm` in the
-        /// folder `plugins.dir`.
+        /// Name of the handler, without its version. The files of the handler are `<handler>@<version>.wasm` or
+        /// `<handler>.wasm` in the folder `plugins.dir`.
         handler: ResourceName;
         /// Source of the numbers within a key: the producer (`sequenced`), or Ordain in the order of delivery
         /// (`fifo`).
@@ -38,13 +38,14 @@ section! {
         /// Time after the last write of a key until Ordain forgets the key, completed or not.
         key_ttl: OffOrMillis ["1m" to "3650d"] = "off",
             because "a forgotten key that receives another event would start again";
-        /// Number of events of a blocked key that stay in memory. Further events move to the store.
+        /// Number of events that a blocked key may have in memory. If the key has more events, its events move to the
+        /// store.
         lane_buffer: usize [1 to 100_000] = 256,
             because "a blocked key then holds only a small part of the prefetched events";
         /// How long an event may wait in memory before the events of its key move to the store.
         spill_after: Millis ["1ms" to "10m"] = "5s",
             because "most gaps close earlier, and the delivery timeout of a broker is much longer";
-        /// Number of events of one key that may wait in the store.
+        /// Maximum number of events of one key that may wait in the store.
         spill_limit: u64 [1 to 1_000_000_000] = 1_000_000,
             because "a million events of 1 KiB take about 1 GiB, and one key should not fill a disk unnoticed";
         /// How the stream treats an event beyond `spill_limit`: reading pauses, or the event is dead-lettered.
@@ -79,7 +80,7 @@ section! {
         /// `first`, `retain_events` and `complete_ttl`.
         retain: Millis ["1s" to "365d"] = "24h",
             because "a consumer that lost an event requests it within a day";
-        /// Number of events of a key that the store keeps for replay.
+        /// Maximum number of events of a key that the store keeps for replay.
         retain_events: u64 [1 to 10_000_000] = 10_000,
             because "by default, a key waits for a gap of at most this width (`gap.max_width`)";
         /// Sink that receives a copy of every dead letter, with the reason in extension attributes.
@@ -93,9 +94,9 @@ section! {
         /// read the result.
         lag_per_instance: u64 [1 to 1_000_000_000] = 10_000,
             because "most handlers process these in a second, and fewer events do not justify another process";
-        /// Share of the keys on which a new version of the handler is tested.
+        /// Share of the keys on which Ordain tests a new version of the handler.
         canary: Option<Percent>;
-        /// How long a new version is tested before it serves all keys.
+        /// How long Ordain tests a new version before the version executes the events of all keys.
         bake: Option<Millis> ["1s" to "30d"];
     }
 }
@@ -135,8 +136,8 @@ section! {
 section! {
     /// Settings for failing handlers.
     pub struct RetryConfig {
-        /// Number of attempts of one event, including the first, if the handler requests a retry or exceeds the time
-        /// limit.
+        /// Maximum number of attempts of one event, including the first, if the handler requests a retry or exceeds the
+        /// time limit.
         attempts: u32 [1 to 1_000_000] = 5,
             because "with the backoff, five attempts take about a second, within which a short disturbance passes";
         /// Delay between attempts: a random value between the lower bound and a ceiling that doubles with each
@@ -146,7 +147,7 @@ section! {
         /// Action after the last attempt: park the key, or dead-letter the event and continue with the key.
         on_exhausted: RetryExhausted = "park",
             because "the stream promises order, so an operator must decide";
-        /// If true, a new version of the handler resumes parked keys.
+        /// If true, a new version of the handler resumes the keys that a failure of the handler has parked.
         on_new_version: bool = true,
             because "a new version usually contains the fix";
     }

@@ -1,9 +1,10 @@
 //! Finds the known name that a user may have meant by an unknown name.
 
-/// Length limit of compared names. The time for a comparison grows with the product of both lengths.
+/// Length limit, in bytes, of an unknown name. This module compares no longer name, because the time for a comparison
+/// grows with the product of the lengths of both names.
 const NAME_LIMIT_BYTES: usize = 64;
 
-/// Returns the known name that is closest to `name`, if it is close enough.
+/// Returns the known name that is closest to `name`; `None` if no known name is close enough.
 pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if name.len() > NAME_LIMIT_BYTES {
         return None;
@@ -18,7 +19,8 @@ pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, candidate)| candidate)
 }
 
-/// Returns how many insertions, removals, replacements and swaps of neighbouring letters turn one text into the other.
+/// Returns the smallest number of insertions, removals, replacements and swaps of neighbouring letters that turn `from`
+/// into `to`. Ignores upper and lower case.
 fn distance(from: &str, to: &str) -> usize {
     let from: Vec<char> = from.to_lowercase().chars().collect();
     let to: Vec<char> = to.to_lowercase().chars().collect();

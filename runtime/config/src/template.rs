@@ -43,7 +43,7 @@ impl RoutingKeyTemplate {
         Some(self.fill(stream, key, kind).len()).filter(|length| *length > Self::LIMIT_BYTES)
     }
 
-    /// Returns the routing key of a message.
+    /// Returns the routing key of a message with this stream, key and type.
     pub fn fill(&self, stream: &str, key: &str, kind: &str) -> String {
         if self.0 == "{key}" {
             return key.to_owned();
@@ -65,7 +65,8 @@ impl RoutingKeyTemplate {
     }
 }
 
-/// Returns the placeholders of a text. Returns an error if one of them is not known.
+/// Returns the placeholders of a text. Returns an error if a placeholder is not in `known`, or if a brace has no
+/// counterpart.
 pub(super) fn placeholders<'a>(text: &'a str, known: &[&str]) -> Result<Vec<&'a str>, String> {
     let mut found = Vec::new();
     let mut rest = text;

@@ -136,7 +136,8 @@ fn every_setting_is_documented_and_every_default_is_valid() {
     let mut count = 0;
     walk(reference(), &mut count);
     assert!(count > 90, "{count}");
-    // The text contains every table with only its required settings, so that the reader parses all defaults.
+    // The text contains nearly every kind of table with only its required settings, so that the reader parses the
+    // defaults.
     let text = r#"
         [store]
         kind = "redis"
@@ -582,7 +583,7 @@ fn streams_of_a_numbered_exchange_must_be_numbered_alike() {
         let streams = stream("a", "") + &stream("b", setting);
         check(&(streams.clone() + &rest(true)), &[(8, &name, "the same value as in [streams.a]")]);
         check(&(streams.clone() + &rest(false)), &[]);
-        // A `fifo` stream numbers its own events, so its settings may differ.
+        // Ordain numbers the events of each `fifo` stream separately, so the settings of a `fifo` stream may differ.
         let fifo = stream("a", "ordering = \"fifo\"") + &stream("b", setting);
         check(&(fifo + &rest(true)), &[]);
     }

@@ -13,10 +13,11 @@ use super::reader::{ConfigReader, ReferenceRow, SettingNode, SettingValue};
 use super::scalar::Scalar;
 use ordain_store::{RedisAddress, RedisUrl};
 
-/// Length limit of a name, because names become parts of file names, queue names and metric labels.
+/// Length limit of a name, in bytes. Names have a limit because they become parts of file names, queue names and metric
+/// labels.
 const NAME_LIMIT_BYTES: usize = 64;
 
-/// The name of a stream, a sink or a handler.
+/// The name of a stream, a sink or a handler, or the prefix of the keys in Redis.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceName(Arc<str>);
 
@@ -71,7 +72,7 @@ impl Scalar for ResourceName {
     }
 }
 
-/// Tables by name, as under `[streams]`. An invalid entry is left out after its error is recorded.
+/// Tables by name, as under `[streams]`. The reader records the error of an invalid entry, and leaves out the entry.
 pub type NamedTables<T> = BTreeMap<ResourceName, T>;
 
 impl<T: SettingValue> SettingValue for NamedTables<T> {
@@ -181,12 +182,12 @@ impl Scalar for SocketAddr {
     }
 }
 
-/// A text that is never printed.
+/// The token of a listener. Its `Debug` form hides the text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Returns the text, for authentication only.
+    /// Returns the token, for authentication only.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -198,7 +199,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Minimum length of a token: shorter tokens can be guessed.
+/// Minimum length of a token: an attacker could guess a shorter token.
 const TOKEN_MIN_BYTES: usize = 16;
 
 impl Scalar for Secret {

@@ -11,13 +11,13 @@ use super::scalar::Scalar;
 pub struct Millis(pub u64);
 
 impl Millis {
-    /// Returns the duration for timers.
+    /// Returns the duration as a [`Duration`], for example for a timer.
     pub fn duration(self) -> Duration {
         Duration::from_millis(self.0)
     }
 }
 
-/// Units of time with their length in ms.
+/// Units of time, each with its length in ms.
 const TIME_UNITS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 

@@ -4,7 +4,8 @@
 use super::problem::{ConfigProblem, SettingLines};
 use super::{Config, SourceConfig, StreamConfig};
 
-/// The name of a feature, its rows in the reference, and a function that finds the settings that request the feature.
+/// The name of a feature, the paths of its rows in the reference, and a function that returns the names of the settings
+/// that request the feature.
 type UnsupportedFeature = (&'static str, &'static [&'static str], fn(&Config) -> Vec<String>);
 
 const UNSUPPORTED_FEATURES: &[UnsupportedFeature] = &[
@@ -19,8 +20,8 @@ const UNSUPPORTED_FEATURES: &[UnsupportedFeature] = &[
     }),
 ];
 
-/// Returns the unsupported feature to which a setting belongs; `None` if this build supports the setting. `place` is the
-/// path of the setting in the printed list of all settings.
+/// Returns the unsupported feature to which a setting belongs; `None` if this build supports the setting. `place` is
+/// the path of the setting in the printed list of all settings.
 pub(super) fn unsupported_feature(place: &str) -> Option<&'static str> {
     UNSUPPORTED_FEATURES
         .iter()
@@ -28,13 +29,13 @@ pub(super) fn unsupported_feature(place: &str) -> Option<&'static str> {
         .map(|(feature, ..)| *feature)
 }
 
-/// Returns the rows of the reference that are marked as unsupported.
+/// Returns the paths of the rows that the reference marks as unsupported.
 #[cfg(test)]
 pub(super) fn places() -> impl Iterator<Item = &'static str> {
     UNSUPPORTED_FEATURES.iter().flat_map(|(_, places, _)| places.iter().copied())
 }
 
-/// Returns the settings of a configuration that this build does not support, by line.
+/// Returns an error for each setting of a configuration that this build does not support, sorted by line.
 pub(super) fn find_unsupported(config: &Config, lines: &SettingLines) -> Vec<ConfigProblem> {
     let mut problems: Vec<ConfigProblem> = UNSUPPORTED_FEATURES
         .iter()

@@ -120,9 +120,9 @@ impl Event {
 
     /// Returns a digest of the id alone.
     ///
-    /// The ids of messages contain this digest, and an outbox recognises its messages by it, because all of them have
-    /// the same source. In the form in which earlier versions stored them, the ids of accepted events are also digests
-    /// of the id alone: see [`Self::identity_digests`].
+    /// The ids of messages contain this digest of their event. The store also recognises a repeated message of an
+    /// outbox by this digest, because all messages of an outbox have the same source. Earlier versions of Ordain stored
+    /// the ids of accepted events as this digest: see [`Self::identity_digests`].
     pub fn id_digest(&self) -> u64 {
         digest(self.parts.bytes(1))
     }
@@ -142,9 +142,9 @@ impl Event {
         hash.digest()
     }
 
-    /// Returns the digests under which an event with this identity may have been stored: the present digest, and the
-    /// digest of the id alone, which is the digest of an event that arrived without a source or that an earlier version
-    /// of Ordain accepted.
+    /// Returns the digests under which an event with this identity may have been stored. The first is the digest of
+    /// source and id. The second is the digest of the id alone: it applies if the event arrived without a source, or if
+    /// an earlier version of Ordain accepted the event.
     pub fn identity_digests(&self) -> [u64; 2] {
         [self.identity_digest(), self.id_digest()]
     }
@@ -175,7 +175,7 @@ impl Event {
         HeaderIter::new(self.parts.bytes(5))
     }
 
-    /// Returns the payload.
+    /// Returns the data (payload).
     pub fn data(&self) -> &[u8] {
         self.parts.bytes(6)
     }
@@ -191,7 +191,7 @@ impl Event {
         self.content
     }
 
-    /// Returns the memory cost of the event, in bytes.
+    /// Returns the approximate memory use of the event, in bytes.
     pub fn memory(&self) -> usize {
         size_of::<Self>() + self.parts.len()
     }
@@ -263,7 +263,8 @@ pub struct MessageParts<'a> {
     pub end: bool,
 }
 
-/// A message that a handler emitted to a sink. The message is published after the commit that contains it.
+/// A message that a handler emitted to a sink. The outbox publisher publishes the message after the commit that
+/// contains the message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
     /// The parts: sink, key, type, content type, headers, data.
@@ -318,24 +319,24 @@ impl Message {
         HeaderIter::new(self.parts.bytes(4))
     }
 
-    /// Returns the payload.
+    /// Returns the data (payload).
     pub fn data(&self) -> &[u8] {
         self.parts.bytes(5)
     }
 
     /// Returns the minimum delay between the commit of the message and its publication, in ms; `None` if the message
-    /// has no delay.
+    /// has no delay. The host of this release rejects a message with a delay.
     pub fn delay_ms(&self) -> Option<u64> {
         self.delay_ms
     }
 
-    /// Returns whether this message is the last message of its key in a sequenced sink (a sink that numbers the
-    /// messages of each key).
+    /// Returns whether this message is the last message of its key in a sequenced sink (a sink for which the store
+    /// numbers the messages of each key).
     pub fn end(&self) -> bool {
         self.end
     }
 
-    /// Returns the memory cost of the message, in bytes.
+    /// Returns the approximate memory use of the message, in bytes.
     pub fn memory(&self) -> usize {
         size_of::<Self>() + self.parts.len()
     }

@@ -1,6 +1,7 @@
 //! Publishes a file of CloudEvents, one event per line. The store keeps a checkpoint of the file, and the next run
 //! continues at the checkpoint. If an earlier run has published events after the checkpoint, the store recognises these
-//! events by their ids. A run must never write a checkpoint whose position is after an unpublished line.
+//! events by their ids or their numbers. A run must never write a checkpoint whose position is after an unpublished
+//! line.
 
 use std::fs::File;
 use std::path::Path;
@@ -21,9 +22,9 @@ use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 /// Number of collected events at which the publisher publishes the events without waiting for more.
 const PUBLISH_THRESHOLD_EVENTS: usize = 2_048;
-/// Maximum number of times that one run starts to read a file. Each time the store goes back in time (loses its newest
-/// writes), the run reads the file again from the oldest checkpoint of the file (each shard of the store has a
-/// checkpoint).
+/// Number of times that the store may go back in time (lose its newest writes) during one run; at the last of these
+/// times, the run fails. After each earlier time, the run reads the file again from the oldest checkpoint of the file
+/// (each shard of the store has a checkpoint).
 const REWIND_ATTEMPTS: usize = 5;
 
 /// The reason why a file was not published to its end. If the error names a line, all lines before that line are
@@ -48,7 +49,7 @@ pub enum PublishFileError {
         /// The error of the read.
         error: std::io::Error,
     },
-    /// Publishing failed.
+    /// Publishing failed, and the cause is neither a single line nor the file.
     #[error(transparent)]
     Publish(#[from] PublishError),
 }
@@ -270,11 +271,13 @@ impl Checkpoints {
 enum ResumePoint {
     /// No shard has a checkpoint of the file, so this run publishes the file from its beginning.
     NeverPublished,
-    /// All lines before this position were published; all shards have the same checkpoint.
+    /// All lines before this position were published; the checkpoints of all shards have this position.
     Through(FilePosition),
-    /// At least the lines before this position were published; the shards have different checkpoints.
+    /// At least the lines before this position were published. The shards have different positions, and this position
+    /// is the lowest; a shard without a usable checkpoint has the position 0.
     Uncertain(FilePosition),
-    /// The checkpoints belong to this other file, or to earlier content of the file.
+    /// At least one checkpoint belongs to another file, or to earlier content of the file. The value is the progress in
+    /// that file or content.
     OtherFile(Box<FileProgress>),
 }
 
@@ -306,8 +309,8 @@ fn resume_point(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<Res
     Ok(if is_unclear { ResumePoint::Uncertain(position) } else { ResumePoint::Through(position) })
 }
 
-/// Searches the folder of the last run's file for that file, which log rotation has given another name. Returns the
-/// file if it has lines that were not published.
+/// Searches the folder of the last run's file for that file, because log rotation may have given it another name.
+/// Returns the file if it has lines that were not published.
 fn older_rest(last: &FileProgress, name: &str) -> std::io::Result<Option<Arc<File>>> {
     let Some((path, file)) = find_by_identity(last)? else { return Ok(None) };
     let length = file.metadata()?.len();

@@ -50,8 +50,9 @@ impl LineSink {
         }
     }
 
-    /// Opens the file that now has the sink's path, if log rotation has renamed or removed the old file. Returns
-    /// whether the file is another one. The caller must then store the mark before it appends.
+    /// If all appended data is synced and the sink's path no longer leads to the open file, opens the file that now has
+    /// the path. Log rotation, for example, renames or removes the old file. Returns whether the sink has opened
+    /// another file. If so, the caller must store the mark before it appends.
     pub(crate) fn follow_path(&mut self) -> io::Result<bool> {
         match self {
             Self::File(file) => file.follow_path(),
@@ -59,7 +60,7 @@ impl LineSink {
         }
     }
 
-    /// Returns the name of the sink's output for log lines and errors.
+    /// Returns the path of the file, or "standard output", for log lines and errors.
     pub(crate) fn location(&self) -> String {
         match self {
             Self::File(file) => file.path().display().to_string(),
@@ -75,8 +76,9 @@ impl LineSink {
         }
     }
 
-    /// Makes all appended data durable. Returns a mark that replaces the marks since the last sync, if the file had to
-    /// be written again.
+    /// Makes all data that was appended to a file durable. If another process removed or truncated the file before the
+    /// sync had ended, writes the lines since the last sync again. Then returns the mark that replaces the marks of all
+    /// messages that the store has not marked as published.
     pub(crate) fn sync(&mut self) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.sync(),
@@ -84,8 +86,8 @@ impl LineSink {
         }
     }
 
-    /// Returns the mark (the published length of the file) to store together with the removal of messages from the
-    /// outbox. Returns `None` for standard output.
+    /// Returns the mark of the file, which contains the length of the file after the last append. The store writes the
+    /// mark together with the removal of the messages from the outbox. Returns `None` for standard output.
     pub(crate) fn mark(&self) -> Option<Mark> {
         match self {
             Self::File(file) => Some(file.mark()),

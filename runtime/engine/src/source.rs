@@ -22,7 +22,7 @@ pub use notifier::{QueueNotifier, QueueNotifiers};
 pub use queue::{QueueOptions, read_queue};
 pub(crate) use unread::watch_accepted_events;
 
-/// Returns the next early event of an inbox (events received over HTTP): an event that the broker does not accept now.
+/// Returns the next early event of an inbox: an event that arrived over HTTP and that the broker does not accept now.
 /// The source later delivers a copy of this event. Never returns if the stream has no inbox.
 pub async fn next_offered(inbox: &mut Option<Inbox>) -> Option<Arc<Event>> {
     match inbox {

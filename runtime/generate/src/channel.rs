@@ -7,7 +7,7 @@ use super::options::LoadOptions;
 use super::random::{RandomPurpose, SeededRandom};
 
 /// Maximum distance, in events, between a line and its copy. A broker redelivers about this number of events after a
-/// lost connection. If the reorder distance is larger, it replaces this limit.
+/// lost connection. If the reorder distance is larger, the reorder distance is the limit.
 const COPY_DISTANCE_LIMIT: u64 = 100;
 
 /// A line in transit.
@@ -33,8 +33,8 @@ pub(super) struct TransitFaults {
     copy_delay: u64,
 }
 
-/// A channel that delays lines. An event can be overtaken only by the events that follow it within the reorder
-/// distance. The reorder distance and the distance of copies therefore limit the number of delayed lines.
+/// A channel that delays and repeats lines. An event can be overtaken only by the events that follow it within the
+/// reorder distance. The reorder distance and the distance of copies therefore limit the number of delayed lines.
 pub(super) struct FaultyChannel {
     random: SeededRandom,
     loss: f64,
@@ -98,7 +98,7 @@ impl FaultyChannel {
         self.in_transit.push(Reverse(TransitLine { due, index, copy: false, key, sequence, line }));
     }
 
-    /// Returns the next line that is due after the event with this index.
+    /// Removes and returns the next line that is due after the event with this index; `None` if no line is due.
     pub(super) fn receive(&mut self, index: u64) -> Option<TransitLine> {
         let due = self.in_transit.peek().is_some_and(|Reverse(sent)| sent.due <= index);
         if due { self.in_transit.pop().map(|Reverse(sent)| sent) } else { None }

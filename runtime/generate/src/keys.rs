@@ -3,7 +3,8 @@
 use super::options::{KeyChoice, LoadOptions};
 use super::random::{RandomPurpose, SeededRandom};
 
-/// A chooser of keys. Keys are numbered from 0. A new chooser with the same options makes the same choices.
+/// A chooser of keys. Keys are numbered from 0. For orders, a number stands for a slot (see `population`), which one
+/// order after another uses. A new chooser with the same options makes the same choices.
 pub(super) struct KeyChooser {
     random: SeededRandom,
     keys: u64,
@@ -31,8 +32,8 @@ impl KeyChooser {
 
 /// Returns, for each key, its share of the events plus the shares of all keys before it, scaled to 64-bit numbers.
 fn zipf(keys: u64, exponent: f64) -> Vec<u64> {
-    // `libm` computes powers in plain arithmetic, which has the same result on every machine. The results of a
-    // machine's own math library differ in the last bits.
+    // `libm` computes powers in plain arithmetic, which has the same result on every machine. The results of the math
+    // libraries of two machines may differ in the last bits.
     let weight = |rank: u64| libm::pow(rank as f64, -exponent);
     let total: f64 = (1..=keys).map(weight).sum();
     let mut sum = 0.0;
@@ -44,8 +45,8 @@ fn zipf(keys: u64, exponent: f64) -> Vec<u64> {
     (1..=keys).map(bound).collect()
 }
 
-/// Returns the number of events of each key. To count the events, this function chooses the key of every event of the
-/// load in advance.
+/// Returns the number of events of each key; for orders, of each slot. To count the events, this function chooses the
+/// key of every event of the load in advance.
 pub(super) fn count(load: &LoadOptions) -> Vec<u64> {
     let mut chooser = KeyChooser::new(load);
     let mut counts = vec![0; load.keys as usize];

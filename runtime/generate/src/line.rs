@@ -1,5 +1,5 @@
-//! Formats an event as a line: a CloudEvent in JSON. The line is formatted without a library, because millions
-//! of lines are written and none of their values needs escaping.
+//! Formats an event as a line: a CloudEvent in JSON. This module uses no JSON library, because it writes millions of
+//! lines and none of their values needs escaping.
 #![allow(clippy::doc_markdown, reason = "CloudEvents is a name, not code")]
 
 use std::io::Write;
@@ -81,7 +81,8 @@ impl LineFormatter {
         out.push(b'}');
     }
 
-    /// Returns the size of the data, in bytes; 0 if the content determines it.
+    /// Returns a random size of the data within the requested range, in bytes. Returns 0 if the content determines the
+    /// size.
     fn size(&mut self) -> usize {
         let Some(PayloadSize(range)) = &self.payload else { return 0 };
         let spread = range.end() - range.start();

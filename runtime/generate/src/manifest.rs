@@ -1,5 +1,5 @@
-//! The manifest: the faults of the generated events as NDJSON, one entry per line, in the order in which the faults
-//! become known. The first entry has the options, and the last entry has the counts.
+//! The manifest: the faults of the generated events and the totals of each key as NDJSON, one entry per line, in the
+//! order in which they become known. The first entry has the options, and the last entry has the counts.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ pub enum ManifestEntry {
     Repeated(EventRef),
     /// An event that was written after a later event of its key.
     Swapped(EventRef),
-    /// A step of an order that its handler must reject.
+    /// A step of an order that the handler must reject.
     Impossible(EventRef),
     /// A key that has no further events, with its totals.
     Key(KeyEntry),

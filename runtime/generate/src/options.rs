@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use ordain_config::ByteSize;
 
-/// Maximum number of keys. Each key takes some tens of bytes.
+/// Maximum number of keys. Each key takes about 100 bytes.
 const KEYS_LIMIT: u64 = 10_000_000;
 
-/// Maximum reorder distance, in events. The lines of about this number of events are held in memory.
+/// Maximum reorder distance, in events. The generator holds about this number of lines in memory.
 const REORDER_LIMIT: u64 = 1_000_000;
 
 /// Maximum size of a payload, in bytes.
@@ -195,7 +195,7 @@ pub enum EventShape {
     Opaque,
 }
 
-/// The size of an event's data as JSON, in bytes.
+/// The smallest and the largest size of an event's data as JSON, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PayloadSize(pub RangeInclusive<u64>);
 

@@ -50,7 +50,7 @@ const UNPAID_PERCENT: u64 = 6;
 /// Percentage of paid orders that are cancelled before packing, and of packed orders that are cancelled before
 /// shipping.
 const CANCELLED_PERCENT: u64 = 3;
-/// Percentage of delivered orders that are returned.
+/// Percentage of delivered orders that are returned and refunded.
 const RETURNED_PERCENT: u64 = 8;
 
 /// The state of an order.
@@ -74,7 +74,8 @@ pub(super) struct OrderStep {
 impl OrderState {
     /// Returns the next step. With the probability `impossible`, the step is invalid and leaves the order unchanged.
     pub(super) fn step(&mut self, random: &mut SeededRandom, impossible: f64) -> OrderStep {
-        // Each step uses the same number of random numbers, so that orders do not affect each other.
+        // Each step uses the same number of random numbers, so that an invalid step does not change the random numbers
+        // of later steps.
         let impossible = random.chance(impossible);
         let dice = random.below(100);
         let choice = random.next();

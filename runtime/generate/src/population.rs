@@ -19,7 +19,8 @@ pub(super) struct KeyState {
     pub(super) pending: u64,
     /// True if the last generated event is marked as the last event of its key.
     pub(super) ended: bool,
-    /// True if no further event of the key will be generated.
+    /// True if the order of the key has ended, so that no further event of the key will be generated. Always false for
+    /// opaque events.
     pub(super) is_finished: bool,
 }
 
@@ -86,7 +87,7 @@ impl Population {
         self.free.push(place as u32);
     }
 
-    /// Returns the indexes of unfinished keys, by slot.
+    /// Returns the indexes of the keys that have a slot, in the order of the slots.
     pub(super) fn unfinished(&self) -> Vec<usize> {
         let taken = self.slots.iter().filter(|place| **place != EMPTY_SLOT);
         taken.map(|place| *place as usize).collect()

@@ -28,7 +28,7 @@ impl LoadObserver for () {
     }
 }
 
-/// Writes all events of a load to `out`, and the faults of these events to `manifest`.
+/// Writes the events of a load to `out`, without the lost events, and the manifest to `manifest`. Returns the totals.
 pub fn generate_to<'a>(
     load: &'a LoadOptions,
     out: &'a mut (dyn Write + 'a),
@@ -160,7 +160,7 @@ impl LoadGenerator<'_> {
         Ok(())
     }
 
-    /// Removes the key at `place` if it has no further events or lines.
+    /// Releases the key at `place` and writes its totals, if the key has no further events or lines.
     fn remove_finished(&mut self, place: usize) -> io::Result<()> {
         let key = &self.keys[place];
         if !key.is_finished || key.pending > 0 {

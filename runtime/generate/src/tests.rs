@@ -119,7 +119,7 @@ fn manifest_can_be_computed_from_the_lines() {
         assert!(
             matches!(&entries[0], ManifestEntry::Options(options) if options["key_choice"] == "zipf:1")
         );
-        // The number of each fault matches its probability and is large enough for a test.
+        // The numbers of lost and repeated events match their probabilities, and enough events are swapped for a test.
         assert!((300..500).contains(&counts.lost), "{counts}");
         assert!((450..750).contains(&counts.repeated), "{counts}");
         assert!(counts.swapped > 1_000, "{counts}");
@@ -227,7 +227,7 @@ fn steps_of_orders_match_their_handler() {
         if !impossible.contains(&at) {
             let data: serde_json::Value = serde_json::from_slice(event.data()).expect("JSON");
             assert_eq!(data["amount_cents"].is_u64(), kind == "created", "{data}");
-            // No step follows the last step of an order.
+            // If an order is cancelled before payment, the cancellation is the last step of the order.
             assert!(event.end() || !(status == "created" && kind == "cancelled"));
             kinds.insert(kind.clone());
             *status = kind;

@@ -14,24 +14,25 @@ use subtle::ConstantTimeEq;
 use super::problem::ProblemDetails;
 use ordain_config::Secret;
 
-/// The header in which a browser describes the site that caused a request: `same-origin` if the site is this server.
-/// The HTTP library has no constant for this header.
+/// The header in which a browser describes who caused a request: `same-origin` if a page of this server caused it, and
+/// `none` if the user opened the address. The HTTP library has no constant for this header.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
-/// Time limit for a request to the admin API: longer than any page takes, and shorter than a caller's usual timeout.
+/// Time limit for a request to the admin API: longer than a page usually takes, and not longer than the usual timeout
+/// of a caller.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The access rule of a listener.
+/// The rule by which a listener accepts or rejects requests.
 #[derive(Debug)]
 pub(crate) struct AccessRule {
     /// Name of the listener's section in the configuration: `admin` or `ingress`.
     pub(crate) section: &'static str,
-    /// The token that a caller must present.
+    /// The token that a caller must present; `None` if the configuration has no token for the listener.
     pub(crate) token: Option<Secret>,
 }
 
-/// Accepts a request that presents the configured token. If no token is configured, rejects a request that a web page
-/// could have sent through a user's browser, and accepts all other requests.
+/// If a token is configured, accepts only requests that present this token. Without a token, rejects requests whose
+/// host is not this machine, and requests that a browser may have sent for a web page of another origin.
 pub(crate) async fn check_access(
     State(guard): State<Arc<AccessRule>>,
     request: Request,
@@ -72,9 +73,9 @@ fn presents_token(headers: &HeaderMap, token: &Secret) -> bool {
     presented.is_some_and(|presented| presented.ct_eq(token.expose().as_bytes()).into())
 }
 
-/// Returns whether the request names this machine as its host, or names no host. Without this check, the owner of a web
-/// page could make the page's host name resolve to this machine. The page could then read from this listener, because a
-/// browser would treat the listener as the page's own server.
+/// Returns whether the request names this machine (`localhost` or a loopback address) as its host, or names no host.
+/// Without this check, the owner of a web page could make the page's host name resolve to this machine. The page could
+/// then read from this listener, because a browser would treat the listener as the page's own server.
 fn names_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(HOST) else { return true };
     let Ok(host) = host.to_str() else { return false };
@@ -87,7 +88,8 @@ fn names_this_machine(headers: &HeaderMap) -> bool {
         || address.is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-/// Returns whether a web page of another origin caused a browser to send the request.
+/// Returns whether a browser may have sent the request for a web page of another origin: the request has the header
+/// `Origin`, or `Sec-Fetch-Site` names another site.
 fn is_from_web_page(headers: &HeaderMap) -> bool {
     let is_own = |site: &HeaderValue| site == "none" || site == "same-origin";
     headers.contains_key(ORIGIN) || headers.get_all(SEC_FETCH_SITE).iter().any(|site| !is_own(site))

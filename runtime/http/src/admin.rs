@@ -1,6 +1,7 @@
-//! The operators' listener: serves metrics and health, lists streams, keys, dead letters and handlers, and performs
-//! actions. Only the module `actions` may change data. HTTP callers must never delay the processing of events. This
-//! module therefore limits the number of connections and store queries, and the duration of connections and requests.
+//! The operators' listener: serves metrics and health, lists streams, keys, dead letters, handlers and instances, and
+//! performs actions. Only the module `actions` may change the data of a stream. HTTP callers must never delay the
+//! processing of events. This module therefore limits the number of connections and store queries, and the duration of
+//! connections and requests.
 
 mod actions;
 mod health;
@@ -32,7 +33,7 @@ use ordain_util::shutdown::shutdown_requested;
 use parked::ParkedCounts;
 use scale::WantedInstances;
 
-/// The default address of the listener.
+/// The address at which the listener listens if the configuration has no `[admin]`.
 const DEFAULT_ADDRESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7070);
 
@@ -58,14 +59,14 @@ const ADMIN_LIMITS: ListenerLimits = ListenerLimits {
 /// connections.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The admin listener. Dropping this value closes the connections at once.
+/// The admin listener. Dropping this value closes the listener and its connections at once.
 pub struct AdminListener {
     url: String,
     end: watch::Sender<bool>,
     serving: JoinHandle<()>,
 }
 
-/// The data that requests need.
+/// The data that all requests and the background tasks of the listener share.
 struct AdminState {
     loaded: LoadedConfig,
     figures: Arc<RunStatus>,
@@ -87,8 +88,8 @@ fn reachable_address(bound: SocketAddr) -> SocketAddr {
 }
 
 impl AdminListener {
-    /// Starts the listener at the configured address or, without `[admin]`, at the default address. Starts no listener
-    /// and returns `None` if there is no `[admin]` and `once` is set (the run ends by itself).
+    /// Starts the listener at the configured address or, without `[admin]`, at the default address. If there is no
+    /// `[admin]` and `once` is set (`ordain run --once`), starts no listener and returns `None`.
     pub fn listen<'a>(
         loaded: &'a LoadedConfig,
         once: bool,
@@ -148,7 +149,8 @@ impl AdminListener {
         &self.url
     }
 
-    /// Waits up to one second for the current requests to finish, and closes the listener.
+    /// Stops accepting connections, waits up to one second for the requests in progress, and then closes all
+    /// connections.
     pub fn end(mut self) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.end.send_replace(true);

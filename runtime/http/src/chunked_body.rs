@@ -1,6 +1,6 @@
 //! A response body that is sent in chunks. The body keeps its memory and its permit until it has handed the last chunk
-//! to the connection. By then, the caller has read everything except the last chunk and the bytes in the socket
-//! buffers.
+//! to the connection. By then, the caller has read everything except the last chunk and the bytes that the connection
+//! and the operating system still buffer.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -13,15 +13,15 @@ use tokio::sync::OwnedSemaphorePermit;
 /// Size of a chunk, in bytes.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// The unsent rest of a response, and the permit that the response holds until the last chunk is handed to the
-/// connection.
+/// The unsent rest of a response, and the permit that the response holds: a permit for a query of the store, or for the
+/// bytes of a request. `None` if the response holds no permit.
 pub(crate) struct ChunkedBody {
     rest: Bytes,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl ChunkedBody {
-    /// Creates the body of a whole response.
+    /// Creates the body of a response from all bytes of the response and the permit that the response holds.
     pub(crate) fn new(rest: Bytes, place: Option<OwnedSemaphorePermit>) -> Self {
         Self { rest, _permit: place }
     }
@@ -39,7 +39,7 @@ impl Body for ChunkedBody {
         if size == 0 {
             return Poll::Ready(None);
         }
-        // A copy, because a slice would keep the whole buffer in memory after the body has ended.
+        // The chunk is a copy, because a slice would keep the whole buffer in memory after the body has ended.
         let part = Bytes::copy_from_slice(&self.rest[..size]);
         self.rest.advance(size);
         Poll::Ready(Some(Ok(Frame::data(part))))

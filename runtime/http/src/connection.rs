@@ -52,19 +52,20 @@ pub(crate) struct ListenerLimits {
 /// Time for which a closing connection waits for the next bytes of a request that it does not process: longer than a
 /// usual interruption of a network.
 const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Size of the buffer for such bytes. The bytes are discarded.
+/// Size, in bytes, of the buffer into which a closing connection reads the rest of a request that it does not process.
+/// The connection discards the content of the buffer.
 const LINGER_BUFFER_BYTES: usize = 16 << 10;
 /// Delay after the operating system failed to accept a connection, for example because the process has too many open
 /// files.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// An open connection.
+/// A connection that the listener has accepted, with the task that serves it.
 struct OpenConnection {
     is_busy: Arc<AtomicBool>,
     serving: AbortHandle,
 }
 
-/// Serves connections until shutdown is requested, and then finishes the current requests.
+/// Serves connections until `end` requests the shutdown. Then closes the listener and finishes the current requests.
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -132,8 +133,8 @@ async fn serve_connection(
     }
 }
 
-/// Serves the requests of a connection. Returns `Continue` if the caller may still be sending a request that nothing
-/// reads any more.
+/// Serves the requests of a connection. Returns `Continue` if the caller may still be sending a request that this
+/// function no longer reads.
 async fn serve_requests(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
@@ -160,7 +161,8 @@ async fn serve_requests(
             let response = answer.await;
             response.map(|mut response| {
                 if is_unread.load(Ordering::Relaxed) {
-                    // The connection ends after this response, because its next bytes belong to the unread body.
+                    // The connection ends after this response, because the next bytes of the caller belong to the
+                    // unread body.
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 response.map(|body| GuardedBody { body, _busy: asks })
@@ -207,7 +209,7 @@ async fn linger(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
     }
 }
 
-/// The body of a request. The body records whether a part of it has not been read.
+/// The body of a request. `is_unread` is true until the whole body has been read.
 struct RequestBody {
     body: Incoming,
     is_unread: Arc<AtomicBool>,
@@ -244,7 +246,7 @@ impl hyper::body::Body for RequestBody {
     }
 }
 
-/// A guard that marks a connection as busy until it is dropped.
+/// A guard that marks its connection as idle when the guard is dropped.
 struct BusyGuard(Arc<AtomicBool>);
 
 impl Drop for BusyGuard {
@@ -253,7 +255,8 @@ impl Drop for BusyGuard {
     }
 }
 
-/// The body of a response that is being sent.
+/// The body of a response, with the guard of a connection that stays busy until this body is dropped. Without
+/// keep-alive, there is no guard.
 struct GuardedBody {
     body: Body,
     _busy: Option<BusyGuard>,
@@ -290,7 +293,8 @@ mod tests {
 
     const LIMITS: ListenerLimits = crate::ingress::INGRESS_LIMITS;
 
-    /// Starts a connection to a listener with the limits of the ingress. `/` answers a request without its body.
+    /// Starts a connection to a listener with the limits of the ingress. `/` answers a request without reading the body
+    /// of the request.
     fn connect() -> DuplexStream {
         let router = Router::new()
             .route("/", post(async || "refused"))
@@ -304,7 +308,7 @@ mod tests {
         client
     }
 
-    /// Reads a response with this body.
+    /// Reads bytes until they end with `body`, and returns them as text.
     async fn response(client: &mut DuplexStream, body: &str) -> String {
         let mut received = Vec::new();
         while !received.ends_with(body.as_bytes()) {

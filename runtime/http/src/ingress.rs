@@ -69,20 +69,20 @@ const WEBHOOK_REQUEST_ORIGIN: &str = "webhook-request-origin";
 const WEBHOOK_ALLOWED_ORIGIN: &str = "webhook-allowed-origin";
 const WEBHOOK_ALLOWED_RATE: &str = "webhook-allowed-rate";
 
-/// The `Retry-After` of a rejected request, in seconds. Within this time, the store usually processes a batch, which
-/// can make room for new requests.
+/// The `Retry-After` of a rejected request, in seconds. Within this time, the process usually finishes other requests
+/// and the stream takes events from its queue, which makes room for a new request.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
 /// Time for which a closing listener waits for the requests in progress. Afterwards the listener closes their
 /// connections.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time limit of the body of a request, counted from the end of its headers.
+/// Time limit for the body of a request, counted from the end of the request's headers.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for the store to make the events of a request durable.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The ingress listener. Dropping this value closes the listener at once.
+/// The ingress listener. Dropping this value closes the listener and its connections at once.
 pub struct IngressListener {
     app: Arc<IngressState>,
     end: watch::Sender<bool>,
@@ -132,7 +132,7 @@ impl IngressListener {
         let mut streams = BTreeMap::new();
         for (name, stream) in &config.streams {
             // Without `[ingress]`, streams of the broker accept no events over HTTP: only the permissions of the broker
-            // then decide which programs publish to its exchanges.
+            // then decide which programs publish to the exchanges.
             if config.ingress.is_none() && matches!(stream.source, SourceConfig::Amqp(_)) {
                 continue;
             }
@@ -213,8 +213,8 @@ async fn count_requests(
     answer
 }
 
-/// Handles `OPTIONS /v1/streams/{stream}/events`: a service that sends webhooks requests the permission to send events. The
-/// access control has already checked the token, so every request that arrives here has the permission to send.
+/// Handles `OPTIONS /v1/streams/{stream}/events`: a service that sends webhooks requests the permission to send events.
+/// The access control has already accepted the request, so its sender has the permission to send events.
 async fn allow_webhook(
     State(app): State<Arc<IngressState>>,
     stream: Result<Path<String>, PathRejection>,
@@ -231,7 +231,8 @@ async fn allow_webhook(
     Ok(response)
 }
 
-/// Handles `POST /v1/streams/{stream}/events`.
+/// Handles `POST /v1/streams/{stream}/events`: checks all events of the request, writes them to the store, and confirms
+/// them when they are durable.
 async fn receive_events(
     State(app): State<Arc<IngressState>>,
     stream: Result<Path<String>, PathRejection>,
@@ -320,7 +321,7 @@ async fn receive_events(
 }
 
 impl IngressState {
-    /// Returns the intake of a stream.
+    /// Returns the intake of a stream, or the error for a stream that does not accept events over HTTP.
     fn intake(&self, stream: &str) -> Result<&Intake, ProblemDetails> {
         self.streams.get(stream).ok_or_else(|| {
             let known: Vec<&str> = self.streams.keys().map(|name| &**name).collect();
@@ -331,7 +332,7 @@ impl IngressState {
         })
     }
 
-    /// Rejects the request if the run has failed.
+    /// Returns an error if the run has failed.
     fn check_run(&self) -> Result<(), ProblemDetails> {
         if self.has_failed.load(Ordering::SeqCst) {
             let words = "the process ends after an error: try again";
@@ -341,7 +342,8 @@ impl IngressState {
     }
 
     /// Reads a whole body, and takes memory permits for its bytes when they arrive. A client that announces a large
-    /// body and does not send it therefore takes no permits. Returns the body and its permits.
+    /// body and does not send it therefore takes no permits. Returns the body and its permits (`None` for an empty
+    /// body).
     async fn body(
         &self,
         body: Body,
@@ -378,7 +380,8 @@ impl IngressState {
 }
 
 /// Returns the error of one event of a request, as the producer receives it. `place` locates the event in the request:
-/// `line` with a line number, or `index` with the index of the event.
+/// `line` with a line number, or `index` with the index of the event. `place` is `None` if the request is a single
+/// event.
 fn event_error(
     place: Option<(&str, usize)>,
     key: Option<&str>,
@@ -414,7 +417,7 @@ impl From<BodyError> for ProblemDetails {
 }
 
 /// Builds the response to an accepted request. The response lists the accepted events. The response occupies the
-/// request's memory permits (`room`) until the producer has received the response.
+/// request's memory permits (`room`) until the producer has received nearly all of the response.
 fn accepted(events: &[Value], room: Option<OwnedSemaphorePermit>) -> Response {
     let body = Body::new(ChunkedBody::new(json!({ "events": events }).to_string().into(), room));
     (StatusCode::ACCEPTED, [(CONTENT_TYPE, "application/json")], body).into_response()

@@ -1,6 +1,6 @@
 //! The HTTP listeners: the admin API for operators and the ingress for producers. This crate also defines the rows that
-//! the admin API and the command line show. A caller can occupy only a limited number of connections and bytes, for a
-//! limited time. A caller must never be able to block the processing of events.
+//! the admin API and the command line show. The listeners limit the connections, the memory and the time that their
+//! callers use, so that no caller can block the processing of events.
 #![deny(
     clippy::print_stderr,
     reason = "a closed standard error must not end the process: use `text::print_lossy`"

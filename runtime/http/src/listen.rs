@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 
 use ordain_config::{ConfigError, LoadedConfig};
 
-/// Returns the error of a listener that cannot use the address of its configuration section. The error is temporary,
-/// unless the machine does not have the address, or does not permit its use.
+/// Returns the error of a listener that cannot use the address of its configuration section. The error is permanent if
+/// the machine does not have the address or does not permit its use. Otherwise [`ConfigError::caused_by`] decides
+/// whether the error is temporary.
 pub(crate) fn listen_error(
     loaded: &LoadedConfig,
     section: &str,

@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 use ordain_store::StoreError;
 use ordain_wasm::HandlerSetupError;
 
-/// An error response.
+/// An error response with problem details as its body.
 #[derive(Debug)]
 pub(crate) struct ProblemDetails {
     status: StatusCode,
     detail: String,
-    /// The errors of the items, if the request has several items.
+    /// The errors of single events of the request. Empty if the error concerns the whole request.
     errors: Vec<Value>,
-    /// The streams that are not ready.
+    /// The streams that are not ready, each with the reason. Empty except in a response to `GET /readyz`.
     streams: Vec<Value>,
-    /// Delay before a retry, in seconds.
+    /// The value of the header `Retry-After`, in seconds; `None` if the response lacks this header.
     retry_after: Option<u64>,
 }
 
@@ -50,19 +50,19 @@ impl ProblemDetails {
         Self::new(StatusCode::UNAUTHORIZED, detail)
     }
 
-    /// Adds the errors of the items of a request.
+    /// Sets the errors of single events of the request.
     pub(crate) fn with_errors(mut self, errors: Vec<Value>) -> Self {
         self.errors = errors;
         self
     }
 
-    /// Adds the streams that are not ready.
+    /// Sets the streams that are not ready, each with the reason.
     pub(crate) fn with_streams(mut self, streams: Vec<Value>) -> Self {
         self.streams = streams;
         self
     }
 
-    /// Sets the delay after which a retry may help, in seconds.
+    /// Sets the header `Retry-After`: the delay, in seconds, after which a retry may succeed.
     pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after = Some(seconds);
         self

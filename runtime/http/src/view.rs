@@ -2,8 +2,8 @@
 //! The admin API and the command line build their rows here, so that their rows never differ. The command line also
 //! reads the rows that a process returns.
 //!
-//! The fields of the row types have the names and the order of the JSON members. If a process of another version does
-//! not send a member, the field gets its default. Unknown members are ignored.
+//! The fields of the row types have the names and the order of the JSON members. The command line can read the rows of
+//! a process in another version: it ignores unknown members, and most fields have a default for a missing member.
 
 mod data;
 mod instances;
@@ -31,25 +31,26 @@ pub use stream::{
 };
 pub use text::RowText;
 
-/// Formats a time of the store, given in ms since the Unix epoch. All formatted times have the same length, so the
-/// alphabetical order of the texts is the order of the times.
+/// Formats a time of the store, given in ms since the Unix epoch. Up to the year 9999, the formatted times have the
+/// same length, so the alphabetical order of the texts is the order of the times. A time that no timestamp can
+/// represent is formatted as its number of ms.
 pub fn time(ms: u64) -> String {
     jiff::Timestamp::from_millisecond(ms.cast_signed())
         .map_or_else(|_| format!("{ms} ms"), |time| format!("{time:.3}"))
 }
 
-/// Parses the name of a status. The error lists the valid names.
+/// Parses the name of a key's status. The error lists the valid names.
 pub fn parse_status(text: &str) -> Result<KeyStatus, String> {
     KeyStatus::parse(text)
         .ok_or_else(|| format!("one of {}", KeyStatus::ALL.map(KeyStatus::name).join(", ")))
 }
 
-/// Returns rows as JSON.
+/// Returns a row, or a page of rows, as JSON.
 pub fn to_json(shown: &impl Serialize) -> String {
     serde_json::to_string(shown).expect("texts, numbers and lists of them are always JSON")
 }
 
-/// Returns the error for a key that does not exist.
+/// Returns the error text for a key of which the store has no record.
 pub fn no_key(stream: &str, key: &str) -> String {
     format!(
         "key {key:?} of stream {stream} was never committed or held, or its record was removed; a new key appears \
@@ -57,7 +58,7 @@ pub fn no_key(stream: &str, key: &str) -> String {
     )
 }
 
-/// Returns the error for a text that is not an id of a dead letter.
+/// Returns the error text for a text that is not an id of a dead letter.
 pub fn no_letter_id(id: &str) -> String {
     format!(
         "{id:?} is no id of a dead letter: an id looks like 3-b05cb4f9ec0b9b83, see `ordain dead list`"

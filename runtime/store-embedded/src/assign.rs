@@ -1,4 +1,4 @@
-//! Assigns numbers to messages, retains them for replay, and puts them into the queues of their streams.
+//! Numbers messages, retains the messages for replay, and puts the messages into the queues of their streams.
 //!
 //! The records that one call writes and that expire at the same time share one entry of the time index. The entry lists
 //! the table keys of the records. Each table key is preceded by its length.
@@ -44,14 +44,15 @@ pub(super) struct AssignChanges<'a> {
     /// The table keys of the records that this call writes, grouped by expiry time. Each table key is preceded by its
     /// length.
     expiries: BTreeMap<u64, Vec<u8>>,
-    /// The earliest expiry time in `expiries`.
+    /// The earliest expiry time of the records that this call writes; `u64::MAX` if no record expires.
     pub(super) earliest: u64,
 }
 
 /// A queue to which this call adds entries.
 struct QueueAppend {
     queue: QueueRecord,
-    /// The number of the last entry before this call. `history` is the history of the entries that this call adds.
+    /// The number of the last entry before this call. `history` is the history digest of the entries that this call
+    /// adds.
     before: u64,
     history: u64,
 }
@@ -85,7 +86,7 @@ impl<'a> AssignChanges<'a> {
         }
     }
 
-    /// Processes all messages, adds the changes to `batch`, and returns the reply.
+    /// Processes all messages, adds the changes to `batch`, and returns the reply. Changes nothing if a queue is full.
     pub(super) fn run(&mut self) -> Result<AssignReply, AssignFailure> {
         if self.is_full()? {
             return Ok(AssignReply::Full);
@@ -200,7 +201,7 @@ impl<'a> AssignChanges<'a> {
         if let Some(first) = new.first() {
             record.is_unordered |=
                 record.first < record.next && first.position.commit < highest.commit;
-            // If the map contains the removal of a lost block with the same number, this insertion replaces the
+            // If `log` already contains the removal of a lost block with the same number, this insertion replaces the
             // removal.
             self.log
                 .insert(keys::assigned_block(table_key, record.next), Some(encode_assigned(&new)));
@@ -372,7 +373,8 @@ impl<'a> AssignChanges<'a> {
         Ok(AssignItemReply::New(sequence))
     }
 
-    /// Returns the number and the content digest of an earlier message; `None` if the store has no such message.
+    /// Returns the number and the content digest of the earlier message whose record is under `table_key`; `None` if
+    /// the store has no such record, or if the record has expired.
     fn published(
         &self,
         own: Option<u64>,
@@ -432,8 +434,9 @@ impl<'a> AssignChanges<'a> {
         Ok((!is_taken).then_some(item.number))
     }
 
-    /// Numbers a message, retains it, and queues it for its stream. Returns the number of the message; `None` if it has
-    /// none.
+    /// Numbers and retains a message if the messages of the destination have numbers. Adds the message to its queue if
+    /// the destination is a stream. `own` is the number that the message must get; `None` for the next number of its
+    /// key. Returns the number of the message; `None` if it has none.
     fn put_message(
         &mut self,
         item: &'a AssignItem,
@@ -549,7 +552,8 @@ fn corrupt(words: impl std::fmt::Display) -> StoreError {
     StoreError::Corrupt(words.to_string())
 }
 
-/// Removes the expired records that one entry of the time index lists. Returns the number of listed records.
+/// Removes an entry of the time index, and the expired records that the entry lists. Returns the number of listed
+/// records.
 pub(super) fn remove_expired(
     tables: &Tables,
     batch: &mut OwnedWriteBatch,

@@ -10,11 +10,11 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 /// The maximum number of ms by which the machine's clock may be behind the last time in the store. Above this number,
 /// the store logs a warning when it is opened.
 const CLOCK_WARNING_MS: u64 = 60_000;
-/// The maximum time by which the machine's clock may be ahead of the store's time without a confirmation. Corrections of
-/// the clock, and most times for which a machine sleeps or a process is stopped, are shorter.
+/// The maximum time by which the machine's clock may be ahead of the store's clock so that the store's clock follows at
+/// once. Corrections of the clock, and most times for which a machine sleeps or a process is stopped, are shorter.
 const JUMP_LIMIT_MS: u64 = 60 * 60_000;
-/// The time for which the machine's clock must be further ahead before the store follows it. A machine that starts with
-/// a wrong clock has usually corrected it by then.
+/// The time for which the machine's clock must be ahead by more than [`JUMP_LIMIT_MS`] before the store's clock follows
+/// it. A machine that starts with a wrong clock has usually corrected its clock by then.
 const JUMP_CONFIRMATION_MS: u64 = 10 * 60_000;
 
 /// The source of the time, in ms.
@@ -73,9 +73,10 @@ pub(super) struct MonotonicClock {
 }
 
 impl MonotonicClock {
-    /// Creates a clock that is never earlier than `newest`, the newest time in the store. `seen` is the time of the wall
-    /// clock at which an earlier process first saw a jump: if the wall clock has run on from there, the store's time
-    /// continues at this time. Also returns the time that the next process must get as `seen`; 0 if there is no jump.
+    /// Creates a clock that is never earlier than `newest`, the newest time in the store. `seen` is the time of the
+    /// wall clock at which an earlier process first saw a jump; 0 if no process saw one. If the wall clock is now at
+    /// least [`JUMP_CONFIRMATION_MS`] later than `seen`, the jump counts as confirmed, and the clock starts at `seen`
+    /// or later. Also returns the time that the next process must get as `seen`; 0 if there is no jump.
     pub(super) fn new(source: TimeSource, newest: u64, seen: u64, may_jump: bool) -> (Self, u64) {
         let wall = (source.wall)();
         let steady = (source.steady)();
@@ -119,7 +120,8 @@ impl MonotonicClock {
         self.newest.fetch_max(now, Ordering::Relaxed).max(now)
     }
 
-    /// Returns whether the clock follows the wall clock, which is ahead by `lead` ms.
+    /// Returns whether this clock follows the wall clock, which is ahead of this clock by `lead` ms. Records the
+    /// beginning and the end of a jump.
     fn accepts(&self, lead: u64, steady: u64) -> bool {
         if lead <= JUMP_LIMIT_MS {
             if self.jump_seen.load(Ordering::Relaxed) != 0 {
@@ -219,7 +221,7 @@ mod tests {
             "the clock is right again"
         );
         assert_eq!(open(START + DAY, START, wrong), (START, START + DAY), "another jump");
-        // A process that runs once a week follows by one run.
+        // If a process runs only once a week, each run starts at the time of the wall clock in the run before.
         let later = wrong + 7 * DAY;
         assert_eq!(open(later, START, wrong), (wrong, later));
         let soon = wrong + JUMP_CONFIRMATION_MS;

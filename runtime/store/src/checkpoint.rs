@@ -1,14 +1,14 @@
 //! The checkpoint of a file source, or of a publisher that reads a file, in the store: for each file, a position in the
 //! file, the identity of the file, and a fingerprint of the bytes that were read. In this module, the word "source"
-//! includes such a publisher. The identity (device and inode) finds a file again after a log rotation has given it
-//! another name. The fingerprint distinguishes the file from another file with the same inode, and finds a copy of the
-//! file. If the checkpoint may be wrong, the source reads the files from their beginning. Reading a part of a file
-//! twice only repeats events, and the stream recognises most repeats. Skipping a part of a file would lose events, so a
-//! checkpoint must never name a position after the first unprocessed event.
+//! includes such a publisher. By the identity (device and inode), the source finds a file again after a log rotation
+//! has given the file another name. By the fingerprint, the source distinguishes the file from another file with the
+//! same inode, and finds a copy of the file. If the checkpoint may be wrong, the source reads the files from their
+//! beginning. Reading a part of a file twice only repeats events, and the stream recognises most repeats. Skipping a
+//! part of a file would lose events, so a checkpoint must never name a position after the first unprocessed event.
 //!
-//! A checkpoint is stored in one shard (a slice of the store), but depends on commits in all shards. For each shard,
-//! the checkpoint therefore contains the number of the shard's last commit. If a shard has lost this commit, the
-//! results of events before the position may be lost too, so the checkpoint may be wrong.
+//! The checkpoint of a stream's source is stored in one shard (a slice of the store), but depends on commits in all
+//! shards. For each shard, this checkpoint therefore contains the number of the shard's last commit. If a shard has
+//! lost this commit, the results of events before the position may be lost too, so the checkpoint may be wrong.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -24,10 +24,10 @@ use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 /// The format number of the stored checkpoints.
 const FORMAT: u32 = 4;
-/// The format number of the checkpoints of earlier versions.
+/// The format number of the checkpoints of earlier versions of Ordain that this version can still read.
 const EARLIER_FORMAT: u32 = 3;
 
-/// The positions up to which a source has read its files.
+/// The positions in the files of a source before which all events are processed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
@@ -52,7 +52,8 @@ struct EarlierCheckpoint {
     run: Option<u64>,
 }
 
-/// The position up to which a source has read one file, with the identity of the file.
+/// The position up to which a source has read one file, with the identity of the file. In a checkpoint, all events
+/// before this position are processed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileProgress {
@@ -67,12 +68,12 @@ pub struct FileProgress {
     pub created_ns: u64,
     offset: u64,
     line: u64,
-    /// The length of the file when the source last examined it.
+    /// The length of the file when the source last measured it.
     pub length: u64,
     /// The fingerprint of the bytes that were read.
     pub print: ReadFingerprint,
-    /// `true` if the setting of the source named the file when the source last looked, and not only a name that log
-    /// rotation gives to an older file.
+    /// `true` if the path in the setting of the source named the file at the last scan of the folder; `false` if, for
+    /// example, log rotation had given the file another name.
     pub is_live: bool,
     /// `true` if the file is an older file of a log rotation that existed before the first start of the stream. The
     /// source does not read such a file.
@@ -139,7 +140,8 @@ impl ReadFingerprint {
         Self::new(b"", &TailFingerprint::new(0, b""))
     }
 
-    /// Returns whether a file begins with the bytes that were read.
+    /// Returns whether a file begins with the bytes that were read. Compares only the first and the last of these
+    /// bytes.
     pub fn matches(&self, file: &File) -> io::Result<bool> {
         let is_long_enough =
             file.metadata()?.len() >= self.end && self.tail_bytes <= TAIL_LIMIT_BYTES as u64;
@@ -176,12 +178,12 @@ impl FileProgress {
         }
     }
 
-    /// Returns the position in the file.
+    /// Returns the position up to which the source has read the file.
     pub fn position(&self) -> FilePosition {
         FilePosition { offset: self.offset, line: self.line }
     }
 
-    /// Sets the position in the file.
+    /// Sets the position up to which the source has read the file.
     pub fn set_position(&mut self, FilePosition { offset, line }: FilePosition) {
         self.offset = offset;
         self.line = line;
@@ -197,13 +199,13 @@ impl FileProgress {
         self
     }
 
-    /// Returns the number of bytes after the position that the file had when the source last examined it.
+    /// Returns the number of bytes after the position that the file had when the source last measured it.
     pub fn unread_bytes(&self) -> u64 {
         self.length.saturating_sub(self.offset)
     }
 
     /// Returns whether the identity of the file is known. A checkpoint of an earlier version has only the position and
-    /// the fingerprint, so the source searches for the file as for a copy.
+    /// the fingerprint, so the source searches for the file by its content, as for a copy.
     pub fn has_identity(&self) -> bool {
         self.inode != 0
     }
@@ -223,7 +225,7 @@ pub fn created_ns(metadata: &Metadata) -> u64 {
 /// The progress of a source at the end of a batch of deliveries. All deliveries of the batch are from one file.
 #[derive(Debug, Clone)]
 pub struct SourceProgress {
-    /// The files of the source. For the file of the batch, `current` is more recent.
+    /// The progress in each file of the source. For the file of the batch, `current` is more recent.
     pub files: Arc<[FileProgress]>,
     /// The index of the file of the batch.
     pub index: usize,
@@ -232,7 +234,8 @@ pub struct SourceProgress {
 }
 
 impl SourceProgress {
-    /// Returns the checkpoint of a position in the file of the batch.
+    /// Returns the checkpoint of the source with this position in the file of the batch. `commits` contains, for each
+    /// shard, the number of the last commit on which the position depends.
     pub fn checkpoint(&self, position: FilePosition, commits: Vec<u64>) -> Checkpoint {
         let mut files = self.files.to_vec();
         if let Some(file) = files.get_mut(self.index) {
@@ -293,7 +296,8 @@ impl Checkpoint {
         serde_json::to_vec(self).expect("numbers can always be written")
     }
 
-    /// Decodes a stored checkpoint. Returns an error if the bytes are not a checkpoint in the present format.
+    /// Decodes a stored checkpoint. Returns an error if the bytes are not a checkpoint in the present format or in the
+    /// format of earlier versions that this version can still read.
     pub fn decode(bytes: &[u8]) -> Result<Self, CheckpointError> {
         #[derive(Deserialize)]
         struct CheckpointFormat {
@@ -353,7 +357,7 @@ mod tests {
         file
     }
 
-    /// Returns the progress of a file with this text, of which the bytes in `read` were read.
+    /// Returns the progress in a file of which the bytes `read` were read.
     fn progress(file: &File, read: &[u8], position: FilePosition) -> FileProgress {
         let metadata = file.metadata().expect("metadata");
         let print = ReadFingerprint::new(read, &TailFingerprint::new(read.len() as u64, read));

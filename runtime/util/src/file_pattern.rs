@@ -1,5 +1,5 @@
-//! The path of a file source: one file, or all files whose names match a pattern such as `orders-*.ndjson`. Also
-//! recognises the names that log rotation gives to older files.
+//! The path of a file source: one file, or all files whose names match a pattern such as `orders-*.ndjson`. This module
+//! also recognises the names that log rotation gives to older files.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ const COMPRESSED_EXTENSIONS: [&str; 6] = ["gz", "zst", "xz", "bz2", "lz4", "Z"];
 /// after a hyphen, as in `events-2.ndjson`, may belong to another file.
 const DATE_DIGITS: usize = 8;
 
-/// The path of a file source.
+/// The path of a file source, as its folder and its file name, which may be a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilePattern {
     folder: PathBuf,
@@ -20,10 +20,10 @@ pub struct FilePattern {
 /// The role of a file in the folder of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileRole {
-    /// An older file of a log rotation. `number` is the number after the name, as in `events.ndjson.2`; 0 if the name
-    /// has another ending.
+    /// An older file of a log rotation. `number` is the number that the rotation added to the name, as in
+    /// `events.ndjson.2` or `events.2.ndjson`; 0 if the rotation added a date or `.old`.
     Rotated {
-        /// The number; an older file has a higher number.
+        /// The number in the name. Of two files with numbers, the older file has the higher number.
         number: u64,
     },
     /// A compressed older file, which a source cannot read.
@@ -46,17 +46,17 @@ impl FilePattern {
         self.folder.join(&self.name)
     }
 
-    /// Returns the folder of the files.
+    /// Returns the folder of the files; `.` if the path names no folder.
     pub fn folder(&self) -> &Path {
         if self.folder.as_os_str().is_empty() { Path::new(".") } else { &self.folder }
     }
 
-    /// Returns the path of a file of the folder.
+    /// Returns the path of the file `name` of the folder.
     pub fn path_of(&self, name: &OsStr) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Returns whether the path stands for all files that match a pattern.
+    /// Returns whether the file name has a wildcard, so that the path stands for all files that match it.
     pub fn is_glob(&self) -> bool {
         has_wildcard(&self.name)
     }
@@ -81,8 +81,8 @@ impl FilePattern {
         is_compressed.then_some(FileRole::Compressed)
     }
 
-    /// Returns the number in the name of an older file; 0 if its name ends in a date or in `.old`. Returns `None` if
-    /// the name is not the name of an older file.
+    /// Returns the number in the name of an older file; 0 if the rotation added a date or `.old`. Returns `None` if the
+    /// name is not the name of an older file.
     fn rotation_number(&self, name: &str) -> Option<u64> {
         let after = |name: &str, pattern: &str| {
             let ends = name.char_indices().filter(|(_, part)| matches!(part, '.' | '-' | '_'));

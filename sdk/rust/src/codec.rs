@@ -14,7 +14,8 @@ pub trait Decode: Sized {
     fn decode(bytes: Vec<u8>) -> Result<Self, String>;
 }
 
-/// A type whose values can be encoded as state and message data: any type that serde can write as JSON, or [`Raw`].
+/// A type whose values can be encoded as a state, or as the data of an event in a test: any type that serde can write
+/// as JSON, or [`Raw`].
 pub trait Encode: Sized {
     /// Encodes the value. The error describes the fault in words.
     fn encode(self) -> Result<Vec<u8>, String>;

@@ -21,7 +21,7 @@ pub struct Event<D> {
     pub content_type: String,
     /// Names and values of all other attributes of the event, in order.
     pub headers: Vec<(String, String)>,
-    /// The data.
+    /// The decoded data.
     pub data: D,
     /// True if the producer marked the event as the last one of its key. The key then ends after this event, even if
     /// the handler rejects the event.
@@ -29,7 +29,7 @@ pub struct Event<D> {
 }
 
 impl<D> Event<D> {
-    /// Returns the value of the first header with this name, ignoring case.
+    /// Returns the value of the first header with this name. The comparison of names ignores ASCII case.
     pub fn header(&self, name: &str) -> Option<&str> {
         let header = self.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name))?;
         Some(&header.1)

@@ -16,7 +16,8 @@ pub enum Failure {
     Retry {
         /// The reason, as text for people.
         reason: String,
-        /// Delay before the retry, in ms. With `None`, the host's backoff determines the delay.
+        /// Delay before the retry, in ms; the longest delay of the stream's `retry.backoff` limits this delay. With
+        /// `None`, the host's backoff determines the delay.
         after_ms: Option<u64>,
     },
     /// The event is rejected for good, with this reason. The host dead-letters the event and continues with the next
@@ -81,8 +82,9 @@ impl<E: Error> From<E> for Failure {
 
 /// A conversion of an `Err` or a `None` into a [`Failure`] of a chosen kind.
 ///
-/// The argument `what` of each method becomes the beginning of the reason, before the text of the error. The argument
-/// is formatted only on failure, so `format_args!` costs nothing on success:
+/// The argument `what` of each method becomes the beginning of the reason, before the text of the error. For a `None`,
+/// the argument is the whole reason. The methods format the argument only on failure, so `format_args!` costs nothing
+/// on success:
 ///
 /// ```
 /// # use ordain_sdk::prelude::*;

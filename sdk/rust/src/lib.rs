@@ -59,7 +59,7 @@
 //! | the event is invalid | [`Failure::reject`], [`OrFail::or_reject`], or `?` alone | the event is dead-lettered with the reason, and the key continues |
 //! | a later attempt may succeed | [`Failure::retry`], [`OrFail::or_retry`] | the event is retried, and later events of the key wait |
 //! | the data cannot be decoded | nothing | the event is rejected |
-//! | a bug, or a state that cannot be decoded | a panic | the event is retried once; if the retry panics too, the key parks with the panic's text, and stays parked until the handler has a new version |
+//! | a bug, or a state that cannot be decoded | a panic | the event is retried once; if the retry panics too, the key by default parks with the panic's text, until the handler has a new version |
 //!
 //! `?` alone rejects the event, because the result of a handler depends only on its arguments: with the same arguments,
 //! the error would occur again. A state that cannot be decoded causes a panic instead, because the fault is in the

@@ -1,7 +1,7 @@
 //! Lines for the host's log: `log::info!("{} paid", event.key)`.
 //!
-//! The host adds stream, key and sequence. If the lines of one event exceed the limit `plugins.log`, the host logs only their beginning.
-//! In a native build, the lines go to standard error.
+//! The host adds stream, key and sequence to each line. If the lines of one event exceed the limit `plugins.log`, the
+//! host logs only the beginning of these lines. In a native build, the lines go to standard error.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub enum Level {
     Trace,
     /// A detail that helps to find a fault.
     Debug,
-    /// An ordinary event that is worth a log line.
+    /// Ordinary progress that is worth a log line.
     Info,
     /// A possible fault.
     Warn,

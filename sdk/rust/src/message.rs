@@ -12,13 +12,13 @@ pub struct Message {
     pub sink: String,
     /// Key of the message in the sink; `None` means the event's key.
     pub key: Option<String>,
-    /// Type of the message, for example `order.paid`; never empty.
+    /// Type of the message, for example `order.paid`; must not be empty.
     pub kind: String,
     /// Media type of the data.
     pub content_type: String,
     /// Names and values of the headers, in order.
     pub headers: Vec<(String, String)>,
-    /// The data.
+    /// The data, in the format that `content_type` names.
     pub data: Raw,
     /// Minimum delay between the commit and the publishing, in ms. This release does not support delays: the host
     /// rejects an outcome that contains a message with a delay.

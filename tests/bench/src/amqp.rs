@@ -1,10 +1,10 @@
 //! `amqp`: measures the host on RabbitMQ, and compares the host with handwritten consumers and with a consumer that
 //! only acknowledges.
 //!
-//! A side is a process. In the first measurement, the queues are full at the start. The clock runs from the first
-//! delivery to the last, as the broker reports them, so the start-up time of the process does not count. The second
-//! measurement has a steady load of half of the measured rate. Its figure is the age of each event at the time when the
-//! side is done with the event.
+//! A side is a process. In the first measurement, the queues contain all events at the start. The clock runs from the
+//! first delivery to the last, as the broker reports them, so the start-up time of the process does not count. The
+//! second measurement has a steady load of half of the measured rate. Its figure is the age of each event at the time
+//! when the side is done with the event.
 
 pub(crate) mod admin;
 pub(crate) mod case;
@@ -167,7 +167,7 @@ impl Side {
     }
 }
 
-/// Measures the rate from the first delivery to the last.
+/// Measures the rate and the processor times from the first delivery to the last, and checks the result of the side.
 async fn throughput(
     args: &AmqpArgs,
     side: &Side,
@@ -212,7 +212,8 @@ async fn throughput(
     })
 }
 
-/// Returns the processor time so far of the side's process, RabbitMQ, Redis, and all processes of the machine.
+/// Returns the processor time, in seconds, that four parts have used: the side's process, RabbitMQ, Redis, and all
+/// processes of the machine together.
 pub(crate) fn cpu(running: &Running, rabbit: &Rabbit, case: &Case) -> Result<[f64; 4]> {
     let all = machine_cpu_seconds()?;
     let rabbit = cpu_seconds(rabbit.id().context("RabbitMQ does not run")?)?;
@@ -257,7 +258,7 @@ pub(crate) async fn until(
     }
 }
 
-/// Measures the latency at a steady rate.
+/// Measures the latency of events that arrive at a steady rate, without the events of the first [`WARMUP_S`].
 async fn latency(args: &AmqpArgs, side: &Side, case: &Case, rate: f64) -> Result<Option<Latency>> {
     let load = side.load(rate * (WARMUP_S + MEASURED_S));
     let deliveries = load.deliveries.len();

@@ -156,7 +156,7 @@ fn run(common: &Common, side: Side, events: &Path, home: &Path) -> Result<Row> {
     let expected = EVENTS * side.stages as u64;
     ensure!(report["settled"] == expected, "settled: {} of {expected}", report["settled"]);
     let messages = BufReader::new(File::open(&out)?).lines().count() as u64;
-    // The events close no month, so the last stage emits nothing.
+    // The events close no month, so the third stage emits nothing.
     let expected = if side.stages == 3 { 0 } else { EVENTS };
     ensure!(messages == expected, "{messages} messages instead of {expected}");
     let of_redis = redis.as_ref().map(Redis::cpu).transpose()?;

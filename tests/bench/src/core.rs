@@ -62,7 +62,7 @@ pub(crate) fn bench(common: &Common) -> Result<Report> {
         .ratio("1000000 keys, disturbed", "1000 keys, disturbed"))
 }
 
-/// The sequencer with a number of keys.
+/// A side: the sequencer with a number of keys and of measured events, delivered in order or disturbed.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Side {
     #[arg(long)]

@@ -62,7 +62,8 @@ pub(crate) fn bench(common: &Common) -> Result<Report> {
         eprintln!("writing {number} events of {keys} keys");
         events::write(&file(name), keys, number)?;
     }
-    // The folder of the handlers keeps their compiled code, so that no side compiles within its measured time.
+    // The folder of the handlers keeps their compiled code. A side thus compiles a handler within its measured time
+    // only if no earlier run has compiled it.
     let plugins = common.plugins.canonicalize()?;
     let mut rows: Vec<Vec<Row>> = vec![Vec::new(); 1 + SIDES.len()];
     for run in 1..=common.runs {

@@ -1,12 +1,12 @@
 //! `ingress`: measures the rate at which the host accepts events over HTTP and executes them. Some sides have low
 //! limits in the host, which the producers exceed.
 //!
-//! Each producer keeps its connection, has keys of its own, and posts its next request after the answer to its previous
-//! request. A producer that gets 429 waits for the time in the answer and sends the same request again. The clock runs
-//! from the first request until all events have taken effect. The handler rejects an event that does not follow the
-//! previous event of its key. A run without rejected events thus proves that no event was lost, repeated or swapped. If
-//! the source of the stream is a queue of RabbitMQ, the host writes each event into the store, publishes the event to
-//! the broker, and consumes the event from the queue.
+//! Each producer has keys of its own, and posts its next request after the answer to its previous request. A producer
+//! that gets 429 waits for the time in the answer, opens a new connection, and sends the same request again. The clock
+//! runs from the first request until all events have taken effect. The handler rejects an event that does not follow
+//! the previous event of its key. A run without rejected events thus proves that no event was lost, repeated or
+//! swapped. If the source of the stream is a queue of RabbitMQ, the host writes each event into the store, publishes
+//! the event to the broker, and consumes the event from the queue.
 
 mod producer;
 
@@ -61,7 +61,7 @@ struct Side {
     requests: usize,
     /// True if the host has the low limits [`BOUNDS`] instead of the defaults.
     is_bounded: bool,
-    /// The ordering of the stream, if its source is a queue at the broker.
+    /// The ordering of the stream, if its source is a queue of RabbitMQ; `None` if its source is HTTP.
     by_broker: Option<&'static str>,
 }
 

@@ -5,10 +5,11 @@
 //! Both sides get the same events of the same keys in the same order, except that the side `gapped` gets the first
 //! event of the gapped key last.
 //!
-//! In the first measurement, the queue is full at the start. The clock runs from the first delivery until all events of
-//! the other keys have taken effect. During this time, the side `no_gap` also executes the events of the gapped key.
-//! The side `gapped` spills these events, and executes them afterwards. In the second measurement, the events come at a
-//! steady rate, and some events of the other keys make messages. The figure is the age of these messages.
+//! In the first measurement, the queue contains the events at the start. The clock runs from the first delivery until
+//! all events of the other keys have taken effect. During this time, the side `no_gap` also executes the events of the
+//! gapped key. The side `gapped` spills these events, and executes them afterwards. In the second measurement, the
+//! events come at a steady rate, and some events of the other keys make messages. The figure is the age of these
+//! messages.
 
 use std::time::{Duration, Instant};
 
@@ -107,7 +108,7 @@ async fn case(args: &IsolationArgs, rabbit: &Rabbit, emits: bool) -> Result<Case
     Case::new(&options, rabbit).await
 }
 
-/// Measures the rate at which the host executes events from a full queue.
+/// Measures the rate at which the host executes the events of a queue that contains all of them at the start.
 async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Side) -> Result<Row> {
     let case = case(args, rabbit, false).await?;
     let mut load = Load::beside_one(args.events, args.followers, 0..0);
@@ -154,7 +155,7 @@ async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Si
     })
 }
 
-/// Waits until this number of events is settled.
+/// Waits until this number of events has taken effect. More events with effect are an error.
 async fn settled(running: &mut Running, case: &Case, count: u64) -> Result<()> {
     let name = format!("ordain_events_total{{stream=\"{STREAM}\",outcome=\"effect\"}} ");
     let started = Instant::now();

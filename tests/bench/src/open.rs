@@ -9,7 +9,8 @@ use ordain_store::Store;
 use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use ordain_store_redis::RedisStore;
 
-/// Opens the store that a configuration names, as `ordain` does.
+/// Opens the store that a configuration names, as `ordain` does. `patience` limits the time for which a Redis store
+/// retries a call.
 pub(crate) async fn open_store(
     loaded: &LoadedConfig,
     patience: Option<Duration>,

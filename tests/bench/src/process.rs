@@ -39,7 +39,7 @@ pub(crate) fn measure(command: &mut Command) -> Result<Usage> {
     Ok(Usage { seconds, cpu_seconds, peak_mib })
 }
 
-/// Returns the process's state, and stores its processor time so far in `cpu_seconds`.
+/// Returns the process's state (a letter of `/proc/PID/stat`), and stores its processor time so far in `cpu_seconds`.
 fn process_state(child: &Child, cpu_seconds: &mut f64) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
     *cpu_seconds = cpu_of(&stat)?;
@@ -63,12 +63,12 @@ pub(crate) fn peak(id: u32) -> Option<f64> {
     Some(kib / 1024.0)
 }
 
-/// Returns the processor time of a process so far.
+/// Returns the processor time of a process and its ended children so far, in seconds.
 pub(crate) fn cpu_seconds(id: u32) -> Result<f64> {
     cpu_of(&fs::read_to_string(format!("/proc/{id}/stat"))?).context("a line with processor times")
 }
 
-/// Returns the processor time of all processes of this machine so far.
+/// Returns the processor time of all processes of this machine so far, in seconds.
 pub(crate) fn machine_cpu_seconds() -> Result<f64> {
     let stat = fs::read_to_string("/proc/stat")?;
     let line = stat.lines().next().and_then(|line| line.strip_prefix("cpu "));
@@ -80,7 +80,7 @@ pub(crate) fn machine_cpu_seconds() -> Result<f64> {
     Ok(busy.map(|(_, ticks)| ticks).sum::<f64>() / TICKS_PER_SECOND)
 }
 
-/// Returns the processor time of this process so far.
+/// Returns the processor time of this process and its ended children so far, in seconds.
 pub(crate) fn own_cpu_seconds() -> Result<f64> {
     cpu_of(&fs::read_to_string("/proc/self/stat")?).context("a line with the processor times")
 }

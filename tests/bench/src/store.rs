@@ -110,7 +110,7 @@ struct Sides {
     shards: Vec<Shard>,
 }
 
-/// The keys of one shard.
+/// The keys of one shard, and the number of its last commit.
 struct Shard {
     store: Arc<dyn Store>,
     partition: Partition,
@@ -174,7 +174,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Makes `count` commits of random keys.
+    /// Makes `count` commits, each of `size` random keys, or of all keys if the shard has fewer keys.
     async fn commits(&mut self, count: usize, size: usize) -> Result<()> {
         for _ in 0..count {
             let mut keys = std::collections::BTreeSet::new();

@@ -204,7 +204,7 @@ impl Host {
     }
 }
 
-/// The observed versions.
+/// The versions that the benchmark has observed in the host.
 #[derive(Debug, Default)]
 struct Versions {
     /// The version of each rollout.
@@ -220,7 +220,7 @@ impl Versions {
         Ok(())
     }
 
-    /// Inspects some keys. The number of a key's rollout must never fall.
+    /// Reads up to 100 keys of the host. The number of a key's rollout must never fall.
     async fn check_rollouts(&mut self, host: &Host) -> Result<()> {
         let keys = admin::get(host.port, "/v1/streams/bench/keys?limit=100").await?;
         let keys: Value = serde_json::from_str(&keys)?;
@@ -235,7 +235,7 @@ impl Versions {
     }
 }
 
-/// A folder of handlers.
+/// A folder of handlers: it always contains version 1.0.0 of `probe`, and at times also a slow version.
 struct Plugins {
     dir: tempfile::TempDir,
     probe: Vec<u8>,

@@ -46,11 +46,11 @@ pub enum Action {
     Disconnect(usize),
     /// The extra copy of a commit arrives ([`Action::Resend`]); no owner waits for the answer.
     LateCommit(usize),
-    /// A request of this partition to load this key arrives so late that no owner waits for the answer.
+    /// A request to load this key, from an owner of this partition, arrives so late that no owner waits for the answer.
     LateLoad(u8, u8),
     /// The present state of the store becomes the state that the store may go back to.
     Remember,
-    /// A part of the store goes back.
+    /// A part of the store goes back to the state of [`Action::Remember`].
     GoBack(StorePart),
 }
 

@@ -1,8 +1,9 @@
-//! A model of messages between two shards of a store that goes back in time. An owner sends messages from the outbox in
-//! one shard to a shard of the destination. The shard of the destination numbers the messages. A checker walks through
-//! all runs of small scopes, and the simulator plays long random runs. The owner remembers its sent messages, and
-//! chooses the messages to send again, with the product's own code ([`PublishHistory`](ordain_core::PublishHistory)).
-//! All other code is written from the protocol alone. A *chunk* is the message at one outbox position.
+//! A model of messages between two shards of a store that goes back in time (loses its newest writes). An owner sends
+//! messages from the outbox in one shard to a shard of the destination. The shard of the destination numbers the
+//! messages. A checker walks through all runs of small scopes, and the simulator plays long random runs. The owner
+//! remembers its sent messages, and chooses the messages to send again, with the product's own code
+//! ([`PublishHistory`](ordain_core::PublishHistory)). All other code is written from the protocol alone. A *chunk* is
+//! the message at one outbox position.
 
 mod destination;
 mod outcome;
@@ -17,21 +18,21 @@ pub use world::ChainWorld;
 /// The limits of a run: the number of steps of each kind, and the fault.
 #[derive(Debug, Clone, Default)]
 pub struct ChainScope {
-    /// Number of commits that put messages into the outbox. Each commit has one or two messages.
+    /// Maximum number of commits that put messages into the outbox. Each commit has one or two messages.
     pub commits: u64,
-    /// Number of messages from another producer.
+    /// Maximum number of messages from another producer.
     pub other_messages: usize,
     /// The choices for a rollback. Each element names the shards that go back together.
     pub rollback_choices: Vec<ChainShards>,
-    /// Number of times that shards go back.
+    /// Maximum number of times that shards go back.
     pub rollbacks: u64,
-    /// Number of times that the process ends and another process starts.
+    /// Maximum number of times that the process ends and another process starts.
     pub restarts: u64,
-    /// Number of sent messages that the owner may have forgotten because memory had no room for them.
+    /// Maximum number of sent messages that the owner forgets, as if memory had no room for them.
     pub forgotten: usize,
     /// True if the answer to a call may be lost.
     pub loses_answers: bool,
-    /// A rule that is broken on purpose.
+    /// The rule that is broken on purpose; `None` in a correct model.
     pub fault: Option<ChainFault>,
 }
 

@@ -1,7 +1,8 @@
-//! A model of a file source whose checkpoint is in a store that goes back in time. The state has two shards with the
-//! effects of events, the checkpoint in the first shard, and the owner that reads the file. Some events become dead
-//! letters, and the owner may take such an event from its letter and execute it again. A checker walks through all runs
-//! of small scopes, and the simulator plays long random runs. The model is written from the protocol alone.
+//! A model of a file source whose checkpoint is in a store that goes back in time (loses its newest writes). The state
+//! has two shards with the effects of events, the checkpoint in the first shard, and the owner that reads the file.
+//! Some events become dead letters, and the owner may take such an event from its letter and execute it again. A
+//! checker walks through all runs of small scopes, and the simulator plays long random runs. The model is written from
+//! the protocol alone.
 
 mod world;
 
@@ -16,11 +17,11 @@ pub struct CheckpointScope {
     pub events: u8,
     /// Number of events that become dead letters. They are the first events of the file.
     pub dead: u8,
-    /// Number of times that shards go back.
+    /// Maximum number of times that shards go back.
     pub rollbacks: u64,
-    /// Number of times that the owner ends and another owner claims the partition.
+    /// Maximum number of times that the owner ends and another owner claims the partition.
     pub restarts: u64,
-    /// A rule that is broken on purpose.
+    /// The rule that is broken on purpose; `None` in a correct model.
     pub fault: Option<CheckpointFault>,
 }
 
@@ -39,7 +40,7 @@ pub enum CheckpointFault {
     LostCommitsAreDropped,
     /// A repeated commit neither writes nor removes dead letters.
     LettersAreNotRepeated,
-    /// A dead letter is removed before the effect of its event is committed.
+    /// An owner removes a dead letter before the effect of its event is committed.
     LettersAreRemovedEarly,
 }
 

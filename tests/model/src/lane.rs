@@ -10,11 +10,11 @@ pub(crate) enum Load {
     Wanted,
     /// The store has answered, and the owner has not received the answer yet.
     Answered(Option<KeyRecord>),
-    /// The key record is known, or assumed to be absent.
+    /// The owner knows the key record, or assumes that the key has none.
     Done,
 }
 
-/// A lane.
+/// The received events of one key, and the key record as the owner knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Lane {
     pub(crate) load: Load,

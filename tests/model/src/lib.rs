@@ -91,9 +91,9 @@ pub struct Scope {
     pub run_ahead: u8,
     /// For each key, the number of times that a partition may take the key over from another partition.
     pub take_overs: u8,
-    /// Number of load requests that arrive a second time, so late that no owner waits for the answer.
+    /// Maximum number of load requests that arrive a second time, so late that no owner waits for the answer.
     pub late_loads: u8,
-    /// Number of commits that arrive a second time, so late that no owner waits for the answer.
+    /// Maximum number of commits that arrive a second time, so late that no owner waits for the answer.
     pub late_commits: u8,
     /// Parts of the store that may go back to an earlier state. A part that the list contains twice may go back twice.
     pub goes_back: Vec<StorePart>,
@@ -103,7 +103,7 @@ pub struct Scope {
     pub evicts_lanes: bool,
     /// True if settled events have messages to publish.
     pub publishes: bool,
-    /// A rule that is broken on purpose.
+    /// The rule that is broken on purpose; `None` in a correct model.
     pub fault: Option<Fault>,
 }
 
@@ -118,7 +118,7 @@ pub enum Fault {
     EpochFromFence,
     /// The epoch of a new lease is the epoch of the last lease plus one, even if a fence has a higher epoch.
     EpochFromLease,
-    /// A commit that only spills is not compared with the fence, and has no number.
+    /// The store does not compare a commit that only spills with the fence, and such a commit has no number.
     SpillWithoutFence,
     /// A delivery counts as finished as soon as its event is executed.
     AcknowledgeBeforeCommit,

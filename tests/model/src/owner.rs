@@ -30,7 +30,7 @@ pub(crate) struct Owner {
     pub(crate) is_disconnected: bool,
     /// The owner's state for each shard.
     pub(crate) shards: Vec<OwnerShard>,
-    /// The lane of each key.
+    /// The lane of each key; `None` if the owner has no lane of the key.
     pub(crate) lanes: Vec<Option<Lane>>,
     /// The positions of the unacknowledged deliveries in the queue.
     pub(crate) unacknowledged: Set,

@@ -1,8 +1,8 @@
-//! A model of a producer that publishes a file through a store that goes back in time. The state has the shards and two
-//! producers. Each shard numbers its events and contains a checkpoint. The producer of the file may end early and start
-//! again. A checker walks through all runs of small scopes, and the simulator plays long random runs. The producer
-//! remembers its calls with the product's own code ([`ProducerHistory`](ordain_core::ProducerHistory)). All other code
-//! is written from the protocol alone.
+//! A model of a producer that publishes a file through a store that goes back in time (loses its newest writes). The
+//! state has the shards and two producers. Each shard numbers its events and contains a checkpoint. The producer of the
+//! file may end early and start again. A checker walks through all runs of small scopes, and the simulator plays long
+//! random runs. The producer remembers its calls with the product's own code
+//! ([`ProducerHistory`](ordain_core::ProducerHistory)). All other code is written from the protocol alone.
 
 mod world;
 
@@ -18,15 +18,15 @@ pub struct ProducerScope {
     /// True if the producer is a program with the library. Such a producer publishes no file, and therefore has no
     /// checkpoints.
     pub is_library: bool,
-    /// Number of events that another producer publishes.
+    /// Maximum number of events that another producer publishes.
     pub other_events: u8,
-    /// Number of times that shards go back.
+    /// Maximum number of times that shards go back.
     pub rollbacks: u64,
-    /// Number of times that the producer ends and starts again.
+    /// Maximum number of times that the producer ends and starts again.
     pub restarts: u64,
-    /// Number of calls that the producer forgets because memory has no room for them.
+    /// Maximum number of calls that the producer forgets, as if memory had no room for them.
     pub forgotten: u64,
-    /// A rule that is broken on purpose.
+    /// The rule that is broken on purpose; `None` in a correct model.
     pub fault: Option<ProducerFault>,
 }
 
@@ -82,7 +82,7 @@ pub enum ProducerStep {
     PublishUnanswered,
     /// The producer writes its checkpoint into the shards.
     Checkpoint,
-    /// If a shard may have gone back, the producer checks that the shards have its events.
+    /// If a shard may have gone back, the producer checks that each shard has its witness.
     Check,
     /// The producer forgets its oldest call, because memory has no room for it.
     Forget,

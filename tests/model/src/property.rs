@@ -52,7 +52,7 @@ impl Findings {
     }
 }
 
-/// All properties.
+/// Returns the properties of both kinds.
 pub(crate) fn all() -> Vec<Property<Scope>> {
     let mut all = always();
     all.extend(sometimes());

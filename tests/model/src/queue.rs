@@ -1,8 +1,8 @@
-//! A model of a queue in a store that goes back in time. The queue has writers, a reader, and an owner whose commits
-//! settle the entries that the reader has read. The queue may be an inbox: then the reader publishes the entries, and
-//! commits nothing. Some writers also write to another shard, in the same call. Other writers are in a process without
-//! a reader. A checker walks through all runs of the model, and the simulator plays long random runs. The reader
-//! ([`QueueCursor`](ordain_core::QueueCursor)) and the process without a reader
+//! A model of a queue in a store that goes back in time (loses its newest writes). The queue has writers, a reader, and
+//! an owner whose commits settle the entries that the reader has read. The queue may be an inbox: then the reader
+//! publishes the entries, and commits nothing. Some writers also write to another shard, in the same call. Other
+//! writers are in a process without a reader. A checker walks through all runs of the model, and the simulator plays
+//! long random runs. The reader ([`QueueCursor`](ordain_core::QueueCursor)) and the process without a reader
 //! ([`UnreadRuns`](ordain_core::UnreadRuns)) use the product's own code. All other code is written from the protocol
 //! alone.
 
@@ -18,10 +18,10 @@ pub use world::QueueWorld;
 /// The limits of a run: the kinds of writers and readers, the number of steps, and the fault.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QueueScope {
-    /// Number of calls by writers. Each call puts one or two entries into the queue.
+    /// Maximum number of calls by writers. Each call puts one or two entries into the queue.
     pub calls: u8,
-    /// Number of calls by the reader's process that write to the queue and to another shard, in separate steps. Each
-    /// write to the queue also counts as one of `calls`.
+    /// Maximum number of calls by the reader's process that write to the queue and to another shard, in separate steps.
+    /// Each write to the queue also counts as one of `calls`.
     pub shared_calls: u8,
     /// True if a process without a reader has writers, in addition to the writers of the reader's process.
     pub has_other_writers: bool,
@@ -29,11 +29,11 @@ pub struct QueueScope {
     pub has_only_other_writers: bool,
     /// True if the queue is an inbox: its reader publishes the entries, and commits nothing.
     pub is_inbox: bool,
-    /// Number of times that the store goes back.
+    /// Maximum number of times that the store goes back.
     pub rollbacks: u8,
-    /// Number of times that the reader's process ends and another process starts.
+    /// Maximum number of times that the reader's process ends and another process starts.
     pub restarts: u8,
-    /// A rule that is broken on purpose.
+    /// The rule that is broken on purpose; `None` in a correct model.
     pub fault: Option<QueueFault>,
 }
 
@@ -124,8 +124,8 @@ pub enum QueueStep {
     /// The process notices that a shard went back during a call over two shards. If the step `Answer` happens without
     /// this step, the process notices the rollback in `Answer`, by its last read.
     NoticeRollback,
-    /// The process sends a last read to both shards, and a call over two shards succeeds. If a shard went back during
-    /// the call, the call does not succeed: it finds its lost parts, and will write them again.
+    /// The process sends a last read to both shards. Then the call over two shards succeeds, unless a shard went back
+    /// during the call. In that case, the call finds its lost parts, and will write them again.
     Answer,
     /// The writers of the reader's process report their entries to the reader.
     ReportRuns,
@@ -134,7 +134,7 @@ pub enum QueueStep {
     /// The owner commits the first delivered entry, and repeats the commits that the store has lost. The reader of an
     /// inbox publishes the first delivered entry instead.
     Settle,
-    /// The owner's driver acknowledges the settled entries to the reader.
+    /// The owner acknowledges the settled entries to the reader. In an inbox, the reader itself finishes them.
     Finish,
     /// The reader removes the finished entries.
     Remove,

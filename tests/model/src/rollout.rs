@@ -1,7 +1,7 @@
-//! A model of rollouts in a store that goes back in time. The state has the instances with their folders of handlers,
-//! the table that each instance has read from the store, and the record of one key. The instances decide with the
-//! product's own code ([`ordain_core::rollout::RolloutMemory`]). A checker walks through all runs of small scopes, and
-//! the simulator plays long random runs.
+//! A model of rollouts in a store that goes back in time (loses its newest writes). The state has the instances with
+//! their folders of handlers, the table that each instance has read from the store, and the record of one key. The
+//! instances decide with the product's own code ([`ordain_core::rollout::RolloutMemory`]). A checker walks through all
+//! runs of small scopes, and the simulator plays long random runs.
 
 mod world;
 
@@ -17,13 +17,13 @@ pub struct RolloutScope {
     pub instances: u8,
     /// Number of builds of the handler. A build with a higher number has a higher version.
     pub builds: u8,
-    /// Number of times that a file is added to, or removed from, the folder of an instance.
+    /// Maximum number of times that a file is added to, or removed from, the folder of an instance.
     pub changes: u64,
-    /// Number of times that an instance is killed.
+    /// Maximum number of times that an instance is killed.
     pub kills: u64,
-    /// Number of times that the table in the store goes back.
+    /// Maximum number of times that the table in the store goes back.
     pub rollbacks: u64,
-    /// A rule that is broken on purpose.
+    /// The rule that is broken on purpose; `None` in a correct model.
     pub fault: Option<RolloutFault>,
 }
 
@@ -36,7 +36,7 @@ pub enum RolloutFault {
     BuildIsKept,
     /// The write of a rollout compares only the number of the rollout that it replaces, not the build.
     ReplacedByNumber,
-    /// An instance compares only the number of its rollout with the number in the record of a key.
+    /// An instance compares only the number of its rollout with the number in the record of a key, not the build.
     KeyHasNumberOnly,
 }
 
@@ -50,7 +50,7 @@ impl RolloutFault {
     ];
 }
 
-/// A step of a run. The first number is the instance.
+/// A step of a run. In a step of an instance, the first number identifies the instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RolloutStep {
     /// The instance starts.
@@ -62,9 +62,9 @@ pub enum RolloutStep {
     /// The instance executes an event of the key, if the instance's rollout is new enough for the key. If not, the
     /// instance reads the table, and requires a newer rollout if the rollout of the table is too old, too.
     Execute(u8),
-    /// The file of a build is copied into the folder of the instance.
+    /// An operator copies the file of a build into the folder of the instance.
     Add(u8, u8),
-    /// The file of a build is removed from the folder of the instance, unless it is the last file.
+    /// An operator removes the file of a build from the folder of the instance, unless the file is the last one.
     Remove(u8, u8),
     /// The instance is killed, and is no longer a member.
     Kill(u8),

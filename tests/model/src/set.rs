@@ -5,7 +5,7 @@
 pub(crate) struct Set(u16);
 
 impl Set {
-    /// Returns the set of all numbers from `from` to `to - 1`.
+    /// Returns the set of all numbers from `from` to `to - 1`. The largest possible `to` is 15.
     pub(crate) fn range(from: u8, to: u8) -> Self {
         Self((1 << to) - 1).from(from)
     }

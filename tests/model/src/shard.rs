@@ -7,6 +7,7 @@ use crate::{Fault, Scope};
 
 impl Shard {
     /// Writes a claim into the fence of a partition. Returns the fence, which contains the partition's last commit.
+    /// Refuses the claim if the fence has a higher epoch, or another claim with the same epoch.
     pub(crate) fn claim(&mut self, scope: &Scope, partition: usize, claim: Claim) -> Reply<Fence> {
         let fence = &mut self.fences[partition];
         if fence.claim.epoch > claim.epoch {
@@ -32,8 +33,8 @@ impl Shard {
         Some(record.clone())
     }
 
-    /// Applies the writes of a commit whose conditions hold, and refuses the other writes. Returns the keys of the
-    /// refused writes.
+    /// Applies a commit: applies the writes whose conditions hold, and refuses the other writes. Returns the keys of
+    /// the refused writes. For a repeated commit, returns the first answer again.
     pub(crate) fn commit(
         &mut self,
         scope: &Scope,

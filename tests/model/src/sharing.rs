@@ -23,19 +23,19 @@ pub struct Fleet {
     pub instances: u8,
     /// Number of partitions of the only stream.
     pub partitions: u8,
-    /// Number of times that the heartbeat of a live instance is late.
+    /// Maximum number of times that the heartbeat of a live instance is late.
     pub late_heartbeats: u8,
-    /// Number of instances that are killed.
+    /// Maximum number of instances that are killed.
     pub kills: u8,
-    /// Number of instances that shut down cleanly.
+    /// Maximum number of instances that shut down cleanly.
     pub shutdowns: u8,
-    /// Number of instances that lose their connection to the store for good.
+    /// Maximum number of instances that lose their connection to the store for good.
     pub cut_offs: u8,
-    /// Number of times that the broker closes the channels of an instance.
+    /// Maximum number of times that the broker closes the channels of an instance.
     pub disconnects: u8,
-    /// Number of times that the leases and the members go back to an earlier state. The fences do not go back.
+    /// Maximum number of times that the leases and the members go back to an earlier state. The fences do not go back.
     pub rollbacks: u8,
-    /// A rule that is broken on purpose.
+    /// The rule that is broken on purpose; `None` in a correct model.
     pub fault: Option<SharingFault>,
 }
 

@@ -1,7 +1,8 @@
 //! A model of a file sink whose mark (the record of how far the file is published) is in an embedded store. Operators
 //! put older copies of the store back. The state consists of the store (with commits, outbox and mark), the file, and
 //! the process that writes the file. A checker walks through all runs of small scopes, and the simulator plays long
-//! random runs. The model is written from the protocol alone.
+//! random runs. The model is written from the protocol alone. *Kept lines* are the lines that an earlier process wrote,
+//! and whose messages are still in the outbox.
 
 mod world;
 
@@ -17,13 +18,13 @@ pub struct SinkFileScope {
     /// Number of different messages that executions of one event may emit. More than one, if a handler uses the time
     /// or random numbers.
     pub contents: u8,
-    /// Number of unexpected ends of the process.
+    /// Maximum number of unexpected ends of the process.
     pub kills: u8,
-    /// Number of copies of the store that the operator makes.
+    /// Maximum number of copies of the store that the operator makes.
     pub copies: u8,
-    /// Number of times that the operator puts a copy back.
+    /// Maximum number of times that the operator puts a copy back.
     pub restores: u8,
-    /// A rule that is broken on purpose.
+    /// The rule that is broken on purpose; `None` in a correct model.
     pub fault: Option<SinkFileFault>,
 }
 

@@ -146,7 +146,7 @@ pub(crate) struct Shard {
     pub(crate) outbox: Vec<Vec<Entry>>,
 }
 
-/// The store.
+/// The store: the leases, and the shards.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Store {
     /// The epoch of the last lease of each partition.

@@ -57,8 +57,8 @@ pub fn all_are_tested<F: Debug + PartialEq>(all: &[F], tested: impl Iterator<Ite
 }
 
 /// Returns the shortest run that shows a property. For a property that must always hold, returns the shortest run that
-/// breaks the property. The first run that the checker finds need not be the shortest. Therefore the function repeats
-/// the search, each time with a lower limit on the length of a run, until the checker finds no run.
+/// breaks the property. Returns `None` if no such run exists. The first run that the checker finds need not be the
+/// shortest. Therefore the function searches again, each time only among shorter runs, until the checker finds no run.
 fn shortest<M: CheckedModel>(model: &M, property: &'static str) -> Option<Vec<M::Action>> {
     let mut found: Option<Vec<M::Action>> = None;
     loop {
@@ -81,7 +81,7 @@ pub struct PlayedRun<A> {
     pub steps: Vec<A>,
     /// The names of the [`Expectation::Sometimes`] properties that the run shows.
     pub reached: BTreeSet<&'static str>,
-    /// The first property that the run breaks.
+    /// The property that the run breaks; `None` if the run breaks no property.
     pub broken: Option<&'static str>,
 }
 

@@ -1,5 +1,6 @@
 //! Walks through all runs of the chain model: an owner sends a few messages from its outbox to a destination that
-//! numbers them, and the store goes back in time. `docs/internals/protocol.md` describes the scopes.
+//! numbers them, and the store goes back in time (loses its newest writes). `docs/internals/protocol.md` describes the
+//! scopes.
 
 use ordain_model::{
     ChainFault, ChainScope, ChainShards, ChainViolation, RESENT, all_are_tested, breaks, walk,

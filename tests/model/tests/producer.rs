@@ -1,4 +1,4 @@
-//! Walks through all runs of a producer and a store that goes back in time, with few events.
+//! Walks through all runs of a producer and a store that goes back in time (loses its newest writes), with few events.
 //! `docs/internals/protocol.md` describes the scopes.
 
 use ordain_model::{

@@ -1,5 +1,5 @@
-//! Walks through all runs of small scopes. `docs/internals/protocol.md` describes these scopes. `ORDAIN_MODEL=large`
-//! adds larger scopes.
+//! Walks through all runs of the model of owners and their store, in small scopes. `docs/internals/protocol.md`
+//! describes these scopes. `ORDAIN_MODEL=large` adds larger scopes.
 
 use ordain_model::{Fault, Scope, all_are_tested, breaks, walk};
 

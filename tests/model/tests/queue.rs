@@ -1,4 +1,4 @@
-//! Walks through all runs of a queue in a store that goes back in time, with few entries.
+//! Walks through all runs of a queue in a store that goes back in time (loses its newest writes), with few entries.
 //! `docs/internals/protocol.md` describes the scopes.
 
 use ordain_model::{

@@ -1,5 +1,5 @@
-//! Walks through all runs of instances that decide on rollouts over a store that goes back in time.
-//! `docs/internals/protocol.md` describes the scopes.
+//! Walks through all runs of instances that decide on rollouts over a store that goes back in time (loses its newest
+//! writes). `docs/internals/protocol.md` describes the scopes.
 
 use ordain_model::{
     NUMBER_REPEATED, RolloutFault, RolloutScope, RolloutViolation, all_are_tested, breaks, walk,

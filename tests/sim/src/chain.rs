@@ -1,5 +1,5 @@
-//! Plays long random runs of the model of numbered messages in a store that goes back in time
-//! ([`ordain_model::ChainWorld`]).
+//! Plays long random runs of the model of numbered messages in a store that goes back in time (loses its newest
+//! writes). The model is [`ordain_model::ChainWorld`].
 
 use ordain_model::{ChainCounts, ChainFault, ChainShards, ChainStep, ChainWorld};
 
@@ -23,8 +23,8 @@ pub fn run_chain(seed: u64, fault: Option<ChainFault>) -> Result<ChainCounts, Vi
     let loses_answers = rng.permille(400);
     let forgets = rng.permille(150);
     let choices = [ChainShards::Source, ChainShards::Destination, ChainShards::Both];
-    // `choice` selects the shards that go back in this run. A high `rare` makes losses rare, so that the owner has
-    // enough steps to recover from each loss.
+    // `choice` selects the shards that go back in this run; 3 stands for a new selection at each loss. A high `rare`
+    // makes losses rare, so that the owner has enough steps to recover from each loss.
     let choice = rng.below(4) as usize;
     let rare = rng.between(1, 8);
     let mut steps = Vec::new();

@@ -146,7 +146,7 @@ impl Checker {
         self.reads_succeed = true;
     }
 
-    /// Returns whether key records expire during the run.
+    /// Returns whether key records may expire during the run.
     fn keys_expire(&self) -> bool {
         let settings = &self.plan.settings;
         settings.complete_ttl < 1_000_000 || settings.key_ttl.is_some()

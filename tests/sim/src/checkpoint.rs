@@ -1,5 +1,5 @@
-//! Plays long random runs of the model of a file source with a store that goes back in time
-//! ([`ordain_model::CheckpointWorld`]).
+//! Plays long random runs of the model of a file source with a store that goes back in time (loses its newest writes).
+//! The model is [`ordain_model::CheckpointWorld`].
 
 use ordain_model::{CheckpointCounts, CheckpointFault, CheckpointStep, CheckpointWorld};
 

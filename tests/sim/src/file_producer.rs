@@ -1,5 +1,5 @@
-//! Plays long random runs of the model of a producer with a store that goes back in time
-//! ([`ordain_model::ProducerWorld`]).
+//! Plays long random runs of the model of a producer with a store that goes back in time (loses its newest writes). The
+//! model is [`ordain_model::ProducerWorld`].
 
 use ordain_model::{ProducerCounts, ProducerFault, ProducerStep, ProducerWorld};
 

@@ -1,5 +1,5 @@
-//! The simulated handler. Its result depends only on the event, the state and the version, so the checker can compute
-//! each result again.
+//! The simulated handler. Its result depends only on the plan, the event with its sequence, the state and the version,
+//! so the checker can compute each result again.
 
 use bytes::Bytes;
 use ordain_core::{Event, FailureKind, Message, MessageParts, StateUpdate, digest};
@@ -19,7 +19,8 @@ pub(crate) struct Effect {
     pub(crate) complete: bool,
 }
 
-/// The behaviour of an event under the simulated handler. The content of the event determines this behaviour.
+/// The behaviour of an event under the simulated handler. The plan, and the key and the content of the event, determine
+/// this behaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventBehavior {
     Fine,

@@ -45,11 +45,11 @@ pub struct Options {
     pub profile: Option<Profile>,
     /// True to print every action.
     pub trace: bool,
-    /// A fault in the simulated store.
+    /// A deliberate fault of the simulated store, if any.
     pub store_fault: Option<StoreFault>,
-    /// A fault between the sequencer and its world.
+    /// A deliberate fault between the sequencer and its world, if any.
     pub boundary_fault: Option<BoundaryFault>,
-    /// A fault in the sequencer.
+    /// A deliberate fault in the sequencer's own decisions, if any.
     #[cfg(feature = "faults")]
     pub core_fault: Option<ordain_core::SequencerFault>,
 }
@@ -82,7 +82,7 @@ impl StoreFault {
 pub struct Outcome {
     /// The profile of the run.
     pub profile: Profile,
-    /// The number of steps.
+    /// The number of actions that the world performed; 0 after a panic.
     pub steps: u64,
     /// A text with the size of the run: the numbers of steps and owners, and the virtual time.
     pub summary: String,

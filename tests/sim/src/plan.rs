@@ -9,7 +9,7 @@ use ordain_core::{
 use crate::profile::Profile;
 use crate::rng::Rng;
 
-/// The plan.
+/// The choices for one run.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
@@ -70,7 +70,8 @@ pub(crate) struct ProducerPlan {
     pub(crate) astray: u32,
 }
 
-/// The handlers' behaviour. Only the content of an event decides whether it is rejected, fails or ends its key.
+/// The handlers' behaviour. Only the seed, and the key and the content of an event, decide whether the handler rejects
+/// the event, and whether the event fails or ends its key.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HandlerPlan {
     pub(crate) rejects: u32,
@@ -101,7 +102,7 @@ pub(crate) enum Blocked {
     Gap,
 }
 
-/// The store's answers.
+/// The delays and failures of the store's answers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StorePlan {
     /// The longest delay of an answer.
@@ -116,14 +117,14 @@ pub(crate) struct StorePlan {
     pub(crate) unreadable: u32,
 }
 
-/// The remote replay source's answers.
+/// The delays and failures of the remote replay source's answers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReplayPlan {
     pub(crate) latency: u64,
     /// Rate of answers that contain only a part of the events, and report that the request failed.
     pub(crate) again: u32,
     /// Rate of answers that have no room for all found events. The same rate holds for the answers of the store,
-    /// because the store is a replay source too.
+    /// because the store is a replay source too. At half of this rate, the remote source is too busy to search.
     pub(crate) cut: u32,
 }
 
@@ -156,7 +157,7 @@ impl Plan {
         plan
     }
 
-    /// Returns a plan without failures.
+    /// Returns a plan without failures, except that some requests to the remote replay source fail.
     fn calm(seed: u64, profile: Profile, rng: &mut Rng) -> Self {
         Self {
             seed,

@@ -26,12 +26,12 @@ pub(crate) enum SourceItem {
     Unreadable(Bytes),
 }
 
-/// All produced events.
+/// The queues and the events of a run, and the key records at its beginning.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     /// The queue of each partition, in the order of delivery.
     pub(crate) queues: Vec<Vec<Entry>>,
-    /// Events that the remote replay source has.
+    /// By key and sequence, the events that the remote replay source has.
     pub(crate) remote: BTreeMap<(Key, u64), Arc<Event>>,
     /// Key records that are in the store from the beginning, each as its partition and its next sequence.
     pub(crate) imported: BTreeMap<Key, (u32, u64)>,
@@ -144,7 +144,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Adds unusual deliveries at this time: an event with a sequence far ahead, or an unusable event.
+    /// Adds unusual deliveries at this time, at the rates of the plan: an event with a sequence far ahead, or an
+    /// unusable event.
     fn oddities(&mut self, key: &Key, route: &Route, end: u64, sequence: u64, at: u64) {
         let rates = &self.plan.producer;
         if self.rng.permille(rates.far) {

@@ -1,5 +1,6 @@
-//! Plays random runs of the model of owners with a common store that goes back in time ([`ordain_model::Scope`]). A run
-//! may have more events, keys, owners and losses than the scopes for which a checker walks through all runs.
+//! Plays random runs of the model of owners with a common store that goes back in time (loses its newest writes). The
+//! model is [`ordain_model::Scope`]. A run may have more events, keys, owners and losses than the scopes for which a
+//! checker walks through all runs.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Plays long random runs of the model of a queue in a store that goes back in time ([`ordain_model::QueueWorld`]).
+//! Plays long random runs of the model of a queue in a store that goes back in time (loses its newest writes). The
+//! model is [`ordain_model::QueueWorld`].
 
 use ordain_model::{QueueCounts, QueueFault, QueueScope, QueueStep, QueueWorld};
 

@@ -1,5 +1,5 @@
-//! Plays long random runs of the model of rollouts in a store that goes back in time
-//! ([`ordain_model::RolloutWorld`]).
+//! Plays long random runs of the model of rollouts in a store that goes back in time (loses its newest writes). The
+//! model is [`ordain_model::RolloutWorld`].
 
 use ordain_model::{RolloutCounts, RolloutFault, RolloutStep, RolloutWorld};
 

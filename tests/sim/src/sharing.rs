@@ -1,5 +1,5 @@
 //! Plays random runs of the model of instances that share partitions ([`ordain_model::Fleet`]). The leases and members
-//! in the store go back in time.
+//! in the store may go back to an earlier state.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Plays long random runs of the model of a file sink whose store goes back in time ([`ordain_model::SinkFileScope`]).
+//! Plays long random runs of the model of a file sink whose store goes back in time (an operator puts an older copy of
+//! the store back). The model is [`ordain_model::SinkFileScope`].
 
 use std::collections::BTreeSet;
 

@@ -7,7 +7,7 @@ use ordain_core::DeliveryNumber;
 
 use crate::producer::{Entry, SourceItem};
 
-/// The queue.
+/// The entries of the queue, and the number of acknowledged entries.
 #[derive(Debug)]
 pub(crate) struct Source {
     entries: Vec<Entry>,

@@ -68,7 +68,7 @@ impl StoredKey {
 /// Outboxes by (partition, shard) and number of the commit.
 type Outboxes = BTreeMap<(u32, u32), BTreeMap<u64, Vec<Post>>>;
 
-/// The store.
+/// The content of the store, and its deliberate fault.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     pub(crate) records: BTreeMap<Key, StoredKey>,
@@ -121,7 +121,7 @@ impl Store {
         (claim, commits)
     }
 
-    /// Imports a key record from elsewhere.
+    /// Adds a key record that no owner of the run has written.
     pub(crate) fn import(&mut self, key: &Key, partition: u32, next: u64) {
         let mut key_record = KeyRecord::new(next, partition);
         key_record.incarnation = Self::time(0);
@@ -162,7 +162,7 @@ impl Store {
         })))
     }
 
-    /// Returns a page of a key's spilled events.
+    /// Returns a page of a key's spilled events, and true if the page is the last one.
     pub(crate) fn read_spill(
         &self,
         key: &Key,
@@ -207,7 +207,8 @@ impl Store {
         found.into_iter().collect()
     }
 
-    /// Returns entries of the due index, and the time until the entry after them is due.
+    /// Returns entries of the due index, and the time until the entry after them is due. With `all`, the result also
+    /// contains entries that are not due yet.
     pub(crate) fn due(
         &self,
         partition: u32,

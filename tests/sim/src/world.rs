@@ -87,7 +87,7 @@ enum Reply {
     Unawaited,
 }
 
-/// A simulated run.
+/// The state of a simulated run.
 pub(crate) struct World {
     plan: Plan,
     boundary_fault: Option<BoundaryFault>,

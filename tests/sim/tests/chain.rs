@@ -1,4 +1,4 @@
-//! Random runs of numbered messages in a store that goes back in time.
+//! Random runs of numbered messages in a store that goes back in time (loses its newest writes).
 //!
 //! `ORDAIN_SIM_SEEDS=N` plays N seeds.
 

@@ -14,7 +14,7 @@ use ordain_sim::{Options, Outcome, Profile, run};
 
 /// Number of seeds: enough to play each profile some hundred times, in about ten seconds on two cores.
 const SEEDS: u64 = 20_000;
-/// Number of failing seeds that the test reports for each invariant.
+/// Maximum number of failing seeds that the test reports for each invariant.
 const REPORTED_RUNS: usize = 12;
 
 #[test]
@@ -119,7 +119,7 @@ fn play(seeds: u64) -> BTreeMap<u64, Outcome> {
     failures.into_inner().expect("no run panics")
 }
 
-/// Returns a text with the number of violations of each invariant, and the shortest runs that broke it.
+/// Returns a text with the number of violations of each invariant, and the shortest runs that broke the invariant.
 fn digest(failures: &BTreeMap<u64, Outcome>) -> String {
     let mut kinds: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     for (seed, outcome) in failures {

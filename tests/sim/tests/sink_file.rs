@@ -1,4 +1,4 @@
-//! Random runs of a file sink whose store goes back in time.
+//! Random runs of a file sink whose store goes back in time (an operator puts an older copy of the store back).
 //!
 //! `ORDAIN_SIM_SEEDS=N` plays N seeds.
 

@@ -1,4 +1,5 @@
-//! Tests of the due index.
+//! Tests of the due index: for each partition, a list of keys, each with the earliest time at which the owner must
+//! handle the key.
 
 use ordain_core::WriteCondition;
 

@@ -9,8 +9,8 @@ use super::Fixture;
 /// A lease that is much longer than a case takes.
 const LEASE: Duration = Duration::from_mins(1);
 
-/// Sends a heartbeat of an instance that has read version `known_version` of the table. Returns the table if the store
-/// has another version.
+/// Sends a heartbeat of an instance that has read version `known_version` of the membership table. Returns the table if
+/// the store has another version.
 pub(super) async fn heartbeat(
     store: &dyn Store,
     id: InstanceId,

@@ -1,4 +1,5 @@
-//! Tests of dead letters.
+//! Tests of dead letters in a store: their listing, replacement, removal and expiry, and the search for the events in
+//! them.
 
 use std::ops::RangeInclusive;
 
@@ -144,8 +145,8 @@ pub async fn events_in_early_letters_are_found(fixture: &mut impl Fixture) {
     let early = [(5, "far"), (7, "overflow"), (8, "corrupt")];
     assert_eq!(found, early.map(|(sequence, data)| (sequence, data.to_owned())));
 
-    // The last argument of the search is a time. The search ignores letters that are older than this time, because they
-    // may belong to an earlier incarnation of the key.
+    // The last argument of the search is an age in ms. The search ignores letters that are older, because they may
+    // belong to an earlier incarnation of the key.
     fixture.advance_clock(DEAD_TTL / 2).await;
     let store = fixture.store();
     assert_eq!(

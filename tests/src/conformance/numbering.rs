@@ -1,4 +1,5 @@
-//! Tests of numbered messages, of messages that the store retains for replay, and of queues.
+//! Tests of numbered messages, of messages that the store retains for replay, and of queues. An owner or a producer
+//! assigns messages by a call of `Store::assign`. In this call, the store gives the messages their numbers.
 
 mod random_calls;
 mod sender;
@@ -147,7 +148,7 @@ pub async fn messages_at_the_same_outbox_position_are_distinguished(fixture: &mu
         refused(AssignGroupReply::RolledBack(None))
     );
 
-    // One call has assigned the messages of two commits, and only the second commit is lost.
+    // An owner has assigned the messages of two commits in one call, and only the second commit is lost.
     let of_partition = |origin: &mut OriginOutbox| origin.partition.number = 1;
     let chunks = || vec![chunk(1, 0, &[message(&a, "7")]), chunk(2, 0, &[message(&a, "8")])];
     let earlier = Sender::exchange(store, 1).with(of_partition);

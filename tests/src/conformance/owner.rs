@@ -14,11 +14,11 @@ use ordain_store::{
 /// An owner of a partition of a stream.
 #[derive(Debug, Clone)]
 pub struct Owner {
-    /// The partition.
+    /// The partition that the owner has claimed.
     pub partition: Partition,
-    /// The claim of the owner.
+    /// The claim under which the owner commits.
     pub claim: Claim,
-    /// The number of the last commit of each shard.
+    /// The number of the owner's last commit in each shard, in the order of the shards.
     pub numbers: Vec<u64>,
 }
 
@@ -31,7 +31,7 @@ impl Owner {
         Self { partition, claim: claimed.claim, numbers: claimed.commits }
     }
 
-    /// Makes the next batch. The key of the first write determines its shard.
+    /// Makes the next batch. All writes must be of the same shard, which is the shard of the batch.
     pub fn batch(&mut self, writes: Vec<KeyWrite>) -> Arc<Batch> {
         let shard = self.shard(&writes[0].key);
         assert!(writes.iter().all(|write| self.shard(&write.key) == shard), "keys of one shard");
@@ -93,12 +93,12 @@ impl Owner {
         events.into_iter().map(|(sequence, _)| sequence).collect()
     }
 
-    /// Returns the shard of a key.
+    /// Returns the shard to which a key belongs in the store of the owner.
     pub fn shard(&self, key: &str) -> u32 {
         shard_of(key, self.numbers.len() as u32)
     }
 
-    /// Returns `count` keys of one shard.
+    /// Returns `count` keys of one shard: the shard of the key `key-0`.
     pub fn keys(&self, count: usize) -> Vec<Key> {
         let names = (0..).map(|number| format!("key-{number}"));
         let shard = self.shard("key-0");

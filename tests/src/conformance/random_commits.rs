@@ -137,7 +137,7 @@ pub async fn store_agrees_with_the_model(fixture: &mut impl Fixture) {
     }
     for step in 0..STEPS {
         let owner = &mut owners[rng.random_range(0..2)];
-        // Use the same keys often, because the store would otherwise never read its cache.
+        // Uses the same keys often, because the store would otherwise rarely find a key in its cache.
         let start = [0, KEYS / 2, rng.random_range(0..KEYS - BATCH)][rng.random_range(0..3)];
         let chunk = &keys[start..start + BATCH];
         match rng.random_range(0..10) {

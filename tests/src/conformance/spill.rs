@@ -1,4 +1,4 @@
-//! Tests of spilled events.
+//! Tests of spilled events: writing them, reading them in pages, and removing settled events.
 
 use std::collections::BTreeSet;
 

@@ -25,7 +25,8 @@ fn show_key(home: &Home, key: &str) -> Result<Value> {
     rows.pop().context("a row")
 }
 
-/// Returns all entries of the gap histories of keys. No gap may have the end `passed`.
+/// Returns all entries of the gap histories of keys. Checks that no gap has the end `passed`, which means that another
+/// owner settled the missing sequences or that the key ended.
 fn gaps<'a>(home: &Home, keys: impl IntoIterator<Item = &'a String>) -> Result<Vec<Value>> {
     let mut gaps = Vec::new();
     for key in keys {

@@ -95,7 +95,6 @@ fn numbers(messages: &[String]) -> Result<Vec<u64>> {
     messages.iter().map(number).collect()
 }
 
-/// Returns the ids of messages.
 fn ids(messages: &[String]) -> Result<BTreeSet<String>> {
     let id = |encoded: &String| -> Result<String> {
         let message: Value = serde_json::from_str(encoded)?;

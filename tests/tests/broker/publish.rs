@@ -11,7 +11,8 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
-/// Starts a broker, Redis, and a stream of four partitions.
+/// Starts Redis, and creates a rig whose stream has four partitions and keeps its data in this Redis. Does not start
+/// the host.
 fn rig(stream: &str) -> Result<(Redis, Rig)> {
     let redis = Redis::start(&[])?;
     let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"", redis.url());
@@ -19,7 +20,7 @@ fn rig(stream: &str) -> Result<(Redis, Rig)> {
     Ok((redis, rig))
 }
 
-/// Runs `publish` once. Returns its `--json` report.
+/// Runs `ordain publish cases`, which must succeed. Returns its report in JSON.
 fn publish(rig: &Rig, args: &[&str]) -> Result<Value> {
     let args = [&["publish", "cases"], args, &["--json"]].concat();
     let mut rows = rig.home.rows(&args)?;
@@ -27,7 +28,7 @@ fn publish(rig: &Rig, args: &[&str]) -> Result<Value> {
     Ok(rows.remove(0))
 }
 
-/// Runs `publish`, which must fail. Returns its exit code and its log.
+/// Runs `ordain publish`, which must fail. Returns its exit code and its log.
 fn refused(rig: &Rig, args: &[&str]) -> Result<(i32, String)> {
     let output = rig.home.output(&[&["publish"], args].concat())?;
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -148,14 +149,14 @@ fn number_of_another_producer_is_refused() -> Result<()> {
     let lines = in_turn(2, 3);
     rig.publish(&lines)?;
     rig.check(&lines)?;
-    // The same content as the producer's first event, and other content.
+    // The new event has the same data as the producer's first event, or other data.
     for data in ["{\"n\":1}", "{\"n\":9}"] {
         let (code, words) =
             refused(&rig, &["cases", "--key", "k0", "--type", "test", "--data", data])?;
         let is_named = words.contains("sequence 4") && words.contains("\"k0\"");
         ensure!(code == 1 && is_named, "{words}");
     }
-    // From a file, the command publishes the events of other keys.
+    // If such an event is in a file, the command refuses this event, but publishes the events of other keys.
     let file = [line("k1", 4, &json!({ "n": 4 })), line("k2", 1, &json!({ "n": 1 }))];
     rig.home.write("events.ndjson", text(&unnumbered(&file)?))?;
     let (code, words) = refused(&rig, &["cases", "events.ndjson"])?;
@@ -174,7 +175,8 @@ fn number_of_another_producer_is_refused() -> Result<()> {
         anyhow::Ok(publisher.close().await?)
     })?;
 
-    // The command publishes the event if the event has this number. The store then numbers the following event.
+    // The command publishes the event if the user gives the event the next number of its key. The store then numbers
+    // the following event.
     let data = "{\"n\":4}";
     let own = publish(
         &rig,

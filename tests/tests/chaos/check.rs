@@ -1,5 +1,6 @@
 //! Checks of the hosts' output and of the store after a round. Each sent event must have taken effect once and in
-//! order, wait in the store behind a missing event of its key, or be a dead letter.
+//! order, or wait in the store behind a missing event of its key. Each sent message that is not a valid event must be a
+//! dead letter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread::sleep;
@@ -23,7 +24,8 @@ const GAPS_END_DELAY: Duration = Duration::from_secs(8);
 /// The largest number of missing events that an error lists.
 const LISTED_LIMIT: usize = 5;
 
-/// Waits until each expected message has arrived, and checks the results of the round. Returns the counts.
+/// Waits until each expected message has arrived, and checks the results of the round. Returns a text with the numbers
+/// of keys, events and messages.
 pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
     // If one event of a key was never sent, the later events of the key take no effect.
     let mut expected = by_key(&plan.lines)?;
@@ -77,7 +79,7 @@ pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
     ))
 }
 
-/// A published message.
+/// A message of the sink that the test has received.
 struct Message {
     key: String,
     sequence: u64,
@@ -147,8 +149,8 @@ fn keys(world: &World, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Checks the dead letters. The store must have one dead letter for each sent message that was not a valid event, and
-/// no others.
+/// Checks that the store has one dead letter for each sent message that was not a valid event, and no other dead
+/// letters.
 fn letters(world: &World, plan: &Plan) -> Result<()> {
     let listed = ["dead", "list", "cases", "--json", "--limit", "1000000"];
     let mut bodies = BTreeSet::new();

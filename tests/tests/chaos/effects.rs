@@ -52,7 +52,7 @@ pub(crate) struct Demands {
     /// True if every event must have taken effect, even an event that a host accepted while the servers could lose
     /// writes.
     pub(crate) wants_all: bool,
-    /// How often a key may have lost its key record and started again with an empty state.
+    /// The largest number of times that a key may have lost its key record and started again with an empty state.
     pub(crate) resets: u32,
     /// True if no effect can have been lost. The output must then contain exactly one message for each event that took
     /// effect.

@@ -30,7 +30,7 @@ const CUT_OFF: &str = "NOAUTH";
 pub(crate) enum EventTarget {
     /// Hosts to which the producer posts its requests in turn, and the number of requests so far.
     Hosts(Vec<SocketAddr>, AtomicUsize),
-    /// The exchange `cases`.
+    /// The exchange `cases`, to which a client of the broker publishes.
     Exchange(Arc<Rig>),
     /// The exchange `cases` of a broker that may refuse events, and close connections, at any time.
     DisturbedExchange(Box<DisturbedExchange>),
@@ -69,8 +69,9 @@ impl EventTarget {
         }
     }
 
-    /// Tries to send events. Returns whether the events were accepted. `attempt` counts the attempts to send these
-    /// events from 0. A target of the kind [`EventTarget::File`] appends the events to its file only in attempt 0.
+    /// Tries to send events. Returns whether the target accepted the events. `attempt` counts the attempts to send
+    /// these events from 0. A target of the kind [`EventTarget::File`] appends the events to its file only in attempt
+    /// 0.
     pub(crate) fn try_send(&self, lines: &[String], attempt: usize) -> Result<bool> {
         match self {
             Self::Hosts(addresses, requests) => {
@@ -122,7 +123,7 @@ pub(crate) struct DisturbedExchange {
 }
 
 impl DisturbedExchange {
-    /// Creates the target without a connection.
+    /// Creates the target without a connection. The first attempt to publish opens a connection.
     pub(crate) fn new(rig: Arc<Rig>) -> Self {
         Self { rig, client: Mutex::default() }
     }
@@ -143,7 +144,7 @@ impl DisturbedExchange {
     }
 }
 
-/// Posts events once.
+/// Posts the lines in `body` to a host in one request, without retries. Returns the response.
 pub(crate) fn post(address: SocketAddr, body: &str) -> Result<Answer> {
     http::post(address, http::LINES, body)
 }

@@ -19,7 +19,7 @@ use super::routes::Route;
 const KEYS: usize = 40;
 /// The prefix of the keys whose events the handler `tally` executes slowly.
 const SLOW: &str = "slow-";
-/// The largest number of events in a request.
+/// The largest number of new events in a request, besides the events that the producer held back before.
 const BATCH: usize = 60;
 /// The largest number of lines that the producer adds to the file for a run of `ordain publish` at a high rate. The run
 /// then takes long enough for a loss to interrupt it.
@@ -31,7 +31,7 @@ const SEND_TIMEOUT: Duration = Duration::from_mins(1);
 /// The delay between two attempts to send the same events.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// An accepted event.
+/// An event that the target has accepted.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct AcceptedEvent {
     pub(crate) number: u64,
@@ -76,7 +76,7 @@ pub(crate) struct Producer {
     pub(crate) is_one_by_one: bool,
     /// The time when the newest events were accepted.
     pub(crate) accepted_at: Mutex<Option<Instant>>,
-    /// The number of accepted events.
+    /// The number of events that the target has accepted from this producer.
     pub(crate) accepted: AtomicUsize,
 }
 
@@ -141,7 +141,7 @@ impl Producer {
         *self.accepted_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of accepted events.
+    /// Returns the number of events that the target has accepted from this producer.
     pub(crate) fn accepted(&self) -> usize {
         self.accepted.load(Ordering::SeqCst)
     }
@@ -211,8 +211,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Sends events until they are accepted. Returns the properties that all these events share. The `number` of the
-    /// returned event is 0.
+    /// Sends events until the target accepts them. Returns the properties that all these events share. The `number` of
+    /// the returned event is 0.
     fn send_until_accepted(&self, batch: &[(String, u64)]) -> Result<AcceptedEvent> {
         let lines = batch.iter().map(|(key, number)| self.route.event(key, *number));
         let lines: Vec<String> = lines.collect::<Result<_>>()?;

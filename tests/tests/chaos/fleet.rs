@@ -68,7 +68,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Waits until all hosts are ready.
+    /// Waits until all hosts are ready. Meanwhile, restarts the hosts that end because the store lost their claims.
     pub(crate) fn until_ready(&mut self) -> Result<()> {
         wait_until("hosts that are ready", || {
             self.restart_ended()?;
@@ -76,8 +76,8 @@ impl Fleet {
         })
     }
 
-    /// Checks that the counter of lost events of each host equals the sum of the records that the host has logged since
-    /// its last start.
+    /// Checks for each host that its counter of lost events equals the number of lost events in the records that the
+    /// host has logged since its last start.
     pub(crate) fn check_counters(&mut self) -> Result<()> {
         self.hosts.iter_mut().try_for_each(|host| host.lost_and_logged().map(drop))
     }

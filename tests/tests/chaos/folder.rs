@@ -61,7 +61,7 @@ const ACCEPT_LIMIT: Duration = Duration::from_secs(2);
 /// The interval at which the test checks whether the host has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The settings of a round.
+/// The settings of a round, which the test draws at random.
 #[derive(Debug)]
 struct Settings {
     route: Route,
@@ -111,7 +111,7 @@ struct Round {
     done: Vec<String>,
 }
 
-/// Plays a round.
+/// Plays a round. Returns a summary of the round.
 pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     let settings = Settings::draw(random);
     let rig = settings.route.start_broker()?;

@@ -134,7 +134,7 @@ impl Host {
         Ok(())
     }
 
-    /// Stops the host cleanly.
+    /// Stops the host by a signal. The host must end with exit code 0.
     pub(crate) fn end(&mut self) -> Result<()> {
         self.service.end()
     }

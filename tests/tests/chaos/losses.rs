@@ -60,7 +60,7 @@ pub(crate) enum ExactReports {
     None,
 }
 
-/// A reported loss of events.
+/// A loss of events of one shard, as a host has reported it.
 #[derive(Debug)]
 struct ReportedLoss {
     shard: u32,
@@ -146,7 +146,7 @@ impl ReportedLosses {
         Ok(())
     }
 
-    /// Returns the balance of each shard. `ended_at` is the time of the last end of a host.
+    /// Returns the balance of each shard, in the order of the shards. `ended_at` is the time of the last end of a host.
     pub(crate) fn balances(
         &self,
         sent: &SentEvents,
@@ -169,7 +169,7 @@ impl ReportedLosses {
 }
 
 impl ShardBalance {
-    /// Adds the events of a key.
+    /// Adds the accepted events of a key, and the fate of these events.
     fn add(&mut self, events: &[AcceptedEvent], fate: KeyFate, ended_at: Option<i64>) {
         self.accepted += events.len() as u64;
         self.taken += fate.taken;

@@ -54,7 +54,7 @@ impl Servers {
         Ok(())
     }
 
-    /// Loses all writes since [`begin`](Self::begin).
+    /// Loses the writes since [`begin`](Self::begin). In a Cluster, only the masters whose replicas lag lose writes.
     pub(crate) fn lose(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         match self {
             Self::Alone(redis, early) => {

@@ -110,7 +110,7 @@ impl Servers {
     }
 }
 
-/// The settings of a round.
+/// The settings of a round, which the test draws at random.
 #[derive(Debug)]
 struct Settings {
     route: Route,
@@ -142,7 +142,7 @@ struct Round {
     _rig: Option<Arc<Rig>>,
 }
 
-/// Plays a round.
+/// Plays a round. Returns a summary of the round.
 pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     let servers = Servers::start(random)?;
     let settings = Settings::draw(random);

@@ -78,7 +78,7 @@ const EXCHANGE_REMOVED: [&str; 2] =
 /// The beginning of the log line about the messages in the queue [`DROPPED_QUEUE`].
 const MESSAGES_DROPPED: &str = "broker has dropped messages of this stream";
 
-/// The settings of a round.
+/// The settings of a round, which the test draws at random.
 #[derive(Debug)]
 struct Settings {
     is_fifo: bool,
@@ -89,7 +89,6 @@ struct Settings {
 }
 
 impl Settings {
-    /// Draws the settings of a round.
     fn draw(random: &mut ChaCha8Rng) -> Result<Self> {
         let is_fifo: bool = random.random();
         Ok(Self {
@@ -142,7 +141,7 @@ impl Settings {
     }
 }
 
-/// A running round.
+/// A round while it runs, with its servers and its hosts.
 struct Round {
     fleet: Fleet,
     /// The rig that runs the broker. The round does not use the home and the client of the rig.
@@ -153,7 +152,7 @@ struct Round {
     _redis: Redis,
 }
 
-/// Plays a round.
+/// Plays a round. Returns a summary of the round.
 pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     let settings = Settings::draw(random)?;
     let redis = Redis::start(&[])?;
@@ -406,7 +405,7 @@ impl Round {
     }
 }
 
-/// Deletes queues.
+/// Deletes queues over a new connection.
 fn delete(rig: &Rig, queues: &[String]) -> Result<()> {
     let client = rig.connect()?;
     queues.iter().try_for_each(|queue| client.delete_queue(queue))

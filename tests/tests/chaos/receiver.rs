@@ -31,7 +31,7 @@ pub(crate) struct Receiver {
     pub(crate) address: SocketAddr,
     /// The program that starts the host, with the arguments of the program. Empty if the test starts the host directly.
     by: Vec<String>,
-    /// The arguments of the host.
+    /// The command-line arguments of the host.
     args: &'static [&'static str],
     /// The file of the sink; `None` for standard output.
     file: Option<&'static str>,
@@ -66,7 +66,7 @@ impl Backlog {
     }
 }
 
-/// The properties of a host.
+/// The properties of a host, from which [`Kind::config`] makes the configuration of the host.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kind {
     pub(crate) route: Route,
@@ -181,12 +181,12 @@ impl Receiver {
 }
 
 impl Kind {
-    /// Returns the arguments of a host.
+    /// Returns the command-line arguments of a host.
     fn args(&self) -> &'static [&'static str] {
         if self.has_short_waits { &["--wait-divisor=20", "run"] } else { &["run"] }
     }
 
-    /// Returns the configuration of a host.
+    /// Returns the configuration of a host that accepts events over HTTP at `port`.
     pub(crate) fn config(&self, port: u16) -> String {
         let prefetch =
             if self.backlog == Backlog::LowPrefetch { self.route.low_prefetch() } else { 500 };

@@ -30,7 +30,7 @@ use super::events::{Producer, SentEvents, while_producing};
 use super::receiver::{Backlog, Kind, Receiver, WENT_BACK, explain, redis};
 use super::routes::Route;
 
-/// The chain. Its sink does not number the messages.
+/// The chain of these rounds. The sink between its two streams does not number the messages.
 const CHAIN: Route = Route::Chain { is_numbered: false };
 /// The Redis key `store`, which records the shape of the store: the schema and the number of shards.
 const SHAPE: &str = "ordain:{0}:store";
@@ -38,12 +38,13 @@ const SHAPE: &str = "ordain:{0}:store";
 const REFUSED: &str = "which has the number of shards, is missing";
 /// A part of the error of a host that takes over a partition while the Redis key [`SHAPE`] is missing.
 const LOST_RECORD: &str = "the store lost everything, or another program removed";
-/// How long the effects may take. With a slow handler, the events of the last removal may wait for half a minute.
+/// How long the effects of the sent events may take. With a slow handler, the events of the last removal may wait for
+/// half a minute.
 const EFFECTS_TIMEOUT: Duration = Duration::from_mins(2);
 /// The interval between two checks of hosts that may end.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The settings of a round.
+/// The settings of a round, which the test draws at random.
 #[derive(Debug)]
 struct Settings {
     route: Route,
@@ -79,10 +80,10 @@ struct Round {
     done: Consequences,
 }
 
-/// Plays a round.
+/// Plays a round. Returns a summary of the round.
 pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
-    // After the removal of a log, the store would assign the numbers of messages and of a file's lines a second time.
-    // The routes that need these numbers are therefore absent.
+    // After the removal of a Redis key of the kind `log`, the store would assign the numbers of messages and of a
+    // file's lines a second time. The routes that need these numbers are therefore absent.
     let route = match Route::draw_without_file(random) {
         Route::Chain { .. } => CHAIN,
         other => other,
@@ -153,7 +154,8 @@ impl Round {
         if is_quiet {
             self.until_settled()?;
             if let Some(rig) = &self.rig {
-                // Deliveries without an acknowledgement would take effect again if a host ends.
+                // If a host ended, the broker would deliver unacknowledged events again. Without their key records,
+                // these events would take effect again.
                 rig.until_empty()?;
             }
         }
@@ -351,7 +353,7 @@ impl Round {
     }
 }
 
-/// Writes the record as the error of the start advises.
+/// Writes the record of the store's shape, as the error of the start advises.
 fn mend_shape(redis: &Redis, [schema, shards]: &[String; 2]) -> Result<()> {
     redis.command(&["HSET", SHAPE, "schema", schema, "shards", shards]).map(drop)
 }

@@ -22,7 +22,7 @@
 //!   replay.
 //! - With a `sequenced` stream, each safe event must have an effect or wait before the test sends the events again.
 //!   This rule applies even if hosts end.
-//! - The counter of each host must equal the sum of its records.
+//! - The counter of lost events of each host must equal the number of lost events in the records of this host.
 
 use std::sync::atomic::Ordering;
 
@@ -44,7 +44,7 @@ struct Round {
     waiting: Option<usize>,
 }
 
-/// Plays a round.
+/// Plays a round. Returns a summary of the round.
 pub(crate) fn play(servers: Servers, random: &mut ChaCha8Rng) -> Result<String> {
     let hosts = if random.random() { 1 } else { random.random_range(2..=4) };
     let is_killed = random.random_bool(0.3);
@@ -86,7 +86,7 @@ impl Round {
             let RoundHosts { setup, fleet, .. } = &mut self.hosts;
             let victims = if setup.is_killed { fleet.draw(random) } else { Vec::new() };
             // After a loss, a host publishes messages to the second stream again. If the host ends before the store has
-            // recorded them as published, they may get second numbers (docs/guide/chains.md). So with numbered
+            // recorded these messages as published, they may get other numbers (docs/guide/chains.md). So with numbered
             // messages, the test does not kill hosts after the loss.
             let is_late = random.random() && setup.route != Route::Chain { is_numbered: true };
             if !is_late {

@@ -65,7 +65,7 @@ impl Setup {
     }
 }
 
-/// The hosts of a round.
+/// The hosts of a round, and the settings from which they were started.
 pub(crate) struct RoundHosts {
     pub(crate) setup: Setup,
     pub(crate) fleet: Fleet,
@@ -163,7 +163,8 @@ impl RoundHosts {
         arrived.with_context(|| format!("{last:?}"))
     }
 
-    /// Waits until every accepted event has taken effect or is lost. Returns the counts.
+    /// Waits until every accepted event has taken effect or is lost. Returns the numbers of accepted, safe and lost
+    /// events.
     pub(crate) fn check(&mut self, target: &EventTarget, sent: &SentEvents) -> Result<Counts> {
         let Setup { route, is_fifo, .. } = self.setup;
         if !is_fifo && !route.is_file() {

@@ -33,7 +33,7 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    /// Draws a route at random.
+    /// Draws one of all routes at random.
     pub(crate) fn draw(random: &mut ChaCha8Rng) -> Self {
         match random.random_range(0..6) {
             0 => Self::Http,
@@ -45,7 +45,7 @@ impl Route {
         }
     }
 
-    /// Draws a route at random. The routes of `ordain publish` are not drawn.
+    /// Draws at random one of the routes on which `ordain publish` does not publish the events.
     pub(crate) fn draw_without_file(random: &mut ChaCha8Rng) -> Self {
         match random.random_range(0..4) {
             0 => Self::Http,

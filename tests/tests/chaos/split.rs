@@ -44,7 +44,7 @@ const QUEUES: [&str; 4] = [
     "ordain:{3}:log:stream/cases",
 ];
 
-/// The settings of a round.
+/// The settings of a round, which the test draws at random.
 #[derive(Debug, Clone, Copy)]
 struct Settings {
     /// The settings of the hosts. If `setup.is_killed` is true, the round has one host: the test kills this host during
@@ -71,7 +71,7 @@ struct Round {
     done: SplitResults,
 }
 
-/// Plays a round.
+/// Plays a round. Returns a summary of the round.
 pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     let (hosts, is_killed) = match random.random_range(0..10) {
         0..3 => (2, false),
@@ -112,7 +112,8 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
 }
 
 impl Round {
-    /// Waits until every accepted event has taken effect or is lost, and checks the results. Returns the counts.
+    /// Waits until every accepted event has taken effect or is lost, and checks the results. Returns the numbers of
+    /// accepted, safe and lost events.
     fn check(&mut self, target: &EventTarget, sent: &SentEvents) -> Result<Counts> {
         let counts = self.hosts.check(target, sent)?;
         let has_ended = self.hosts.fleet.has_ended();

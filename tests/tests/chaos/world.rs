@@ -88,7 +88,7 @@ impl World {
         Ok(world)
     }
 
-    /// Starts another host.
+    /// Starts another host with its own links to the servers.
     fn join(&mut self) -> Result<()> {
         let to_broker = Proxy::start(self.rig.rabbit.port())?;
         let to_store = self.redis.as_ref().map(|redis| Proxy::start(redis.port())).transpose()?;
@@ -234,7 +234,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends all disturbances of hosts.
+    /// Puts the newest version of the handler into the folder of every host, and ends all disturbances of hosts.
     fn restore(&mut self) -> Result<()> {
         let whenever = Instant::now() + 10 * LEASE;
         self.hosts.iter().try_for_each(|host| host.put(self.version))?;

@@ -156,7 +156,7 @@ fn refusal_for_now_is_unavailable() -> Result<()> {
     Ok(())
 }
 
-/// The host is missing in both URLs, so the numeric password is in the place of the port. No command prints it.
+/// Both URLs lack a host name, so the numeric password is in the place of the port. No command prints it.
 #[test]
 fn password_in_place_of_the_port_is_not_printed() -> Result<()> {
     let home = home("redis://user:${NUMERIC_PASSWORD}")?;
@@ -198,8 +198,8 @@ fn silent_or_stopped_server_is_unavailable() -> Result<()> {
     Ok(())
 }
 
-/// A replica has its own settings, which apply when it becomes master. So the check also reports a replica that evicts
-/// keys.
+/// A replica has its own settings, which apply when it becomes master. So the check also reports a replica whose
+/// settings permit the eviction of keys.
 #[test]
 fn evicting_replica_is_reported() -> Result<()> {
     let master = Redis::start(&[])?;

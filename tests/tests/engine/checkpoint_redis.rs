@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 /// The number of events. After a crash, the host reads only a small part of these events from the file again.
 const EVENTS: usize = 60_000;
 
-/// A Redis server, and the home of a host with a `fifo` stream of one key. If the host reads an event again after the
-/// id of the event has expired, the event takes effect twice.
+/// A Redis server, and the home of a host with a `fifo` stream of one key. The store keeps only the ids of the last
+/// 5,024 events (`id_window`). If the host reads an older event again, the event takes effect twice.
 struct Rig {
     redis: Redis,
     home: Home,
@@ -56,7 +56,7 @@ impl Rig {
         wait_until(words, || Ok(self.home.read(&format!("err-{name}")).contains(words)))
     }
 
-    /// Returns the stored checkpoint.
+    /// Returns the stored checkpoint as JSON, or an empty text if the store has no checkpoint.
     fn mark(&self) -> Result<String> {
         let mark = self.redis.command(&["HGET", "ordain:{0}:marks", "source/cases"])?;
         Ok(mark.text().unwrap_or_default().to_owned())
@@ -159,7 +159,8 @@ fn commits_lost_between_runs_are_repeated_from_the_file() -> Result<()> {
     Ok(())
 }
 
-/// An earlier version has stored the checkpoint under the path of the file, and without the identity of the file.
+/// An earlier version of Ordain has stored the checkpoint under the path of the file, and without the identity of the
+/// file.
 #[test]
 fn checkpoint_of_earlier_version_is_resumed() -> Result<()> {
     let rig = Rig::new()?;

@@ -173,7 +173,7 @@ struct LossyHost {
     redis: Redis,
     home: Home,
     service: Service,
-    /// The data of the server at the time when it had about half of the dead letters.
+    /// The data of the server at the time when it had three of the seven dead letters of each key.
     early: Snapshot,
 }
 
@@ -213,8 +213,8 @@ impl LossyHost {
     }
 }
 
-/// The server loses commits with dead letters of all causes while the host is idle. The host must repeat these commits.
-/// The store then has each dead letter once, under its old id, and the host publishes no dead letter again.
+/// The server loses the commits with four dead letters of each key, while the host is idle. The host must repeat these
+/// commits. The store then has each dead letter once, under its old id, and the host publishes no dead letter again.
 #[test]
 fn lost_letters_are_written_again_and_not_published_again() -> Result<()> {
     let mut lossy = LossyHost::start()?;
@@ -235,8 +235,8 @@ fn lost_letters_are_written_again_and_not_published_again() -> Result<()> {
     check_letters(&lossy.home, &all)
 }
 
-/// The server loses commits with dead letters of all causes, and the host is killed before it can repeat them. The next
-/// host executes the events again, and each dead letter must get its old id.
+/// The server loses the commits with four dead letters of each key. The host was killed before, so it cannot repeat the
+/// commits. The next host executes the events again, and each dead letter must get its old id.
 #[test]
 fn letters_lost_with_their_host_get_the_same_ids() -> Result<()> {
     let mut lossy = LossyHost::start()?;

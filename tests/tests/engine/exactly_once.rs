@@ -16,7 +16,8 @@ fn home(lines: &[String]) -> Result<Home> {
     Ok(home)
 }
 
-/// Checks that every key has completed with its last event, and that there are no dead letters and no held events.
+/// Checks that `keys` keys have completed, so each of them has executed its last event and holds no event. Also checks
+/// that there are no dead letters.
 fn all_complete(home: &Home, keys: usize) -> Result<()> {
     let completed = home.rows(&[
         "keys",

@@ -159,7 +159,7 @@ fn repeated_server_kills_lose_and_repeat_nothing() -> Result<()> {
     while kills < 20 {
         rig.redis.command(&["FLUSHALL"])?;
         let mut run = rig.start()?;
-        // Kills the server repeatedly until the run has ended, but at most 20 times.
+        // Kills the server repeatedly until the run has ended. All runs together have at most 20 kills.
         while run.try_wait()?.is_none() && kills < 20 {
             std::thread::sleep(random_kill_delay(&mut random, whole / 4));
             rig.redis.kill()?;
@@ -174,7 +174,8 @@ fn repeated_server_kills_lose_and_repeat_nothing() -> Result<()> {
     Ok(())
 }
 
-/// The run and the server are killed at independent moments.
+/// The test kills the run and the server in a random order. If it kills the server first, the run continues for a
+/// random time without the server.
 #[test]
 fn kills_of_runs_and_server_lose_and_repeat_nothing() -> Result<()> {
     let mut rig = Rig::new(real_or_generated()?, 100, 10, 4)?;

@@ -1,5 +1,6 @@
-//! Tests of events that arrive too far ahead of the first missing event, or whose key is full. Their dead letters wait
-//! for the missing event: when it arrives, the key takes the letters, and no event is sent again.
+//! Tests of events that arrive too far ahead of the first missing event, or whose key already holds the maximum number
+//! of events. Ordain writes these events into dead letters. When the missing event arrives, Ordain takes the events out
+//! of the dead letters and executes them, so no producer has to send them again.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -56,8 +57,9 @@ fn letters(home: &Home) -> Result<Vec<Value>> {
     home.rows(&["dead", "list", "cases", "--json", "--limit", "100000"])
 }
 
-/// Event 2 arrives only in the second run, and the events after 300 in the third run. `store` contains the section of
-/// the store. The sink is the standard output, which works with both stores.
+/// Event 2 arrives only in the second run, and the events after 300 in the third run. All events must take effect.
+/// `store` contains the section `[store]` of the configuration. The sink is the standard output, which works with both
+/// stores.
 fn expect_all_after_gap(store: &str) -> Result<()> {
     let home = home(&format!("{NARROW}\n{store}"))?;
     let config = home.read("ordain.toml").replace("path = \"out.ndjson\"", "path = \"-\"");
@@ -159,8 +161,9 @@ fn first_event_far_ahead_makes_a_gap() -> Result<()> {
     Ok(())
 }
 
-/// A running process skips event 2 and a jump of the producer that is wider than `gap.max_width`. A jump that is far
-/// wider parks the key, so that one wrong sequence does not fill the store with letters.
+/// A running process skips event 2 and a jump of the producer that is wider than `gap.max_width`. A jump that is more
+/// than 100 times as wide as `gap.max_width` parks the key, so that one wrong sequence does not fill the store with
+/// dead letters.
 #[test]
 fn skipping_key_reaches_events_far_ahead() -> Result<()> {
     let gap =
@@ -190,7 +193,8 @@ fn skipping_key_reaches_events_far_ahead() -> Result<()> {
     Ok(())
 }
 
-/// A full key writes later events into letters, and takes them when it has room.
+/// If a key holds the maximum number of events, Ordain writes the later events of the key into dead letters. When the
+/// key holds fewer events, Ordain takes the later events out of the dead letters.
 #[test]
 fn events_of_a_full_key_take_effect_after_the_gap() -> Result<()> {
     let home = home("gap = { timeout = \"20ms\" }\nspill_limit = 10\noverflow = \"dead-letter\"")?;
@@ -232,7 +236,8 @@ fn events_far_ahead_over_http_take_effect() -> Result<()> {
     Ok(())
 }
 
-/// A line that names its key and sequence, but is no event, explains the gap that it makes.
+/// A line that is no valid event, but names a key and a sequence, makes a gap in the key. `keys why` explains the gap
+/// with this line.
 #[test]
 fn unreadable_event_explains_its_gap() -> Result<()> {
     let home = home("gap = { timeout = \"20ms\" }")?;

@@ -10,7 +10,8 @@ use ordain_tests::log::line;
 use ordain_tests::service::Service;
 use serde_json::json;
 
-/// The name of the configuration's file: an option must quote it.
+/// The name of the configuration's file. A printed command must quote this name, because it contains blanks and a
+/// quote.
 const CONFIG_FILE: &str = "it's a config.toml";
 
 const CONFIG: &str = r#"
@@ -24,7 +25,7 @@ path = "out.ndjson"
 "#;
 
 /// Keys that look like options, or that contain characters with a meaning for a shell or a terminal. Each list has few
-/// keys, because the log suppresses further lines.
+/// keys, because the log suppresses lines if too many are due within a few seconds.
 const KEYS: [&[&str]; 4] = [
     &["plain", "-5", "--help", "--key=x", "-", "--"],
     &["a\nb", "\n", "tab\there", "trailing\n", "\u{1b}[2J", "\u{202e}1\u{200b}"],

@@ -28,7 +28,8 @@ fn home(url: &str) -> Result<Home> {
     Home::new(&["tally"], &config)
 }
 
-/// Runs the stream until each of `keys` has executed all its events. Returns the output.
+/// Runs the stream until it has executed all events of `keys`, which contains the number of events of each key. Returns
+/// the standard output.
 fn run(home: &Home, keys: &BTreeMap<String, u64>) -> Result<String> {
     let mut service = Service::start(home, &["run"])?;
     let done = wait_until("all events", || {
@@ -83,8 +84,8 @@ fn next_run_publishes_events_lost_by_a_shard() -> Result<()> {
     tally::check(&all, &run(&home, &keys)?)
 }
 
-/// Redis goes back in time while no process runs, and then assigns the numbers of lost events to other events. The
-/// messages of these other events must have ids that no earlier message had.
+/// Redis goes back in time while no process runs. The next publisher's events get the numbers of the lost events. The
+/// messages of these events must have ids that no earlier message had.
 #[test]
 fn events_with_reused_numbers_have_new_message_ids() -> Result<()> {
     let redis = Redis::start(&[])?;

@@ -65,8 +65,8 @@ fn own_handler_of_the_readme_works() -> Result<()> {
     fs::create_dir_all(&cache)?;
     std::os::unix::fs::symlink(&cache, home.path().join("target"))?;
 
-    // Leaves out the installation of the target. The target is already installed, because all tests with handlers need
-    // it.
+    // Leaves out the installation of the compilation target. The target is already installed, because all tests with
+    // handlers need it.
     let build = build.replace("rustup target add wasm32-wasip2\n", "");
     let tested = shell(home.path(), &build)?;
     ensure!(tested.contains("test a_visit_is_counted ... ok"), "{tested}");

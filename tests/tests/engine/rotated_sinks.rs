@@ -15,7 +15,8 @@ use serde_json::Value;
 
 const EVENTS: &str = "events.ndjson";
 const OUT: &str = "out.ndjson";
-/// The number of lines of a part.
+/// The number of lines that the test appends to the input at a time: one event of each key. The comments call these
+/// lines a part.
 const PART: usize = 10;
 
 /// A running host, and the lines of its input.
@@ -75,7 +76,8 @@ fn renamed_file_is_left() -> Result<()> {
     for config in [tally::CONFIG, &tally::CONFIG.replace("path = \"out.ndjson\"", sequenced)] {
         let mut rig = Rig::start(config)?;
         rig.publish_part()?;
-        // Another program creates the new file, or the host.
+        // After the first rename, the test creates the new file, as another program may do. After each later rename,
+        // the host creates it.
         fs::rename(rig.home.path(OUT), rig.home.path("out.1"))?;
         rig.home.write(OUT, "")?;
         rig.publish_part()?;
@@ -107,7 +109,7 @@ fn removed_file_is_created_again() -> Result<()> {
     rig.check(&files)
 }
 
-/// The file that takes the place of the file has data of another program, which must stay.
+/// Another program replaces the sink's file by a file with its own data. This data must stay.
 #[test]
 fn replaced_file_keeps_its_data() -> Result<()> {
     let mut rig = Rig::start(tally::CONFIG)?;
@@ -135,7 +137,8 @@ fn copied_and_truncated_file_continues_at_its_beginning() -> Result<()> {
     rig.check(&["out.1", "out.2", OUT].map(|file| rig.home.read(file)))
 }
 
-/// The folder is missing for a while. The host keeps the messages until it can create the file again.
+/// The folder of the sink's file is missing for a while. The host keeps the messages until it can create the file
+/// again.
 #[test]
 fn missing_folder_delays_messages() -> Result<()> {
     let config = tally::CONFIG.replace("path = \"out", "path = \"folder/out");
@@ -156,7 +159,7 @@ fn missing_folder_delays_messages() -> Result<()> {
     tally::check(&by_key(&lines)?, &output)
 }
 
-/// The dead letters of a stream go to a file, too.
+/// Another program renames the file to which a stream forwards its dead letters.
 #[test]
 fn renamed_file_of_dead_letters_is_left() -> Result<()> {
     let sink = "[sinks.dead]\nkind = \"file\"\npath = \"dead.ndjson\"\n";

@@ -1,6 +1,6 @@
-//! Tests of event files under log rotation. The host must read each line once and in order, without ending, at each
-//! kind and each time of a rotation. If an unread rest cannot be found, the host must report the loss. The
-//! stream is `fifo`, so no later event shows that an earlier line was skipped.
+//! Tests of event files under log rotation. A rotation may do anything at any time: the host must read each line once
+//! and in order, and must not end. If the host cannot find the lines that it has not read yet, it must report the loss.
+//! The stream is `fifo`, so no later event shows that an earlier line was skipped.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
@@ -18,17 +18,17 @@ const OUT: &str = "out.ndjson";
 /// The number of keys of the events.
 const KEYS: usize = 5;
 
-/// A host that reads `events.ndjson`, and a program that writes lines to this file.
+/// A program that writes lines to event files, and the home of the host that reads these files.
 struct Writer {
     home: Home,
-    /// The events with their positions in their keys.
+    /// The lines of the events with sequences. The test compares the output with these lines.
     numbered: Vec<String>,
-    /// The lines of the events, without numbers.
+    /// The lines of the events without sequences, as the program writes them.
     lines: Vec<String>,
     written: usize,
 }
 
-/// Returns the configuration of a stream without numbers that reads the files of `path`.
+/// Returns the configuration of a `fifo` stream that reads the files of `path`.
 fn config(path: &str) -> String {
     let source = format!(
         "ordering = \"fifo\"\nid_window = 1025\nsource = {{ kind = \"file\", path = \"{path}\", prefetch = 1 }}"
@@ -37,7 +37,7 @@ fn config(path: &str) -> String {
 }
 
 impl Writer {
-    /// Creates a host, and a writer of `events` events of each key.
+    /// Creates the home of the host, and the lines of `events` events of each key.
     fn new(path: &str, events: u64) -> Result<Self> {
         let numbered = in_turn(KEYS, events);
         let lines = unnumbered(&numbered)?;
@@ -45,7 +45,7 @@ impl Writer {
         Ok(Self { home, numbered, lines, written: 0 })
     }
 
-    /// Returns the next lines.
+    /// Returns the next `count` lines as one text, and counts these lines as written.
     fn next(&mut self, count: usize) -> String {
         let next = &self.lines[self.written..self.written + count];
         self.written += count;
@@ -79,7 +79,8 @@ impl Writer {
         self.rename(EVENTS, &format!("{EVENTS}.1"))
     }
 
-    /// Copies the file of events to `events.ndjson.1`, and truncates it.
+    /// Copies the file of events to `events.ndjson.1`, and then truncates the file of events. Renames an earlier copy
+    /// to `events.ndjson.2` before.
     fn copy_and_truncate(&self) -> Result<()> {
         let first = format!("{EVENTS}.1");
         if self.home.path(&first).exists() {
@@ -112,7 +113,7 @@ impl Writer {
 
 #[test]
 fn rest_of_file_rotated_while_stopped_is_read() -> Result<()> {
-    // The number of rotations after the last run.
+    // The number of rotations between the two runs.
     for rotations in 1..=3 {
         let mut writer = Writer::new(EVENTS, 40)?;
         writer.create(EVENTS, 50)?;
@@ -130,7 +131,7 @@ fn rest_of_file_rotated_while_stopped_is_read() -> Result<()> {
     Ok(())
 }
 
-/// The rotation gives the older files the names that other programs use.
+/// The rotation gives the older files other names than `events.ndjson.1`, as several rotation programs do.
 #[test]
 fn other_names_of_older_files_are_found() -> Result<()> {
     for [oldest, older] in [
@@ -200,7 +201,7 @@ fn rotation_ends_no_stream() -> Result<()> {
     writer.check()
 }
 
-/// The host does not run while the files are rotated, but holds the first file open.
+/// The host is paused while the files are rotated, and holds the first file open.
 #[test]
 fn paused_host_reads_all_generations() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 100)?;
@@ -221,7 +222,7 @@ fn paused_host_reads_all_generations() -> Result<()> {
     writer.check()
 }
 
-/// A program still appends to the renamed file, and its last line has no line end.
+/// A program still appends to the renamed file. The last line of this file has no line end.
 #[test]
 fn lines_appended_to_the_renamed_file_are_read() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;
@@ -298,7 +299,8 @@ fn run_strictly(home: &Home) -> Result<String> {
     Ok(log)
 }
 
-/// The host cannot read a compressed file. When the file is uncompressed, the host reads the rest.
+/// The host cannot read a compressed file. When the file is uncompressed, the host reads the lines that it had not read
+/// yet.
 #[test]
 fn rest_in_compressed_file_is_reported() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;
@@ -324,7 +326,7 @@ fn rest_in_compressed_file_is_reported() -> Result<()> {
                 .is_some_and(|error| { expected.iter().all(|words| error.contains(&**words)) }),
         "{letters:?}"
     );
-    // The loss is reported once.
+    // The next run does not report the loss again.
     ensure!(writer.home.run_once()?["dead_total"] == 0);
     ensure!(writer.home.lines(OUT) == rest - 10);
     gzip(&writer.home.path("events.ndjson.1.gz"), "-d")?;
@@ -355,7 +357,7 @@ fn gzip(path: &Path, option: &str) -> Result<()> {
     Ok(())
 }
 
-/// The host ends before it has read the file, and the file is then removed.
+/// The host ends before it has read the whole file, and the file is then removed.
 #[test]
 fn removed_rest_is_reported_with_its_length() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 8_000)?;
@@ -376,7 +378,8 @@ fn removed_rest_is_reported_with_its_length() -> Result<()> {
     Ok(())
 }
 
-/// A pattern reads all files, also files that appear later, and their older files.
+/// A stream whose path is a pattern reads all files that match, also files that appear later, and the files that a
+/// rotation renames.
 #[test]
 fn all_files_of_a_pattern_are_read() -> Result<()> {
     let mut writer = Writer::new("orders-*.ndjson", 100)?;

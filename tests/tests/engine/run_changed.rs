@@ -137,8 +137,8 @@ fn published(home: &Home, events: &[String]) -> Result<()> {
     tally::check(&by_key(events)?, &home.read("out.ndjson"))
 }
 
-/// The working directory, the spelling of a path, and links on the way to a file identify no file. A run resumes where
-/// the last run ended, and an invalid line has one dead letter.
+/// The working directory, the spelling of a path, and links on the way to a file do not identify the file. A run
+/// resumes where the last run ended, and an invalid line has one dead letter.
 #[test]
 fn spelling_of_paths_does_not_matter() -> Result<()> {
     let fifo = CONFIG.replace("sequenced", "fifo").replace("first = 1\n", "");
@@ -169,7 +169,8 @@ fn spelling_of_paths_does_not_matter() -> Result<()> {
             ensure!(report["delivered"] == 0, "{path} {}: {report}", config.display());
         }
     }
-    // If the file is read again, from another path too, the invalid line has no second letter.
+    // A copy at another path has a new first byte, so the host reads all lines again. The invalid line gets no second
+    // dead letter.
     let copy = std::fs::read_to_string(home.path("events.ndjson"))?;
     home.write("copy.ndjson", format!(" {copy}"))?;
     home.write("ordain.toml", fifo.replace("events.ndjson", "copy.ndjson"))?;

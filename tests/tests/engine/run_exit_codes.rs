@@ -15,8 +15,8 @@ const USAGE: i32 = 2;
 const UNAVAILABLE: i32 = 75;
 const CONFIG: i32 = 78;
 
-/// Runs a command, which must exit with `code` and print each of `words` once. The output must not contain internals of
-/// the program.
+/// Runs a command, which must exit with `code` and print each of `words` once to standard error. This output must not
+/// contain internals of the program.
 fn check(home: &Home, args: &[&str], code: i32, words: &[&str]) -> Result<()> {
     let output = home.output(args)?;
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -63,8 +63,8 @@ fn invalid_arguments_are_usage_errors() -> Result<()> {
     check(&home, &["--log", "!", "run"], USAGE, &["try `--log info`"])
 }
 
-/// Another program may write the file of a secret after the start of the machine, so a supervisor must start the process
-/// again.
+/// Another program may write the file of a secret only some time after the start of the machine. So the exit code for a
+/// missing file is 75, with which a supervisor starts the process again.
 #[test]
 fn missing_file_of_secret_is_temporary() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
@@ -258,7 +258,7 @@ fn missing_files_of_a_service_are_unavailable() -> Result<()> {
     Ok(())
 }
 
-/// Starts the host with limits of the shell, such as `ulimit -n 16`. Returns the end of the host and its log.
+/// Starts the host with limits of the shell, such as `ulimit -n 16`. Returns the exit code and the log of the host.
 fn limited(home: &Home, limits: &str, args: &[&str]) -> Result<(Option<i32>, String)> {
     let by = ["sh", "-c", &format!("{limits}; exec \"$0\" \"$@\"")].map(str::to_owned);
     let mut service = Service::start_by(home, &by, args)?;
@@ -266,7 +266,8 @@ fn limited(home: &Home, limits: &str, args: &[&str]) -> Result<(Option<i32>, Str
     Ok((status.code(), service.stderr()))
 }
 
-/// The limit is reached at another step of the start in each round. At none of these steps, the configuration is wrong.
+/// The rounds have different limits, so the host reaches the limit at different steps of its start. The host must never
+/// report an error of the configuration, because the configuration is right.
 #[test]
 fn too_many_open_files_are_no_error_of_the_configuration() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
@@ -293,7 +294,8 @@ fn folder_of_the_store_on_an_unmounted_disk_is_unavailable() -> Result<()> {
     home.write("inner.toml", format!("{store}{}", tally::CONFIG))?;
     let inner = &["--log", "warn", "run", "--once", "inner.toml"];
     check(&home, inner, UNAVAILABLE, &["leads through a link", "is mounted"])?;
-    // The root of a new volume has a folder of the file system.
+    // The root of a new volume contains the folder `lost+found` of the file system, so the host must accept this
+    // folder.
     std::fs::create_dir_all(home.path("volume/data/lost+found"))?;
     check(&home, ONCE, DONE, &[])?;
     check(&home, ONCE, DONE, &[])

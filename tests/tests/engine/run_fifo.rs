@@ -108,7 +108,7 @@ fn same_id_from_another_source_is_another_event() -> Result<()> {
             "data": { "n": n },
         })
     };
-    // Together, source and id of the last two events are the same text.
+    // For each of the last two events, the source followed by the id gives the same text.
     let events = [
         event("/a", "1", 1),
         event("/b", "1", 1),

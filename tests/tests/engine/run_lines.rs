@@ -56,12 +56,13 @@ const BAD: &[(&[u8], &str, &str)] = &[
     (&[b'x'; 5_000], "unreadable", "5000 bytes, more than 4096 (runtime.event_size)"),
 ];
 
-/// The beginnings of lines: blanks, and lines that contain only blanks.
+/// Texts that [`mixed`] puts before the events in turn: blanks, and lines that contain only blanks. NULs count as
+/// blanks.
 const BLANKS: [&[u8]; 6] =
     [b"", b" \t \n", b"\xef\xbb\xbf\n", b"\xc2\xa0 \r\n", b"\0\0\0", b"\0\n \0\t"];
 
-/// Returns the text of a file with valid, invalid and blank lines. Also returns a map from the line number of each invalid
-/// line to its index in [`BAD`].
+/// Returns the text of a file with valid, invalid and blank lines. An invalid line follows each event whose index is a
+/// multiple of `every`. Also returns a map from the line number of each invalid line to its index in [`BAD`].
 fn mixed(good: &[String], every: usize) -> (Vec<u8>, BTreeMap<usize, usize>) {
     // A byte order mark before the first line belongs to no event.
     let mut text = b"\xef\xbb\xbf".to_vec();

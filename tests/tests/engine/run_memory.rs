@@ -13,7 +13,8 @@ use serde_json::Value;
 
 /// The setting `memory_budget`, in MiB.
 const BUDGET_MIB: u64 = 32;
-/// The size of an event or a state, in bytes. The size is close to the limit.
+/// The size of an event or a state, in bytes. The size is close to the default limit of an event and of a state, which
+/// is 1 MiB.
 const VALUE_BYTES: usize = 1_000_000;
 /// The memory that the process may use in addition to the budget, in MiB. Most of it belongs to the storage engine, for
 /// data that the engine has not yet written to its files. The rest is for events that are in progress when the budget

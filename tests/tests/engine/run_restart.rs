@@ -8,7 +8,7 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::Value;
 
-/// Ends a service. Returns its report.
+/// Ends a service that prints its report in JSON. Returns the report.
 fn end(mut service: Service) -> Result<Value> {
     service.end()?;
     Ok(serde_json::from_str(&service.stdout())?)

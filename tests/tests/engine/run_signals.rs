@@ -100,7 +100,8 @@ fn no_signal_ends_a_run_without_a_shutdown() -> Result<()> {
     Ok(())
 }
 
-/// `nohup` and shells start a process with ignored signals. The process must not handle these signals.
+/// `nohup` and shells can start a process in such a way that it ignores some signals. The process must not handle these
+/// signals.
 #[test]
 fn signals_that_were_ignored_at_the_start_stay_ignored() -> Result<()> {
     let trap = |signals: &str| {
@@ -127,7 +128,8 @@ fn signals_that_were_ignored_at_the_start_stay_ignored() -> Result<()> {
     Ok(())
 }
 
-/// Without a handler for the signal, the operating system would end the process at the limit.
+/// The operating system sends a signal (SIGXFSZ) when a file reaches the limit. If the process did not handle this
+/// signal, the signal would end it.
 #[test]
 fn limit_on_the_size_of_files_is_an_error() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;

@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
-/// The commits are very small, so after most kills some of them are not published yet.
+/// The commits are very small, so that after a kill, some messages are often committed but not published.
 const CONFIG: &str = r#"
 [runtime]
 batch = 3
@@ -79,7 +79,8 @@ fn content(text: &str) -> Result<Content> {
     Ok(content)
 }
 
-/// Checks a file that contained `other` at the first start, without a line end.
+/// Checks that the file of a sink begins with `other`, the data that it contained at the first start, and that each
+/// message of the sink follows once and in order.
 fn check_after(home: &Home, name: &str, other: &str) -> Result<()> {
     let wanted: Vec<(u64, u64)> = (1..=EVENTS)
         .filter(|sequence| sink(*sequence) == Some(name))

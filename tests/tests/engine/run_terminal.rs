@@ -1,4 +1,4 @@
-//! A test of a run on a terminal. The terminal must show a live status line, and the log above it.
+//! A test of a run on a terminal. The terminal must show a live status line with the progress of the run.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ fn live_line_shows_progress() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     let lines = in_turn(7, 6);
     home.write("events.ndjson", text(&lines) + &lines[0] + "\nno event\n")?;
-    // The tool `script` of every Linux system provides a pseudo-terminal.
+    // The tool `script` of util-linux provides a pseudo-terminal.
     let run = format!("stty cols 160; exec {} run", binary()?.display());
     let mut terminal = Command::new("script")
         .args(["--quiet", "--flush", "--command", &run, "seen"])

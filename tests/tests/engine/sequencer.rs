@@ -186,8 +186,8 @@ fn key_in_memory_is_forgotten_when_the_store_forgets_it() -> Result<()> {
     Ok(())
 }
 
-/// Between a read of the due index and its answer, other keys take the last free lanes. The due keys without a lane are
-/// loaded soon afterwards, and not only at the next poll.
+/// The answer to a read of the due index has one key more than there are free lanes, as if another key had taken a lane
+/// in the meantime. The sequencer must load the due key without a lane soon afterwards, and not only at the next poll.
 #[test]
 fn due_keys_without_a_lane_are_read_again_soon() -> Result<()> {
     let lanes = 2;

@@ -28,7 +28,7 @@ struct Rig {
     delivery: u64,
     record: Option<KeyRecord>,
     ids: BTreeMap<u64, AcceptedId>,
-    /// True if the store withholds replies to commits.
+    /// True if the store neither applies nor answers commits, but keeps them in `unanswered`.
     is_silent: bool,
     unanswered: Vec<Arc<Batch>>,
 }
@@ -184,14 +184,14 @@ fn old_id_is_forgotten_unless_a_crash_can_repeat_its_event() -> Result<()> {
     Ok(())
 }
 
-/// The source and the id together identify an event. A stored id without a source, which an event without a source or an
-/// earlier version of Ordain has left, stands for the id from any source.
+/// The source and the id together identify an event. A stored id without a source, which an event without a source or
+/// an earlier version of Ordain has left, stands for the id from any source.
 #[test]
 fn source_and_id_identify_an_event() -> Result<()> {
     let mut rig = Rig::new()?;
     for _ in 0..2 {
         let is_first = rig.ids.is_empty();
-        // Together, source and id of the last two events are the same text.
+        // For each of the last two events, the source followed by the id gives the same text.
         for (source, id) in [("/a", 1), ("/b", 1), ("/a1", 1), ("/a", 11)] {
             let is_new = rig.deliver_from(source, 0, STORE_EPOCH, id);
             assert_eq!(is_new, is_first, "{source} {id}");

@@ -173,7 +173,8 @@ fn letter_of_a_void_commit_is_in_the_next_commit() {
     assert_eq!((&rig.published[..], rig.acked), (&["the letter".to_owned()][..], 2));
 }
 
-/// Returns a rig in which commit 2 has spilled event 3, and the sequencer has acknowledged this event.
+/// Returns a rig in which commit 2 has spilled event 3, and the sequencer has acknowledged this event. If `still` is
+/// true, the store's clock does not advance.
 fn rig_with_a_spilled_event(still: bool) -> Rig {
     let settings = settings(1 << 20);
     let gap = GapSettings { timeout: 1_500, attempts: 1_000, ..settings.gap };
@@ -295,7 +296,8 @@ fn event_ahead_of_an_old_read_is_decided_again() {
     }
     rig.stored.truncate(1);
     // Key `b` displaces key `a` from memory. For event 7, the sequencer then loads `a` from the old record. By this
-    // record, event 7 is too far ahead. Before the dead letter, the sequencer writes the event's sequence to the record.
+    // record, event 7 is too far ahead. Before the dead letter, the sequencer writes the event's sequence to the
+    // record.
     rig.handle(Input::Reload("b".into()));
     rig.deliver(7);
     assert_eq!(rig.sent[5].writes[0].record.ahead.as_deref().map(|ahead| ahead.last), Some(7));
@@ -342,7 +344,7 @@ fn repeated_spilled_event_is_counted_once() {
     );
 }
 
-/// Makes an event with a settled sequence, but with other content than the settled event.
+/// Returns an event with the given sequence, but with other content than the event that [`Rig::deliver`] delivers.
 fn other_event(sequence: u64) -> Arc<Event> {
     Arc::new(Event::new(&EventParts {
         key: "a",

@@ -108,7 +108,7 @@ struct SplitWriter {
     group: Sentinel,
     store: Arc<RedisStore>,
     prefix: String,
-    /// One key of each shard.
+    /// One key of each shard, in the order of the shards.
     keys: Vec<String>,
 }
 

@@ -108,7 +108,7 @@ async fn damaged_fence_is_reported() {
     }
     for bytes in garbage(&right) {
         dedicated.lua("redis.call('HSET', name, 'f0', bytes)", &name, &bytes);
-        // Some of the damaged bytes happen to be a valid fence. The store must report all others as damaged.
+        // Some of the damaged forms happen to be a valid fence. The store must report all other forms as damaged.
         let reply = owner.send(store, &batch).await;
         match claim(store, &owner.partition).await {
             Ok(_) => {}

@@ -345,9 +345,9 @@ async fn incarnations_increase_after_clock_was_ahead() {
 }
 
 /// Creates a store whose due index has 50,000 other entries before the due key `a`. The due index lists keys with the
-/// times at which the owner must handle them. One call reads fewer entries. `entries` is a Lua expression for the name
-/// of the entry with the number `i`. `statement` is a Lua statement that runs once for each `i`, with the Redis key of
-/// the key records in `name`.
+/// times at which the owner must handle them. One call of the store reads fewer than 50,000 entries. `entries` is a Lua
+/// expression for the name of the entry with the number `i`. `statement` is a Lua statement that runs once for each
+/// `i`, with the Redis key of the key records in `name`.
 async fn due_behind(entries: &str, statement: &str) -> (DedicatedStore, Owner, String) {
     let dedicated = DedicatedStore::start().await;
     let mut owner = Owner::claim(&dedicated.store, "s", 0).await;

@@ -121,7 +121,7 @@ async fn visible_data(store: &RedisStore, owner: &Owner, keys: &[Key]) -> String
     seen.join("\n")
 }
 
-/// Returns the path of the server's append-only file.
+/// Returns the path of the file to which the server appends its log (the incremental part of the append-only file).
 fn log(dedicated: &DedicatedStore) -> PathBuf {
     let files = fs::read_dir(dedicated.server.data().join("appendonlydir")).expect("a folder");
     let mut paths = files.map(|file| file.expect("a file").path());
@@ -218,7 +218,7 @@ impl Rig {
         (score, u64::from_le_bytes(record[2..10].try_into().expect("eight bytes")))
     }
 
-    /// Returns the writes of the commit after the incomplete one.
+    /// Returns the writes of a commit that follows the incomplete commit.
     fn next_writes(&self) -> Vec<KeyWrite> {
         let mut full = step(&self.keys[0], 4);
         spill(&mut full, &[9], &[5, 6, 8, 9]);

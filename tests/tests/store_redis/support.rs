@@ -18,7 +18,7 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(3).expect("a
 
 static PREFIXES: AtomicU64 = AtomicU64::new(0);
 
-/// A store under test.
+/// A store under test, on servers that the stores of other tests use too.
 pub(super) struct Rig {
     store: RedisStore,
     options: RedisOptions,
@@ -26,7 +26,7 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    /// Creates a store on one server.
+    /// Creates a store on the shared single server.
     pub(super) async fn single() -> Self {
         let url = tokio::task::spawn_blocking(|| SINGLE_SERVER.url()).await.expect("a server");
         Self::open(&url, || std::slice::from_ref(&*SINGLE_SERVER)).await
@@ -44,7 +44,7 @@ impl Rig {
         Self { store, options, servers }
     }
 
-    /// Replaces all keys with the prefix `to` by copies of the keys with the prefix `from`.
+    /// Replaces all Redis keys with the prefix `to` by copies of the Redis keys with the prefix `from`, on each server.
     async fn copy(&self, from: String, to: String) {
         const COPY: &str = "for _, key in ipairs(redis.call('KEYS', ARGV[2] .. ':*')) do \
                 redis.call('DEL', key) \

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::orders::{StepEffect, apply, step};
 
-/// The result of the check.
+/// The counts and the differences that the check found.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) lines: u64,
@@ -101,7 +101,8 @@ pub(crate) fn check(events: &Path, receipts: &Path, letters: &[Value]) -> Result
     Ok(verdict)
 }
 
-/// Executes the events of an order from the first to the last, and adds each difference to the verdict.
+/// Executes the events of an order from the first to the last. Adds the counts and the differences to `verdict`, and
+/// the events that the handler must reject to `refused`.
 fn replay(key: &str, order: &Order, refused: &mut BTreeSet<(String, u64)>, verdict: &mut Verdict) {
     let mut status = None;
     let mut amount = 0;

@@ -17,12 +17,12 @@ pub(super) struct Word {
     pub(super) starts_sentence: bool,
     /// True if punctuation follows the word. A phrase never continues after such a word.
     pub(super) ends_clause: bool,
-    /// The range of the word in the passage.
+    /// The range of the word in the text of the passage, with the punctuation around the word.
     start: usize,
     end: usize,
 }
 
-/// The number of words of an excerpt on each side of a phrase.
+/// The maximum number of words that an excerpt contains on each side of a phrase.
 const CONTEXT_WORDS: usize = 8;
 
 impl Passage {

@@ -79,7 +79,7 @@ fn comment_start(line: &str, mark: &str) -> Option<usize> {
 #[derive(Default)]
 struct Comments {
     passages: Vec<Passage>,
-    /// The last line of the open passage and its mark.
+    /// The number of the last line of the open passage, and the mark of the comment in this line.
     last: Option<(usize, String)>,
     in_code: bool,
 }

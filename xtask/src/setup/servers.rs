@@ -23,7 +23,7 @@ struct Server {
     /// Name of the program's package in Debian and Ubuntu. `brew` is the name in Homebrew.
     apt: &'static str,
     brew: &'static str,
-    /// The service that the package would start on its default port.
+    /// The service that an installation of the package may start; `None` if the package has no service.
     service: Option<&'static str>,
 }
 
@@ -120,7 +120,7 @@ fn checked(server: &Server, printed: &str) -> Result<Version> {
     Ok(version)
 }
 
-/// Returns the first word that is a version, such as `v=7.0.15` or `1.1.1w`.
+/// Returns the version in the first word that contains a version, such as `v=7.0.15` or `1.1.1w`.
 fn version_in(text: &str) -> Option<Version> {
     text.split_whitespace().find_map(|word| {
         let mut parts = word.strip_prefix("v=").unwrap_or(word).split('.').map(|part| {

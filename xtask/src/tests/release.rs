@@ -62,7 +62,7 @@ impl ServerRelease {
         }
     }
 
-    /// Returns the tests of brokers and stores.
+    /// Returns the tests that use the servers of this release: of the broker, and of the Redis store.
     fn programs(self) -> TestPrograms {
         match self {
             Self::Debian13Valkey => &[("store_redis", &[])],
@@ -70,7 +70,7 @@ impl ServerRelease {
         }
     }
 
-    /// Returns the basic tests: the queues of the broker; and the store on one server, on a Cluster and under Sentinel.
+    /// Returns the basic tests, which `cargo xtask ci` runs: a part of the tests that `programs` returns.
     fn basic_programs(self) -> TestPrograms {
         const STORE: &[&str] = &["single_server::", "cluster::", "failover::", "rights::"];
         match self {
@@ -86,7 +86,7 @@ impl ServerRelease {
     }
 }
 
-/// Runs the basic tests with the servers of newer releases.
+/// Runs the basic tests with the servers of Debian 13: first with Redis, then with Valkey.
 pub(crate) fn test_basics() -> Result<()> {
     for release in [ServerRelease::Debian13, ServerRelease::Debian13Valkey] {
         run_programs(release, release.basic_programs(), None)?;
@@ -170,7 +170,7 @@ fn install(release: ServerRelease) -> Result<PathBuf> {
     // Some tests compile a library with `cc`.
     let packages =
         [&["openssl", "procps", "gcc", "libc6-dev"], release.packages()].concat().join(" ");
-    // The index of a mirror that is rarely updated may have expired. Its signature is checked nevertheless.
+    // The index of a mirror that is rarely updated may have expired. `apt-get` still checks the index's signature.
     let install = format!(
         "apt-get update --quiet --option Acquire::Check-Valid-Until=false && \
          apt-get install --yes --quiet --no-install-recommends {packages}"
@@ -209,8 +209,8 @@ fn build(program: &str) -> Result<PathBuf> {
     Ok(path.with_context(|| format!("cargo built no test {program}"))?.into())
 }
 
-/// Returns a command that runs a program with another release as its root folder. The project, the folder for temporary
-/// files and the system's own folders keep their paths.
+/// Returns a command that runs a program with the folder of another release as its root folder. The program finds the
+/// project, cargo's output, `/tmp`, `/dev` and `/proc` at their usual paths.
 fn inside(folder: &Path, program: &Path) -> Command {
     let mut script = String::from("set -e\n");
     let target = target_dir();

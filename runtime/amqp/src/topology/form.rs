@@ -11,7 +11,7 @@ use super::{DELIVERY_LIMIT_ARGUMENT, QUEUE_TYPE_ARGUMENT, long_string};
 use crate::connect::{BrokerEndpoint, BrokerError, RefusalCause};
 use ordain_util::text::escape_invisible;
 
-/// The arguments of a queue.
+/// The arguments of a queue: the value of each argument by its name.
 pub(crate) type QueueArguments = BTreeMap<ShortString, AMQPValue>;
 
 /// Maximum number of declarations. RabbitMQ has fewer queue arguments than this number, so the limit only prevents an
@@ -36,11 +36,13 @@ const STREAM_ARGUMENTS: [&str; 2] = ["x-max-age", "x-stream-max-segment-size-byt
 /// The form of an existing queue, as far as the broker names it.
 #[derive(Debug, Default)]
 pub(crate) struct QueueForm {
-    /// The arguments of the queue. Complete only if `is_complete` is true.
+    /// The arguments of the queue. If `is_complete` is `false`, some arguments may be missing, and the map may contain
+    /// expected arguments that the queue does not have.
     pub(crate) arguments: BTreeMap<String, String>,
     /// The differences between the expected form and the queue, in the order in which the broker named them.
     pub(crate) differences: Vec<FormDifference>,
-    /// `false` if the broker named a difference that concerns no argument, or a value that is unreadable or cut off.
+    /// `true` if the broker has accepted a declaration with these arguments. `false`, for example, if the broker named
+    /// a difference that concerns no argument, or a value that is unreadable or cut off.
     pub(crate) is_complete: bool,
 }
 

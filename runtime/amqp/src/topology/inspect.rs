@@ -83,8 +83,8 @@ impl Topology {
         }
     }
 
-    /// Compares an existing queue with the form that the stream needs. Returns whether RabbitMQ applies its default
-    /// delivery limit to the queue.
+    /// Compares an existing queue with the form that the stream needs, and appends findings. Returns whether RabbitMQ
+    /// applies its default delivery limit to the queue, unless a policy sets another limit.
     async fn inspect_queue(
         &self,
         stream: &str,

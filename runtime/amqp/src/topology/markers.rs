@@ -11,7 +11,7 @@ use crate::connect::{BrokerEndpoint, BrokerError};
 
 impl Topology {
     /// Returns the name of the exchange's marker. The marker's name begins with the name of the queue. The marker's
-    /// name is therefore unique to the stream, and the user of the stream has the right to declare the marker. The
+    /// name is therefore unique to the stream, and the user of `broker.url` has the right to declare the marker. The
     /// digest distinguishes the markers of exchanges with different names. The digest is short, because AMQP limits the
     /// whole name to 255 bytes.
     fn exchange_marker(&self, exchange: &str) -> String {
@@ -32,7 +32,7 @@ impl Topology {
             && exchange_exists(broker, connection, exchange).await?)
     }
 
-    /// Returns whether the stream's exchange is missing.
+    /// Returns whether the stream's exchange is missing. Returns `false` if the stream has no exchange.
     pub(crate) async fn is_exchange_missing(
         &self,
         broker: &BrokerEndpoint,
@@ -43,8 +43,8 @@ impl Topology {
     }
 
     /// Declares the marker of the stream's exchange: an exchange that the broker deletes when its last binding is
-    /// deleted. Its only binding leads to the stream's exchange. The marker therefore disappears together with the
-    /// stream's exchange, and shows later whether the exchange of this name is still the same exchange.
+    /// deleted. The only binding of the marker leads to the stream's exchange. The marker therefore disappears together
+    /// with the stream's exchange, and shows later whether the exchange of this name is still the same exchange.
     pub(crate) async fn declare_exchange_marker(
         &self,
         broker: &BrokerEndpoint,

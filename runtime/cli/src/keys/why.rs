@@ -1,5 +1,5 @@
-//! `ordain keys why`: explains the status of a key, its reason and the remedy. The remedy must follow from the
-//! cause and the exceeded limit, never from the text of an error.
+//! `ordain keys why`: explains the status of a key, the reason for the status, and the remedy. The remedy must follow
+//! from the cause and the exceeded limit, never from the text of an error.
 
 use ordain_core::{Cause, GapEnd, HandlerLimit, KeyStatus, split_version};
 
@@ -9,13 +9,14 @@ use ordain_http::view::{AheadRow, FailureRow, GapRow, KeyRow, LetterRow};
 use ordain_store::ListPage;
 use ordain_util::text::{escape_invisible, pluralized, shell_quoted};
 
-/// Maximum number of dead letters of a key that the command counts.
+/// Maximum number of dead letters in a page, and therefore the maximum number of dead letters of a key that the command
+/// counts.
 const LETTER_COUNT_LIMIT: usize = 500;
 
 /// Maximum number of pages of dead letters in which the command searches for unreadable events.
 const LETTER_PAGES_LIMIT: usize = 20;
 
-/// Explains the record of a key.
+/// Returns a text that explains the record of a key.
 pub(super) async fn explain(
     row: &KeyRow,
     target: &InspectTarget,
@@ -56,7 +57,7 @@ pub(super) async fn explain(
 }
 
 /// Returns a text with the number of dead letters of a key and the command that lists them; `None` if the key has no
-/// dead letters.
+/// dead letters. The number is at most [`LETTER_COUNT_LIMIT`].
 pub(super) async fn letters_text(
     target: &InspectTarget,
     stream: &str,
@@ -76,7 +77,7 @@ pub(super) async fn letters_text(
     )))
 }
 
-/// Returns the cause of a key's failure.
+/// Returns the cause of a key's failure; `None` if the key has no failure, or if this program does not know the cause.
 fn cause(row: &KeyRow) -> Option<Cause> {
     row.trouble.as_ref().and_then(FailureRow::cause)
 }
@@ -111,12 +112,13 @@ fn reason_text(failure: &FailureRow) -> String {
 }
 
 /// Returns a text that names the missing events for which the key waits: from event `next` to the last event before the
-/// next event that has arrived.
+/// first waiting event; only event `next` if no later event waits.
 fn missing_events(row: &KeyRow) -> String {
     events(row.next, next_arrived(row).unwrap_or(row.next).saturating_sub(1))
 }
 
-/// Returns the lowest sequence after `next` whose event certainly arrived: the event is held or lies ahead.
+/// Returns the lowest sequence after `next` among the bounds of the waiting events: the events that the store holds,
+/// and the events that lie ahead. `None` if there is no such bound.
 fn next_arrived(row: &KeyRow) -> Option<u64> {
     let ahead = row.ahead.into_iter().flat_map(|range| [range.first, range.last]);
     ahead.chain([row.held.first]).filter(|sequence| *sequence > row.next).min()
@@ -251,7 +253,7 @@ fn handler_remedy(cause: Option<Cause>, limit: Option<HandlerLimit>) -> String {
     format!("raise {} and restart, or fix the handler", settings.join(" or "))
 }
 
-/// Returns a file name with a higher version than `version`, the version that failed.
+/// Returns the name of a file with a higher version than `version`, the version that failed.
 fn higher_version_file(version: &str) -> String {
     let (name, version) = split_version(version);
     let next = version.map_or(semver::Version::new(1, 0, 0), |version| {

@@ -9,7 +9,7 @@ use super::super::envelope::{EnvelopeMember, EventEnvelope};
 use super::{DecodeResult, EventRejection, unreadable};
 use ordain_store::KEY_SIZE_LIMIT;
 
-/// Returns the key and the member that contains it.
+/// Returns the key and the member that contains it: `partitionkey`, or `subject` if there is no `partitionkey`.
 pub(super) fn key<'a>(
     envelope: &EventEnvelope<'a>,
 ) -> DecodeResult<(Cow<'a, str>, EnvelopeMember)> {
@@ -35,7 +35,8 @@ pub(super) fn key<'a>(
     }
 }
 
-/// Returns the text of an attribute. Fails if the attribute is missing, empty or not a text.
+/// Returns the text of an attribute. Fails if the attribute is missing, empty, longer than [`ATTRIBUTE_LIMIT`], or not
+/// a text.
 pub(super) fn attribute<'a>(
     envelope: &EventEnvelope<'a>,
     member: EnvelopeMember,
@@ -57,7 +58,7 @@ pub(super) fn attribute<'a>(
     }
 }
 
-/// Returns the sequence that the producer gave to the event.
+/// Returns the sequence that the producer gave to the event; `None` if there is no sequence.
 pub(super) fn sequence(envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>> {
     let Some(raw) = envelope.raw(EnvelopeMember::Sequence) else { return Ok(None) };
     let digits = raw.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(raw);
@@ -73,7 +74,7 @@ pub(super) fn sequence(envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>
     }
 }
 
-/// Returns the time of the event, in ms since the Unix epoch.
+/// Returns the time of the event, in ms since the Unix epoch; `None` if the event has no time.
 pub(super) fn time(envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>> {
     let Some(raw) = envelope.raw(EnvelopeMember::Time) else { return Ok(None) };
     let time: Option<jiff::Timestamp> = json_text(raw).and_then(|text| text.parse().ok());

@@ -12,7 +12,8 @@ use super::super::is_json;
 use super::attribute::{excerpt, json_text};
 use super::{DecodeResult, unreadable};
 
-/// Returns the payload of the event: the value of `data`, or the decoded value of `data_base64`.
+/// Returns the payload of the event: the value of `data`, or the decoded value of `data_base64`. Returns no bytes if
+/// both are missing.
 pub(super) fn data<'a>(
     envelope: &EventEnvelope<'a>,
     content_type: &str,

@@ -46,7 +46,8 @@ pub fn content_mode(headers: &HeaderMap) -> Option<ContentMode> {
     }
 }
 
-/// Decodes the single event of a body. A body whose headers name no form is decoded in structured mode.
+/// Decodes the single event of a body. A body whose headers name no form is decoded in structured mode. Rejects a body
+/// whose headers name a form for several events.
 pub fn decode_http(
     decoder: &EventDecoder,
     headers: &HeaderMap,
@@ -86,7 +87,7 @@ impl EventDecoder {
     }
 }
 
-/// Returns the attributes by name, each as JSON.
+/// Returns the attributes that HTTP headers contain: the name of each attribute, and the value as JSON.
 fn attributes(headers: &HeaderMap) -> DecodeResult<Vec<(String, String)>> {
     let mut attributes = Vec::new();
     for (header, value) in headers {
@@ -115,7 +116,8 @@ fn attributes(headers: &HeaderMap) -> DecodeResult<Vec<(String, String)>> {
     Ok(attributes)
 }
 
-/// Decodes the value of a header: percent-encoded UTF-8, optionally in quotation marks.
+/// Decodes the value of a header: percent-encoded UTF-8, optionally in quotation marks. Returns `None` for any other
+/// value.
 fn header_text(value: &HeaderValue) -> Option<Cow<'_, str>> {
     let bytes = value.as_bytes();
     let inside = bytes.strip_prefix(b"\"").and_then(|inside| inside.strip_suffix(b"\""));

@@ -1,4 +1,5 @@
-//! Checks that no two streams share a queue or a partitioned exchange, and that no dead letter returns to its stream.
+//! Checks that no two streams share a queue, that no two streams share an exchange that divides its messages among
+//! several queues, and that no dead letter returns to its stream.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -121,7 +122,7 @@ fn queues(source: &AmqpSourceConfig) -> impl Iterator<Item = String> {
 }
 
 /// Returns the first queue that two sources have in common. If Ordain declares the queues of both sources, the
-/// comparison includes their queues `{queue}.dropped`. If not, the comparison omits `{queue}.dropped`, because one
+/// comparison includes their queues `{queue}.dropped`. Otherwise the comparison omits `{queue}.dropped`, because one
 /// stream may read the `{queue}.dropped` of the other stream on purpose.
 fn shared_queue(source: &AmqpSourceConfig, other: &AmqpSourceConfig) -> Option<String> {
     let both_declare = source.declare && other.declare;

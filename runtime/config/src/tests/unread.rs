@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use crate::{ReferenceRow, reference};
 
-/// Files that name every setting but do not use any.
+/// Files whose use of a setting does not count as a read: they only check or print settings.
 const FILES_WITHOUT_USE: [&str; 2] = ["config/src/check.rs", "config/src/explain.rs"];
 
-/// The settings of the sequencer. The sequencer must read each of them.
+/// The file that defines the settings of the sequencer. The sequencer must read each of these settings.
 const CORE_SETTINGS_FILE: &str = "core/src/settings.rs";
 
 #[test]
@@ -108,7 +108,7 @@ fn code(of: &str, without: &[&str]) -> Vec<String> {
     texts
 }
 
-/// Returns the lines of a file before its tests, without comments.
+/// Returns the lines of a file before its tests, without comment lines.
 fn product_code(text: &str) -> String {
     let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));

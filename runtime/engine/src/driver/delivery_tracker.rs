@@ -29,10 +29,10 @@ pub(super) struct DeliveryTracker {
     positions: VecDeque<(DeliveryNumber, FilePosition)>,
     /// The last acknowledged delivery, with its end position.
     acknowledged: Option<(DeliveryNumber, FilePosition)>,
-    /// For each batch of deliveries since the last checkpoint, the last delivery of the batch, and the progress of the
-    /// source at the end of the batch.
+    /// For each batch of deliveries, from the batch of the last checkpoint on: the last delivery of the batch, and the
+    /// progress of the source at the end of the batch.
     progress: VecDeque<(DeliveryNumber, SourceProgress)>,
-    /// The number of deliveries in all batches of a source with a checkpoint.
+    /// The number of deliveries in all batches so far.
     received: DeliveryNumber,
     /// Number of deliveries that were acknowledged since the last checkpoint.
     unsaved: usize,
@@ -120,7 +120,7 @@ impl DeliveryTracker {
     }
 
     /// Returns whether the tracker has room for another delivery: after a crash, the source must not repeat more
-    /// deliveries than the limit.
+    /// deliveries than the limit. Always `true` for a source without a checkpoint.
     pub(super) fn has_room(&self) -> bool {
         let repeats = self.positions.len() + self.unsaved + self.saving.unwrap_or(0);
         self.checkpoint_name.is_none() || repeats < self.limit
@@ -225,7 +225,7 @@ mod tests {
         matches.then_some(progress.position().offset)
     }
 
-    /// Returns the progress of a source that has read `read`.
+    /// Returns the progress of a source that has read the bytes `read`.
     fn progress(read: &[u8]) -> SourceProgress {
         let metadata = file(read).metadata().expect("metadata");
         let print = ReadFingerprint::new(read, &TailFingerprint::new(read.len() as u64, read));

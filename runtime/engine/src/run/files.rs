@@ -87,7 +87,8 @@ pub fn check_files(loaded: &LoadedConfig) -> Result<(), ConfigError> {
     check_all(loaded).map(drop)
 }
 
-/// The paths of file sinks. The path is `None` for standard output.
+/// The file sinks, each with its path (`None` for standard output), and the existing sink files, each with the setting
+/// that names it.
 struct CheckedFiles<'a> {
     sink_paths: Vec<(String, Option<FileSinkPath<'a>>)>,
     written: BTreeMap<FileIdentity, String>,
@@ -133,13 +134,14 @@ fn file_identity(metadata: &Metadata) -> FileIdentity {
 #[derive(Default)]
 struct ReadFiles {
     files: BTreeMap<FileIdentity, String>,
-    /// The canonical folder and the pattern of each source.
+    /// The canonical folder, the pattern and the setting of each source.
     patterns: Vec<(PathBuf, FilePattern, String)>,
 }
 
 impl ReadFiles {
-    /// Adds the files of a source, which must be regular and readable. A file of another kind has no positions at which
-    /// to resume, and opening it might block forever. A pattern may match no file yet.
+    /// Adds the files of a source. Rejects a path that does not lead to a regular file: a file of another kind has no
+    /// positions at which to resume, and opening it might block forever. If the path is a pattern, skips such files;
+    /// the pattern may match no file yet. Rejects a file that this process cannot read.
     fn add(&mut self, loaded: &LoadedConfig, stream: &str, path: &Path) -> Result<(), ConfigError> {
         let setting = format!("streams.{stream}.source.path");
         let refused = |path: &Path, what: String| {
@@ -265,7 +267,8 @@ impl FileSinkPath<'_> {
         Err(self.error(&format!("is the same file as {setting}: each sink needs its own file")))
     }
 
-    /// Opens the file. Returns the sink and, for each stream, the number of messages in the file that the store lacks.
+    /// Opens the file. Returns the sink and, for each stream, the number of messages that the file has after its
+    /// recorded length and that the store lacks.
     async fn open(&self, store: &dyn Store) -> Result<(FileSink, BTreeMap<String, u64>), RunError> {
         let unwritable = |error: std::io::Error| self.unwritable(&error);
         let mark = store.mark(&FileSink::mark_name(self.path)).await?;
@@ -275,17 +278,17 @@ impl FileSinkPath<'_> {
         } else {
             UnpublishedMessages::default()
         };
-        // The comparison may read a large part of the file.
+        // The comparison may read a large part of the file, and must not block other tasks meanwhile.
         let (sink, lost) = block_in_place(|| opened.finish(&unpublished)).map_err(unwritable)?;
-        // Record the present length now. If a later start finds lines beyond this length, that start knows that a
-        // process of Ordain wrote these lines and died.
+        // Record the present length and the identity of the file now. If this process dies, the next start recognises
+        // the file, and finds the lines that were added after this length.
         store.put_marks(&[sink.mark()]).await?;
         Ok((sink, lost))
     }
 }
 
-/// Returns all messages in the outbox. Includes the messages of all sinks, because the sink of a message may have
-/// written to another file in an earlier run.
+/// Returns all messages in the outboxes of the configured streams. Includes the messages of all sinks, because the sink
+/// of a message may have written to another file in an earlier run.
 async fn unpublished_messages(
     config: &Config,
     store: &dyn Store,

@@ -25,17 +25,17 @@ use ordain_util::file_pattern::FilePattern;
 use ordain_util::source_health::SourceState;
 use tokio::task::block_in_place;
 
-/// Divisor of a partition's memory budget: one quarter is for deliveries that the broker has sent and the driver has
-/// not taken. The other three quarters are for events, states and outcomes.
+/// Divisor of a partition's memory budget: deliveries that the broker has sent and the driver has not taken may use one
+/// quarter. The sequencer accepts no further deliveries while its own memory has reached three quarters of the budget.
 const PREFETCH_MEMORY_DIVISOR: usize = 4;
 
 /// Delay before the next attempt to write a checkpoint that the store did not accept.
 const CHECKPOINT_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// A running source.
+/// A running source, with its inbox and the name of its checkpoint.
 pub(super) struct StartedSource {
     pub(super) source: SourceHandle,
-    /// The inbox: events received over HTTP that are not in the broker's queue yet. `None` if the stream has no inbox.
+    /// The inbox, which publishes events received over HTTP to the broker. `None` if the stream has no inbox.
     pub(super) inbox: Option<Inbox>,
     /// The name of the checkpoint from which the source resumes; `None` if the source cannot resume.
     pub(super) checkpoint_name: Option<String>,
@@ -80,7 +80,7 @@ impl PartitionFactory<'_> {
     }
 
     /// Returns the options that all readers of queues in the store share. `limit` is the maximum number of events that
-    /// may wait in the queue.
+    /// may wait for the partition, in all shards together.
     fn queue_options(
         &self,
         partition: &Partition,
@@ -103,8 +103,9 @@ impl PartitionFactory<'_> {
         }
     }
 
-    /// Starts the inbox (events received over HTTP) of a partition. The owner of partition 0 also reads the queue of
-    /// events without a known partition. Returns `None` if the configuration has no exchange for the stream.
+    /// Starts the inbox of a partition, which publishes events received over HTTP to the broker. If the stream has
+    /// several partitions, the owner of partition 0 also reads the queue of events without a known partition. Returns
+    /// `None` if the configuration has no exchange for the stream.
     async fn start_inbox(
         &self,
         stream: &StreamConfig,
@@ -192,7 +193,8 @@ impl PartitionFactory<'_> {
         })
     }
 
-    /// Starts a file source at its checkpoint.
+    /// Starts a file source at its checkpoint, or at the beginning of its files if it has no usable checkpoint. Returns
+    /// the source and the name of its checkpoint; the name is `None` for standard input.
     async fn start_file(
         &self,
         name: &ResourceName,
@@ -259,9 +261,10 @@ impl PartitionFactory<'_> {
         if let Some(line) = files.resumed_line() {
             tracing::info!(stream = %name, line, "reading the file from the checkpoint of the last run");
         }
-        // The checkpoint must have all files that the source now knows: a file that is not in the checkpoint counts as
-        // new at the next start. After a loss of commits, later commits get the numbers of the lost commits, and would
-        // make the old checkpoint look valid.
+        // Replace the checkpoint now, for two reasons. First, the checkpoint must have all files that the source now
+        // knows, because a file that is not in the checkpoint counts as new at the next start. Second, after a loss of
+        // commits, later commits get the numbers of the lost commits, so that the old checkpoint would seem valid at
+        // the next start.
         let beginning = Checkpoint::new(files.progress(), handle.claimed_commits.to_vec());
         let mark = Mark { name: mark_name.clone(), value: beginning.encode().into() };
         let put = async || {

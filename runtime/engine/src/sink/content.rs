@@ -15,7 +15,8 @@ pub(super) enum SinkContent {
 }
 
 impl SinkContent {
-    /// Returns the name of the sink.
+    /// Returns the name of the sink that the content is for. Fails for a dead letter if its stream does not forward
+    /// dead letters.
     pub(super) fn sink<'a>(
         &'a self,
         handle: &'a PartitionHandle,
@@ -30,7 +31,7 @@ impl SinkContent {
         }
     }
 
-    /// Returns the id, which is the same each time the content is published.
+    /// Returns the id of the content, which is the same each time the content is published.
     pub(super) fn id(&self, stream: &str) -> String {
         match self {
             Self::Message(message) => message_id(stream, message),
@@ -54,7 +55,8 @@ impl SinkContent {
         }
     }
 
-    /// Appends the encoded line to `out`.
+    /// Appends the content to `out`, encoded as a line. `sequence` is the number that the store has given to the
+    /// content.
     pub(super) fn encode(&self, stream: &str, sequence: Option<u64>, out: &mut Vec<u8>) {
         match self {
             Self::Message(message) => ordain_cloudevents::encode(stream, message, sequence, out),
@@ -64,7 +66,7 @@ impl SinkContent {
         }
     }
 
-    /// Adds the content to the sink of an exchange.
+    /// Adds the content to the sink of an exchange. `sequence` is the number that the store has given to the content.
     pub(super) fn put(&self, exchange: &mut ExchangeSink, stream: &str, sequence: Option<u64>) {
         match self {
             Self::Message(message) => exchange.add_message(stream, message, sequence),
@@ -72,7 +74,7 @@ impl SinkContent {
         }
     }
 
-    /// Returns the error for a sink that is not configured.
+    /// Returns the error for this content if its sink, `sink`, is not configured.
     pub(super) fn unknown_sink(&self, stream: &str, sink: &str) -> PublisherError {
         let (key, sequence) = match self {
             Self::Message(message) => (&*message.key, message.emitted.sequence),

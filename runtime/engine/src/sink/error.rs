@@ -7,7 +7,7 @@ use ordain_store::StoreError;
 /// The reason why publishing ended.
 #[derive(Debug, thiserror::Error)]
 pub enum PublisherError {
-    /// The store failed.
+    /// The store failed while messages were marked as published.
     #[error("the store failed while messages were marked as published")]
     Store(#[from] StoreError),
     /// A message was committed for a sink that the configuration no longer has.
@@ -53,7 +53,8 @@ pub enum PublisherError {
         /// The shard that has lost messages.
         shard: u32,
     },
-    /// The store has numbers from an owner with a higher epoch, but no such owner exists.
+    /// The store has given numbers to messages of an owner with a higher epoch than the lease of this process, but no
+    /// such owner exists.
     #[error(
         "stream {stream}: shard {shard} of the store has numbers for {to} from a later owner of the partition than \
          this process, but no later owner exists. A part of the store was removed or restored: restore the rest as \

@@ -3,14 +3,16 @@
 //! The store records the file's length together with the removal of the messages from the outbox (committed messages
 //! that are not published yet). If the process dies after it wrote lines and before the store recorded them, the file
 //! has lines after the recorded length. The next start keeps these lines. If the outbox has the message of a line, the
-//! sink skips this message. If the outbox lacks the message, the store is at an earlier time than the file, and the
-//! start reports the message as lost. A start removes only an incomplete line and data of other programs from the end
-//! of the file. If another file has taken the place of the sink file, Ordain removes nothing from this other file.
+//! sink skips this message. If the outbox lacks the message, the store has lost the message, for example because an
+//! operator restored an older copy of the store. The start then reports the message as lost. A start removes only an
+//! incomplete line and data of other programs from the end of the file. If another file has taken the place of the sink
+//! file, Ordain removes nothing from this other file.
 //!
-//! An open file is not its path: log rotation renames, removes or truncates the file while a process writes to it. A
-//! message counts as published only in the file that the path named when the sink wrote the message. Before the sink
-//! writes after a sync, it therefore compares the file with the path, and opens the file of the path if they differ.
-//! After a sync, the sink writes the lines again that were removed or truncated before the sync had ended.
+//! An open file is not its path: log rotation renames, removes or truncates the file while a process writes to it.
+//! Before the first write after a sync, the sink compares the open file with the file of the path, and opens the file
+//! of the path if the two differ. A message counts as published only if its line is synced, and if the file then still
+//! has a name and the line. After each sync, the sink therefore checks the file. If lines are missing, the sink writes
+//! all lines since the last sync again.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -27,7 +29,8 @@ use ordain_store::published_file::{FileFingerprint, PublishedFile};
 use ordain_util::canonical_path::canonical_path;
 use ordain_util::tail_fingerprint::TailFingerprint;
 
-/// Size of the parts in which a start writes the kept lines again, in bytes.
+/// Size, in bytes, of the parts in which the sink writes kept lines again, and in which it searches a file for the end
+/// of its data.
 const REWRITE_BYTES: usize = 1 << 20;
 
 /// An open file sink.
@@ -44,7 +47,7 @@ pub(crate) struct FileSink {
     /// The lines that were written after the last sync.
     unsynced: Vec<u8>,
     is_synced: bool,
-    /// The lines of unpublished messages that the sink must not write again.
+    /// The lines of unpublished messages that a file already contains, and that the sink must not write again.
     kept: KeptLines,
 }
 
@@ -53,11 +56,11 @@ pub(crate) struct FileSink {
 pub(crate) struct FileSinkRecovery {
     sink: FileSink,
     file_length: u64,
-    /// The part of the file in which an earlier start kept the lines of unpublished messages. `None` if the sink has
-    /// skipped all these messages.
+    /// The part of the file before `sink.tail.end()` that may have lines of unpublished messages: the part that the
+    /// mark names, or the whole file if the store has no mark that matches the file. `None` if there is no such part.
     kept_range: Option<Range<u64>>,
-    /// The file of the last run, if it now has another name, and the part of it that may have the lines of unpublished
-    /// messages.
+    /// The file that the last run wrote, if it now has another name, and the part of it that may have lines of
+    /// unpublished messages.
     renamed: Option<(File, Range<u64>)>,
 }
 
@@ -69,15 +72,16 @@ impl FileSinkRecovery {
             || self.renamed.is_some()
     }
 
-    /// Compares the lines that the store has not recorded with the outbox. Removes an incomplete line and data of other
-    /// programs from the end of the file. Returns the sink and, for each stream, the number of messages in the file
-    /// that the store lacks.
+    /// Compares the lines that the store has not recorded as published with the outbox. Removes an incomplete line and
+    /// data of other programs from the end of the file. Returns the sink and, for each stream, the number of messages
+    /// that the file has after the recorded length and that the store lacks.
     pub(crate) fn finish(
         self,
         outbox: &UnpublishedMessages,
     ) -> io::Result<(FileSink, BTreeMap<String, u64>)> {
         let Self { mut sink, file_length, kept_range, renamed } = self;
-        // Without unpublished messages, no line can be kept. The file may be large.
+        // If the outbox is empty, the sink has no message to skip. Do not read these parts then, because they may be
+        // large.
         let has_messages = !outbox.is_empty();
         if let Some((file, range)) = renamed.filter(|_| has_messages) {
             let compared = ComparedLines::read(&file, range, outbox)?;
@@ -135,13 +139,13 @@ impl FileSink {
             published => published,
         };
         let length = if let Some(PublishedFile { length, kept, .. }) = published {
-            // The range exceeds the length if another process has truncated the file during a run.
+            // The kept range exceeds the length in the mark if another process truncated the file during the last run.
             kept_range = kept.filter(|range| range.end <= length);
             is_synced = true;
             length
         } else {
             // The last process may have opened this file after a rotation, and ended before the store had a mark of the
-            // file. The file may then have the messages of the outbox.
+            // file. The file may then have lines of messages that are still in the outbox.
             if file_length > 0 {
                 kept_range = Some(0..file_length);
             }
@@ -163,8 +167,9 @@ impl FileSink {
         Ok(FileSinkRecovery { sink, file_length, kept_range, renamed })
     }
 
-    /// Keeps the complete lines after the published length. Returns, for each stream, the number of messages in these
-    /// lines that the store lacks.
+    /// Keeps the complete lines after the published length, and removes an incomplete line and data of other programs
+    /// from the end of the file. Returns, for each stream, the number of messages that these complete lines have and
+    /// that the store lacks.
     fn recover(
         &mut self,
         file_length: u64,
@@ -215,13 +220,13 @@ impl FileSink {
         format!("sink/{}", canonical_path(path).display())
     }
 
-    /// Returns the path.
+    /// Returns the path with which the sink was opened.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns whether the file already has an unpublished message, so that the sink must skip the message. `number` is
-    /// the number that the store has given to the message.
+    /// Returns whether a kept line has this message. If so, the sink must skip the message. Each kept line counts once.
+    /// `number` is the number that the store has given to the message.
     pub(super) fn take_kept(
         &mut self,
         stream: &str,
@@ -244,8 +249,9 @@ impl FileSink {
     }
 
     /// Opens the file of the path if all lines are synced and the path no longer leads to the open file. The old file
-    /// keeps its lines. Returns whether the file is another one. The caller must then store the mark before it appends:
-    /// if the file is renamed and the process dies, the next start recognises the file by this mark.
+    /// keeps its lines. Returns whether the sink has opened another file. If so, the caller must store the mark before
+    /// it appends: if the new file is renamed later and the process dies, the next start recognises the file by this
+    /// mark.
     pub(super) fn follow_path(&mut self) -> io::Result<bool> {
         if !self.is_synced {
             return Ok(false);
@@ -253,7 +259,8 @@ impl FileSink {
         self.open_path()
     }
 
-    /// Opens the file of the path if the path does not lead to the open file. Returns whether the file is another one.
+    /// Opens the file of the path if the path does not lead to the open file. Creates a missing file. Returns whether
+    /// the sink has opened another file.
     fn open_path(&mut self) -> io::Result<bool> {
         let open = self.file.metadata()?;
         match std::fs::metadata(&self.path) {
@@ -283,8 +290,8 @@ impl FileSink {
         Ok(true)
     }
 
-    /// Checks the file's length before the first write after a sync. If another process has truncated the file, a write
-    /// at the old end would fill the missing part with zeros.
+    /// If another process has truncated the file, makes the next write begin at the new end of the file. A write at the
+    /// old end would fill the missing part with zeros.
     fn check_length(&mut self) -> io::Result<()> {
         let file_length = self.file.metadata()?.len();
         if file_length < self.tail.end() {
@@ -295,7 +302,8 @@ impl FileSink {
         Ok(())
     }
 
-    /// Ends the last line if it has no line end, because another program wrote it or truncated the file within it.
+    /// Writes a line end if the last line has none. Another program may have written a line without a line end, or may
+    /// have truncated the file within a line.
     fn end_line(&mut self) -> io::Result<()> {
         if self.tail.bytes().last().is_some_and(|byte| *byte != b'\n') {
             self.file.write_all_at(b"\n", self.tail.end())?;
@@ -310,8 +318,8 @@ impl FileSink {
     }
 
     /// Makes all written lines durable. If another process removed or truncated the file before the sync had ended,
-    /// writes the lines again, to the file that now has the path, and returns the mark for all messages that are not
-    /// marked as published yet.
+    /// writes the lines since the last sync again: after a removal, to the file that now has the path. Then returns the
+    /// mark for all messages that are not marked as published yet.
     pub(super) fn sync(&mut self) -> io::Result<Option<Mark>> {
         if self.is_synced {
             return Ok(None);
@@ -323,7 +331,9 @@ impl FileSink {
             self.file.sync_data()?;
         }
         self.record_sync();
-        // Some of the messages may stay in the outbox longer than others, so a start must compare all these lines.
+        // All runs that are not marked as published get this mark. When the store writes the mark for the first of
+        // these runs, the messages of the later runs are still in the outbox. The mark therefore names all these lines,
+        // so that a start compares all of them with the outbox.
         Ok(rewritten_from.map(|from| {
             let range = from..self.tail.end();
             let kept = self.kept.range().map_or(range.start, |kept| kept.start.min(range.start));
@@ -338,7 +348,7 @@ impl FileSink {
         self.unsynced.shrink_to(WRITE_BYTES);
     }
 
-    /// Returns whether the file still has a name, its synced data, and the lines that were written since then.
+    /// Returns whether the file still has a name, its synced data, and the lines that were written after the last sync.
     fn has_all_lines(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.nlink() > 0
             && self.synced.is_in(&self.file)?
@@ -352,7 +362,8 @@ impl FileSink {
             self.open_path()?;
         } else {
             warn_shorter(&self.path, metadata.len(), self.tail.end());
-            // A write at the old end of a truncated file has filled the missing part with zeros.
+            // If another process truncated the file before a write at the old end, this write has filled the missing
+            // part with zeros.
             let end = end_of_data(&self.file, metadata.len().min(self.synced.end()))?;
             self.file.set_len(end)?;
             self.tail = TailFingerprint::read(&self.file, end)?;
@@ -377,7 +388,8 @@ impl FileSink {
     }
 }
 
-/// Returns the end of the data before `end` that is not zeros. The lines of a sink file contain no zeros.
+/// Returns the position after the last byte before `end` that is not zero; 0 if there is no such byte. The lines of a
+/// sink file contain no zero bytes.
 fn end_of_data(file: &File, mut end: u64) -> io::Result<u64> {
     let mut buffer = vec![0; REWRITE_BYTES];
     while end > 0 {
@@ -392,7 +404,7 @@ fn end_of_data(file: &File, mut end: u64) -> io::Result<u64> {
     Ok(0)
 }
 
-/// Opens a file. Creates a missing file, and syncs its folder.
+/// Opens a file. If the file is missing, creates it and syncs its folder.
 fn open_or_create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
@@ -417,8 +429,8 @@ fn warn_shorter(path: &Path, present: u64, published: u64) {
     );
 }
 
-/// Returns whether a file is the file that the sink wrote, or a copy of that file. Compares the end of the content or,
-/// if the published length is 0, the inode.
+/// Returns whether a file is the file that the sink wrote, or a copy of that file. Compares the last bytes of the
+/// published content or, if the published length is 0, the inode. Returns `true` if the mark has no fingerprint.
 fn is_published(published: &PublishedFile, file: &File, inode: u64) -> io::Result<bool> {
     Ok(match &published.fingerprint {
         None => true,
@@ -430,7 +442,7 @@ fn is_published(published: &PublishedFile, file: &File, inode: u64) -> io::Resul
 }
 
 /// Searches the folder of a sink file for the file that the sink wrote, under any name. Returns the file, and the part
-/// of it that may have the lines of unpublished messages. Returns `None` if there is no such part.
+/// of it that may have lines of unpublished messages. Returns `None` if there is no such file or part.
 fn find_renamed(path: &Path, published: &PublishedFile) -> io::Result<Option<(File, Range<u64>)>> {
     let Some(FileFingerprint { inode, .. }) = published.fingerprint else { return Ok(None) };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -468,7 +480,8 @@ mod tests {
             .0
     }
 
-    /// Writes a file with two messages. Returns its path, and a mark that covers only the first message.
+    /// Writes a file with the content `before` and two messages. Returns the path of the file, and a mark that does not
+    /// cover the second message.
     fn written(folder: &Path, before: &str) -> (PathBuf, Mark) {
         let path = folder.join("out");
         fs::write(&path, before).expect("written");

@@ -1,14 +1,15 @@
-//! The lines of a file sink that the store has not recorded as published. A start never removes complete lines, because
-//! consumers may have read them, and because an operator may next put an older copy of the store back, which lacks their
-//! messages.
+//! The lines of a file sink that the store has not recorded as published. A start keeps the complete lines that Ordain
+//! has written, for two reasons. Consumers may have read these lines. And if an operator next restores an older copy of
+//! the store, only these lines may still have their messages. A start removes such lines in one case: they follow a
+//! line of another program, and the outbox has all their messages.
 //!
 //! The outbox (committed messages that are not published yet) may contain the messages of such lines. The sink must not
 //! write these messages a second time. This module finds the lines of these messages, and recognises the messages when
 //! the publisher passes them to the sink. The store's mark of the file contains the range of the kept lines until the
 //! sink has skipped the messages. If the process ends before that, the next start reads the range again.
 //!
-//! During the comparison, a start has the contents of the whole outbox in memory. Afterwards, this module keeps only the
-//! ids of the messages whose lines are in the file. The limit of the outbox limits both.
+//! During the comparison, a start has the contents of the whole outbox in memory. Afterwards, this module keeps only
+//! the ids and numbers of the messages whose lines are in the file. The limit of the outbox limits both amounts.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -29,19 +30,19 @@ const LINE_BYTES: u64 = 128 << 20;
 /// The beginning of the attribute `source` of all messages and dead letters of Ordain.
 const OWN_SOURCE: &str = "/ordain/";
 
-/// The attributes that identify a line.
+/// The attributes that identify the message of a line.
 #[derive(Deserialize)]
 struct LineIdentity<'a> {
     #[serde(borrow)]
     id: Cow<'a, str>,
     #[serde(borrow)]
     source: Cow<'a, str>,
-    /// The number of the message, if the sink is sequenced.
+    /// The number of the message, if the messages of the sink have numbers.
     #[serde(borrow)]
     sequence: Option<&'a RawValue>,
 }
 
-/// The messages of the outbox that a process finds at its start, by their ids.
+/// The messages and dead letters that a process finds in the outboxes at its start, by their ids, each with its stream.
 #[derive(Default)]
 pub(crate) struct UnpublishedMessages(HashMap<String, (Arc<str>, SinkContent)>);
 
@@ -56,7 +57,7 @@ impl UnpublishedMessages {
         }
     }
 
-    /// Returns whether the outbox has no messages.
+    /// Returns whether the outboxes are empty.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -65,8 +66,9 @@ impl UnpublishedMessages {
         self.0.insert(content.id(stream), (Arc::clone(stream), content));
     }
 
-    /// Compares a line with the message that has the same id. `number` is the number in the line: it is not a part of
-    /// the message. Returns `None` if the outbox has no message with this id.
+    /// Returns whether a line is equal to the encoded message that has the same id; `None` if the outbox has no message
+    /// with this id. `number` is the number in the line. The outbox does not have this number, so the function encodes
+    /// the message with it.
     fn has_line(&self, id: &str, number: Option<u64>, line: &[u8]) -> Option<bool> {
         let (stream, content) = self.0.get(id)?;
         let mut encoded = Vec::with_capacity(line.len());
@@ -78,7 +80,7 @@ impl UnpublishedMessages {
 /// The lines in a part of a sink file, compared with the outbox.
 #[derive(Default)]
 pub(super) struct ComparedLines {
-    /// The end of the last complete line.
+    /// The position after the last complete line. If the part has no complete line, the beginning of the part.
     pub(super) complete_length: u64,
     /// For each stream, the number of lines with messages of the stream that are not in the outbox.
     pub(super) lost: BTreeMap<String, u64>,
@@ -95,7 +97,8 @@ pub(super) struct ComparedLines {
 }
 
 impl ComparedLines {
-    /// Reads a part of the file. `range` must begin at the beginning of a line.
+    /// Reads a part of the file, and compares its complete lines with the outbox. `range` must begin at the beginning
+    /// of a line, or before a line end that the sink added to a line of another program.
     pub(super) fn read(
         file: &File,
         range: Range<u64>,
@@ -147,8 +150,8 @@ impl ComparedLines {
         true
     }
 
-    /// Returns the beginning of the part that may be removed from the end of the file: it begins with a line that
-    /// Ordain has not written, and the outbox has all messages in it. Returns `None` if there is no such part.
+    /// Returns the beginning of the part that may be removed from the end of the file. The part begins with a line that
+    /// Ordain has not written, and the outbox has all messages in the part. Returns `None` if there is no such part.
     pub(super) fn foreign_end(&self) -> Option<u64> {
         self.foreign.filter(|_| !self.has_lost_after_foreign)
     }
@@ -158,14 +161,15 @@ impl ComparedLines {
 /// the message of the line to the sink.
 #[derive(Debug, Default)]
 pub(super) struct KeptLines {
-    /// A part of the file that contains all these lines; empty if the lines are in an older file.
+    /// A part of the open file that contains those of these lines that are in this file; empty if all lines are in an
+    /// older file.
     range: Range<u64>,
     /// The numbers in the lines, by the ids of the messages.
     unpublished: HashMap<String, Option<u64>>,
 }
 
 impl KeptLines {
-    /// Adds lines that are in `range`.
+    /// Adds lines that are in the part `range` of the open file; `range` is empty for lines of an older file.
     pub(super) fn add(&mut self, range: Range<u64>, unpublished: HashMap<String, Option<u64>>) {
         if unpublished.is_empty() {
             return;
@@ -179,7 +183,7 @@ impl KeptLines {
         self.unpublished.extend(unpublished);
     }
 
-    /// Returns the part of the file that contains the lines; `None` if there are no lines in the file.
+    /// Returns the part of the open file that contains kept lines; `None` if this file contains none.
     pub(super) fn range(&self) -> Option<Range<u64>> {
         (!self.unpublished.is_empty() && !self.range.is_empty()).then(|| self.range.clone())
     }
@@ -190,7 +194,7 @@ impl KeptLines {
         self.range = 0..0;
     }
 
-    /// Logs the number of lines, if there are any.
+    /// Logs the number of kept lines, if there are any.
     pub(super) fn report(&self, path: &Path) {
         if !self.unpublished.is_empty() {
             tracing::info!(
@@ -201,8 +205,8 @@ impl KeptLines {
         }
     }
 
-    /// Removes the line of a message from the list. Returns whether the file already contains this message. If so, the
-    /// sink must skip the message. `number` is the number that the store has given to the message.
+    /// Removes the line of a message from the list. Returns whether the list had this line. If so, the sink must skip
+    /// the message. `number` is the number that the store has given to the message.
     pub(super) fn take(
         &mut self,
         path: &Path,
@@ -226,7 +230,7 @@ impl KeptLines {
     }
 }
 
-/// Logs lines that have the ids of unpublished messages, but other content.
+/// Logs the number of lines that have the ids of unpublished messages, but other content.
 pub(super) fn report_differing(path: &Path, lines: u64) {
     if lines > 0 {
         tracing::warn!(
@@ -365,8 +369,8 @@ mod tests {
         }
     }
 
-    /// A foreign line and zeros, as a power failure may leave them, are removed with the lines after them, unless
-    /// the outbox lacks the message of such a line.
+    /// A line of another program, and zeros that a power failure may leave, are removed together with the lines after
+    /// them, unless the outbox lacks the message of one of these later lines.
     #[test]
     fn foreign_lines_are_removed_if_no_lost_message_follows() {
         let one = content(1, "1");

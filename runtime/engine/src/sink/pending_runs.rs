@@ -1,4 +1,5 @@
-//! Runs of messages that are being published. The store does not record these messages as published yet.
+//! Runs that are being published. A run contains messages of one shard that are published together; the store does not
+//! record these messages as published yet.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,11 +11,11 @@ use ordain_store::{Mark, Partition};
 pub(super) struct PublishRun {
     pub(super) handle: Arc<PartitionHandle>,
     pub(super) shard: u32,
-    /// The last commit with messages in this run.
+    /// The last commit of this run.
     pub(super) through: u64,
-    /// The marks of the files to which this run's lines were written.
+    /// The marks of the files that contain lines of this run.
     pub(super) marks: Vec<Mark>,
-    /// Number of messages that exchanges have not confirmed.
+    /// Number of messages that the tasks of exchanges and streams have not confirmed.
     pub(super) unconfirmed: usize,
 }
 
@@ -28,7 +29,7 @@ enum RunQueueId {
 }
 
 /// The pending runs by number. A run is done when three conditions hold:
-/// - All messages of the run are published.
+/// - No message of the run waits for a confirm. If the run has file marks, this process also still has the ownership.
 /// - All earlier runs of the same shard are done.
 /// - For each file of the run, all earlier runs with lines for this file are done.
 #[derive(Default)]

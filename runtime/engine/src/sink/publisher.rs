@@ -37,10 +37,10 @@ const CONFIRM_GROUP_LIMIT: usize = 256;
 pub struct PartitionHandle {
     /// The partition.
     pub partition: Partition,
-    /// The claim with which the store recognises this owner of the partition. The partition's messages are committed
-    /// under this claim.
+    /// The claim with which the store recognises this owner of the partition. The partition's driver commits under this
+    /// claim.
     pub claim: Claim,
-    /// The sink of the stream's dead letters; `None` if the stream does not forward dead letters.
+    /// The name of the sink of the stream's dead letters; `None` if the stream does not forward dead letters.
     pub dead_letter: Option<Arc<str>>,
     /// The channel to the driver. The publisher sends a report when all messages of a shard up to a commit are
     /// published and marked as published.
@@ -102,19 +102,19 @@ impl PartitionHandle {
 pub struct CommittedBatch {
     /// The partition of the batch.
     pub handle: Arc<PartitionHandle>,
-    /// The batch.
+    /// The writes of the commit, and the dead letters that belong to no write.
     pub batch: Arc<Batch>,
-    /// The result of the commit, which shows the writes that the store applied.
+    /// The result of the commit, which shows which writes of the batch the store applied.
     pub applied: AppliedCommit,
 }
 
-/// The messages, in order, that an earlier process committed in a shard and did not publish.
+/// The messages, in order, that an earlier process committed in a shard and did not mark as published.
 pub(crate) struct OutboxBacklog {
     /// The partition, which has no driver yet.
     pub handle: Arc<PartitionHandle>,
-    /// The shard.
+    /// The shard of the outbox.
     pub shard: u32,
-    /// The commits with their messages.
+    /// The commits, each with its messages and forwarded dead letters.
     pub entries: Vec<OutboxEntry>,
     /// The receiver gets the number of messages after the publisher has sent them to the sinks. The partition's driver
     /// starts afterwards, so the driver's own messages follow these messages.
@@ -138,7 +138,8 @@ pub(crate) struct OutboxPublisher {
     /// Left-over messages of earlier processes. The publisher has sent these messages to the sinks, the store has not
     /// marked them as published yet, and the drivers of their partitions have not started.
     sent_backlogs: Vec<SentBacklog>,
-    /// Left-over messages that wait for room: at most one entry for each partition.
+    /// Left-over messages that the publisher sends as soon as `sent_backlogs` is below its size limit. A partition has
+    /// at most one entry, because its start waits until the publisher has sent this entry.
     waiting_backlogs: VecDeque<OutboxBacklog>,
     /// Approximate size limit, in bytes, of the left-over messages in `sent_backlogs`. At the limit, the publisher
     /// sends no further left-over messages.
@@ -188,7 +189,7 @@ impl OutboxPublisher {
     ) -> Result<(), PublisherError> {
         let mut group = Vec::with_capacity(BATCH_GROUP_LIMIT);
         let mut is_open = true;
-        // The publisher does not wait for runs of partitions that have another owner now.
+        // The publisher does not wait for runs of partitions whose ownership has ended.
         while is_open || self.runs.any(|run| !run.handle.ownership.is_lost()) {
             while self.sent_backlogs.iter().map(|backlog| backlog.bytes).sum::<usize>()
                 < self.backlog_bytes_limit
@@ -281,7 +282,7 @@ impl OutboxPublisher {
     }
 
     async fn publish(&mut self, committed: &mut Vec<CommittedBatch>) -> Result<(), PublisherError> {
-        // If a partition has a new owner, the new owner publishes the messages of the partition.
+        // If the ownership of a partition has ended, the next owner publishes the messages of the partition.
         committed.retain(|committed| !committed.handle.ownership.is_lost());
         // Sort the batches by outbox: the messages of an outbox are numbered together, and lines must be written in the
         // order of their numbers.
@@ -314,7 +315,7 @@ impl OutboxPublisher {
         Ok(())
     }
 
-    /// Ends the run that is being collected.
+    /// Ends the run that is being collected: sends its contents to the sinks, and adds it to the pending runs.
     async fn end_run(
         &mut self,
         handle: Arc<PartitionHandle>,

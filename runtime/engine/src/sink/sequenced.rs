@@ -42,11 +42,12 @@ pub(super) struct DestinationBatch {
     pub(super) messages: Vec<OutboundMessage>,
 }
 
-/// The number of each message of a batch; `None` if another owner has the partition now and publishes the message.
+/// The number of each message of a batch; `None` if this process has lost or given up the partition, so that the next
+/// owner publishes the message.
 pub(super) type MessageNumbers = Vec<Option<u64>>;
 
-/// The collector of the messages of all configured sinks that have the same destination. The store numbers these
-/// messages together, and keeps the order of the messages of each outbox.
+/// The collector of the messages of all configured sinks that have the same destination. One task passes these messages
+/// to the store, and keeps the order of the messages of each outbox.
 pub(crate) struct SequencedSink {
     destination: Destination,
     /// The messages of the run that is being gathered.

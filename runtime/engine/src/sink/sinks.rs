@@ -22,10 +22,10 @@ use ordain_util::log_throttle::LogThrottle;
 pub(super) const WRITE_BYTES: usize = 1 << 20;
 /// Delay between attempts to write to a failing sink.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Shortest time between two logged errors of a sink.
+/// Minimum time between two logged errors while one action of a sink fails.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A sink of lines.
+/// A sink of lines, and the lines that it has not written yet.
 struct BufferedLineSink {
     sink: LineSink,
     /// Encoded lines that are not written yet.
@@ -36,16 +36,18 @@ struct BufferedLineSink {
     numbering: Option<LineNumbering>,
 }
 
-/// The numbering of a sink of lines.
+/// The numbering of a sink of lines: the store assigns the numbers, and this type keeps them until the sink encodes the
+/// contents.
 struct LineNumbering {
     assigner: SequenceAssigner,
     /// Contents that wait for their numbers.
     announced: Vec<DestinationBatch>,
-    /// The numbers of the contents that are encoded next; `None` for a content that another owner publishes.
+    /// The numbers of the contents that are encoded next; `None` for a content that the next owner of the partition
+    /// publishes.
     numbers: VecDeque<Option<u64>>,
 }
 
-/// All sinks of the process.
+/// The sinks of a process, and the contents of the run that the publisher is collecting.
 #[derive(Default)]
 pub(crate) struct Sinks {
     lines: BTreeMap<String, BufferedLineSink>,
@@ -83,7 +85,7 @@ impl Sinks {
         }
     }
 
-    /// Adds an exchange as a sink.
+    /// Adds an exchange as a sink whose messages do not pass through the store.
     pub(crate) fn add_exchange(&mut self, name: &str, sink: ExchangeSink) {
         self.exchanges.insert(name.to_owned(), sink);
     }
@@ -108,7 +110,8 @@ impl Sinks {
         self.routes.insert(name.to_owned(), (sink_index, exchange_index));
     }
 
-    /// Starts the tasks of exchanges and streams. These tasks report published messages to `published`.
+    /// Starts the tasks of exchanges and streams. These tasks report to `published` how many messages of a run they
+    /// have published.
     pub(super) fn start(
         &mut self,
         published: &UnboundedSender<PublishedCount>,
@@ -160,7 +163,7 @@ impl Sinks {
         Ok(())
     }
 
-    /// Assigns numbers to all announced contents.
+    /// Passes all announced contents to the store, which assigns their numbers.
     pub(super) async fn number_announced(&mut self) -> Result<(), PublisherError> {
         for numbered in self.lines.values_mut().filter_map(|lines| lines.numbering.as_mut()) {
             let announced = std::mem::take(&mut numbered.announced);
@@ -198,8 +201,8 @@ impl Sinks {
         self.lines.values().map(|lines| lines.buffer.len()).sum()
     }
 
-    /// Ends a run: sends its contents to the tasks and writes its lines. Returns the number of contents that the
-    /// tasks must confirm, and the marks of the written files.
+    /// Ends a run: sends its contents to the tasks and writes its lines. Returns the number of contents that the tasks
+    /// must confirm, and the marks of the files that contain messages of the run.
     pub(super) async fn write(
         &mut self,
         store: &dyn Store,
@@ -226,7 +229,7 @@ impl Sinks {
             }
             retry_write(name, sink, |sink| sink.append(buffer)).await?;
             buffer.clear();
-            // Shrink the buffer, because a small batch does not need the memory of a large batch.
+            // Shrink the buffer, because a small run does not need the memory of a large run.
             buffer.shrink_to(WRITE_BYTES);
             marks.extend(sink.mark());
         }
@@ -253,8 +256,8 @@ impl Sinks {
 }
 
 impl BufferedLineSink {
-    /// Encodes the next content, with its number if the content has a number. Skips a content that another owner
-    /// publishes, and a content that the file already has.
+    /// Encodes the next content, with its number if the content has a number. Skips a content that the next owner of
+    /// the partition publishes, and a content that the file already has.
     fn put(&mut self, stream: &str, content: &SinkContent) {
         let mut number = None;
         if let Some(numbered) = &mut self.numbering {
@@ -275,7 +278,8 @@ impl BufferedLineSink {
 }
 
 /// Retries an action of a sink until it succeeds, because committed messages must be published. While the action fails,
-/// the outbox fills, and the streams pause. Returns an error only if standard output has no reader any more.
+/// the outboxes fill; a partition pauses when its outbox is full. Returns an error only if standard output has no
+/// reader any more.
 async fn retry_write<T>(
     name: &str,
     sink: &mut LineSink,

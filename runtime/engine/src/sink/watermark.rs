@@ -14,12 +14,13 @@ pub struct PublishWatermark {
     /// The oldest and the newest mark that may not be durable yet. Each entry has the commit up to which the mark
     /// applies, and the number of the last commit when the mark was written.
     pending_marks: Mutex<[Option<(u64, u64)>; 2]>,
-    /// The commit up to which the last mark applies. The value is [`HAS_FILES_FLAG`] after any mark has named a file.
+    /// The commit up to which the last mark applies; 0 before the first mark. The value is [`HAS_FILES_FLAG`] after any
+    /// mark has named a file.
     last_mark: AtomicU64,
 }
 
-/// The value for a shard whose marks name files. A mark that names files must not be repeated without the lengths of
-/// the files, which this type does not have.
+/// The value of `last_mark` for a shard whose marks name files. A mark that names files must not be repeated without
+/// the lengths of the files, which this type does not have.
 const HAS_FILES_FLAG: u64 = u64::MAX;
 
 impl PublishWatermark {
@@ -28,7 +29,8 @@ impl PublishWatermark {
         self.through.load(Ordering::Relaxed)
     }
 
-    /// Records that a mark is about to be written.
+    /// Records that the publisher is about to mark the messages up to the commit `through` as published. `has_files` is
+    /// true if the mark names files.
     pub fn begin_mark(&self, through: u64, has_files: bool) {
         self.last_mark
             .fetch_max(if has_files { HAS_FILES_FLAG } else { through }, Ordering::SeqCst);
@@ -42,7 +44,8 @@ impl PublishWatermark {
         (last_mark != 0 && last_mark != HAS_FILES_FLAG).then_some(last_mark)
     }
 
-    /// Records a written mark. `last` is the number of the last commit before the mark.
+    /// Records that the store has marked the messages up to the commit `through` as published. `last` is the number of
+    /// the last commit before this mark.
     pub fn record_mark(&self, through: u64, last: u64) {
         // A panic while the lock is held leaves the data consistent.
         let mut pending_marks =
@@ -51,7 +54,7 @@ impl PublishWatermark {
         pending_marks[slot] = Some((through, last));
     }
 
-    /// Records that a commit is durable.
+    /// Records that a commit is durable. The marks that the store wrote before this commit are then durable too.
     pub fn record_commit(&self, number: u64) {
         let mut pending_marks =
             self.pending_marks.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -32,11 +32,11 @@ const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 pub struct FileOptions {
     /// The files; `None` for standard input.
     pub files: Option<FileSet>,
-    /// The stream, which is a part of the tags of dead letters.
+    /// The name of the stream, which is a part of the tags of dead letters.
     pub stream: String,
     /// `true` to wait for more data at the end of the files, instead of ending.
     pub follow: bool,
-    /// The decoder of lines.
+    /// The decoder of the lines of the files.
     pub decoder: EventDecoder,
 }
 
@@ -117,9 +117,9 @@ impl OpenFile {
         Ok(Self { file, splitter, tail })
     }
 
-    /// Checks that the data that was already read is unchanged. If the data has changed, the file was truncated or
-    /// rewritten, and the lines that were read last may consist of parts of other lines. Returns a description of the
-    /// change; `None` if there is no change.
+    /// Checks that the file still has the first and the last of the bytes that were read. If these bytes differ, the
+    /// file was truncated or rewritten, and the lines that were read last may consist of parts of other lines. Returns
+    /// a description of the change; `None` if there is no change.
     fn change(&self) -> io::Result<Option<String>> {
         let read = self.tail.end();
         let length = self.file.metadata()?.len();
@@ -139,9 +139,9 @@ impl OpenFile {
 /// The result of the visit of a file.
 #[derive(Debug, PartialEq, Eq)]
 enum Visit {
-    /// The file has no more data.
+    /// The file has no more data that the source reads now.
     Idle,
-    /// The reader has read the file up to its target.
+    /// The reader has delivered a batch, or has read the file up to its target.
     Read,
     /// The last line of an older file is incomplete, and may still be completed.
     Unfinished,
@@ -231,7 +231,7 @@ impl FileReader {
         self.deliver_last_line(index, false)
     }
 
-    /// Reads a file up to its target.
+    /// Reads a file up to its target, and delivers its lines.
     fn read(&mut self, index: usize) -> io::Result<Visit> {
         let Some(mut open) = self.open_file(index)? else { return Ok(Visit::Changed) };
         let tracked = self.set.file(index);
@@ -261,7 +261,8 @@ impl FileReader {
         }
     }
 
-    /// Returns the open file with this index, at its position.
+    /// Returns the open file with this index, at its position. Returns `None` if the file is no longer at its last
+    /// known path, or is shorter than its position.
     fn open_file(&mut self, index: usize) -> io::Result<Option<OpenFile>> {
         let Some(file) = self.set.open(index)? else { return Ok(None) };
         let tracked = self.set.file(index);
@@ -298,8 +299,9 @@ impl FileReader {
         SourceProgress { current, ..before.clone() }
     }
 
-    /// Continues after a change of the data that was read. A set that scans its folder compares the file with the lines
-    /// that were delivered, and searches for a copy. A fixed file has no other place for its lines.
+    /// Handles a change of the data that was already read. If the set scans its folder, the next scan compares the file
+    /// with its fingerprint, and searches for a copy of the earlier data. A fixed file has no folder to search, so this
+    /// method then returns an error.
     fn handle_change(&mut self, index: usize, change: &str) -> io::Result<Visit> {
         let ordering = self.lines.decoder.ordering;
         let is_fixed = self.set.is_fixed();
@@ -317,7 +319,7 @@ impl FileReader {
     }
 
     /// Delivers the last line of a file although it has no line end. With `may_be_unfinished`, another process may
-    /// still be writing the line.
+    /// still be writing the line, so the method delivers the line only if it is an event.
     fn deliver_last_line(&mut self, index: usize, may_be_unfinished: bool) -> io::Result<Visit> {
         let Some(mut open) = self.open_file(index)? else { return Ok(Visit::Changed) };
         let tracked = self.set.file(index);
@@ -341,7 +343,7 @@ impl FileReader {
         self.deliver(index, batch)
     }
 
-    /// Delivers the last lines of all files, and ends the source.
+    /// Delivers the last lines of all files, if these lines have no line end, and ends the source.
     fn end(&mut self) -> io::Result<()> {
         for index in 0..self.set.len() {
             let tracked = self.set.file(index);
@@ -355,7 +357,7 @@ impl FileReader {
         Ok(())
     }
 
-    /// Delivers a batch. While the receiver is busy, looks for new files in the folder and opens them, because log
+    /// Delivers a batch. While the receiver is busy, searches the folder for new files and opens them, because log
     /// rotation may remove them before the receiver takes the batch.
     fn deliver(&mut self, index: usize, mut batch: DeliveryBatch) -> io::Result<Visit> {
         if batch.progress.is_none() {
@@ -399,7 +401,7 @@ struct LineOrigin<'a> {
     file: Option<&'a File>,
 }
 
-/// Decodes the lines of a stream.
+/// The decoder of the lines of a stream's source, and the name of the stream for dead letters.
 struct LineDecoder {
     stream: String,
     decoder: EventDecoder,
@@ -486,9 +488,9 @@ impl LineDecoder {
     }
 
     /// Returns the dead letter of a line that is not an event. The tag of the letter depends on the stream, on the
-    /// first line of the file that is not blank, on the number of the line and on its text. A line that is read again
-    /// after a crash produces the same letter, also if the file has another name. Two lines with the same text produce
-    /// two letters.
+    /// first line of the file that is not blank, and on the number and the text of the line of the letter. A line that
+    /// is read again after a crash produces the same letter, even if the file then has another name. Two lines with the
+    /// same text produce two letters.
     fn letter(
         &self,
         error: DecodeError,
@@ -520,7 +522,8 @@ fn first_line_digest(file: &File) -> u64 {
     let head = head(file).unwrap_or_default();
     let mut lines = head.split(|byte| *byte == b'\n').map(trim_blanks);
     let line = lines.find(|line| !line.is_empty()).unwrap_or_default();
-    // The digest of the line must not cancel the digest of the same text in the tag of a letter.
+    // The tag of a letter combines this digest with the digest of the letter's line by XOR. Because of the prefix, the
+    // two digests differ even if the letter is about the first line. Two equal digests would cancel each other.
     digest(&[b"first line\0", line].concat())
 }
 

@@ -26,21 +26,23 @@ use ordain_util::file_pattern::{FilePattern, FileRole};
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
-/// Number of files that the source holds open, if more files are unread or were read a short time ago. A file beyond
-/// this number is opened when the source reads it.
+/// Number of open files from which on the source opens no further file in advance. The source then opens each further
+/// file only when it reads the file.
 const OPEN_FILES_LIMIT: usize = 128;
 /// Time without a new line after which the source closes an older file that it has read to its end.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
-/// Number of lost files that the checkpoint remembers. If such a file returns, the source reads only its unread rest.
+/// Maximum number of lost files that the checkpoint remembers. If such a file returns, the source reads only its unread
+/// rest.
 const LOST_FILES_LIMIT: usize = 16;
-/// Shortest time between two warnings that the folder cannot be listed.
+/// Minimum time between two warnings that the folder is missing, or that another device is mounted there.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
-/// A file of the source.
+/// A file of the source, with the position that the source has reached in it.
 #[derive(Debug)]
 pub(super) struct TrackedFile {
     pub(super) progress: FileProgress,
-    /// The open file; `None` if the file was read to its end and is idle, or is missing.
+    /// The open file. `None` if the file is missing or ignored, if the source has not opened it yet, or if the source
+    /// has closed it because it was read to its end.
     pub(super) file: Option<Arc<File>>,
     /// The path for messages, in the spelling of the configuration.
     pub(super) name: String,
@@ -52,9 +54,11 @@ pub(super) struct TrackedFile {
     pub(super) rest_seen: Option<(u64, Instant)>,
     /// The description of the unread rest, if the file is lost and the loss is not reported yet.
     pub(super) loss: Option<String>,
-    /// The length and the time of the last change at the last comparison with the fingerprint.
+    /// The length and the modification time of the file when a comparison last showed that the file matches its
+    /// fingerprint.
     compared: Option<(u64, SystemTime)>,
-    /// `true` if the last listing of the folder had no file with this identity and content.
+    /// `true` if the last scan found no file with this identity and content, neither among the open files nor in the
+    /// folder.
     is_missing: bool,
     /// `true` if the last listing of the folder had this file.
     is_listed: bool,
@@ -69,13 +73,13 @@ pub struct FileSet {
     ordering: OrderingMode,
     files: Vec<TrackedFile>,
     /// `true` until the first scan of a stream without a checkpoint, or with a checkpoint of an earlier version. The
-    /// older files of this scan are not read.
+    /// source does not read the older files that this scan finds.
     is_first_start: bool,
     folder_device: Option<u64>,
     folder_throttle: LogThrottle,
 }
 
-/// A file in the folder.
+/// A file of the source in the last listing of the folder.
 struct ListedFile {
     path: PathBuf,
     role: FileRole,
@@ -98,13 +102,13 @@ impl TrackedFile {
         }
     }
 
-    /// Returns whether the source reads the file.
+    /// Returns whether the source reads the file: the file is neither ignored nor lost.
     pub(super) fn is_read(&self) -> bool {
         !self.progress.is_ignored && !self.progress.is_lost
     }
 
-    /// Returns whether the identity of a file is that of this file. A device may have another number after a restart of
-    /// the machine, so only an open file must have its device.
+    /// Returns whether a file with this metadata has the identity of the tracked file. A device may have another number
+    /// after a restart of the machine, so this method compares the device only if the tracked file is open.
     fn is(&self, metadata: &Metadata) -> bool {
         is_same_inode(&self.progress, metadata)
             && (self.progress.device == metadata.dev() || self.file.is_none())
@@ -130,7 +134,8 @@ impl TrackedFile {
         self.is_listed = true;
     }
 
-    /// Makes the next scan compare the file with its fingerprint, and reads the incomplete last line again.
+    /// Makes the next scan compare the file with its fingerprint, and makes the source read the incomplete last line
+    /// again.
     pub(super) fn compare_again(&mut self) {
         self.read_to = self.progress.position().offset;
         self.rest_seen = None;
@@ -152,7 +157,8 @@ impl TrackedFile {
         self.is_read() && self.progress.unread_bytes() > 0
     }
 
-    /// Compares the file with the fingerprint if it has changed since the last comparison.
+    /// Returns whether the file still has the bytes that were read. Compares the file with the fingerprint only if the
+    /// file has changed since the last comparison.
     fn has_read_bytes(&mut self, file: &File, metadata: &Metadata) -> io::Result<bool> {
         let state = (metadata.len(), metadata.modified()?);
         if self.compared == Some(state) {
@@ -207,7 +213,7 @@ impl FileSet {
         }
     }
 
-    /// Forgets the positions, so that the source reads its files from their beginning.
+    /// Forgets the positions, so that the source reads its files from their beginning. Ignored files stay ignored.
     pub fn rewind(&mut self) {
         self.files.retain(|tracked| tracked.progress.has_identity());
         for tracked in self.files.iter_mut().filter(|tracked| !tracked.progress.is_ignored) {
@@ -217,7 +223,8 @@ impl FileSet {
         }
     }
 
-    /// Returns the number of lines that earlier runs have read of the newest file of which they have read a part.
+    /// Returns the number of lines that earlier runs have read of the file in which they stopped: the newest file of
+    /// which they have read a part. Returns `None` if there is no such file.
     pub fn resumed_line(&self) -> Option<u64> {
         let begun = self.files.iter().rev().find(|tracked| {
             tracked.is_read() && !tracked.is_missing && tracked.progress.is_begun()
@@ -230,7 +237,7 @@ impl FileSet {
         self.files.iter().map(|tracked| tracked.progress.clone()).collect()
     }
 
-    /// Returns the progress of the source when it has read the file with this index up to `current`.
+    /// Returns the progress of the source for a batch of deliveries from the file with this index.
     pub(super) fn source_progress(&self, index: usize) -> SourceProgress {
         let files = self.progress();
         SourceProgress { current: files[index].clone(), files: files.into(), index }
@@ -250,14 +257,15 @@ impl FileSet {
     }
 
     /// Returns whether the source reads another file after this file, and the path of the source no longer names this
-    /// file. No program will complete the last line of such a file.
+    /// file. After a short time, no program completes the last line of such a file any more.
     pub(super) fn is_replaced(&self, index: usize) -> bool {
         !self.files[index].progress.is_live
             && self.files[index + 1..].iter().any(TrackedFile::is_read)
     }
 
-    /// Sets the position up to which the source reads each file. A newer file is measured before an older file: if a
-    /// program wrote to the older file first, the source reads these lines first.
+    /// Sets the position up to which the source reads each file. This method measures a newer file before an older
+    /// file. If a program adds a line to the older file and then a line to the newer file, the source therefore does
+    /// not read the second line before the first line.
     pub(super) fn measure(&mut self) -> io::Result<()> {
         for tracked in self.files.iter_mut().rev() {
             if let Some(file) = &tracked.file {
@@ -268,7 +276,8 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns the open file with this index. Returns `None` if the file is no longer at its last known path.
+    /// Returns the file with this index, and opens it if necessary. Returns `None` if the file is missing, or is no
+    /// longer at its last known path.
     pub(super) fn open(&mut self, index: usize) -> io::Result<Option<Arc<File>>> {
         let tracked = &mut self.files[index];
         if tracked.file.is_none() && !tracked.is_missing {
@@ -311,8 +320,9 @@ impl FileSet {
         Ok(())
     }
 
-    /// Adds files that appeared since the last scan, and opens them, so that they can be read even if they are removed
-    /// before the next scan. The indexes of known files do not change.
+    /// Adds files that appeared since the last scan. Holds these files open, up to [`OPEN_FILES_LIMIT`] open files in
+    /// all, so that the source can read them even if they are removed before the next scan. The indexes of known files
+    /// do not change.
     pub(super) fn discover(&mut self) -> io::Result<()> {
         let Some(pattern) = self.pattern.clone() else { return Ok(()) };
         let Some(listed) = self.list(&pattern)? else { return Ok(()) };
@@ -330,7 +340,8 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns the files of the folder, in reading order. Returns `None` if the folder is missing now.
+    /// Returns the files of the folder that match the pattern, in reading order. Returns `None` if the folder is
+    /// missing, or if another device is mounted there.
     fn list(&mut self, pattern: &FilePattern) -> io::Result<Option<Vec<ListedFile>>> {
         let folder = pattern.folder();
         let device = match fs::metadata(folder) {
@@ -397,7 +408,7 @@ impl FileSet {
         Ok(())
     }
 
-    /// Finds the tracked files among the listed files.
+    /// Finds the tracked files: among the open files, among the listed files, or under another name in the folder.
     fn find_tracked(&mut self, listed: &[ListedFile]) -> io::Result<()> {
         for index in 0..self.files.len() {
             let is_full = self.is_full();
@@ -419,7 +430,7 @@ impl FileSet {
             }
             let mut moved_to = None;
             let file = match (best, &tracked.file) {
-                // Without a listed name, the file was removed or moved to another folder.
+                // An open file without a listed name was removed, or was moved out of the listed files.
                 (_, Some(file)) => Some(Arc::clone(file)),
                 (Some(found), None) => open_listed(found)?,
                 (None, None) if tracked.progress.is_ignored => None,
@@ -475,8 +486,8 @@ impl FileSet {
                 original.continue_in(&listed.path, &listed.metadata, is_live, file);
                 continue;
             }
-            // A copy that another program makes of a file has nothing new, unless that file is then truncated. While
-            // the copy is incomplete, no comparison can distinguish the two cases.
+            // A copy that another program makes of a file has nothing new, unless the program then truncates the
+            // original file. While the copy is incomplete, no comparison can distinguish the two cases.
             if !is_live && self.is_copy(&file)? {
                 continue;
             }
@@ -489,8 +500,10 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns the tracked file of which `copy` is a copy: a missing file, or, if the path of the source now names the
-    /// copy, a file that is no longer in the folder or that the path no longer names.
+    /// Returns the tracked file of which `copy` is a copy. There are two cases. In the first case, the tracked file is
+    /// missing, and `copy` begins with the bytes that were read of the tracked file. In the second case, the path of
+    /// the source now names `copy`, the tracked file is no longer among the listed files, and `copy` begins with the
+    /// whole content of the tracked file.
     fn original(&mut self, copy: &File, is_live: bool) -> io::Result<Option<&mut TrackedFile>> {
         for index in 0..self.files.len() {
             let tracked = &self.files[index];
@@ -511,8 +524,8 @@ impl FileSet {
         Ok(None)
     }
 
-    /// Returns whether the beginnings of the file and of a tracked file are equal, as far as both have bytes. Also
-    /// returns `true` for an empty file, of which nothing can be read; a later scan compares it again.
+    /// Returns whether a tracked file other than `file` has the same beginning as `file`, as far as both have bytes.
+    /// Also returns `true` for an empty file, of which nothing can be read; a later scan compares it again.
     fn is_copy(&self, file: &File) -> io::Result<bool> {
         let head = head(file)?;
         if head.is_empty() {
@@ -546,8 +559,8 @@ impl FileSet {
         self.files.push(TrackedFile { is_listed: true, ..TrackedFile::new(progress, name, file) });
     }
 
-    /// Decides about the files that are missing: removes files that were read to their end, and reports the unread rest
-    /// of the others as lost.
+    /// Decides about the files that are missing: removes files that were read to their end from the set, and reports
+    /// the unread rest of the others as lost.
     fn report_missing(&mut self, listed: &[ListedFile]) -> io::Result<()> {
         let mut kept = Vec::with_capacity(self.files.len());
         for mut tracked in std::mem::take(&mut self.files) {
@@ -598,7 +611,8 @@ impl FileSet {
         Ok(())
     }
 
-    /// Closes older files that were read to their end and no longer change, and forgets those that were removed.
+    /// Closes older files that were read to their end and no longer change, and removes those from the set that the
+    /// folder no longer lists.
     fn close_idle(&mut self) {
         let is_glob = self.pattern.as_ref().is_some_and(FilePattern::is_glob);
         let newest = self.files.iter().rposition(TrackedFile::is_read);
@@ -635,7 +649,8 @@ impl TrackedFile {
     }
 }
 
-/// Returns whether a file has the inode of a known file, and was created at the same time.
+/// Returns whether a file has the inode of a known file, and was created at the same time. A creation time of 0 is
+/// unknown, and counts as equal.
 fn is_same_inode(progress: &FileProgress, metadata: &Metadata) -> bool {
     let created = created_ns(metadata);
     let before = progress.created_ns;
@@ -672,18 +687,18 @@ pub(crate) fn find_by_identity(
     Ok(None)
 }
 
-/// The search for an unread rest among the compressed files of the folder.
+/// The result of the search for an unread rest among the compressed files of the folder.
 #[derive(Debug, PartialEq, Eq)]
 enum CompressedRest {
     /// The folder has no compressed files.
     None,
-    /// A compressed file has exactly the bytes that were read.
+    /// The content of a compressed file has exactly the length that was read, so it has no unread rest.
     IsRead,
-    /// This file may contain the rest.
+    /// The compressed file with this path may contain the rest.
     MayBeIn(PathBuf),
 }
 
-/// Searches the compressed files for a file of which `read` bytes were read.
+/// Searches the compressed files for the unread rest of a file of which the source has read `read` bytes.
 fn compressed_rest(listed: &[ListedFile], read: u64) -> io::Result<CompressedRest> {
     let compressed = listed.iter().filter(|listed| listed.role == FileRole::Compressed);
     let mut newest = CompressedRest::None;
@@ -759,7 +774,8 @@ fn open_at(path: &Path, device: u64, inode: u64) -> io::Result<Option<Arc<File>>
     }
 }
 
-/// Returns whether `copy` begins with the whole content of `file`.
+/// Returns whether `copy` begins with the whole content of `file`. Compares only the first and the last bytes of the
+/// content.
 fn is_whole_copy(file: &File, copy: &File) -> io::Result<bool> {
     let length = file.metadata()?.len();
     let head = TailFingerprint::read(file, length.min(TAIL_LIMIT_BYTES as u64))?;

@@ -25,9 +25,9 @@ use ordain_util::log_throttle::LogThrottle;
 
 /// Maximum number of early events (passed to the driver before the broker delivers them) that wait for the sequencer.
 const EARLY_EVENT_LIMIT: usize = 64;
-/// Delays between two attempts to reach an unavailable broker.
+/// Delays between two attempts to publish to a broker that is unavailable or refuses events.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
-/// Time between two warnings that events are not published.
+/// Minimum time between two warnings that events are not published.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Returns the queue of events without a known partition. The queue's number follows the numbers of the stream's
@@ -103,7 +103,7 @@ struct IngressRelay {
     /// Maximum number of events that the inbox may pass early. The count begins again when the broker has confirmed all
     /// events that the inbox has read.
     early_limit: usize,
-    /// The number of events that are left of `early_limit`.
+    /// The number of events that the inbox may still pass early.
     early_left: usize,
     is_broker_unavailable: Arc<AtomicBool>,
     throttle: LogThrottle,
@@ -141,7 +141,7 @@ impl IngressRelay {
     /// Publishes waiting and new events until publishing fails or the inbox ends. Returns the number of published
     /// events and, after a failure, the reason. Publishing fails in three cases:
     /// - The broker is unavailable.
-    /// - The broker refuses all events of an attempt, and the limit of unconfirmed events leaves no room for another
+    /// - The broker refuses all events of an attempt, and the limits of unconfirmed events leave no room for another
     ///   event.
     /// - The reader of the queue in the store fails.
     async fn publish(&mut self) -> (u64, Option<String>) {

@@ -1,13 +1,14 @@
-//! Splits a byte stream into lines with their positions. A line above the size limit is cut. The splitter skips blanks
-//! at the beginning of a line, so they do not count against the limit: a program that truncates a file while another
-//! program appends to it can leave any number of NULs before the next event.
+//! Splits a byte stream into lines with their positions. A line above the size limit is cut. The splitter skips blanks,
+//! which include NUL bytes, at the beginning of a line, so they do not count against the limit. If a program truncates
+//! a file while another program appends to the file, any number of NUL bytes may precede the next event.
 
 use std::io::{self, Read};
 
 use ordain_cloudevents::{FilePosition, ReadFingerprint, is_blank_byte};
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
-/// Size of one read, in bytes.
+/// Size of the buffer for data that is not returned yet, in bytes. If twice the size limit of a line is larger, the
+/// buffer has this larger size.
 const READ_BYTES: usize = 1 << 18;
 
 /// A splitter of an input into lines.
@@ -78,12 +79,11 @@ impl<R: Read> LineSplitter<R> {
         lines
     }
 
-    /// Returns the input.
     pub(super) fn input(&mut self) -> &mut R {
         &mut self.input
     }
 
-    /// Returns the first bytes that were read, at most [`TAIL_LIMIT_BYTES`].
+    /// Returns the first bytes of the input, at most [`TAIL_LIMIT_BYTES`].
     pub(super) fn head(&self) -> &[u8] {
         &self.head
     }
@@ -116,7 +116,7 @@ impl<R: Read> LineSplitter<R> {
         }
     }
 
-    /// Returns the position up to which the input is returned or skipped.
+    /// Returns the position up to which this splitter has returned or skipped the input.
     pub(super) fn position(&self) -> FilePosition {
         self.position
     }
@@ -155,7 +155,8 @@ impl<R: Read> LineSplitter<R> {
         end
     }
 
-    /// Returns the line that ends at `to`, with a line end of `end` bytes.
+    /// Returns the line that ends at `to`, without a carriage return at its end. A line end of `end` bytes follows the
+    /// line.
     fn take_line(&mut self, to: usize, end: usize) -> NextLine<'_> {
         let from = self.start;
         let dropped = std::mem::take(&mut self.dropped);

@@ -12,13 +12,14 @@ use ordain_core::{QueueLoss, QueueRun, UnreadRuns, WriterCalls};
 use ordain_publish::QueueWriter;
 use ordain_store::{Partition, QueueEnds};
 
-/// The notifiers of all partitions whose queues this process reads or adds events to.
+/// The notifiers of all partitions whose queues this process reads, or to whose queues this process adds events.
 #[derive(Debug, Default)]
 pub struct QueueNotifiers {
     notifiers: Mutex<HashMap<Partition, Arc<QueueNotifier>>>,
-    /// The writer of the events that this process accepts for each stream.
+    /// The writer of the events that this process accepts over HTTP for each stream.
     writers: Mutex<HashMap<Arc<str>, Arc<QueueWriter>>>,
-    /// Wakes the task that checks whether the store has lost events, when a notifier has little room for further runs.
+    /// Wakes the task that checks whether the store has lost events, when a notifier has little room for further runs
+    /// (ranges of added entries).
     nearly_full: Arc<Notify>,
 }
 
@@ -32,8 +33,8 @@ impl QueueNotifiers {
         Arc::clone(self.lock().entry(partition.clone()).or_insert_with(new))
     }
 
-    /// Returns the writer of the events that this process accepts for a stream. The notifiers of the stream keep only
-    /// positions of entries that this writer added.
+    /// Returns the writer of the events that this process accepts over HTTP for a stream. The notifiers of the stream
+    /// keep only positions of entries that this writer added.
     pub fn writer(&self, stream: &Arc<str>, shards: u32) -> Arc<QueueWriter> {
         let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || Arc::new(QueueWriter::new(shards));
@@ -156,9 +157,10 @@ impl QueueNotifier {
     }
 
     /// Compares the unread entries of a shard with the answers of the store. Forgets the entries that a reader of
-    /// another process has removed, and the entries that the store has lost. Returns the loss. The caller gets `asked`
-    /// from [`Self::unread_calls`] first, and then requests `stored` and `ends` from the store. A reader of this
-    /// process that started in between has taken the entries, and detects their loss itself.
+    /// another process has removed, and the entries that the store has lost. Returns the loss; `None` if the store has
+    /// lost no entry. The caller gets `asked` from [`Self::unread_calls`] first, and then requests `stored` and `ends`
+    /// from the store. A reader of this process that started in between has taken the entries, and detects their loss
+    /// itself.
     pub(super) fn check_unread(
         &self,
         shard: u32,
@@ -227,7 +229,7 @@ mod tests {
     }
 
     /// While a reader of this process reads the partition, only the reader detects losses. After the reader has ended,
-    /// the entries that the reader left unread are checked.
+    /// `check_unread` checks the entries that the reader left unread.
     #[test]
     fn entries_are_checked_only_without_a_reader() {
         let notifier = Arc::new(QueueNotifier::default());

@@ -47,9 +47,10 @@ const EXCLUSIVE_POLL_INTERVAL: Duration = Duration::from_secs(5);
 const REMOVAL_THRESHOLD_EVENTS: u64 = 512;
 /// Time after which the reader removes acknowledged events even if their number is below [`REMOVAL_THRESHOLD_EVENTS`].
 const REMOVAL_DELAY: Duration = Duration::from_millis(100);
-/// Time between two counts of the waiting events.
+/// Minimum time between two counts of the waiting events.
 const COUNT_INTERVAL: Duration = Duration::from_secs(2);
-/// Time between two warnings that the store is unavailable, and between two warnings that the store went back in time.
+/// Minimum time between two warnings that the store is unavailable, and between two warnings that the store went back
+/// in time.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 /// Time limit of the last removal at the end of the reader.
 const LAST_REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -555,8 +556,8 @@ impl QueueReader {
 }
 
 /// Creates the dead letter of an unreadable entry. The tag in the letter's id is derived from the queue position, so
-/// that a repeated read creates the same letter. The tag also selects the shard of the queue as the shard in which the
-/// letter is committed, because the removal of the entry depends on that commit.
+/// that a repeated read creates the same letter. The tag also determines the shard in which the letter is committed.
+/// This shard is the shard of the queue, because the removal of the entry depends on that commit.
 fn letter(
     partition: &Partition,
     shards: u32,

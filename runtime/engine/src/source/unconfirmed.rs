@@ -1,5 +1,5 @@
-//! Events that the inbox (events received over HTTP) has read from a queue in the store and that the broker has not
-//! confirmed. An event stays in the queue until the broker has confirmed this event and all earlier events.
+//! Events received over HTTP that the inbox has read from a queue in the store and that the broker has not confirmed.
+//! An event stays in the queue until the broker has confirmed this event and all earlier events.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) struct UnconfirmedEvents {
     through: u64,
     /// The number of unconfirmed events.
     count: usize,
-    /// The size of the unconfirmed events in memory, in bytes.
+    /// The approximate size of the unconfirmed events in memory, in bytes.
     bytes: usize,
     /// The length of `events` at which the inbox reads no further batch. The limit bounds the number of events that the
     /// inbox publishes again after a failure.

@@ -1,6 +1,6 @@
-//! Finds events that this process accepted over HTTP, and that the store lost before another process read them. The
-//! store loses such events if it goes back in time (loses its newest writes). This module checks only the queues that
-//! this process does not read. The reader of a queue detects the loss itself.
+//! Finds events that this process accepted over HTTP and that the store has lost, perhaps before another process read
+//! them. The store loses such events if it goes back in time (loses its newest writes). This module checks only the
+//! queues that this process does not read. The reader of a queue detects the loss itself.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,12 +15,13 @@ use super::notifier::{QueueNotifier, QueueNotifiers};
 use crate::incident::report_lost_events;
 use ordain_store::{AssignRequest, Destination, DestinationRules, Partition, Store, StoreError};
 
-/// Time between two checks.
+/// Time between two checks whether the store has lost accepted events.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay before a check that is due because many accepted events wait. With a longer delay, the queue notifier could
 /// reach its limit and forget the oldest of these events before the check.
 const BUSY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Time limit of the check of one queue: a shard that does not answer must not delay the checks of other shards.
+/// Time limit of the check of one queue, and of the renewal of one record: a shard that does not answer must not delay
+/// the checks of other shards.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two renewals of the record of a writer (the numbers of the writer's calls that a shard has processed).
 /// The store keeps a record for at least half an hour after a call.

@@ -1,5 +1,6 @@
-//! Actions of operators. `resume` changes a record in the store, and the owners of the partitions act on this record.
-//! `unbind` removes the bindings of earlier configurations from the broker and from a record in the store.
+//! Actions of operators. `resume` changes the records of lost queues in the store; the owners of the partitions read
+//! these records and consume the new queues. `unbind` removes the bindings of earlier configurations from the broker
+//! and from a record in the store.
 
 use std::sync::Arc;
 

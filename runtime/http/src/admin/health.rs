@@ -1,4 +1,5 @@
-//! The readiness of the process: whether the process can use its store and receives the events of its streams.
+//! The readiness of the process: whether the process can use its store, owns all partitions that it should own, and
+//! receives and executes the events of its streams.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -16,27 +17,29 @@ use ordain_engine::run::RunPhase;
 use ordain_store::{HEALTH_MARK, Store};
 use ordain_util::source_health::SourceState;
 
-/// Interval between two health checks of the store. The checks detect an unavailable store while the process is idle.
+/// Pause between two health checks of the store. The checks detect an unavailable store even while the process is idle.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time limit for a response of the store. A store that exceeds the limit counts as unavailable.
+/// Time limit for the response of the store to a health check. A store that exceeds the limit counts as not answering.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Time for which a source may be interrupted before the process reports that it is not ready: longer than a
-/// reconnection takes.
+/// Time for which a source may be interrupted before the process reports that it is not ready: longer than a usual
+/// reconnection.
 const INTERRUPTION_LIMIT: Duration = Duration::from_secs(2);
 
-/// The reason why a stopped stream is not ready.
+/// The reason why a stream is not ready if the source of at least one of its partitions has stopped.
 const STOPPED_REASON: &str = "stopped until an operator resumes it";
 
-/// The failure of the store; `None` while the store accepts writes.
+/// The first failed health check of the store since the last successful check. `None` if the last check was successful,
+/// and before the first check.
 #[derive(Default)]
 pub(super) struct StoreHealth(Mutex<Option<StoreFailure>>);
 
-/// A store that accepts no writes.
+/// A failed health check: the store did not accept a write.
 #[derive(Clone, Copy)]
 struct StoreFailure {
     since: Timestamp,
-    /// `true` if the store answers reads.
+    /// `true` if the store answered a read after the failed write. `false` if it did not, or if the write took longer
+    /// than [`RESPONSE_TIMEOUT`].
     answers: bool,
 }
 
@@ -72,7 +75,7 @@ impl StoreHealth {
         }
     }
 
-    /// Returns whether the store accepts writes, as far as the last check shows.
+    /// Returns whether the store accepts writes, as far as the last check shows. Returns `true` before the first check.
     pub(super) fn is_writable(&self) -> bool {
         self.lock().is_none()
     }
@@ -82,7 +85,7 @@ impl StoreHealth {
     }
 }
 
-/// Checks the store at every [`CHECK_INTERVAL`]. This function never returns.
+/// Checks the store again and again, with a pause of [`CHECK_INTERVAL`]. This function never returns.
 pub(super) async fn watch(app: &AdminState) {
     loop {
         if let Some(store) = app.figures.store() {
@@ -93,7 +96,7 @@ pub(super) async fn watch(app: &AdminState) {
 }
 
 /// Returns the reason why the process cannot use its store: the process is starting or shutting down, or the store
-/// accepts no writes.
+/// accepts no writes. Returns `None` if the process can use its store.
 fn store_problem(app: &AdminState) -> Option<String> {
     let reason = match app.figures.phase() {
         _ if *app.shutdown.borrow() => "the process is shutting down".to_owned(),
@@ -108,7 +111,8 @@ fn store_problem(app: &AdminState) -> Option<String> {
     Some(reason)
 }
 
-/// Returns the reason why the process is not ready as a whole, even if all streams receive their events.
+/// Returns the reason why the process is not ready even if all its streams are: the process cannot use its store, or is
+/// claiming its first partitions. Returns `None` if there is no such reason.
 fn process_problem(app: &AdminState) -> Option<String> {
     store_problem(app).or_else(|| match app.figures.phase() {
         RunPhase::ClaimingPartitions => Some("the process is claiming its partitions".to_owned()),

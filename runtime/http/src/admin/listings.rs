@@ -22,9 +22,9 @@ use ordain_config::known_streams;
 use ordain_core::LetterId;
 use ordain_store::{KeyFilter, ListPage, Store};
 
-/// Default number of rows of a page.
+/// Maximum number of rows of a page if the query has no `limit`.
 const DEFAULT_ROWS_LIMIT: usize = 100;
-/// Maximum number of rows of a page.
+/// Highest `limit` that a query may have.
 const PAGE_ROWS_LIMIT: usize = 1_000;
 
 type PageResult = Result<Response, ProblemDetails>;
@@ -58,9 +58,10 @@ impl AdminState {
         self.figures.store().ok_or_else(not_yet)
     }
 
-    /// Fetches data from the store and returns it as JSON. A blocking thread encodes the JSON. The query keeps its
-    /// permit until its response is sent. If the caller disconnects earlier, the query keeps the permit until the query
-    /// ends. The permits therefore limit both the running queries and the pages in memory.
+    /// Fetches data from the store and returns the data as JSON. A blocking thread encodes the JSON. Each query holds
+    /// one of [`QUERY_LIMIT`](super::QUERY_LIMIT) permits until its response is sent. If the caller disconnects while
+    /// the query runs, the query holds the permit until the query ends. The permits therefore limit both the running
+    /// queries and the pages in memory.
     pub(super) async fn respond<T, F>(
         &self,
         fetch: impl FnOnce(Arc<dyn Store>) -> F,

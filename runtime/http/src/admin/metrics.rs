@@ -1,6 +1,6 @@
 //! `GET /metrics`: the counts of the partitions, the handlers and the background tasks. Each request reads the current
-//! counts. Labels contain names from the configuration, handler versions, and words of fixed sets, never keys of
-//! events.
+//! counts, and the newest results of the background tasks. Labels contain names of streams, handlers and replay
+//! sources, handler versions, numbers of partitions, response statuses, and words of fixed sets, never keys of events.
 
 mod write;
 
@@ -25,7 +25,7 @@ use ordain_util::histogram::Histogram;
 /// The media type of `OpenMetrics`. Callers that do not accept this type get the text format of Prometheus.
 const OPEN_METRICS_TYPE: &str = "application/openmetrics-text";
 
-/// All metrics at one moment.
+/// The values of all metrics for one response.
 struct MetricsSnapshot {
     partitions: Vec<(String, Arc<PartitionMetrics>, Stats)>,
     streams: BTreeMap<Arc<str>, Stats>,
@@ -40,11 +40,11 @@ struct MetricsSnapshot {
     wanted: BTreeMap<String, u64>,
     /// The number of requests of producers over HTTP, by the status of the response.
     requests: BTreeMap<u16, u64>,
-    /// For each stream, the number of messages that its sink files contained at the start although the store lacked
-    /// them.
+    /// For each stream, the number of its messages that sink files contained at the start of the process although the
+    /// store lacked them.
     lost_messages: BTreeMap<String, u64>,
     is_store_writable: bool,
-    /// `None` without a broker.
+    /// True if the broker responds. `None` without a broker, and before the first check of the broker.
     is_broker_connected: Option<bool>,
 }
 
@@ -135,7 +135,7 @@ impl MetricsSnapshot {
 
     /// Returns the number of parked keys of a stream (keys that stopped at a failed or missing event). The number is
     /// the higher of two counts: the last count of the parked keys in the store, and the present count of the parked
-    /// keys in memory.
+    /// keys in the memory of this process.
     fn parked_keys(&self, stream: &Arc<str>, stats: &Stats) -> u64 {
         let counted = self.parked.get(stream).copied().unwrap_or_default();
         counted.max(stats.lanes_in(LaneState::Parked) as u64)

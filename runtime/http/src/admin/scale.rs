@@ -14,7 +14,7 @@ use crate::view;
 /// every two seconds.
 const READ_DELAY: Duration = Duration::from_secs(2);
 
-/// The result of the last read.
+/// The result of the last read, and the request for a new read.
 #[derive(Default)]
 pub(super) struct WantedInstances {
     request: Notify,
@@ -30,7 +30,7 @@ impl WantedInstances {
     }
 }
 
-/// Reads the reports on request, with a delay between two reads. This function never returns.
+/// Reads the instances' reports on request, with a delay between two reads. This function never returns.
 pub(super) async fn watch_wanted(app: &AdminState) {
     loop {
         app.wanted.request.notified().await;

@@ -1,5 +1,7 @@
-//! Accepts the events of one stream over HTTP, and writes them to the store's queues, from which the stream reads them.
-//! This module must never return success before the events are durable.
+//! Accepts the events of one stream over HTTP, and writes them to queues in the store. A stream with a source of kind
+//! `http` reads its events from these queues. For a stream of the broker, the queues are the inbox, from which the
+//! process publishes the events to the exchange of the stream. This module must never return success before the events
+//! are durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,8 +19,8 @@ use ordain_engine::source::{QueueNotifiers, unrouted_queue};
 use ordain_publish::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use ordain_store::{AssignItem, AssignItemReply, Partition, QueueEnds, Store, StoreError};
 
-/// For this time after a queue was full, the intake checks each queue for room before it writes the events of a
-/// request.
+/// For this time after a queue was full, the intake checks whether the queues for the events of a request have room,
+/// before it writes any of these events.
 const ROOM_CHECK_PERIOD: Duration = Duration::from_mins(1);
 
 /// Maximum number of queue entries that the intake reads at once, to find keys with waiting events.
@@ -35,7 +37,8 @@ pub(super) struct Intake {
     first: u64,
     /// True if the key of an event must be a valid routing key.
     is_routed: bool,
-    /// Retains events for replay and detects conflicts. `None` if `queue` does both, or if the stream needs neither.
+    /// Retains events for replay and detects conflicts: two events with the same key and sequence, but with other
+    /// content. `None` if `queue` does both, or if the stream needs neither.
     replay_log: Option<EventAssigner>,
     queue: EventAssigner,
     /// True if the broker chooses the partition of each key, so that only the key's record shows the partition.
@@ -43,7 +46,7 @@ pub(super) struct Intake {
     notifiers: Arc<QueueNotifiers>,
     /// The keys of the events that wait until their partition is known, by shard (slice of the store).
     waiting: tokio::sync::Mutex<BTreeMap<u32, WaitingKeys>>,
-    /// The time when a queue was last full.
+    /// The time when a write last found a queue full; `None` if no write did.
     full_at: Mutex<Option<Instant>>,
 }
 
@@ -60,7 +63,8 @@ struct WaitingKeys {
 }
 
 impl WaitingKeys {
-    /// Removes the keys whose newest entry has a lower number than `first`.
+    /// Removes the keys whose newest entry has a lower number than `first`, because these entries are no longer in the
+    /// queue.
     fn forget_before(&mut self, first: u64) {
         if self.start < first {
             self.start = first;
@@ -69,7 +73,8 @@ impl WaitingKeys {
     }
 }
 
-/// Retains events for replay. Does not change events that the log already contains.
+/// Writes events to `log`, which retains them for replay. Does not change events that the log already contains. Returns
+/// the reply to each event.
 async fn retain(
     log: &EventAssigner,
     items: &[AssignItem],
@@ -157,8 +162,8 @@ impl Intake {
         }
     }
 
-    /// Writes events to the queues of the stream, each event after the earlier events of its key. When the call returns
-    /// successfully, all accepted events are durable.
+    /// Writes events to the queues of the stream, each event after the earlier events of its key. Returns the reply to
+    /// each event. When the call returns successfully, all accepted events are durable.
     pub(super) async fn accept(
         &self,
         events: &[Arc<Event>],
@@ -196,8 +201,9 @@ impl Intake {
         failed.map_or_else(|| Ok(log_replies.unwrap_or(queued)), Err)
     }
 
-    /// Sets the partition of each event, if the broker chooses the partition of each key. The key's record names this
-    /// partition. An event of a key without a record goes into a queue for events whose partition is not known yet.
+    /// Chooses the partition in whose queue each event waits, if the broker chooses the partition of each key. The
+    /// key's record names the partition. An event of a key without a record goes into a queue for events whose
+    /// partition is not known yet.
     async fn assign_partitions(&self, items: &mut [AssignItem]) -> Result<(), StoreError> {
         if !self.is_spread_by_broker {
             return Ok(());
@@ -227,7 +233,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Returns those of the given keys that have events in the queue of a partition. Usually, no key has waiting
+    /// Returns those of the given keys that have events in the queue of `partition`. Usually, no key has waiting
     /// events.
     async fn waiting_keys<'a>(
         &self,
@@ -253,8 +259,8 @@ impl Intake {
                     match store.read_queue(partition, shard, after, PAGE_ENTRIES, PAGE_BYTES).await
                     {
                         Err(StoreError::RolledBack) => {
-                            // The store went back in time, and may have given the numbers of lost entries to other
-                            // entries. The intake therefore reads the queue from its beginning.
+                            // The store went back in time (lost its newest writes), and may have given the numbers of
+                            // lost entries to other entries. The intake therefore reads the queue from its beginning.
                             *known = WaitingKeys::default();
                             continue;
                         }
@@ -308,7 +314,7 @@ impl Intake {
     }
 
     /// Notifies the readers of the queues in this process. Usually, the readers also get the queue positions of the new
-    /// entries, so that the readers detect a loss of these entries.
+    /// entries, so that the readers detect if the store loses these entries.
     ///
     /// The readers get no positions if the request is rejected and the store does not number the events. The producer
     /// then sends the request again, and the store writes all events of the request again. If the store numbers the

@@ -16,7 +16,7 @@ use ordain_cloudevents::compact;
 /// adds a few levels.
 const NESTING_LIMIT: usize = 90;
 
-/// The data of an event or a state, as a part of a JSON text.
+/// The data of an event, the state of a key, or the bytes of an unreadable delivery, as a part of a JSON text.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub struct JsonData(DataForm);
@@ -24,7 +24,7 @@ pub struct JsonData(DataForm);
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 enum DataForm {
-    /// Data that is JSON, or any form of data that was read from a row.
+    /// Data that is JSON; or data in any form that was read from a row.
     Json(Box<RawValue>),
     /// A text that is not JSON.
     Text(String),
@@ -67,13 +67,15 @@ impl JsonData {
     }
 }
 
-/// Returns whether every reader accepts a JSON text.
+/// Returns whether every reader accepts a JSON text: the text has no deep nesting, no number beyond the range of a
+/// 64-bit float, and no escaped half of a surrogate pair.
 fn is_portable(json: &str) -> bool {
     let mut reader = serde_json::Deserializer::from_str(json);
     NestingCheck { levels: NESTING_LIMIT }.deserialize(&mut reader).is_ok()
 }
 
-/// A visitor that reads JSON to its end, keeps no data, and fails if arrays and objects are nested too deeply.
+/// A visitor that reads JSON to its end and keeps no data. The visitor fails if arrays and objects are nested more than
+/// `levels` deep.
 #[derive(Clone, Copy)]
 struct NestingCheck {
     levels: usize,

@@ -13,31 +13,32 @@ use ordain_store::{InstanceInfo, InstanceReport, PendingWork};
 /// The page of all instances.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct InstancesPage<L = BoundedRows<InstanceRow>> {
-    /// The rows.
+    /// A row for each instance and, if partitions have no owner, a row for these partitions.
     pub instances: L,
 }
 
-/// An instance with its partitions, or the partitions without an owner.
+/// An instance with its partitions, or the partitions without an owner. In the row of the partitions without an owner,
+/// every optional field is `None`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InstanceRow {
     /// The time, in ms, after which the store removes the instance if the instance sends no further heartbeat. `None`
-    /// in a store for one process.
+    /// for the embedded store, which has only one instance.
     pub expires_in_ms: Option<u64>,
-    /// The id of the instance; `None` for the row of the partitions without an owner.
+    /// The id of the instance.
     #[serde(rename = "instance")]
     pub id: Option<RowText>,
     /// The name of the machine and the id of the process.
     pub name: Option<RowText>,
     /// The handler version that the instance offers for each stream.
     pub offers: BTreeMap<String, RowText>,
-    /// The number of partitions in this row.
+    /// The number of elements in `partitions`.
     pub owns: usize,
-    /// The partitions.
+    /// The partitions that the instance owns, or the partitions without an owner.
     pub partitions: Vec<PartitionRow>,
-    /// `runs`, `leaves`, or `alone` (`run --once`).
+    /// `runs`, `leaves` (the instance is shutting down), or `alone` (`run --once`).
     pub state: Option<RowText>,
-    /// The version of the program.
+    /// The version of the program `ordain` that the instance runs.
     pub version: Option<RowText>,
 }
 
@@ -45,20 +46,20 @@ pub struct InstanceRow {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PartitionRow {
-    /// The number of blocked keys in the owner's memory; `None` if the owner has not reported it.
+    /// The number of blocked keys in the owner's memory; `None` if no owner has reported it.
     pub blocked_keys: Option<u64>,
-    /// The epoch (number) of the lease, which is an instance's right to the partition.
+    /// The epoch (number) of the current or last lease, which is an instance's right to the partition; `None` if no
+    /// instance has owned the partition yet.
     pub epoch: Option<u64>,
-    /// The number of events that wait for delivery in the broker or in the store; `None` if the owner has not reported
-    /// it.
+    /// The number of events that wait for delivery in the broker or in the store; `None` if no owner has reported it.
     pub lag: Option<u64>,
-    /// The number of the partition.
+    /// The number of the partition within its stream, from 0.
     pub partition: u32,
-    /// The number of keys in the owner's memory that have an event to execute; `None` if the owner has not reported it.
+    /// The number of keys in the owner's memory that have an event to execute; `None` if no owner has reported it.
     pub ready_keys: Option<u64>,
-    /// The time at which the lease was granted or released.
+    /// The time at which the lease was granted or released; `None` if no instance has owned the partition yet.
     pub since: Option<RowText>,
-    /// The stream.
+    /// The name of the partition's stream.
     pub stream: RowText,
 }
 
@@ -207,7 +208,7 @@ pub struct ScaleReport {
     lag: u64,
     ready_keys: u64,
     blocked_keys: u64,
-    /// Number of instances that run the stream.
+    /// Number of instances that run the stream and are not shutting down.
     instances: u64,
     /// Number of wanted instances. While the lag (the number of waiting events) of a partition is unknown, this number
     /// has a lower bound: the lower of the number of running instances and the number of partitions.
@@ -225,7 +226,8 @@ mod tests {
         source = { kind = \"file\", path = \"-\", partitions = 3 }\n";
 
     /// Evaluates a stream that two instances run while a third instance is leaving. The argument has each partition's
-    /// owner, and the lag that each instance reports for the partition.
+    /// owner, and the lag that each instance reports for the partition. Returns the lag, the number of instances, and
+    /// the number of wanted instances.
     fn scale(partitions: [(Option<u64>, [Option<u64>; 3]); 3]) -> (u64, u64, u64) {
         let loaded = LoadedConfig::parse(Path::new("ordain.toml"), CONFIG, &|_| None)
             .expect("the configuration is valid");

@@ -12,7 +12,7 @@ use super::{BoundedRows, JsonData, RowText, time};
 /// A page of a listing of keys.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct KeysPage<L = BoundedRows<KeyRow>> {
-    /// The rows.
+    /// The keys of the page.
     pub keys: L,
     /// The cursor of the next page, if there is one.
     pub cursor: Option<String>,
@@ -27,20 +27,22 @@ pub struct KeyRow {
     /// `None` if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ahead: Option<AheadRow>,
-    /// The number of failed attempts to execute the event with the sequence `next`.
+    /// The number of failed attempts to execute the event with the sequence `next` that count towards `retry.attempts`.
     pub attempts: u32,
-    /// The time at which the owner of the key's partition handles the key again; `None` if no time is set.
+    /// The time at which the owner of the key's partition handles the key again, even if no event arrives; `None` if no
+    /// time is set.
     pub due_at: Option<RowText>,
-    /// The reason why the record cannot be read; `None` if it can be read.
+    /// The reason why the record cannot be read; `None` if the record can be read.
     #[serde(skip_serializing)]
     pub error: Option<RowText>,
     /// The number of request rounds for the event with the sequence `next`, if this event is missing.
     pub gap_rounds: u32,
-    /// The later events of the key that the store holds.
+    /// The number and the range of the key's waiting events that the store holds.
     pub held: HeldRow,
-    /// The time of the key's first commit. The ids of the key's messages are derived from this time and other values.
+    /// The time of the key's first commit, in ms since the Unix epoch. The ids of the key's messages are derived from
+    /// this time and other values.
     pub incarnation: u64,
-    /// The key.
+    /// The key, as the events of the stream contain it.
     pub key: RowText,
     /// The sequence that the key settles next; all lower sequences are settled.
     pub next: u64,
@@ -54,18 +56,20 @@ pub struct KeyRow {
     pub state_size: u64,
     /// The name of the status; `corrupt` if the record cannot be read.
     pub status: RowText,
-    /// The reason why the key does not proceed; `None` if it proceeds.
+    /// The reason why the key retries or is parked; `None` if the key does neither.
     pub trouble: Option<FailureRow>,
-    /// The handler version that executed the key's last event with effect.
+    /// The handler version that executed the key's last executed and settled event; `None` before the first such event.
     pub version: Option<RowText>,
-    /// The SHA-256 of the file of the handler version in `version`.
+    /// The SHA-256 of the file of the handler version in `version`; `None` if `version` is `None`.
     pub version_digest: Option<RowText>,
-    /// The number of the rollout (the stored choice of a handler version) that selected `version`.
+    /// The number of the rollout (the stored choice of a handler version) that selected `version`; `None` if `version`
+    /// is `None`.
     pub version_generation: Option<u64>,
-    /// The newest gaps (missing events) whose timeout has elapsed; `None` in a listing.
+    /// The newest gaps (missing events) whose timeout has elapsed; `None` in a listing, and if the record cannot be
+    /// read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gaps: Option<Vec<GapRow>>,
-    /// The handler state; `None` in a listing.
+    /// The handler state; `None` in a listing, and if the key has no state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<JsonData>,
 }
@@ -153,7 +157,7 @@ impl KeyRow {
         }
     }
 
-    /// Returns the status; `None` if this version of the program does not know the name.
+    /// Returns the status; `None` for `corrupt`, and for a name that this version of the program does not know.
     pub fn status(&self) -> Option<KeyStatus> {
         KeyStatus::parse(self.status.raw())
     }
@@ -163,7 +167,7 @@ impl KeyRow {
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HeldRow {
-    /// The number of events.
+    /// The number of held events.
     pub count: u64,
     /// A lower bound of the sequences of the held events.
     pub first: u64,
@@ -177,29 +181,30 @@ impl HeldRow {
     }
 }
 
-/// The range of a key's events that lie ahead.
+/// The range of a key's events that lie ahead (see [`KeyRow::ahead`]). Not every sequence in the range has such an
+/// event.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AheadRow {
-    /// The lowest sequence.
+    /// The lowest sequence of these events.
     pub first: u64,
-    /// The highest sequence.
+    /// The highest sequence of these events.
     pub last: u64,
 }
 
-/// The reason why a key waits, retries or is parked.
+/// The reason why a key retries or is parked.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FailureRow {
-    /// The name of the cause.
+    /// The name of the cause, such as `gap`.
     pub cause: RowText,
     /// The reason in words.
     pub error: RowText,
-    /// The name of the limit that the handler exceeded; `None` if it exceeded no limit, or a limit that cannot be
-    /// raised.
+    /// The name of the limit that the handler exceeded; `None` if the handler exceeded no limit, or a limit that the
+    /// configuration cannot raise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<RowText>,
-    /// The time since which the reason applies.
+    /// The time of the commit that recorded the reason.
     pub since: RowText,
     /// The handler version that failed; `None` if no handler failed.
     pub version: Option<RowText>,
@@ -231,7 +236,7 @@ impl FailureRow {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GapRow {
-    /// The answers of each source.
+    /// The answers of each replay source.
     pub answers: Vec<AnswersRow>,
     /// The way in which the gap ended, such as `replayed`; `open` while the gap has not ended.
     pub end: RowText,
@@ -243,9 +248,9 @@ pub struct GapRow {
     pub lasted_ms: Option<u64>,
     /// Number of request rounds that have begun.
     pub rounds: u32,
-    /// The time at which the gap was detected.
+    /// The time at which the owner of the partition detected the gap.
     pub since: RowText,
-    /// The time at which the gap ended; `None` while it is open.
+    /// The time at which the gap ended; `None` while the gap is open.
     pub until: Option<RowText>,
 }
 
@@ -274,9 +279,9 @@ impl GapRow {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AnswersRow {
-    /// Number of requests.
+    /// Number of requests to the source for events of the gap.
     pub asked: u32,
-    /// The error of the last request that failed.
+    /// The error of the last request that failed; `None` if no request failed.
     pub error: Option<RowText>,
     /// Number of requests that failed.
     pub failed: u32,

@@ -9,7 +9,7 @@ use ordain_store::StoredLetter;
 /// A page of a listing of dead letters.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct DeadPage<L = BoundedRows<LetterRow>> {
-    /// The rows.
+    /// The dead letters of the page.
     pub dead: L,
     /// The cursor of the next page, if there is one.
     pub cursor: Option<String>,
@@ -19,20 +19,20 @@ pub struct DeadPage<L = BoundedRows<LetterRow>> {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LetterRow {
-    /// The id of the letter, unique within the key.
+    /// The id of the letter, unique within the stream and key.
     pub id: RowText,
-    /// The key; empty if the event has none.
+    /// The key of the event; empty if the event has no key.
     pub key: RowText,
-    /// The sequence of the event; `None` if the event has none.
+    /// The sequence of the event, even if the event never arrived; `None` if the event has no sequence.
     pub sequence: Option<u64>,
-    /// The name of the cause.
+    /// The name of the cause, such as `rejected`.
     pub cause: RowText,
     /// The reason in words.
     pub error: RowText,
-    /// The origin of the event, such as `line 17 of orders.ndjson`; `None` if the origin is unknown, or does not help
+    /// The place where the source found the event, such as `line 17 of orders.ndjson`; `None` if a place does not help
     /// to find the event.
     pub origin: Option<RowText>,
-    /// The handler version that executed the event; `None` if no handler executed it.
+    /// The handler version that executed the event; `None` if no handler executed the event.
     pub version: Option<RowText>,
     /// The time at which the letter was written.
     pub at: RowText,
@@ -72,24 +72,24 @@ impl LetterRow {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EventRow {
-    /// The id.
+    /// The event's id, as the producer set it.
     pub id: RowText,
-    /// The type.
+    /// The event's type, as the producer set it.
     #[serde(rename = "type")]
     pub kind: RowText,
-    /// The source.
+    /// The CloudEvents attribute `source`: the part of the producer that sent the event.
     pub source: RowText,
-    /// The sequence; `None` if the event has none.
+    /// The event's number within its key; `None` if the event has no number.
     pub sequence: Option<u64>,
-    /// The producer's time; `None` if the event has none.
+    /// The time that the producer gave the event; `None` if the event has no time.
     pub time: Option<RowText>,
-    /// The type of the data.
+    /// The media type of the data.
     pub content_type: RowText,
     /// `true` if the event ends its key.
     pub end_of_sequence: bool,
-    /// The other attributes.
+    /// The names and values of all other attributes of the event.
     pub headers: Vec<(RowText, RowText)>,
-    /// The data.
+    /// The data of the event, as JSON, text or base64.
     pub data: JsonData,
 }
 

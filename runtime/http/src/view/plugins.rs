@@ -11,30 +11,36 @@ use ordain_core::Build;
 use ordain_wasm::{ActivationResult, HandlerRegistry, HandlerSetupError, scan_folder};
 use ordain_wasm::{CompilePriority, FileFault, HandlerEngine, HandlerFile, PluginFolder};
 
-/// The folder of handlers.
+/// The content of the folder of handlers and, if the page comes from a running process, the versions that the process
+/// runs.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PluginsPage {
-    /// The handlers.
+    /// The usable and the unusable handlers. In a page of a running process, also the running handlers whose file was
+    /// removed or changed.
     pub handlers: Vec<PluginRow>,
     /// Files whose names are not valid handler names.
     pub refused: Vec<RefusedRow>,
 }
 
-/// A handler in the folder, or a running handler whose file was removed.
+/// A handler in the folder, or a running handler whose file was removed or changed.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PluginRow {
     /// The SHA-256 of the file, if the file is usable.
     pub digest: Option<RowText>,
-    /// The handler version as the store records it. For a file that cannot be loaded, the version in the file's name.
+    /// The handler version as the store records it. If the file is unusable or not loaded yet, the name and the version
+    /// that the file's name contains.
     pub handler: RowText,
-    /// The file.
+    /// The path of the file.
     pub path: RowText,
-    /// The reason why the file is unusable or missing; `None` for a usable file.
+    /// The reason why the file is unusable, or that it was removed or changed; `None` for a usable file, and for a file
+    /// that is not loaded yet.
     pub reason: Option<RowText>,
     /// The streams whose events the version executes; `None` if the row does not come from a running process.
     pub running: Option<Vec<RowText>>,
-    /// `loading`, `broken`, `unused`, `active`, `older` or `gone`.
+    /// `loading` (not loaded yet), `broken` (unusable), `unused` (no stream is configured with the handler), `active`
+    /// (the highest usable version), `older` (another usable version), or `gone` (the version runs, but its file was
+    /// removed or changed).
     pub state: RowText,
     /// The streams that are configured with this handler.
     pub streams: Vec<RowText>,
@@ -44,7 +50,7 @@ pub struct PluginRow {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RefusedRow {
-    /// The file.
+    /// The path of the file.
     pub path: RowText,
     /// The reason why the file is not a handler.
     pub reason: RowText,
@@ -57,9 +63,9 @@ pub struct FileRow {
     pub digest: Option<RowText>,
     /// The handler version as the store records it, if the file is usable.
     pub handler: Option<RowText>,
-    /// The file.
+    /// The path of the file.
     pub path: RowText,
-    /// The reason why the file is unusable.
+    /// The reason why the file is unusable; `None` for a usable file.
     pub reason: Option<RowText>,
     /// The streams that are configured with this handler.
     pub streams: Vec<RowText>,
@@ -176,7 +182,7 @@ pub fn running_plugins_page(loaded: &LoadedConfig, running: &HandlerRegistry) ->
     PluginsPage { handlers, refused: refused_rows(&folder) }
 }
 
-/// Returns the files whose names are not valid handler names.
+/// Returns the rows of the files whose names are not valid handler names.
 fn refused_rows(folder: &PluginFolder) -> Vec<RefusedRow> {
     let rows = folder.misnamed.iter().map(|file| RefusedRow {
         path: (&*file.path.to_string_lossy()).into(),

@@ -14,7 +14,7 @@ use ordain_wasm::ActivationResult;
 /// The page of all streams.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StreamsPage<L = BoundedRows<StreamRow>> {
-    /// The rows.
+    /// A row for each stream that is configured or has data in the store.
     pub streams: L,
 }
 
@@ -24,10 +24,10 @@ pub struct StreamVersion {
     /// The version that the rollout (the stored choice of a handler version) names, even if this process lacks it. If
     /// no rollout was read from the store: the version that this process offers, or `None`.
     pub build: Option<Build>,
-    /// The number of the rollout; `None` if it was not read from the store.
+    /// The number of the rollout; `None` if no rollout was read from the store.
     pub rollout: Option<u64>,
-    /// The reason why this process lacks the version; the keys of the stream that this process owns then wait. `None`
-    /// if this process has the version.
+    /// The reason why this process lacks the version; the stream's keys in the partitions of this process then wait.
+    /// `None` if this process has the version.
     pub missing: Option<String>,
 }
 
@@ -52,8 +52,8 @@ pub struct StreamIntake {
 }
 
 impl StreamIntake {
-    /// Returns the intake of a stream. `states` are the states of its partitions in this process. `losses` are the lost
-    /// queues of the stream that no operator has acknowledged, each with its partition and a description.
+    /// Returns the intake of a stream. `states` are the states of its partitions in this process. `losses` are the
+    /// losses of the stream's queues that no operator has acknowledged, each with its partition and a description.
     pub fn of(states: impl IntoIterator<Item = SourceState>, losses: &[(u32, String)]) -> Self {
         let mut intake = Self::default();
         for state in states {
@@ -94,7 +94,7 @@ pub async fn queue_losses(
 /// A lost queue whose loss an operator has acknowledged.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LossRow {
-    /// The number of the partition.
+    /// The number of the queue's partition within the stream, from 0.
     pub partition: u32,
     /// The description of the loss.
     pub reason: RowText,
@@ -117,7 +117,7 @@ pub struct ResumedPage<L = BoundedRows<LossRow>> {
 /// A binding that was removed.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct BindingRow {
-    /// The description: from which exchange to which queue or exchange.
+    /// The description of the binding: from which exchange to which queue or exchange.
     pub binding: RowText,
 }
 
@@ -135,7 +135,7 @@ pub struct UnboundPage<L = BoundedRows<BindingRow>> {
     pub unbound: L,
 }
 
-/// A stream.
+/// A stream, with the state of its intake and its handler version.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StreamRow {
@@ -143,23 +143,26 @@ pub struct StreamRow {
     /// state is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consuming: Option<bool>,
-    /// The SHA-256 of the handler's file.
+    /// The SHA-256 of the file of the handler version; `None` if `handler` is `None`.
     pub digest: Option<RowText>,
-    /// The number of the rollout.
+    /// The number of the rollout (the stored choice of a handler version); `None` if no rollout was read from the
+    /// store.
     pub generation: Option<u64>,
-    /// The handler version.
+    /// The handler version that the rollout names or, without a rollout, that the process offers; `None` if no version
+    /// is known.
     pub handler: Option<RowText>,
-    /// The reason why the process lacks the handler version; `None` if the process has the version.
+    /// The reason why the process lacks the handler version; `None` if the process has the version, or if the row does
+    /// not come from a running process.
     pub missing: Option<RowText>,
-    /// The reason why a partition receives no events. Absent if all partitions receive events.
+    /// The reason why one of the partitions receives no events. Absent unless `consuming` is `false`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<RowText>,
     /// `true` if a switch to another handler version makes the stream retry the keys that are parked (stopped) because
-    /// of a failure.
+    /// of a failure. `None` if the stream is not configured.
     pub retry_on_new_version: Option<bool>,
-    /// The kind of the source.
+    /// The kind of the stream's source, such as `amqp`; `None` if the stream is not configured.
     pub source: Option<RowText>,
-    /// The name.
+    /// The name of the stream.
     pub stream: RowText,
 }
 

@@ -13,7 +13,7 @@ use ordain_util::text::escape_invisible;
 pub struct RowText(String);
 
 impl RowText {
-    /// Returns the text itself, which must not reach a terminal.
+    /// Returns the unescaped text, which must not reach a terminal.
     pub fn raw(&self) -> &str {
         &self.0
     }

@@ -22,7 +22,7 @@ pub enum Error {
     /// The configuration is invalid, or its store, broker or stream cannot be used for publishing.
     #[error("{0}")]
     Configuration(String),
-    /// A required service is unavailable; a retry may succeed.
+    /// The store or the broker is unavailable, or the queue of the stream is full; a later attempt may succeed.
     #[error("{0}")]
     Away(String),
     /// The store has failed, or contains a damaged value.

@@ -12,7 +12,8 @@ use crate::Error;
 /// An event to publish.
 ///
 /// The key may have up to 1,024 bytes; type, id, source and content type may have up to 4 KiB each. An event may have
-/// up to 128 headers, with up to 64 KiB in total. The setting `runtime.event_size` limits the size of the whole event.
+/// up to 128 headers, whose names and values have up to 64 KiB in total. The setting `runtime.event_size` limits the
+/// size of the whole event.
 ///
 /// An event gets its time and a random id when it is created. If a program publishes this value or a clone of it again,
 /// Ordain therefore recognises a repeat. A program may also create the event anew, for example after a crash. Ordain
@@ -91,7 +92,7 @@ impl Event {
         self
     }
 
-    /// Sets the name of the producer, a URI.
+    /// Sets the name of the producer, a URI. Without this call, the name is `/ordain/publisher`.
     #[must_use]
     pub fn source(mut self, source: impl Into<String>) -> Self {
         self.source = source.into();
@@ -105,8 +106,8 @@ impl Event {
         self
     }
 
-    /// Checks the event, and returns it in the form in which it is published. The error describes the fault of an
-    /// invalid event.
+    /// Checks the event, and converts it into an event of the core, which the publisher sends. The error describes the
+    /// fault of an invalid event. `event_size` limits the size of the whole event, in bytes.
     pub(crate) fn pack(&self, event_size: usize) -> Result<ordain_core::Event, String> {
         if self.key.is_empty() {
             return Err("the event has no key: each event must have one".to_owned());

@@ -116,7 +116,7 @@ impl Publisher {
     }
 }
 
-/// Opens the store of a configuration.
+/// Opens the Redis store of a configuration. An embedded store is an error, because it belongs to one process.
 async fn store(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, StoreError> {
     match &loaded.config.store {
         StoreConfig::Redis(redis) => {

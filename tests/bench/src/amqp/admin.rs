@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 /// Time limit for the answer of a busy host.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Requests a page from a host that listens on this port of 127.0.0.1.
+/// Requests a page from a host that listens on this port of 127.0.0.1, and returns the body of the response.
 pub(crate) async fn get(port: u16, path: &str) -> Result<String> {
     let asked = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;

@@ -32,7 +32,7 @@ const CONFIRM_LIMIT: usize = 2_000;
 /// Interval between two bursts of a steady load.
 const BURST_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The options of a case.
+/// The options in which cases differ.
 #[derive(Debug, Clone)]
 pub(crate) struct CaseOptions {
     pub(crate) plugins: PathBuf,
@@ -69,7 +69,7 @@ impl Case {
         let redis = Redis::start(&[&format!("appendfsync {}", options.fsync)])?;
         let home = tempfile::tempdir()?;
         let file = home.path().join("ordain.toml");
-        // The system chooses a free port. Another process is unlikely to use it before the host does.
+        // The system chooses a free port. Another process is unlikely to use the port before the host does.
         let admin = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         fs::write(&file, config(options, rabbit, &redis, admin))?;
         let loaded = LoadedConfig::load(&file)?;
@@ -223,7 +223,8 @@ async fn declare_out(channel: &Channel) -> Result<()> {
     Ok(channel.queue_bind(OUT.into(), OUT.into(), "#".into(), options, nothing()).await?)
 }
 
-/// Returns the host's configuration: the defaults, and the addresses and folders.
+/// Returns the host's configuration: the addresses and folders of a case, and its options. All other settings have
+/// their defaults.
 fn config(options: &CaseOptions, rabbit: &Rabbit, redis: &Redis, admin: u16) -> String {
     let plugins = options.plugins.display();
     let partitions = options.partitions;

@@ -28,12 +28,12 @@ pub(crate) enum Kind {
     Bare,
     /// Receives and acknowledges deliveries, and publishes a message for each.
     BarePublish,
-    /// Executes events in 64 tasks without order, and records each event in Redis.
+    /// Executes events in 64 tasks without order, each event as [`hand`] describes.
     Tasks,
-    /// Executes one event after the other; the broker delivers an event only after the acknowledgement of the previous
-    /// one.
+    /// Executes one event after the other, as [`hand`] describes; the broker delivers an event only after the
+    /// acknowledgement of the previous one.
     Single,
-    /// Executes one event after the other; the broker delivers later events in advance.
+    /// Executes one event after the other, as [`hand`] describes; the broker delivers later events in advance.
     Serial,
     /// Runs the host's pipeline without the sequencer.
     Unordered,
@@ -42,7 +42,8 @@ pub(crate) enum Kind {
 /// The reason why the side `unordered` has no [`Partition`].
 const PIPELINE: &str = "it has the host's own source";
 
-/// Consumes all events of one load, and waits for SIGTERM. Then prints percentiles, if it has any.
+/// Consumes all events of one load, and waits for SIGTERM. Then prints the percentiles of the latency, if the data of
+/// the measured events shows the time of publication.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Consumer {
     kind: Kind,
@@ -60,7 +61,7 @@ pub(crate) struct Consumer {
     cold: usize,
 }
 
-/// The progress of a consumer.
+/// The number of deliveries that a consumer still has to acknowledge, and the ages of the events that are done.
 #[derive(Debug)]
 struct Progress {
     left: AtomicU64,
@@ -68,13 +69,13 @@ struct Progress {
 }
 
 impl Progress {
-    /// Notes that these events are done.
+    /// Records the ages of the events with these data, which are done now.
     fn done<'a>(&self, data: impl IntoIterator<Item = &'a [u8]>) {
         let mut ages = self.ages.lock().unwrap_or_else(PoisonError::into_inner);
         data.into_iter().for_each(|data| ages.done(data));
     }
 
-    /// Notes that this number of deliveries is acknowledged.
+    /// Records that this number of further deliveries is acknowledged.
     fn acknowledged(&self, count: u64) {
         self.left.fetch_sub(count, Ordering::Relaxed);
     }

@@ -5,21 +5,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// The bytes of an event's data that contain the time of publication, in us since the Unix epoch. All bytes are 0 if
+/// The bytes of an event's data that contain the time of publication, in µs since the Unix epoch. All bytes are 0 if
 /// the data does not show this time.
 pub(crate) const STAMP: Range<usize> = 0..8;
 
-/// Two percentiles of one side.
+/// Two percentiles of the latency of a side.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Latency {
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
 }
 
-/// Returns the time of the clock that all processes of a run share.
+/// Returns the time of the clock that all processes of a run share, in µs since the Unix epoch.
 pub(crate) fn now_us() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    // No event is older than 1970.
+    // A clock that shows a time before 1970 counts as 0.
     now.map_or(0, |now| now.as_micros() as u64)
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn now_us() -> u64 {
 pub(crate) struct Ages(Vec<u32>);
 
 impl Ages {
-    /// Notes that an event with this data is done.
+    /// Records the age of an event with this data, which is done now. Ignores data without a time of publication.
     pub(crate) fn done(&mut self, data: &[u8]) {
         let stamp = data.get(STAMP).and_then(|stamp| stamp.try_into().ok()).map(u64::from_le_bytes);
         if let Some(stamp @ 1..) = stamp {

@@ -29,11 +29,11 @@ pub(crate) enum Keys {
     Zipf,
     /// One key for all events.
     One,
-    /// Like `Many`, but shuffled within 100 events, and about one event in twenty comes twice.
+    /// Like `Many`, but each event comes up to 100 positions late, and about one event in twenty comes twice.
     Disturbed,
 }
 
-/// One delivery.
+/// A delivery to publish: the event with this sequence of the key with this number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlannedDelivery {
     pub(crate) key: u32,
@@ -45,7 +45,7 @@ pub(crate) struct PlannedDelivery {
 #[derive(Debug)]
 pub(crate) struct Load {
     pub(crate) deliveries: Vec<PlannedDelivery>,
-    /// Number of events by key. A repeated event counts once.
+    /// Number of events by key. A repeated event counts once. An event that `lose_first` has removed counts, too.
     pub(crate) events: Vec<u32>,
     /// The CloudEvents type of the events.
     kind: &'static str,
@@ -83,8 +83,9 @@ impl Load {
         Self { deliveries, events: of_keys, kind, emitting: 0..0, stamped: keys != Keys::Disturbed }
     }
 
-    /// Returns a load of `events` events of 1,000 keys, with `of_one` events of key 0 spread evenly among them. The
-    /// handler rejects an event that is out of order within its key. Each event of the keys `emitting` makes a message.
+    /// Returns a load of `events` events of 1,000 keys, with `of_one` events of key 0 spread evenly among them. Each
+    /// event of the keys `emitting` makes a message. For each other key, the handler rejects an event that is out of
+    /// order.
     pub(crate) fn beside_one(events: usize, of_one: usize, emitting: Range<u32>) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut of_keys = vec![0; 1 + ORDINARY_KEY_COUNT as usize];

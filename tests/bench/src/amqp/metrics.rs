@@ -1,4 +1,4 @@
-//! A histogram of the host's `/metrics`.
+//! The histogram in the host's `/metrics` for the time between the timestamp of an event and its commit.
 
 use std::collections::BTreeMap;
 
@@ -52,8 +52,8 @@ fn bucket(line: &str) -> Option<(u64, u64)> {
     Some(((seconds * 1e9) as u64, count.parse::<f64>().ok()? as u64))
 }
 
-/// Returns the time below which `rank` events lie, as if events were spread evenly within a bucket. The last bucket has
-/// no upper bound. For an event in the last bucket, the function returns the lower bound of the bucket.
+/// Returns the time, in ns, below which `rank` events lie, as if events were spread evenly within a bucket. The last
+/// bucket has no upper bound. For an event in the last bucket, the function returns the lower bound of the bucket.
 fn interpolated(buckets: &[(u64, u64)], rank: f64) -> f64 {
     let at = buckets.partition_point(|(_, count)| (*count as f64) < rank);
     let (from, before) = at.checked_sub(1).map_or((0, 0), |at| buckets[at]);

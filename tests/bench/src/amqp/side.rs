@@ -20,7 +20,7 @@ use super::load::{Load, key_name};
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Time limit for the end of a process that has no work left.
 const EXIT_TIMEOUT: Duration = Duration::from_mins(1);
-/// Number of keys that are read at a time.
+/// Maximum number of key records that the benchmark reads from the store at a time.
 const PAGE: usize = 1_000;
 
 /// The program that consumes the events of a side.
@@ -113,7 +113,7 @@ impl Running {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Ends the process. Returns the JSON that the process printed.
+    /// Ends the process. Returns the JSON that the process printed; `null` if it printed nothing.
     pub(crate) fn finish(mut self) -> Result<Value> {
         let id = self.id().to_string();
         let status = Command::new("kill").args(["-s", "TERM", &id]).status()?;
@@ -134,7 +134,7 @@ impl Running {
         serde_json::from_str(&printed).with_context(|| printed.clone())
     }
 
-    /// Ends a consumer that prints percentiles, and returns them.
+    /// Ends a consumer. Returns the percentiles that the consumer printed; `None` if it printed none.
     pub(crate) fn finish_with_latency(self) -> Result<Option<Latency>> {
         Ok(serde_json::from_value(self.finish()?)?)
     }

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use super::STREAM;
 
-/// Size of an event's data, in bytes: eight bytes for a time, four bytes for the sequence, and zeros.
+/// Size of an event's data, in bytes: eight zeros in place of a time, four bytes for the sequence, and zeros.
 const DATA_BYTES: usize = 256;
 /// Time limit for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -22,11 +22,11 @@ pub(super) struct Producer {
     number: usize,
     keys: usize,
     together: usize,
-    /// Number of events so far.
+    /// Number of events that the producer has put into requests so far.
     events: usize,
 }
 
-/// The results of requests.
+/// The results of the requests of one producer, or of several producers together.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// The duration of each accepted request, in ms.
@@ -34,7 +34,7 @@ pub(super) struct Outcome {
     pub(super) sent_away: usize,
     /// Number of requests without an answer.
     pub(super) lost: usize,
-    /// The duration of the slowest answer, in ms.
+    /// The longest duration of a request, in ms: until the whole answer arrived, or until the connection broke.
     pub(super) longest: f64,
 }
 
@@ -137,7 +137,7 @@ async fn ask(
     }
 }
 
-/// Reads the status of an answer, and its `Retry-After`.
+/// Reads the status of an answer, and its `Retry-After` in seconds. A status other than 202 and 429 is an error.
 async fn answer(connection: &mut BufReader<TcpStream>) -> Result<(u16, Option<u64>)> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {

@@ -94,7 +94,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Returns the processor time so far of all running hosts, of RabbitMQ, and of Redis.
+    /// Returns the processor time so far, in seconds, of all running hosts together, of RabbitMQ, and of Redis.
     pub(crate) fn cpu(&self, case: &Case, rabbit: &Rabbit) -> Result<[f64; 3]> {
         let hosts = self.hosts.iter().map(|host| cpu_seconds(host.id()));
         let rabbit = cpu_seconds(rabbit.id().context("RabbitMQ does not run")?)?;

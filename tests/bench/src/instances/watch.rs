@@ -21,9 +21,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The record of the messages that have arrived.
 #[derive(Debug, Default)]
 struct Arrivals {
-    /// The first publication time that counts, in us since the Unix epoch.
+    /// The first publication time that counts, in µs since the Unix epoch.
     since: u64,
-    /// The age of each counted message at its arrival, in us.
+    /// The age of each counted message at its arrival, in µs.
     ages: Vec<f64>,
     /// The ids of all messages that arrived.
     ids: HashSet<String>,
@@ -73,7 +73,7 @@ impl Watch {
         lock(&self.seen).since = now_us();
     }
 
-    /// Waits until this number of messages has arrived.
+    /// Waits until this number of different messages has arrived. Fails if this takes longer than `patience`.
     pub(crate) async fn until(&self, count: usize, patience: Duration) -> Result<()> {
         let started = Instant::now();
         loop {
@@ -95,7 +95,7 @@ impl Watch {
         lock(&self.seen).again
     }
 
-    /// Returns the ages of the messages, in us, ascending.
+    /// Returns the ages of the counted messages, in µs, ascending.
     pub(crate) fn end(self) -> Result<Vec<f64>> {
         self.taking.abort();
         let mut ages = std::mem::take(&mut lock(&self.seen).ages);

@@ -37,7 +37,7 @@ struct Trial {
     now: u64,
     delivery: u64,
     asked: Option<AttemptToken>,
-    /// The content of the store.
+    /// The stored record of the key; `None` before the first commit.
     snapshot: Option<Box<KeySnapshot>>,
 }
 

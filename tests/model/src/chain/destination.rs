@@ -63,14 +63,15 @@ pub(super) enum Reply {
     WentBack(Option<OutboxPosition>),
 }
 
-/// A message under its number.
+/// A message as the destination stores it, with its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Entry {
     pub(super) number: u64,
     pub(super) message: Message,
 }
 
-/// The position and number of a received message, by which the destination recognises a repeat of the message.
+/// The record of a received message. By the commit and the event in this record, the destination recognises a repeat of
+/// the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct ReceivedMessage {
     position: OutboxPosition,
@@ -99,7 +100,7 @@ impl Destination {
         self.entries.iter().any(|entry| entry.message == message)
     }
 
-    /// Returns the message of a key that has this number.
+    /// Returns the message that has this number among the messages of a key.
     pub(super) fn at(&self, key: u8, number: u64) -> Option<Message> {
         let entry =
             self.entries.iter().find(|entry| entry.number == number && entry.message.key == key);

@@ -1,4 +1,4 @@
-//! The result of a run.
+//! The counts of rare events in a run, and the rules that a run may break.
 
 /// The counts of rare events in a run. These counts prove that the runs reach the events. Two states that differ only
 /// in these counts are equal.
@@ -25,7 +25,7 @@ pub struct ChainCounts {
     pub orphans: u64,
 }
 
-/// A rule that a run breaks.
+/// A rule that a run has broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChainViolation {
     /// The destination lacks a committed message.

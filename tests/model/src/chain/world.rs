@@ -18,7 +18,7 @@ const BEYOND_CHECK_INTERVAL_MS: u64 = 10_000;
 /// The event number of the other producer's first message.
 const FIRST_OTHER_EVENT: u8 = 100;
 
-/// A moment of a run.
+/// The state of a run at one moment, and the counts of rare events up to this moment.
 #[derive(Debug, Clone)]
 pub struct ChainWorld {
     state: State,
@@ -153,7 +153,7 @@ impl ChainWorld {
         ChainCounts { rollbacks, restarts, ..self.counts }
     }
 
-    /// Returns the number of commits.
+    /// Returns the number of commits that the owner knows.
     pub fn commits(&self) -> u64 {
         self.state.owner.last()
     }
@@ -163,7 +163,7 @@ impl ChainWorld {
         self.state.other_messages.len()
     }
 
-    /// Returns how often a shard went back.
+    /// Returns how often shards went back.
     pub fn rollbacks(&self) -> u64 {
         self.state.rollbacks
     }
@@ -269,7 +269,7 @@ impl ChainWorld {
         }
     }
 
-    /// Records the numbers of a call's messages.
+    /// Records the numbers of a call's messages, and checks them. `before` is the destination before the call.
     fn record_numbers(&mut self, call: &Call, answers: &[(bool, u64)], before: &Destination) {
         let State { owner, now, fault, source, from_fenced_owner, mistaken, .. } = &mut self.state;
         let has_claim = source.epoch == owner.epoch;
@@ -340,7 +340,8 @@ impl ChainWorld {
         let unconfirmed: BTreeSet<Message> =
             unconfirmed.map(|(_, (message, _))| *message).collect();
         let is_forgotten = owner.forgotten().any(|message| unconfirmed.contains(&message));
-        // The destination may have messages of earlier owners after this position, because those owners sent them.
+        // The destination may have messages of earlier owners after the position `confirmed`, because those owners sent
+        // them.
         let mut other_messages =
             unconfirmed.difference(&lost).filter(|message| message.owner == owner.epoch);
         let is_exact = lost.is_subset(&unconfirmed) && other_messages.next().is_none();
@@ -399,7 +400,7 @@ impl ChainWorld {
         if shards != ChainShards::Source {
             past[to..].iter_mut().for_each(|state| state.1.clone_from(&old_destination));
             *destination = old_destination;
-            // A call does not outlive the server that it was sent to.
+            // The late call cannot arrive any more: the server to which the owner sent the call is gone.
             *late = None;
         }
         past.dedup();

@@ -20,7 +20,7 @@ pub struct CheckpointCounts {
     pub restarts: u64,
 }
 
-/// A rule that a run breaks.
+/// A rule that a run has broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CheckpointViolation {
     /// The file has an event that no commit has settled.
@@ -128,7 +128,7 @@ struct State {
     broken: Option<CheckpointViolation>,
 }
 
-/// A moment of a run.
+/// The state of a run at one moment, and the counts of rare events up to this moment.
 #[derive(Debug, Clone)]
 pub struct CheckpointWorld {
     state: State,
@@ -257,8 +257,8 @@ impl CheckpointWorld {
         self.state.fault == Some(fault)
     }
 
-    /// Reads the checkpoint, and opens the file at its position. If shards lack commits that the checkpoint names,
-    /// opens the file at its beginning, and sets the checkpoint back.
+    /// Reads the checkpoint, and opens the file at the position of the checkpoint. If shards lack commits that the
+    /// checkpoint names, opens the file at its beginning, and sets the checkpoint back to the beginning.
     fn start(&mut self) {
         let leaves_old = self.is(CheckpointFault::OldCheckpointStays);
         let State { store, owner, resets, .. } = &mut self.state;

@@ -36,7 +36,7 @@ pub struct ProducerCounts {
     pub reread: u64,
 }
 
-/// A rule that a run breaks.
+/// A rule that a run has broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProducerViolation {
     /// A shard lacks an event of the file.
@@ -88,8 +88,8 @@ struct Shard {
 }
 
 impl Shard {
-    /// Adds an event, unless the shard already has an event with the same id. Returns the number of the event, and
-    /// whether the shard already had the event.
+    /// Adds an event, unless the shard already has an event with the same id. With `forgets`, adds the event in any
+    /// case. Returns the event with its number, and true if the shard already had the event.
     fn put(&mut self, event: u8, forgets: bool) -> (NumberedEvent, bool) {
         let known = self.events.iter().find(|other| other.event == event && !forgets).copied();
         let number = self.events.len() as u64 + 1;
@@ -149,7 +149,7 @@ struct State {
     broken: Option<ProducerViolation>,
 }
 
-/// A moment of a run.
+/// The state of a run at one moment, and the counts of rare events up to this moment.
 #[derive(Debug, Clone)]
 pub struct ProducerWorld {
     state: State,
@@ -288,8 +288,8 @@ impl ProducerWorld {
         self.state.broken.get_or_insert(broken);
     }
 
-    /// Writes events to each shard that has its witness. Returns the written events with their numbers, and true if a
-    /// shard lacks its witness.
+    /// Writes events to each shard that has its witness. Returns the written events with their numbers, and true if the
+    /// shard of an event lacks its witness.
     fn write(&mut self, events: &[u8], witnesses: &BTreeMap<u32, NumberedEvent>) -> (Call, bool) {
         let forgets = self.is(ProducerFault::NothingIsRemembered);
         let ignores = self.is(ProducerFault::NoWitnessIsNamed);
@@ -429,7 +429,7 @@ impl ProducerWorld {
         self.state.history.restored();
     }
 
-    /// Continues at the oldest checkpoint, because shards went back.
+    /// Continues at the oldest checkpoint, because shards went back. A producer without a file does nothing.
     fn reread_file(&mut self) {
         if !self.is(ProducerFault::FileIsNotReadAgain) && !self.state.is_library {
             self.counts.reread += 1;

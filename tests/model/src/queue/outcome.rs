@@ -1,6 +1,6 @@
-//! The result of a run.
+//! The rules that a run may break, and the counts of rare events in a run.
 
-/// A rule that a run breaks.
+/// A rule that a run has broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum QueueViolation {
     /// The reader delivered an entry a second time before the first delivery was finished.
@@ -13,7 +13,7 @@ pub enum QueueViolation {
     NoEffect,
     /// A settled entry stays in the queue.
     SettledNotRemoved,
-    /// The reader counted more or fewer lost entries than the store lost unread.
+    /// The reader counted more or fewer lost entries than the store lost before any reader had read them.
     WrongLossCount,
     /// The process without a reader did not count the loss of an event that the store lost while the event waited in
     /// the queue.

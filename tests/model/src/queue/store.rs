@@ -50,7 +50,7 @@ impl Store {
         self.records[writer as usize].insert(call);
     }
 
-    /// Adds the entries of a call to the queue.
+    /// Adds the entries of a call to the queue, and returns their run.
     pub(super) fn put(&mut self, ids: &[u64], history: u64, call: u64) -> QueueRun {
         let first = self.last() + 1;
         self.entries.extend(ids.iter().map(|id| Entry { id: *id, history }));

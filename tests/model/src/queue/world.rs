@@ -16,7 +16,7 @@ use super::outcome::{QueueCounts, QueueViolation};
 use super::store::{Store, Writer};
 use super::{QueueFault, QueueScope, QueueStep};
 
-/// A moment of a run.
+/// The state of a run at one moment, and the counts of rare events up to this moment.
 #[derive(Debug, Clone)]
 pub struct QueueWorld {
     state: State,
@@ -37,7 +37,7 @@ struct State {
     cursor: QueueCursor,
     /// Entries that are delivered but not settled.
     open: VecDeque<(QueuePosition, u64)>,
-    /// Settled entries that the owner's driver has not acknowledged to the reader yet.
+    /// Settled entries that the owner has not acknowledged to the reader yet.
     settled: VecDeque<(QueuePosition, u64)>,
     /// Number of commits that the owner has made. The store may have lost some of them.
     commits: u64,
@@ -49,7 +49,8 @@ struct State {
     ever_delivered: BTreeSet<u64>,
     /// Runs of entries that the reader's process put, but has not reported to the reader yet.
     unreported: VecDeque<QueueRun>,
-    /// Entries that the reader's process put. If the store loses such an entry unread, the reader must count the loss.
+    /// Entries that the reader's process put. If the store loses such an entry before the reader has read the entry,
+    /// the reader must count the loss.
     own: BTreeSet<u64>,
     /// The call over two shards that is in progress.
     shared: Option<SharedCall>,
@@ -201,7 +202,7 @@ impl QueueWorld {
         self.state.rollbacks
     }
 
-    /// Returns how often the process ended.
+    /// Returns how often the reader's process ended.
     pub fn restarts(&self) -> u64 {
         self.state.restarts
     }

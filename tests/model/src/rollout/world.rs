@@ -27,7 +27,7 @@ pub struct RolloutCounts {
     pub kills: u64,
 }
 
-/// A rule that a run breaks.
+/// A rule that a run has broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RolloutViolation {
     /// Two builds executed events of a key under one rollout number, or a build executed an event under a lower number
@@ -90,7 +90,7 @@ struct State {
     broken: Option<RolloutViolation>,
 }
 
-/// A moment of a run.
+/// The state of a run at one moment, and the counts of rare events up to this moment.
 #[derive(Debug, Clone)]
 pub struct RolloutWorld {
     state: State,

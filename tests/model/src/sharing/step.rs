@@ -11,7 +11,7 @@ pub enum SharingStep {
     Start(usize),
     /// The instance writes its heartbeat and receives the membership.
     Heartbeat(usize),
-    /// The instance requests a lease.
+    /// The instance requests the lease of a partition.
     Lease(usize, usize),
     /// The instance writes its claim into the fence of a partition.
     Claim(usize, usize),
@@ -21,7 +21,7 @@ pub enum SharingStep {
     HandOver(usize, usize),
     /// The instance has finished the running events of a partition.
     Finish(usize, usize),
-    /// The instance releases a lease.
+    /// The instance releases the lease of a partition.
     Release(usize, usize),
     /// The instance subscribes to the queue of a partition.
     Subscribe(usize, usize),
@@ -188,8 +188,8 @@ impl SharingWorld {
         self.instances[id].partitions.iter().zip(&self.table.leases).any(is_lost)
     }
 
-    /// Returns whether the store names the instance as the holder of a lease that the instance does not know. This
-    /// happens after the store went back.
+    /// Returns whether the store, and the table that the instance has read, name the instance as the holder of a
+    /// partition's lease. If the instance does not own the partition, the store went back.
     fn has_unknown_lease(&self, id: usize, partition: usize) -> bool {
         let lease = self.table.leases[partition];
         lease.holder == Some(id as u8) && self.instances[id].table.leases[partition] == lease

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use super::{SinkFileFault, SinkFileScope, SinkFileStep};
 
-/// A rule that a run breaks.
+/// A rule that a run has broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SinkFileViolation {
     /// The store has a commit whose message is not in the file.
@@ -28,7 +28,7 @@ impl SinkFileViolation {
     }
 }
 
-/// A message, and its line in the file.
+/// A message, or the line of a message in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Message {
     /// The event that emitted the message. The event determines the id of the message.
@@ -103,7 +103,7 @@ struct Limits {
     fault: Option<SinkFileFault>,
 }
 
-/// A moment of a run.
+/// The state of a run at one moment.
 #[derive(Debug, Clone)]
 pub struct SinkFileWorld {
     state: State,
@@ -198,7 +198,7 @@ impl SinkFileWorld {
         self.state.unsynced.len() - 1
     }
 
-    /// Returns how often the process was killed.
+    /// Returns how often the process ended: by a kill, a power loss or a failed sync.
     pub fn kills(&self) -> u8 {
         self.state.kills
     }

@@ -11,11 +11,11 @@ use super::BoundaryFault;
 /// The unacknowledged deliveries, each marked as finished or not.
 #[derive(Debug, Default)]
 pub(super) struct EarlyAcks {
-    /// The last delivery that is acknowledged.
+    /// The number of the last acknowledged delivery.
     acknowledged: DeliveryNumber,
     /// The deliveries after the last acknowledged delivery.
     open: VecDeque<OpenDelivery>,
-    /// Events that the workers execute.
+    /// By turn, the events that the workers execute.
     turns: BTreeMap<AttemptToken, Vec<(u64, Arc<Event>)>>,
 }
 

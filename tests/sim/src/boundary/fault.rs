@@ -35,14 +35,14 @@ pub enum BoundaryFault {
     TwoTurnsOfOneKey,
 
     // Batches as a whole.
-    /// A commit without an answer is sent again under a new number.
+    /// The owner sends a commit without an answer again, under a new number.
     NewNumberAfterUnknown,
     /// After the store went back, the owner repeats the lost batches. Then the owner sends the batch that was in
     /// flight, and does not change this batch, although it depends on reads from before the loss.
     SendWhatRestsOnOldReads,
-    /// A commit that the store has lost is repeated without its letters.
+    /// The owner repeats a commit that the store has lost, but without the letters of the commit.
     RepeatWithoutLetters,
-    /// Messages of refused writes are published.
+    /// The owner publishes the messages of refused writes.
     PublishRefused,
     /// An event gets no dead letter although another event with the same sequence or id, but other content, exists.
     IgnoreConflicts,

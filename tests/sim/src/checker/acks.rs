@@ -9,7 +9,7 @@ use crate::producer::SourceItem;
 use crate::store::Store;
 
 impl Checker {
-    /// Checks an acknowledged delivery.
+    /// Records an acknowledged delivery. Checks that its event, or its dead letter, is durable.
     pub(crate) fn acknowledged(&mut self, item: &SourceItem, store: &Store) {
         match item {
             SourceItem::Event(event) => {

@@ -21,7 +21,7 @@ pub(super) struct AttemptCounts {
     rounds: BTreeMap<Key, Vec<Round>>,
     /// By key, the number of refused writes. After a refusal, the lane starts again from the durable key record.
     refused: BTreeMap<Key, u32>,
-    /// Number of owners that lost state that was not durable.
+    /// Number of times that owners lost state that was not durable: because an owner ended, or the store went back.
     pub(super) crashes: u32,
     /// Number of owners that continued although a newer owner had claimed their partition.
     pub(super) takeovers: u32,
@@ -86,7 +86,8 @@ impl Checker {
         if self.plan.once { 1 } else { self.plan.settings.gap.attempts }
     }
 
-    /// Records that a failed attempt was reported to an owner.
+    /// Records that a failed attempt was reported to an owner, and checks the limit of failed attempts. `counts` is
+    /// true if the attempt counts towards the limit.
     pub(super) fn failed(
         &mut self,
         key: &Key,

@@ -81,7 +81,7 @@ impl KeyModel {
 }
 
 impl Checker {
-    /// Records a key record that was imported from elsewhere.
+    /// Records a key record that is in the store from the beginning.
     pub(crate) fn imported(&mut self, key: &Key, record: &StoredKey) {
         let next = record.key_record.next;
         let incarnation = record.key_record.incarnation;

@@ -19,7 +19,7 @@ pub(super) struct OwnerModel {
     loads: BTreeMap<AttemptToken, Key>,
     /// By key, the range (first, one past the last) of events that are dispatched but not yet durable.
     ahead: BTreeMap<Key, (u64, u64)>,
-    /// By key, the highest sequence that the owner had reached before the lane of the key started again.
+    /// By key, the highest result of [`Self::reach`] before the lane of the key started again.
     reached: BTreeMap<Key, u64>,
     /// By shard, the commit without an answer.
     commits: BTreeMap<u32, Arc<Batch>>,

@@ -20,7 +20,7 @@ struct ExpectedMessage {
     published: bool,
 }
 
-/// The committed and the published messages.
+/// The committed messages and letters, each with the information whether it is published.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Publishing {
     expected: BTreeMap<Id, ExpectedMessage>,
@@ -53,8 +53,8 @@ impl Publishing {
         }
     }
 
-    /// Goes back together with the store: the store has lost all commits after `then`, and has its outbox of that time
-    /// again. Published messages stay published.
+    /// Goes back together with a part of the store: this part has lost all commits after `then`, and has its outbox of
+    /// that time again. Published messages stay published.
     pub(super) fn went_back(&mut self, then: &Self, part: RolledBackPart) {
         let mut lost = self.expected.clone();
         restore(&mut self.expected, &then.expected, |(key, ..)| part.key(key));

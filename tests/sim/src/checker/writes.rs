@@ -245,7 +245,8 @@ impl Checker {
         }
     }
 
-    /// Checks that an owner has received each spilled event, and that no spilled event is settled.
+    /// Checks that an owner has received each spilled event, that no spilled event is settled or too far ahead, and
+    /// that the key record counts all spilled events.
     fn spills(&mut self, write: &KeyWrite, store: &Store) {
         let key = &write.key;
         let end = self.first_unknown(key).saturating_add(self.plan.settings.gap.max_width);

@@ -76,8 +76,8 @@ impl Store {
         (CommitReply::Applied(reply), true)
     }
 
-    /// Returns the indexes of the orphan dead letters that the store already has. The store does not forward them
-    /// again.
+    /// If the batch forwards letters, returns the indexes of the orphan dead letters that the store already has, or
+    /// that the batch contains a second time. The store does not forward these letters again.
     fn known(&self, batch: &Batch) -> Vec<usize> {
         let mut seen = BTreeSet::new();
         let letters = batch.letters.iter().enumerate().filter(|_| batch.forward);

@@ -1,5 +1,5 @@
 //! Disturbances of the owners: crashes at any step, newer owners that claim a partition while the old owner still runs,
-//! lost connections, new handler versions, and a key record that becomes unreadable.
+//! drains, lost connections, new handler versions, and a key record that becomes unreadable.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -122,7 +122,8 @@ impl World {
         owner.sequencer.handle(now, input);
     }
 
-    /// Delivers as many events as the owner accepts and the source has.
+    /// Passes offers and deliveries of the source to the owner, while the owner accepts events. A random number limits
+    /// the deliveries.
     fn deliveries(&mut self, id: u64, owner: &mut Owner, now: u64) {
         let partition = owner.partition as usize;
         let away = self.plan.disturb.offers.is_some()

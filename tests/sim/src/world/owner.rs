@@ -10,7 +10,7 @@ use crate::boundary::FaultySequencer;
 use crate::source::Connection;
 use crate::store::Claim;
 
-/// An owner.
+/// An owner that has started and has not ended.
 pub(super) struct Owner {
     pub(super) partition: u32,
     pub(super) claim: Claim,
@@ -47,8 +47,8 @@ impl Owner {
 }
 
 impl World {
-    /// Claims a partition, and starts a sequencer for it. The messages that the earlier owner left in the outbox are
-    /// published first.
+    /// Claims a partition, and starts a sequencer for it. First publishes the messages that the earlier owner left in
+    /// the outbox, or schedules their publication.
     pub(super) fn start(&mut self, partition: u32) {
         let (claim, commits) = self.store.claim(partition, self.rng.next());
         // The simulated store goes back no further than to the last claim.

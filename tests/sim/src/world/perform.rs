@@ -1,4 +1,4 @@
-//! Performs the effects of an owner. Each effect becomes an action on the agenda.
+//! Performs the effects of an owner. Most effects become actions on the agenda; acknowledgements happen at once.
 
 use std::sync::Arc;
 

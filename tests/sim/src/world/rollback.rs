@@ -1,4 +1,5 @@
-//! The store goes back in time and loses a few commits, while the owner lives and has these commits in memory.
+//! Lets the store go back in time: the store loses a few commits, while the owner lives and has these commits in
+//! memory.
 
 use ordain_core::Input;
 

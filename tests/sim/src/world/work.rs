@@ -12,7 +12,7 @@ use crate::handler::{self, EventBehavior};
 use crate::plan::Blocked;
 use crate::producer::BLOCKED_KEY;
 
-/// Duration of the blocked key's handler, in ms.
+/// Duration of each turn of the key that [`Blocked::Slow`] blocks, in ms.
 const BLOCKED_TURN_MS: u64 = 3_600_000;
 
 impl World {

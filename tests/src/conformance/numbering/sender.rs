@@ -65,12 +65,12 @@ impl Sender {
         Self { origin: None, ..Self::exchange(store, 1) }
     }
 
-    /// Makes a group of these chunks.
+    /// Makes a group with these chunks and the origin of the sender.
     pub(in crate::conformance) fn group(&self, chunks: Vec<OutboxChunk>) -> AssignGroup {
         AssignGroup { origin: self.origin.clone(), chunks }
     }
 
-    /// Sends several groups in one call.
+    /// Sends several groups in one call. Returns the store's reply.
     pub(in crate::conformance) async fn send_groups(
         &self,
         store: &dyn Store,
@@ -89,7 +89,7 @@ impl Sender {
         store.assign(Arc::new(assign)).await.expect("an answer")
     }
 
-    /// Sends one group with these chunks.
+    /// Sends one group with these chunks. Returns the store's reply.
     pub(in crate::conformance) async fn send(
         &self,
         store: &dyn Store,
@@ -98,7 +98,7 @@ impl Sender {
         self.send_groups(store, vec![self.group(chunks)]).await
     }
 
-    /// Sends one chunk of messages.
+    /// Sends one chunk, which contains these messages of a commit. Returns the store's reply.
     pub(in crate::conformance) async fn send_chunk(
         &self,
         store: &dyn Store,

@@ -42,7 +42,7 @@ fn binary(line: &str, prefix: &str) -> Result<Outgoing> {
     Ok(Outgoing { routing_key, properties, body: event["data"].to_string().into_bytes() })
 }
 
-/// Converts lines to CloudEvents. The headers of the events begin with the two valid prefixes in turn.
+/// Converts lines to CloudEvents in binary mode. The headers of the events begin with the two valid prefixes in turn.
 fn binaries(lines: &[String]) -> Result<Vec<Outgoing>> {
     let prefixes = ["cloudEvents:", "cloudEvents_"].into_iter().cycle();
     lines.iter().zip(prefixes).map(|(line, prefix)| binary(line, prefix)).collect()

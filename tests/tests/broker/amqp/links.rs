@@ -103,8 +103,8 @@ fn library_threads(service: &Service) -> Result<usize> {
     Ok(count)
 }
 
-/// Silences only the connection of the sink, for the rest of the test. The sink must connect again, and each message
-/// must arrive, in the order of its key. While the sink has no connection, the stream must continue to execute events,
+/// Silences only the connection of the sink, for the rest of the test. The sink must connect again, and all messages
+/// must arrive, in order within each key. While the sink has no connection, the stream must continue to execute events,
 /// and the messages wait in the outbox.
 fn silent_sink_connects_again(settings: [&str; 2]) -> Result<()> {
     let rig = Rig::new()?;

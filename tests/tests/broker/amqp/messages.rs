@@ -120,7 +120,7 @@ fn file_stays_exact_while_messages_wait_for_queue() -> Result<()> {
 }
 
 /// An AMQP routing key has at most 255 bytes. If the routing key of a message is longer, the host parks the key of the
-/// event. If the routing key of a dead letter is longer, the host truncates it.
+/// event. If the routing key of a dead letter is longer, the host truncates the routing key.
 #[test]
 fn too_long_routing_key_parks_key_and_is_cut_for_dead_letter() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "key = \"header:case\"")?;

@@ -41,8 +41,8 @@ fn resume(rig: &Rig, service: &mut Service) -> Result<()> {
     service.until_says("stream resumed by an operator")
 }
 
-/// Checks that no event takes effect before the stream is resumed, and that all events of `lines` after the first 30
-/// take effect afterwards.
+/// Publishes the events of `lines` after the first 30. Checks that none of these events takes effect before the stream
+/// is resumed, and that all of them take effect afterwards. Ends the host.
 fn executes_after_resume(rig: &Rig, mut service: Service, lines: &[String]) -> Result<()> {
     let (before, later) = lines.split_at(30);
     rig.publish(later)?;

@@ -73,7 +73,8 @@ fn run_ends_after_all_stages() -> Result<()> {
     Ok(())
 }
 
-/// Adds input and kills the process, several times in turn.
+/// Appends a part of the input, starts a process and kills it soon afterwards. Repeats this until the whole input is in
+/// the file.
 fn kill_on_the_way(home: &Home, ledger: &Ledger, seed: u64) -> Result<()> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     home.write("ledger.ndjson", "")?;

@@ -266,7 +266,7 @@ fn bodies_are_bounded() -> Result<()> {
         Ok(post(address, LINES, &text(&lines))?.status == 202)
     })?;
     let many = format!("[{}0]", "0,".repeat(10_000));
-    // The last line needs no line end.
+    // The last line has no line end, but it counts towards the limit on the number of events too.
     let lines = format!("{}0", "0\n".repeat(10_000));
     for (kind, many) in [(BATCH, many), (LINES, lines)] {
         let answer = post(address, kind, &many)?;

@@ -26,8 +26,8 @@ fn broker_goes(
     let address = ingress(&mut service)?;
     rig.until_declared()?;
     let mut lines = in_turn(40, 20);
-    // This event has the maximum number of extension attributes. The inbox publishes a message for this event. The
-    // message must have all these attributes.
+    // This event has the maximum number of extension attributes. The host publishes this event from the inbox to the
+    // exchange of the stream. The message must have all these attributes.
     for at in 0..128 {
         lines[10].insert_str(1, &format!("\"x{at}\":\"1\","));
     }

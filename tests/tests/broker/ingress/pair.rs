@@ -45,8 +45,8 @@ impl Pair {
         Ok(Self { earlier: String::new(), rig, homes, services, addresses, redis })
     }
 
-    /// Returns the complete lines that all processes have printed since the start. After a restart, some lines occur
-    /// twice.
+    /// Returns the complete lines that all processes have printed since the start. After a restart, some lines may
+    /// occur twice.
     fn printed(&self) -> String {
         let whole = |text: String| text[..text.rfind('\n').map_or(0, |at| at + 1)].to_owned();
         let now: String = self.services.iter().map(|service| whole(service.stdout())).collect();
@@ -78,7 +78,7 @@ impl Pair {
         self.services[0].kill()
     }
 
-    /// Restarts the first process.
+    /// Starts the first process again after its end, and keeps the earlier output.
     fn start_one(&mut self) -> Result<()> {
         self.earlier = self.printed();
         self.services[0] = Service::start(&self.homes[0], &["run"])?;

@@ -48,7 +48,7 @@ impl Fleet {
         Ok(Self { redis, rig, sections, stream: stream.to_owned() })
     }
 
-    /// Starts one more host.
+    /// Starts one more host with the configuration of the fleet.
     pub(super) fn start(&self) -> Result<Host> {
         self.start_with(|config| config)
     }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::support::{EVENTS, GOOD, at_rest, home};
 
-/// All metrics, each with its type.
+/// The names of all metrics without the prefix `ordain_`, each with the type of the metric.
 const ALL: [(&str, &str); 29] = [
     ("dropped_messages", "gauge"),
     ("store_writable", "gauge"),
@@ -46,8 +46,9 @@ const ALL: [(&str, &str); 29] = [
     ("blocked_keys", "gauge"),
 ];
 
-/// Parses the samples. Each key of the result is the name of a metric with its labels. Every line of the text must be a
-/// sample, a `HELP` line, or the `TYPE` line after a `HELP` line.
+/// Returns the samples in the text of the metrics. Each key of the result is the name of a metric with its labels.
+/// Checks that every line of the text is a sample, a `HELP` line, or the `TYPE` line after a `HELP` line, and that the
+/// metrics are those in [`ALL`].
 fn samples(text: &str) -> Result<BTreeMap<String, f64>> {
     let mut samples = BTreeMap::new();
     let mut kinds = BTreeMap::new();
@@ -78,8 +79,8 @@ fn samples(text: &str) -> Result<BTreeMap<String, f64>> {
     Ok(samples)
 }
 
-/// Returns the buckets of a histogram without labels. Checks that their values never decrease, and that the last value
-/// is the count of the histogram.
+/// Returns the upper bound and the value of each bucket of a histogram, in the order of the bounds. The histogram must
+/// have no labels. Checks that the values never decrease, and that the last value is the count of the histogram.
 fn buckets(samples: &BTreeMap<String, f64>, name: &str) -> Result<Vec<(f64, f64)>> {
     let prefix = format!("ordain_{name}_bucket{{le=\"");
     let of = samples.iter().filter_map(|(sample, count)| {

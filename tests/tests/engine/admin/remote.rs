@@ -14,7 +14,7 @@ use super::support::{ODD, at_rest, home};
 
 const TOKEN: &str = "0123456789abcdef-secret";
 
-/// Returns the output of a command, which must succeed.
+/// Returns the standard output of a command, which must succeed.
 fn printed(home: &Home, args: &[&str]) -> Result<String> {
     let output = home.output(args)?;
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -22,7 +22,8 @@ fn printed(home: &Home, args: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Runs a command, which must exit with `code` and print `words`.
+/// Runs a command with a token. The command must exit with `code` and print `words` to standard error, and must not
+/// print the token there.
 fn refused(home: &Home, args: &[&str], token: &str, code: i32, words: &str) -> Result<()> {
     let output = home.ordain(args)?.env("ORDAIN_TOKEN", token).output()?;
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -259,8 +260,8 @@ fn control_characters_of_another_server_are_escaped() -> Result<()> {
         };
         body.to_string()
     })?;
-    // The commands, each with the number of lines that it prints. A command prints a heading and one row, or one line
-    // for each field of a row.
+    // The commands, each with the number of lines that it prints. A command that does not escape the line break in the
+    // server's data prints more lines.
     let looks: [(&[&str], usize); 10] = [
         (&["keys", "list", "cases"], 2),
         (&["keys", "list", "cases", "--json"], 1),

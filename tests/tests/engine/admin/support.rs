@@ -1,4 +1,4 @@
-//! A stream with keys in every state, for the tests of the admin listener.
+//! A stream with active keys, parked keys and dead letters, for the tests of the admin listener.
 
 use std::net::SocketAddr;
 
@@ -27,9 +27,8 @@ pub(crate) const EVENTS: u64 = 10;
 /// A key with characters that must be percent-encoded in a URL.
 pub(crate) const ODD: &str = "a/b?c=d&e%2f#ü +%";
 
-/// Returns a home whose events result in every state: [`GOOD`] keys without failures, a key with special characters, a
-/// key that is parked because of a gap, a key that is parked because its handler traps, a rejected event, and an
-/// invalid line.
+/// Returns a home whose input contains [`GOOD`] keys without failures, a key with special characters, a key that is
+/// parked because of a gap, a key that is parked because its handler traps, a rejected event, and an invalid line.
 pub(crate) fn home() -> Result<Home> {
     let home = Home::new(&["faulty"], CONFIG)?;
     home.write("events.ndjson", text(&events()))?;

@@ -26,8 +26,8 @@ const JOURNAL: &str = ".jnl";
 /// The ends of the paths whose sync may fail: the journal and the sink's file.
 const FAILING_SYNC_ENDINGS: [&str; 2] = [JOURNAL, "out.ndjson"];
 
-/// The power fails at random moments. In half of the cases, a sync fails before the power failure. The host must sync
-/// an event before it acknowledges the event, and a line of the sink before it marks the line as published.
+/// The power fails at random moments. In about half of the cases, a sync fails before the power failure. The host must
+/// sync an event before it acknowledges the event, and a line of the sink before it marks the line as published.
 #[test]
 fn acknowledged_events_survive_power_cuts() -> Result<()> {
     for seed in 1..=SEEDS {

@@ -82,7 +82,8 @@ struct RestoredHost {
 }
 
 impl RestoredHost {
-    /// Creates a home for the host. `is_sequenced` is the setting `sequenced` of the sink.
+    /// Creates the home and the disk of a host, but does not start the host. `is_sequenced` is the setting `sequenced`
+    /// of the sink.
     fn new(is_sequenced: bool) -> Result<Self> {
         let port = Port::take()?;
         let home = home(&port)?;
@@ -146,7 +147,8 @@ fn unpublished_message_of_restored_copy_is_not_repeated() -> Result<()> {
     Ok(())
 }
 
-/// Plays the test. `is_sequenced` is the setting `sequenced` of the sink.
+/// Runs the test [`unpublished_message_of_restored_copy_is_not_repeated`] once. `is_sequenced` is the setting
+/// `sequenced` of the sink.
 fn restore_copy(is_sequenced: bool) -> Result<()> {
     let mut host = RestoredHost::new(is_sequenced)?;
     host.publish("k0", 1)?;

@@ -33,7 +33,7 @@ pub(super) const LISTENING: &str = "ingress listening on http://";
 const KEYS: usize = 20;
 /// The number of events per request.
 const BATCH: usize = 10;
-/// How long the producer repeats the same request.
+/// How long the producer repeats the same request before the test fails.
 const ACCEPT_TIMEOUT: Duration = Duration::from_mins(1);
 /// The delay between two attempts to send a request.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
@@ -65,7 +65,7 @@ impl Rig {
         Ok(Self { home, disk, service, port })
     }
 
-    /// Starts the host again after its end.
+    /// Starts the host again after its end, on the disk that keeps only synced data.
     pub(super) fn start_again(&mut self) -> Result<()> {
         self.service = Service::start_with(&self.home, &["run"], &self.disk.env())?;
         Ok(())
@@ -122,7 +122,7 @@ impl Rig {
     }
 
     /// Waits until the accepted events have taken effect, and stops the host. Checks that the sink's file has one
-    /// message for each event, in the order of its key.
+    /// message for each accepted event, in order within each key.
     pub(super) fn check(&mut self, accepted: &[String]) -> Result<()> {
         let home = &self.home;
         self.service.until("all effects", || home.lines(OUT) >= accepted.len())?;

@@ -12,11 +12,11 @@
  *   fail            written by the test: the next sync of a file whose path has this ending fails
  *   log             one line for each sync: `synced PATH` or `failed PATH`
  *
- * A sync of a file makes the written ranges and the length of the file durable. A sync of a folder makes the names in it
- * durable. A sync of a new file does not make its name durable: most file systems do this, but POSIX does not promise
- * it. A failed sync behaves as on Linux: only this call returns an error, and the written ranges count as clean. All
- * processes still read these ranges from memory, and later syncs succeed. But the disk never gets these ranges, unless
- * they are written again.
+ * A sync of a file makes the written ranges and the length of the file durable. A sync of a folder makes the names in
+ * it durable. A sync of a new file does not make the name of the file durable here: most file systems also make the
+ * name durable, but POSIX does not promise it. A failed sync behaves as on Linux: only this call returns an error, and
+ * the written ranges count as clean. All processes still read these ranges from memory, and later syncs succeed. But
+ * the disk never gets these ranges, unless they are written again.
  *
  * The library follows the calls that the host makes: write, writev, pwrite, ftruncate, fsync, fdatasync and mkdir. Data
  * that a program writes in another way never becomes durable. */
@@ -207,8 +207,8 @@ int fdatasync(int fd)
     return sync_with(SYS_fdatasync, fd);
 }
 
-/* Makes a call that changes `length` bytes from `from` on, and records this range. A lock prevents a sync between the
- * call and the record. */
+/* Records the range of `length` bytes from `from` on, and makes the call that changes this range. A lock prevents a
+ * sync between the record and the call. */
 #define CHANGE(fd, from, length, call)          \
     struct file file;                           \
     if (!is_on_disk(fd, &file))                 \
@@ -237,7 +237,7 @@ ssize_t pwrite64(int fd, const void *bytes, size_t length, off64_t from)
     CHANGE(fd, from, length, syscall(SYS_pwrite64, fd, bytes, length, from));
 }
 
-/* If the file grows again before the next sync, the removed bytes become zeros. */
+/* Records the removed range, because these bytes become zeros if the file grows again before the next sync. */
 int ftruncate64(int fd, off64_t length)
 {
     CHANGE(fd, length, file.state.st_size - length, syscall(SYS_ftruncate, fd, length));

@@ -68,8 +68,8 @@ impl SyncedDisk {
         Ok(fs::read_to_string(self.side.join("log"))?)
     }
 
-    /// Removes all data that the disk does not hold. No process may use the folder during the call. Afterwards, no sync
-    /// fails.
+    /// Removes all data that the disk does not hold. No process may use the folder during the call. Also cancels a
+    /// failure that [`fail_next_sync`](Self::fail_next_sync) has requested and that has not happened yet.
     pub(super) fn cut_power(&self) -> Result<()> {
         remove_if_present(&self.side.join("fail"))?;
         let mut names = HashMap::new();

@@ -118,7 +118,8 @@ impl Rig {
         self.wait();
     }
 
-    /// Advances the time, until unanswered batches have been sent again.
+    /// Advances the time by one second, and handles the timeouts in this time. If the delay before the next attempt is
+    /// shorter than this time, the sequencer sends unanswered batches again.
     pub(crate) fn wait(&mut self) {
         let until = self.now + 1_000;
         while let Some(at) = self.sequencer.poll_timeout().filter(|at| *at < until) {
@@ -296,7 +297,7 @@ impl Rig {
         CommitReply::Applied(applied)
     }
 
-    /// Returns the record of the key `a` in the store, and its spilled events.
+    /// Returns the record of the key `a` in the store, and the spilled events of the key.
     pub(crate) fn record(&self) -> Option<(KeyRecord, SpilledEvents)> {
         let mut record: Option<(KeyRecord, SpilledEvents)> = None;
         let applied = self.stored.iter().filter(|(_, applied)| applied.refused.is_empty());

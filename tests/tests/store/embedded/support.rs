@@ -11,7 +11,7 @@ use ordain_tests::conformance::{DEAD_TTL, Fixture};
 /// The time at the start of a test, in milliseconds.
 const START: u64 = 1_000_000;
 
-/// A store under test.
+/// A store under test, and the clocks that it reads.
 pub(super) struct Rig {
     store: Option<EmbeddedStore>,
     folder: tempfile::TempDir,
@@ -21,7 +21,7 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    /// Creates a new store.
+    /// Creates a new store in a temporary folder.
     pub(super) fn open() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let wall = Arc::new(AtomicU64::new(START));
@@ -31,7 +31,7 @@ impl Rig {
         rig
     }
 
-    /// Returns the options of the store.
+    /// Returns the options with which the rig opens its store.
     pub(super) fn options(&self) -> EmbeddedOptions {
         let wall = self.wall.clone();
         let steady = self.steady.clone();
@@ -55,7 +55,7 @@ impl Rig {
         self.wall.store(now, Ordering::Relaxed);
     }
 
-    /// Closes the store.
+    /// Closes the store. The folder of the store remains.
     pub(super) fn close(&mut self) {
         self.store = None;
     }

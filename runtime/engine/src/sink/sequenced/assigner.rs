@@ -1,9 +1,10 @@
-//! The sequence assigner is the task of a destination. The task passes the messages of all outboxes to the store, and
-//! the store numbers the messages. An outbox has the unpublished messages of a partition in one shard.
+//! The sequence assigner of a destination passes the messages of all outboxes for this destination to the store, and
+//! the store numbers these messages. An outbox has the unpublished messages of a partition in one shard. The sequence
+//! assigner of an exchange or a stream is a task; the publisher itself calls the sequence assigner of a file.
 //!
-//! A store that goes back in time may lose numbered messages. If these messages are already marked as published, no
-//! outbox has them any more. The sequence assigner therefore keeps the last messages in memory, and passes lost
-//! messages to the store again as soon as it detects the loss.
+//! A store that goes back in time (loses its newest writes) may lose numbered messages. If these messages are already
+//! marked as published, no outbox has them any more. The sequence assigner therefore keeps the last messages in memory,
+//! and passes lost messages to the store again as soon as it detects the loss.
 
 #[cfg(test)]
 mod tests;
@@ -32,12 +33,12 @@ use ordain_util::log_throttle::LogThrottle;
 
 /// Maximum number of batches ([`DestinationBatch`]) that the task passes to the store together.
 const BATCH_GROUP_LIMIT: usize = 64;
-/// Delay before the task retries a write to a full queue. The delay ends earlier if a reader in this process removes
-/// entries.
+/// Delay before the sequence assigner retries a write to a full queue, and after a call without progress. For a full
+/// queue, the delay ends earlier if a reader in this process removes entries.
 const FULL_QUEUE_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// Delay before the task retries a call after an error of the store.
+/// Delay before the sequence assigner retries a call after an error of the store.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Time between two checks whether the store has gone back in time.
+/// Interval at which the task searches the histories for messages that the store may have lost.
 const ROLLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Approximate size limit, in bytes, of the messages of earlier calls that stay in memory for one destination. A fast
 /// stream emits this many bytes in a few seconds.
@@ -45,10 +46,11 @@ const HISTORY_BYTES: usize = 16 << 20;
 /// Time limit for this process to detect that it has lost a partition. The time starts when the store first reports
 /// another owner. The same limit applies to each wait until a driver confirms that the store has all commits.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time between two warnings. A queue must also be full for this time before the first warning about the queue.
+/// Minimum time between two warnings about the calls for one shard. A queue must also be full for this time before the
+/// first warning about the queue.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The state of a destination's task.
+/// The sequence assigner of a destination, with the exchanges of the destination and the last messages of each outbox.
 pub(in crate::sink) struct SequenceAssigner {
     policy: NumberingPolicy,
     exchanges: Vec<ExchangeSink>,
@@ -129,8 +131,8 @@ impl SequenceAssigner {
         self.created_at.elapsed().as_millis() as u64
     }
 
-    /// Checks whether the store may have gone back in time since it received the messages that this task still has in
-    /// memory. If so, finds the messages that the store has lost, and passes them to the store again.
+    /// Checks whether the store may have gone back in time since it received the messages that are still in
+    /// `histories`. If so, finds the messages that the store has lost, and passes them to the store again.
     async fn restore_lost_messages(&mut self) -> Result<(), PublisherError> {
         self.histories.retain(|_, history| !history.handle.ownership.is_lost());
         let disconnects = self.store.disconnects();
@@ -167,7 +169,7 @@ impl SequenceAssigner {
     }
 
     /// Passes the messages of outbox cursors to the store, for all shards concurrently. Keeps the passed messages in
-    /// memory (in the histories of the cursors), because the store may lose them later.
+    /// `histories`, because the store may lose them later.
     async fn assign_all(
         &mut self,
         cursors: BTreeMap<u32, Vec<OutboxCursor>>,
@@ -242,7 +244,7 @@ impl SequenceAssigner {
     }
 
     /// Passes the messages of the outbox cursors of one shard to the store, in calls of limited size. Returns when the
-    /// store has all messages that do not belong to another owner.
+    /// store has all messages, except those of partitions that this process has lost or given up.
     async fn assign_shard(&self, cursors: &mut [OutboxCursor]) -> Result<(), PublisherError> {
         let mut started = Instant::now();
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
@@ -363,9 +365,10 @@ impl SequenceAssigner {
                         return Ok(false);
                     }
                     // The driver has ended, or has not started. The start of a driver may wait until the messages of
-                    // this outbox cursor are numbered. The cursor must therefore not wait for the driver, and gives the
-                    // partition up. After the loss of the ownership, the publisher marks no message of the partition as
-                    // published. Messages that the store lacks therefore stay in the outbox for the next owner.
+                    // this outbox cursor are numbered. This method must therefore not wait for the driver, and gives
+                    // the partition up. After the loss of the ownership, the publisher marks no message of the
+                    // partition as published. Messages that the store lacks therefore stay in the outbox for the next
+                    // owner.
                     Ok(false) | Err(_) => {
                         cursor.handle.ownership.advance_to(OwnershipPhase::Lost);
                         cursor.abandon();
@@ -389,7 +392,8 @@ impl SequenceAssigner {
         }
     }
 
-    /// Waits until the queues may have room, for at most [`FULL_QUEUE_RETRY_DELAY`].
+    /// Waits until a reader in this process removes entries from a queue of the call, for at most
+    /// [`FULL_QUEUE_RETRY_DELAY`].
     async fn wait_for_room(&self, assign: &AssignRequest) {
         let Destination::Stream(stream) = &assign.destination else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
@@ -414,8 +418,10 @@ impl SequenceAssigner {
         }
     }
 
-    /// Forwards the numbered messages of a batch to the exchanges. A message without a number belongs to another owner
-    /// and is not forwarded. Reports the messages that need no exchange as published.
+    /// Forwards the numbered messages of a batch to the exchanges, if the destination has exchanges. Reports all other
+    /// messages to the publisher as published: they need no confirm of an exchange. These are the messages of a stream,
+    /// which the store has put into a queue, and the messages without a number, which the next owner of the partition
+    /// publishes.
     fn forward(
         &mut self,
         batch: DestinationBatch,

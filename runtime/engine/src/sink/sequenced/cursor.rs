@@ -34,7 +34,8 @@ pub(super) struct CallBudget {
 }
 
 impl CallBudget {
-    /// Adds a chunk to the call. Returns whether the chunk fits; the first chunk always fits.
+    /// Adds the size of a chunk (messages of one commit). Returns whether the chunk fits into the call; the first chunk
+    /// always fits. After a chunk that does not fit, no further chunk fits.
     fn reserve(&mut self, chunk: &OutboxChunk) -> bool {
         let is_first = self.items == 0;
         self.items += chunk.items.len();
@@ -56,8 +57,8 @@ pub(super) struct OutboxCursor {
     pub(super) batch_indexes: Vec<(usize, usize)>,
     /// The number of chunks of new messages that the store has numbered.
     done_chunks: usize,
-    /// The store's result for each message of the numbered chunks. When the cursor ends, messages without a result
-    /// belong to another owner.
+    /// The store's result for each message of the numbered chunks. When the cursor ends, the next owner of the
+    /// partition publishes the messages without a result.
     pub(super) assigned: Vec<AssignItemReply>,
     /// The messages of earlier calls, with a record of the messages that the store has lost.
     history: PublishHistory<OutboxChunk>,
@@ -198,15 +199,16 @@ impl OutboxCursor {
     }
 
     /// Prepares to repeat all messages after `last`, the last outbox position that the store has. Returns the number of
-    /// these messages, or `None` if memory does not have all of them.
+    /// those messages that did not already wait to be repeated, or `None` if memory does not have all messages after
+    /// `last`.
     pub(super) fn recover_lost(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
         let messages = self.history.roll_back_to(last)?;
         self.verifies = false;
         Some(messages)
     }
 
-    /// Logs that the store lost messages that are no longer in the memory of this process. `last` is the last outbox
-    /// position that the store has.
+    /// Logs that the store lost messages, and that this process no longer has all of them in memory. `last` is the last
+    /// outbox position that the store has.
     pub(super) fn report_lost(&self, to: &str, last: Option<OutboxPosition>) {
         let Partition { stream, number } = &self.handle.partition;
         let range = self.lost_range(last);
@@ -224,7 +226,8 @@ impl OutboxCursor {
         );
     }
 
-    /// Returns which messages the store has lost. `last` is the last outbox position that the store has.
+    /// Returns the commits with messages that the store has lost, and a time before the store first numbered these
+    /// messages. `last` is the last outbox position that the store has.
     fn lost_range(&self, last: Option<OutboxPosition>) -> NumberedMessages {
         let stored = last.map(|last| last.commit);
         let confirmed = self.history.last_confirmed();
@@ -270,7 +273,7 @@ mod tests {
     use super::*;
     use crate::sink::PublishWatermark;
 
-    /// Returns a partition handle whose messages are durably published up to this commit.
+    /// Returns a partition handle whose messages up to the commit `done` are durably marked as published.
     fn target(done: u64) -> Arc<PartitionHandle> {
         let of_shard = PublishWatermark::default();
         of_shard.record_mark(done, done);

@@ -16,7 +16,7 @@ use ordain_engine::driver::PartitionMetrics;
 use ordain_util::histogram::Histogram;
 use ordain_util::source_health::SourceState;
 
-/// The labels of one sample.
+/// The labels of one sample: names and values.
 type SampleLabels = Vec<(&'static str, String)>;
 
 impl Collector for MetricsSnapshot {
@@ -31,7 +31,7 @@ impl Collector for MetricsSnapshot {
     }
 }
 
-/// An encoder of all metrics.
+/// The encoder of one response, and the metrics that the response contains.
 struct MetricsEncoder<'e, 's> {
     encoder: DescriptorEncoder<'e>,
     snapshot: &'s MetricsSnapshot,
@@ -227,7 +227,8 @@ impl MetricsEncoder<'_, '_> {
         self.samples(name, help, MetricType::Counter, samples)
     }
 
-    /// Writes the gauges of every partition.
+    /// Writes one metric with the gauges of all partitions. `of` returns the gauges of a partition; this function adds
+    /// the labels `stream` and `partition`.
     fn gauges(
         &mut self,
         name: &str,
@@ -259,7 +260,7 @@ impl MetricsEncoder<'_, '_> {
     }
 }
 
-/// The value of a sample.
+/// The value of a sample. Each bucket of a histogram has its upper bound and the number of values in this bucket alone.
 enum SampleValue {
     Count(u64),
     Gauge(u64),

@@ -16,7 +16,8 @@ use tokio::time::timeout;
 use super::Partition;
 use crate::amqp::case::OUT;
 
-/// Number of deliveries that one acknowledgement covers.
+/// Maximum number of deliveries that the consumer takes from its channel at once. Also the number of received
+/// deliveries after which `consume` acknowledges.
 const BATCH: usize = 256;
 /// Time without another delivery after which the consumer acknowledges an incomplete batch.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
@@ -52,7 +53,8 @@ pub(super) async fn consume(partition: Partition) -> Result<()> {
     }
 }
 
-/// Acknowledges a delivery when its message is confirmed.
+/// Publishes a message for each delivery. Acknowledges a batch of deliveries when the broker has confirmed all messages
+/// of the batch.
 pub(super) async fn consume_and_publish(
     partition: Partition,
     broker: &BrokerEndpoint,
@@ -78,8 +80,8 @@ pub(super) async fn consume_and_publish(
     while let Some(batch) = batches.next().await {
         let batch: Vec<Delivery> = batch.into_iter().collect::<Result<_, _>>()?;
         let Some(last) = batch.last().map(|delivery| delivery.delivery_tag) else { continue };
-        // All messages of a batch are sent at once. If the consumer sent each message alone, each message would wait
-        // for the thread that writes to the connection. The messages keep the order of their deliveries.
+        // The consumer sends all messages of a batch at once. If the consumer sent each message alone, each message
+        // would wait for the thread that writes to the connection. The messages keep the order of their deliveries.
         let sent = batch.iter().map(|delivery| {
             let id = delivery.properties.message_id().clone().unwrap_or_default();
             let properties = BasicProperties::default()

@@ -14,7 +14,7 @@ use super::{Partition, Progress};
 
 /// Number of events that a consumer without order executes at a time.
 const TASK_LIMIT: usize = 64;
-/// Maximum number of unacknowledged deliveries: high enough that the next delivery has always arrived.
+/// Maximum number of unacknowledged deliveries: high enough that each delivery arrives before the consumer needs it.
 pub(super) const PREFETCH: u16 = 256;
 /// Prefix of the keys of marks.
 pub(in crate::amqp) const MARK: &str = "seen:";

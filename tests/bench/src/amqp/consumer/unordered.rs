@@ -1,6 +1,6 @@
 //! The host's pipeline without its order: the host's own source, workers and store, but no part that puts the events of
-//! a key in order. Each delivery is executed at its arrival, without state. A table keeps the next sequence of each
-//! key, but only because the store's commits are conditional on this sequence.
+//! a key in order. The workers execute each delivery at its arrival, without a state. A table keeps the next sequence
+//! of each key, but only because the store's commits are conditional on this sequence.
 //!
 //! This side shows the cost of order. No configuration of the host makes such a pipeline.
 
@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 use super::Progress;
 use crate::amqp::case::broker as broker_of;
 
-/// Maximum number of `TurnResults` that may wait, as in the host.
+/// Maximum number of `TurnResults` that may wait for a partition, as in the host.
 const COMPLETION_LIMIT: usize = ordain_engine::completion::COMPLETION_LIMIT;
 
 /// Runs all partitions until the process gets SIGTERM.
@@ -178,7 +178,7 @@ impl Line {
     }
 }
 
-/// The record of finished deliveries, from the first unfinished delivery on.
+/// The deliveries from the first unfinished delivery on, each with a flag that is true if the delivery is finished.
 #[derive(Default)]
 struct Window {
     /// Number of finished deliveries before the first unfinished one.
@@ -187,7 +187,7 @@ struct Window {
 }
 
 impl Window {
-    /// Returns the number of the next delivery, counted from 0.
+    /// Adds the next delivery, and returns its number, counted from 0.
     fn add(&mut self) -> u64 {
         self.done.push_back(false);
         self.first + self.done.len() as u64 - 1
@@ -201,7 +201,7 @@ impl Window {
     }
 }
 
-/// A delivery under way.
+/// A delivery that is not committed yet, with its event and the change of the key's state.
 struct PendingDelivery {
     delivery: u64,
     key: Key,
@@ -209,7 +209,7 @@ struct PendingDelivery {
     state: StateUpdate,
 }
 
-/// A shard, and the reply to its commit.
+/// The index of a shard, and the reply to its commit.
 type CommitAnswer = (usize, CommitReply);
 
 /// Executed deliveries by shard. Each shard commits its deliveries in batches, and has at most one batch under way.

@@ -83,7 +83,7 @@ impl QueueWorld {
         self.recommit();
     }
 
-    /// Publishes an entry to the exchange. Reports a broken rule if an earlier entry of the queue is not published yet.
+    /// Publishes an entry to the exchange. Records a broken rule if an earlier entry of the queue is not published yet.
     fn publish(&mut self, id: u64) {
         self.counts.published += 1;
         let State { store, effects, .. } = &self.state;

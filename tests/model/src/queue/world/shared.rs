@@ -18,7 +18,7 @@ pub(super) struct SharedCall {
     pub(super) ids: Vec<u64>,
     /// True if the call wrote its part to the other shard, and has not found that the store lost this part.
     has_other: bool,
-    /// The rollbacks of the shards since the call began, or since the call last checked its parts.
+    /// States whether a shard went back since the call began, or since the call last checked its parts.
     rollback: CallRollback,
 }
 
