@@ -25,7 +25,7 @@ use ordain_store::StoreError;
 use ordain_util::io_error::may_pass;
 
 /// The version of the layout of tables and keys that this program reads and writes.
-const SCHEMA_VERSION: u32 = 7;
+const SCHEMA_VERSION: u32 = 8;
 
 const MARKER_FILE: &str = "ordain.store";
 const MARKER_DRAFT_FILE: &str = "ordain.store.new";
