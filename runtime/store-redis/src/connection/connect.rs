@@ -165,8 +165,8 @@ async fn open_with_login(
     Ok(connection)
 }
 
-/// Converts the error of a login that the server refused. An I/O error is no refusal, and stays unchanged. If the server's
-/// text contains the password, the error does not contain this text.
+/// Converts the error of a login that the server refused. An I/O error is no refusal, and stays unchanged. If the text
+/// of the server contains the password, the new error does not contain this text.
 fn login_error(error: RedisError, password: &str) -> RedisError {
     if error.is_io_error() {
         return error;
@@ -174,8 +174,7 @@ fn login_error(error: RedisError, password: &str) -> RedisError {
     let start: String = password.chars().take(PASSWORD_START_CHARS).collect();
     let is_shown = without_arguments(&error.to_string()).contains(&start);
     let words = if is_shown && !start.is_empty() {
-        "the server refused the login; its reason is not shown, because it contains the password"
-            .to_owned()
+        "the server refused the login; the server's text is not shown, because it contains the password".to_owned()
     } else {
         error_text(&error)
     };
