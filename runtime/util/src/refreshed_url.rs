@@ -140,7 +140,11 @@ mod tests {
             std::fs::write(&file, unusable).expect("a file");
             assert_eq!((&*url.refresh(), &*clone.newest()), ("second@h", "second@h"));
         }
-        assert_eq!(url.lock().throttle.suppressed(), 2, "only the first of three warnings is logged");
+        assert_eq!(
+            url.lock().throttle.suppressed(),
+            2,
+            "only the first of three warnings is logged"
+        );
     }
 
     #[test]
