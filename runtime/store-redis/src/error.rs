@@ -133,8 +133,8 @@ fn tls_error(error: &RedisError) -> Option<&rustls::Error> {
     cause.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
 }
 
-/// Removes the end of a server's text about an unknown command, which repeats the arguments of the command. The arguments
-/// may contain a password or the data of an event.
+/// Removes the end of a server's text about an unknown command, which repeats the arguments of the command. The
+/// arguments may contain a password or the data of an event.
 pub(super) fn without_arguments(words: &str) -> &str {
     words.split_once(", with args beginning with").map_or(words, |(command, _)| command)
 }

@@ -30,8 +30,8 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_millis(300);
 /// The maximum size of that reason, in bytes.
 const REFUSAL_LIMIT_BYTES: u64 = 1 << 10;
 
-/// The number of characters by which a password is recognised in a server's text. The text may contain only the start of
-/// a long password.
+/// The number of characters by which a password is recognised in a server's text. The text may contain only the start
+/// of a long password.
 const PASSWORD_START_CHARS: usize = 16;
 
 /// The address of a server, as Sentinels or the nodes of a Cluster report it.
