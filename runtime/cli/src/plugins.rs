@@ -62,8 +62,7 @@ impl PluginsCommand {
 
 impl PluginsCheckArgs {
     fn run(self) -> Result<ExitCode, CommandError> {
-        let default = Some(Path::new(DEFAULT_FILE));
-        let default = default.filter(|file| file.symlink_metadata().is_ok());
+        let default = Some(Path::new(DEFAULT_FILE)).filter(|file| file.symlink_metadata().is_ok());
         let (loaded, folder) = match self.config.as_deref().or(default) {
             Some(file) => {
                 let loaded = LoadedConfig::load(file)?;
