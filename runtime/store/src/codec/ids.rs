@@ -18,14 +18,14 @@ pub fn encode_accepted_id(id: &AcceptedId, out: &mut Vec<u8>) {
 /// Decodes the output of [`encode_accepted_id`].
 pub fn decode_accepted_id(sequence: u64, bytes: &[u8]) -> Result<AcceptedId, RecordDecodeError> {
     let bad = RecordDecodeError::Part { record: "accepted id", part: "length" };
-    let (&id, rest) = bytes.split_first_chunk().ok_or(bad)?;
-    let (&content, rest) = rest.split_first_chunk().ok_or(bad)?;
-    let source = *rest.as_array().ok_or(bad)?;
+    let bytes: &[u8; ACCEPTED_ID_BYTES] = bytes.try_into().map_err(|_| bad)?;
+    let (id, rest) = bytes.split_at(8);
+    let (content, source) = rest.split_at(4);
     Ok(AcceptedId {
         sequence,
-        id: u64::from_le_bytes(id),
-        source: u32::from_le_bytes(source),
-        content: u32::from_le_bytes(content),
+        id: u64::from_le_bytes(id.try_into().expect("8 of 16 bytes")),
+        source: u32::from_le_bytes(source.try_into().expect("4 of 16 bytes")),
+        content: u32::from_le_bytes(content.try_into().expect("4 of 16 bytes")),
     })
 }
 
