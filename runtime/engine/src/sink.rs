@@ -76,12 +76,12 @@ impl LineSink {
         }
     }
 
-    /// Makes all data that was appended to a file durable. If another process removed or truncated the file before the
-    /// sync had ended, writes the lines since the last sync again. Then returns the mark that replaces the marks of all
+    /// Makes all data that was appended to a file durable. `unsynced` contains the lines since the last sync. If another
+    /// process removed or truncated the file before the sync had ended, writes these lines again. Then returns the mark that replaces the marks of all
     /// messages that the store has not marked as published.
-    pub(crate) fn sync(&mut self) -> io::Result<Option<Mark>> {
+    pub(crate) fn sync(&mut self, unsynced: &[u8]) -> io::Result<Option<Mark>> {
         match self {
-            Self::File(file) => file.sync(),
+            Self::File(file) => file.sync(unsynced),
             Self::Standard => Ok(None),
         }
     }

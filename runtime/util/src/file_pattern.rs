@@ -23,7 +23,7 @@ pub enum FileRole {
     /// An older file of a log rotation. `number` is the number that the rotation added to the name, as in
     /// `events.ndjson.2` or `events.2.ndjson`; 0 if the rotation added a date or `.old`.
     Rotated {
-        /// The number in the name. Of two files with numbers, the older file has the higher number.
+        /// The number in the name. If two files have numbers, the older file has the higher number.
         number: u64,
     },
     /// A compressed older file, which a source cannot read.

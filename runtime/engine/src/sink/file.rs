@@ -23,7 +23,6 @@ use std::path::{Path, PathBuf};
 
 use super::content::SinkContent;
 use super::kept_lines::{ComparedLines, KeptLines, UnpublishedMessages, report_differing};
-use super::sinks::WRITE_BYTES;
 use ordain_store::Mark;
 use ordain_store::published_file::{FileFingerprint, PublishedFile};
 use ordain_util::canonical_path::canonical_path;
@@ -44,8 +43,6 @@ pub(crate) struct FileSink {
     tail: TailFingerprint,
     /// The fingerprint and the end of the synced data.
     synced: TailFingerprint,
-    /// The lines that were written after the last sync.
-    unsynced: Vec<u8>,
     is_synced: bool,
     /// The lines of unpublished messages that a file already contains, and that the sink must not write again.
     kept: KeptLines,
@@ -160,7 +157,6 @@ impl FileSink {
             inode,
             synced: tail.clone(),
             tail,
-            unsynced: Vec::new(),
             is_synced,
             kept: KeptLines::default(),
         };
@@ -243,7 +239,6 @@ impl FileSink {
         self.end_line()?;
         self.file.write_all_at(bytes, self.tail.end())?;
         self.tail.extend(bytes);
-        self.unsynced.extend_from_slice(bytes);
         self.is_synced = false;
         Ok(())
     }
@@ -317,17 +312,17 @@ impl FileSink {
         !self.is_synced
     }
 
-    /// Makes all written lines durable. If another process removed or truncated the file before the sync had ended,
-    /// writes the lines since the last sync again: after a removal, to the file that now has the path. Then returns the
-    /// mark for all messages that are not marked as published yet.
-    pub(super) fn sync(&mut self) -> io::Result<Option<Mark>> {
+    /// Makes all written lines durable. `unsynced` contains the lines that were appended since the last sync. If another
+    /// process removed or truncated the file before the sync had ended, writes these lines again: after a removal, to the
+    /// file that now has the path. Then returns the mark for all messages that are not marked as published yet.
+    pub(super) fn sync(&mut self, unsynced: &[u8]) -> io::Result<Option<Mark>> {
         if self.is_synced {
             return Ok(None);
         }
         self.file.sync_data()?;
         let mut rewritten_from = None;
         while !self.has_all_lines()? {
-            rewritten_from = Some(self.write_again()?);
+            rewritten_from = Some(self.write_again(unsynced)?);
             self.file.sync_data()?;
         }
         self.record_sync();
@@ -344,8 +339,6 @@ impl FileSink {
     fn record_sync(&mut self) {
         self.is_synced = true;
         self.synced = self.tail.clone();
-        self.unsynced.clear();
-        self.unsynced.shrink_to(WRITE_BYTES);
     }
 
     /// Returns whether the file still has a name, its synced data, and the lines that were written after the last sync.
@@ -356,7 +349,7 @@ impl FileSink {
     }
 
     /// Writes the lines since the last sync again. Returns the position of the first of these lines.
-    fn write_again(&mut self) -> io::Result<u64> {
+    fn write_again(&mut self, unsynced: &[u8]) -> io::Result<u64> {
         let metadata = self.file.metadata()?;
         if metadata.nlink() == 0 {
             self.open_path()?;
@@ -371,8 +364,8 @@ impl FileSink {
         }
         self.end_line()?;
         let from = self.tail.end();
-        self.file.write_all_at(&self.unsynced, from)?;
-        self.tail.extend(&self.unsynced);
+        self.file.write_all_at(unsynced, from)?;
+        self.tail.extend(unsynced);
         Ok(from)
     }
 
@@ -530,7 +523,7 @@ mod tests {
         truncate(2);
         let mut sink = open(&path, Some(&known.value));
         sink.append(b"3\n").expect("appended");
-        sink.sync().expect("synced");
+        sink.sync(b"3\n").expect("synced");
         truncate(4);
         sink.append(b"4\n").expect("appended");
         assert_eq!(fs::read_to_string(&path).expect("read"), "ke\n3\n4\n");
@@ -562,7 +555,7 @@ mod tests {
         let mut sink = open(&path, None);
         for cut_to in [4, 0] {
             sink.append(b"one\ntwo\n").expect("appended");
-            sink.sync().expect("synced");
+            sink.sync(b"one\ntwo\n").expect("synced");
             fs::File::options()
                 .write(true)
                 .open(&path)

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 use super::content::SinkContent;
 use super::pending_runs::{PendingRuns, PublishRun};
-use super::sinks::{Sinks, WRITE_BYTES};
+use super::sinks::{SYNC_BYTES, Sinks, WRITE_BYTES};
 use super::{PublishWatermark, PublisherError};
 use crate::completion::Completion;
 use ordain_amqp::PublishedCount;
@@ -308,6 +308,9 @@ impl OutboxPublisher {
             });
             if !is_same_shard || self.sinks.buffered_bytes() >= WRITE_BYTES {
                 self.end_run(handle, batch.shard, batch.number).await?;
+                if self.sinks.unsynced_bytes() >= SYNC_BYTES {
+                    self.runs.replace_marks(&self.sinks.sync()?);
+                }
             }
         }
         self.runs.replace_marks(&self.sinks.sync()?);

@@ -20,6 +20,9 @@ use ordain_util::log_throttle::LogThrottle;
 
 /// Size of the buffered lines, in bytes, at which the publisher writes them.
 pub(super) const WRITE_BYTES: usize = 1 << 20;
+/// Size of the lines since the last sync, in bytes, at which the publisher syncs the files. It limits the memory for
+/// lines that may have to be written again.
+pub(super) const SYNC_BYTES: usize = 8 << 20;
 /// Delay between attempts to write to a failing sink.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Minimum time between two logged errors while one action of a sink fails.
@@ -28,8 +31,11 @@ const WARN_INTERVAL: Duration = Duration::from_secs(10);
 /// A sink of lines, and the lines that it has not written yet.
 struct BufferedLineSink {
     sink: LineSink,
-    /// Encoded lines that are not written yet.
+    /// The encoded lines since the last sync. If the file is removed or truncated before the next sync, the sink writes
+    /// these lines again.
     buffer: Vec<u8>,
+    /// The length of the lines in `buffer` that are written.
+    written: usize,
     /// True if the sink has skipped a message of the current run, because the file already has the message.
     has_skipped: bool,
     /// The numbering of the sink's messages; `None` if the messages have no numbers.
@@ -66,7 +72,13 @@ impl Sinks {
     pub(crate) fn add_lines(&mut self, name: &str, sink: LineSink) {
         self.lines.insert(
             name.to_owned(),
-            BufferedLineSink { sink, buffer: Vec::new(), has_skipped: false, numbering: None },
+            BufferedLineSink {
+                sink,
+                buffer: Vec::new(),
+                written: 0,
+                has_skipped: false,
+                numbering: None,
+            },
         );
     }
 
@@ -198,6 +210,11 @@ impl Sinks {
 
     /// Returns the size of encoded lines that are not written yet, in bytes.
     pub(super) fn buffered_bytes(&self) -> usize {
+        self.lines.values().map(|lines| lines.buffer.len() - lines.written).sum()
+    }
+
+    /// Returns the size of encoded lines since the last sync, in bytes.
+    pub(super) fn unsynced_bytes(&self) -> usize {
         self.lines.values().map(|lines| lines.buffer.len()).sum()
     }
 
@@ -214,23 +231,22 @@ impl Sinks {
         self.sequenced.iter_mut().for_each(|sink| sink.send(run, handle, shard));
         let mut marks = Vec::new();
         for (name, lines) in &mut self.lines {
-            let BufferedLineSink { sink, buffer, has_skipped, .. } = lines;
+            let BufferedLineSink { sink, buffer, written, has_skipped, .. } = lines;
+            let unwritten = &buffer[*written..];
             // A run with a skipped message needs a mark too. The store receives the marks of a file in order, each
             // together with the removal of the run's messages from the outbox. A later mark no longer names the kept
             // lines. Without the mark of this run, the later mark could become durable while the skipped message is
             // still in the outbox. The next start would then write the message a second time.
-            let needs_mark = std::mem::take(has_skipped) || !buffer.is_empty();
+            let needs_mark = std::mem::take(has_skipped) || !unwritten.is_empty();
             if !needs_mark {
                 continue;
             }
-            while !buffer.is_empty() && retry_write(name, sink, LineSink::follow_path).await? {
+            while !unwritten.is_empty() && retry_write(name, sink, LineSink::follow_path).await? {
                 let marks: Vec<Mark> = sink.mark().into_iter().collect();
                 retry_until_ok("mark of a sink file", || store.put_marks(&marks)).await;
             }
-            retry_write(name, sink, |sink| sink.append(buffer)).await?;
-            buffer.clear();
-            // Shrink the buffer, because a small run does not need the memory of a large run.
-            buffer.shrink_to(WRITE_BYTES);
+            retry_write(name, sink, |sink| sink.append(unwritten)).await?;
+            *written = buffer.len();
             marks.extend(sink.mark());
         }
         Ok((std::mem::take(&mut self.unconfirmed_count), marks))
@@ -241,15 +257,19 @@ impl Sinks {
     /// of all runs whose messages are not marked as published yet.
     pub(super) fn sync(&mut self) -> Result<Vec<Mark>, PublisherError> {
         let mut replaced = Vec::new();
-        for (name, BufferedLineSink { sink, .. }) in &mut self.lines {
+        for (name, BufferedLineSink { sink, buffer, written, .. }) in &mut self.lines {
             if sink.needs_sync() {
-                let synced = block_in_place(|| sink.sync());
+                let synced = block_in_place(|| sink.sync(buffer));
                 replaced.extend(synced.map_err(|error| PublisherError::NotSynced {
                     sink: name.clone(),
                     path: sink.location(),
                     error,
                 })?);
             }
+            buffer.clear();
+            // Few lines do not need the memory of many lines.
+            buffer.shrink_to(WRITE_BYTES);
+            *written = 0;
         }
         Ok(replaced)
     }
