@@ -186,7 +186,8 @@ fn cancelled(options: &ConsumerOptions, queue: &str, known: &mut KnownQueue) -> 
 /// Facts about a queue that its consumer has learned in earlier subscriptions.
 #[derive(Debug, Default)]
 struct KnownQueue {
-    /// `true` if the broker has refused the marker (an exchange that the broker deletes together with the queue).
+    /// `true` if the broker refused the last declaration of the marker (an exchange that the broker deletes together
+    /// with the queue).
     is_marker_refused: bool,
     /// `true` if the queue of a `sequenced` stream got its marker before the last subscription.
     is_marked: bool,
@@ -313,7 +314,8 @@ async fn subscribe(
 /// Declares the marker of a `sequenced` stream's queue, so that the monitor can detect a replacement of the queue. The
 /// caller subscribes after this call. If the queue is replaced between the two steps, the marker disappears with the
 /// old queue. Remembers the loss of a queue that another program has deleted and declared again since the last
-/// subscription, so that the next subscription reports the loss, even if a request of this call fails.
+/// subscription, so that the next subscription reports the loss, even if a request of this call fails. If the broker
+/// refuses the marker, each later subscription declares it again, because an operator may have granted the right.
 async fn mark_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -321,23 +323,28 @@ async fn mark_queue(
     known: &mut KnownQueue,
 ) -> Result<(), BrokerError> {
     let ConsumerOptions { broker, topology, stream, partition, .. } = options;
-    if !topology.is_declared() || known.is_marker_refused {
+    if !topology.is_declared() {
         return Ok(());
     }
-    if known.is_marked && !topology.has_marker(broker, connection, *partition).await? {
+    if known.is_marked {
+        if topology.has_marker(broker, connection, *partition).await? {
+            return Ok(());
+        }
         known.is_marked = false;
         known.loss = Some(TopologyChange::QueueReplaced(queue.to_owned()));
     }
     match topology.declare_marker(broker, connection, *partition).await {
         Ok(()) => {
             known.is_marked = true;
+            known.is_marker_refused = false;
             Ok(())
         }
         // The caller, which subscribes next, also finds that the queue is missing, and declares it again.
         Err(error) if error.is_not_found() => Ok(()),
         Err(BrokerError::Refused { reason, .. }) => {
-            warn_without_marker(stream, queue, &reason);
-            known.is_marker_refused = true;
+            if !std::mem::replace(&mut known.is_marker_refused, true) {
+                warn_without_marker(stream, queue, &reason);
+            }
             Ok(())
         }
         Err(error) => Err(error),
