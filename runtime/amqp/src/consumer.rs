@@ -21,7 +21,6 @@ use super::fifo_queue::{
     warn_without_marker,
 };
 use super::prefetch::AdaptivePrefetch;
-use super::prepare::TopologyError;
 use super::queue_monitor::{
     ConsumerProgress, Interruption, monitor_queue, record_change, restore_exchange,
 };
@@ -65,7 +64,22 @@ pub fn start(options: ConsumerOptions) -> SourceHandle {
 async fn run(
     options: &ConsumerOptions,
     deliver: &mpsc::Sender<DeliveryBatch>,
+    acknowledged: latest::Receiver<AckProgress>,
+) {
+    let mut known = KnownQueue::default();
+    consume(options, deliver, acknowledged, &mut known).await;
+    // The next owner of the partition cannot detect the loss: it may find the queue that this process has declared.
+    if let Some(loss) = known.loss {
+        record_change(options, &loss);
+    }
+}
+
+/// Subscribes again after each failure, until the receiver of the deliveries is dropped or the ownership has ended.
+async fn consume(
+    options: &ConsumerOptions,
+    deliver: &mpsc::Sender<DeliveryBatch>,
     mut acknowledged: latest::Receiver<AckProgress>,
+    known: &mut KnownQueue,
 ) {
     let queue = options.topology.queue(options.partition);
     let stream = &*options.stream;
@@ -76,7 +90,6 @@ async fn run(
     let memory = if options.is_fifo() { usize::MAX } else { options.memory };
     let mut prefetch =
         AdaptivePrefetch::new(options.prefetch, memory, Arc::clone(&options.last_prefetch));
-    let mut known = KnownQueue::default();
     // The number of messages that the queue had when the last subscription ended.
     let mut waiting = None;
     options.health.set(SourceState::Retrying { reason: "not subscribed yet".to_owned() });
@@ -92,7 +105,7 @@ async fn run(
         let progress = ConsumerProgress::default();
         let since = Instant::now();
         let session = async {
-            let subscribed = subscribe(options, &queue, prefetch.current(), waiting, &mut known);
+            let subscribed = subscribe(options, &queue, prefetch.current(), waiting, known);
             let (connection, channel, consumer) =
                 with_subscribe_timeout(&queue, subscribed).await?;
             if !interruption.is_stalled() {
@@ -133,7 +146,7 @@ async fn run(
                 options.health.set(SourceState::Retrying { reason });
                 continue;
             }
-            Ok(SubscriptionEnd::Cancelled) => cancelled(options, &queue, &mut known),
+            Ok(SubscriptionEnd::Cancelled) => cancelled(options, &queue, known),
             Err(error) => error,
         };
         let is_first = interruption.begin(&error);
@@ -191,7 +204,8 @@ struct KnownQueue {
     is_marker_refused: bool,
     /// `true` if the queue of a `sequenced` stream got its marker before the last subscription.
     is_marked: bool,
-    /// The loss of the queue of a `sequenced` stream that has not been reported yet. The next subscription reports it.
+    /// The loss of the queue of a `sequenced` stream that has not been reported yet. The consumer reports it after the
+    /// next subscription, or at its end.
     loss: Option<TopologyChange>,
     /// `true` if a check has found that the queue is not of type stream, and the queue has not been removed since.
     is_type_checked: bool,
@@ -205,8 +219,7 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
     let mut restore_throttle = LogThrottle::new(shortened(RESTORE_INTERVAL));
     loop {
         if restore_throttle.allow() {
-            // If the restoration fails, this loop repeats it later.
-            let _ = tokio::time::timeout(SUBSCRIBE_TIMEOUT, restore_topology(options)).await;
+            restore_topology(options).await;
         }
         if throttle.allow() {
             tracing::error!(
@@ -229,19 +242,18 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
 }
 
 /// Restores the queue and the exchange of a stopped stream, so that no new message is lost before the stream is
-/// resumed.
-async fn restore_topology(options: &ConsumerOptions) -> Result<(), TopologyError> {
+/// resumed. If the restoration fails, the caller repeats it later.
+async fn restore_topology(options: &ConsumerOptions) {
     let ConsumerOptions { broker, stream, partition, .. } = options;
-    let connection = broker.connect(&format!("ordain {stream} {partition}")).await?;
-    let restored = restore_own_queue(options, &connection).await;
-    // The declarations are done, so an error of the connection does not matter.
-    let _ = connection.close(200, "done".into()).await;
+    let restore_queue = async {
+        let connection = broker.connect(&format!("ordain {stream} {partition}")).await?;
+        restore_own_queue(options, &connection).await?;
+        connection.close(200, "done".into()).await.map_err(|error| broker.error(&error))
+    };
+    let _ = broker.within(SUBSCRIBE_TIMEOUT, restore_queue).await;
     if *partition == 0 {
-        for change in restore_exchange(options).await? {
-            record_change(options, &change);
-        }
+        let _ = restore_exchange(options).await;
     }
-    restored.map_err(TopologyError::from)
 }
 
 /// Limits the time of a subscription's steps. A queue without a leader never responds, for example after a crash of the

@@ -173,9 +173,8 @@ async fn restore_topology(
     if *partition == 0 {
         // The owner of partition 0 restores the exchange, which all partitions share. If the restoration fails, the
         // next check repeats it.
-        match broker.within(limit, restore_exchange(options)).await {
-            Ok(changes) => changes.iter().for_each(|change| record_change(options, change)),
-            Err(error) => report_unchecked(options, &error),
+        if let Err(error) = restore_exchange(options).await {
+            report_unchecked(options, &error);
         }
         let report = report_dropped(options, connection, dropped_throttle);
         if broker.within(limit, report).await.is_err() {
@@ -265,19 +264,24 @@ fn no_queue_answer(queue: &str) -> BrokerError {
     BrokerError::Unavailable(format!("the queue {queue:?} does not answer"))
 }
 
-/// Restores the exchange and the bindings that lead to it. Returns the differences.
-pub(super) async fn restore_exchange(
-    options: &ConsumerOptions,
-) -> Result<Vec<TopologyChange>, TopologyError> {
+/// Restores the exchange and the bindings that lead to it. Logs and counts each difference, even if a later step fails
+/// or exceeds the time limit.
+pub(super) async fn restore_exchange(options: &ConsumerOptions) -> Result<(), TopologyError> {
     let ConsumerOptions { broker, topology, stream, records, .. } = options;
     let marker = ExchangeMarker::new(records.store(), stream);
     let before = with_store_timeout(marker.is_set_for(topology.exchange())).await?;
     let mut has_marker = before;
-    let changes = topology.restore_exchange(broker, stream, &mut has_marker).await?;
+    let mut changes = Vec::new();
+    let steps = topology.restore_exchange(broker, stream, &mut has_marker, &mut changes);
+    let restored = broker.within(shortened(CHECK_TIMEOUT), steps).await;
+    for change in &changes {
+        record_change(options, change);
+    }
+    // The log comes first: with the new record, no later check can detect the loss.
     if has_marker != before {
         with_store_timeout(marker.set(topology.exchange().filter(|_| has_marker))).await?;
     }
-    Ok(changes)
+    restored.map_err(TopologyError::from)
 }
 
 /// Logs and counts a difference between the broker and the topology.
@@ -287,7 +291,7 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
         TopologyChange::QueueMissing(queue) => tracing::warn!(
             stream,
             queue,
-            "queue missing: declared again by Ordain, with its bindings; the events of the old queue are lost, so \
+            "queue missing: Ordain declares it again, with its bindings; the events of the old queue are lost, so \
              publish them again"
         ),
         TopologyChange::QueueReplaced(queue) => tracing::warn!(

@@ -179,16 +179,17 @@ impl Topology {
     /// Declares the exchange and the bindings again if they have disappeared since the start of the stream. If another
     /// program has removed the exchange and declared it again, the exchange has no bindings and drops all messages. The
     /// broker does not report this change. `has_marker` shows whether the exchange had its marker at the last check.
-    /// Uses a connection of its own, because a refused exchange type closes the connection.
+    /// Appends each difference to `changes`, so that the caller has the differences even if a later step fails. Uses a
+    /// connection of its own, because a refused exchange type closes the connection.
     pub(super) async fn restore_exchange(
         &self,
         broker: &BrokerEndpoint,
         stream: &str,
         has_marker: &mut bool,
-    ) -> Result<Vec<TopologyChange>, BrokerError> {
-        let mut changes = Vec::new();
+        changes: &mut Vec<TopologyChange>,
+    ) -> Result<(), BrokerError> {
         let Some(exchange) = self.exchange.as_ref().filter(|_| self.declare) else {
-            return Ok(changes);
+            return Ok(());
         };
         let connection = broker.connect(&format!("ordain {stream} topology")).await?;
         match self.check_exchange(broker, &connection).await {
@@ -228,7 +229,7 @@ impl Topology {
         }
         // The declarations are done, so an error of the connection does not matter.
         let _ = connection.close(200, "done".into()).await;
-        Ok(changes)
+        Ok(())
     }
 
     /// Checks that a partition's queue exists. The error names the queue.

@@ -211,6 +211,28 @@ fn replaced_queue_is_consumed_without_the_right_to_a_marker() -> Result<()> {
     service.end()
 }
 
+/// The queue is deleted, and the host has lost the right to declare it again. No subscription succeeds, so the host
+/// must report the loss at its end: the next owner of the partition may find a queue, and cannot detect the loss.
+#[test]
+fn loss_is_reported_at_the_end_of_the_host() -> Result<()> {
+    let rig = Rig::new()?;
+    rig.rabbit.add_user("undeclaring", "guest", ".*")?;
+    let url = rig.rabbit.url().replace("guest:guest", "undeclaring:guest");
+    rig.home.write("ordain.toml", config(&url, "", "", ""))?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_bound("cases.marker", &["cases"])?;
+    rig.rabbit.limit_declarations("undeclaring", "^$")?;
+    let opened = || rig.rabbit.opened_connections("ordain cases 0");
+    let before = opened();
+    rig.client.delete_queue("cases")?;
+    // Each subscription opens a connection, so the second connection follows the end of a failed subscription.
+    wait_until("two further connections", || Ok(opened() >= before + 2))?;
+    service.end()?;
+    let log = service.stderr();
+    ensure!(log.contains("the events of the old queue are lost"), "{log}");
+    Ok(())
+}
+
 /// The marker of the queue disappears, as if the queue had been deleted. The host must subscribe again, and give the
 /// queue a new marker.
 #[test]
