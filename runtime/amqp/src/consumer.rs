@@ -108,7 +108,10 @@ async fn consume(
             let subscribed = subscribe(options, &queue, prefetch.current(), waiting, known);
             let (connection, channel, consumer) =
                 with_subscribe_timeout(&queue, subscribed).await?;
-            if !interruption.is_stalled() {
+            if let Some(reason) = interruption.stall() {
+                // Another reason may have replaced the reason of the stall, such as a lease that was not renewed.
+                options.health.set(SourceState::Retrying { reason: reason.to_owned() });
+            } else {
                 interruption.end(options, &queue);
             }
             waiting = None;
@@ -135,7 +138,7 @@ async fn consume(
             ended
         };
         let ended = session.await;
-        if interruption.is_stalled() && progress.received() > 0 {
+        if interruption.stall().is_some() && progress.received() > 0 {
             interruption.end(options, &queue);
         }
         let error = match ended {

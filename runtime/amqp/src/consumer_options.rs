@@ -51,6 +51,8 @@ pub struct ConsumerOptions {
     pub records: QueueRecords,
     /// The throttle for the errors about a topology that cannot be restored. See [`topology_throttle`].
     pub topology_throttle: Mutex<LogThrottle>,
+    /// The throttle for the warnings about a topology that was not checked. See [`topology_throttle`].
+    pub unchecked_throttle: Mutex<LogThrottle>,
     /// `true` after the log has reported that the broker refuses the marker of the stream's exchange.
     pub is_exchange_marker_refused: AtomicBool,
     /// The state of the consumer, for status reports.
@@ -60,10 +62,12 @@ pub struct ConsumerOptions {
     pub topology_changes: Arc<AtomicU64>,
 }
 
-/// Time between two errors about a topology that cannot be restored.
+/// Time between two errors about a topology that cannot be restored, or between two warnings about a topology that was
+/// not checked.
 const TOPOLOGY_ERROR_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Creates a throttle for the errors about a topology that cannot be restored.
+/// Creates a throttle for the errors about a topology that cannot be restored, or for the warnings about a topology
+/// that was not checked.
 pub fn topology_throttle() -> Mutex<LogThrottle> {
     Mutex::new(LogThrottle::new(shortened(TOPOLOGY_ERROR_INTERVAL) / 2))
 }

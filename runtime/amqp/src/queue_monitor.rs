@@ -2,8 +2,8 @@
 //! the queue has another consumer, and whether the topology is unchanged. After a crash, a broker may accept a
 //! subscription and then deliver nothing.
 
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use lapin::options::QueueDeclareOptions;
@@ -66,21 +66,24 @@ impl ConsumerProgress {
 pub(super) struct Interruption {
     /// `true` after the log has reported the interruption.
     is_reported: bool,
-    /// `true` if the last subscription ended because the queue had messages and delivered none of them.
-    is_stalled: bool,
+    /// The reason of the stall, if a subscription ended because the queue had messages and delivered none of them.
+    stall: Option<String>,
 }
 
 impl Interruption {
     /// Records the error that ended a subscription. Returns whether this error is the first error of the interruption.
     pub(super) fn begin(&mut self, error: &QueueCheckError) -> bool {
-        self.is_stalled |= matches!(error, QueueCheckError::Stalled(_));
+        if let QueueCheckError::Stalled(reason) = error {
+            self.stall = Some(reason.clone());
+        }
         !std::mem::replace(&mut self.is_reported, true)
     }
 
-    /// Returns whether a subscription alone does not end the interruption: the queue has delivered nothing to the last
-    /// subscription. The interruption then ends with the next delivery, or when the queue is empty.
-    pub(super) fn is_stalled(&self) -> bool {
-        self.is_stalled
+    /// Returns the reason of a stall: a subscription alone does not end the interruption, because the queue has
+    /// delivered nothing to an earlier subscription. The interruption ends with the next delivery, or when the queue is
+    /// empty.
+    pub(super) fn stall(&self) -> Option<&str> {
+        self.stall.as_deref()
     }
 
     /// Reports that the queue is consumed again.
@@ -132,7 +135,7 @@ pub(super) async fn monitor_queue(
         };
         lag.set(Some(ready.into()));
         let taken = flow.received();
-        if interruption.is_stalled() && (taken > 0 || ready == 0) {
+        if interruption.stall().is_some() && (taken > 0 || ready == 0) {
             interruption.end(options, queue);
         }
         let is_stalled = before == Some(taken) && flow.has_room.load(Relaxed) && ready > 0;
@@ -246,13 +249,13 @@ async fn report_dropped(
     Ok(())
 }
 
-fn allows_error(options: &ConsumerOptions) -> bool {
-    options.topology_throttle.lock().unwrap_or_else(PoisonError::into_inner).allow()
+fn allows_line(throttle: &Mutex<LogThrottle>) -> bool {
+    throttle.lock().unwrap_or_else(PoisonError::into_inner).allow()
 }
 
 /// Logs that a check of the topology was not possible. The topology itself may be as configured.
 fn report_unchecked(options: &ConsumerOptions, error: &TopologyError) {
-    if allows_error(options) {
+    if allows_line(&options.unchecked_throttle) {
         tracing::warn!(
             stream = &*options.stream,
             "topology not checked: {error}; the stream continues, and Ordain repeats the check"
@@ -284,7 +287,7 @@ pub(super) async fn restore_exchange(options: &ConsumerOptions) -> Result<(), To
     restored.map_err(TopologyError::from)
 }
 
-/// Logs and counts a difference between the broker and the topology.
+/// Logs and counts a difference between the broker and the topology. A throttled log line counts too.
 pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) {
     let stream = &*options.stream;
     match change {
@@ -324,11 +327,14 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
             }
             return;
         }
-        TopologyChange::Refused(reason) if allows_error(options) => tracing::error!(
-            stream,
-            "topology not as configured: {reason}; the stream continues, but events may be lost or out of order"
-        ),
-        TopologyChange::Refused(_) => return,
+        TopologyChange::Refused(reason) => {
+            if allows_line(&options.topology_throttle) {
+                tracing::error!(
+                    stream,
+                    "topology not as configured: {reason}; the stream continues, but events may be lost or out of order"
+                );
+            }
+        }
     }
     options.topology_changes.fetch_add(1, Relaxed);
 }
@@ -345,4 +351,19 @@ async fn queue_counts(channel: &Channel, queue: &str) -> lapin::Result<QueueCoun
     let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     let found = channel.queue_declare(queue.into(), options, FieldTable::default()).await?;
     Ok(QueueCounts { ready: found.message_count(), consumers: found.consumer_count() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The state of the source must name the stall again when another reason, such as a lost connection, has passed.
+    #[test]
+    fn reason_of_a_stall_survives_other_errors() {
+        let mut interruption = Interruption::default();
+        assert_eq!(interruption.stall(), None);
+        assert!(interruption.begin(&QueueCheckError::Stalled("held".to_owned())));
+        assert!(!interruption.begin(&no_queue_answer("cases").into()));
+        assert_eq!(interruption.stall(), Some("held"));
+    }
 }
