@@ -240,11 +240,8 @@ impl Topology {
         partition: u32,
     ) -> Result<(), BrokerError> {
         let queue = self.queue(partition);
-        read_queue(broker, connection, &queue).await.map(drop).map_err(|error| {
-            error.map_refusal(|_, reason| {
-                format!("the queue {queue:?} is required and cannot be used: {reason}")
-            })
-        })
+        let found = read_queue(broker, connection, &queue).await;
+        found.map(drop).map_err(|error| self.describe_required(error, &format!("queue {queue:?}")))
     }
 
     /// Returns an error if a partition's queue is of type stream. A queue of type stream never removes a message, and
@@ -275,11 +272,15 @@ impl Topology {
         connection: &Connection,
     ) -> Result<(), BrokerError> {
         let Some(exchange) = &self.exchange else { return Ok(()) };
-        check_exchange(broker, connection, exchange).await.map_err(|error| {
-            error.map_refusal(|_, reason| {
-                format!("the exchange {exchange:?} is required and cannot be used: {reason}")
-            })
-        })
+        let found = check_exchange(broker, connection, exchange).await;
+        found.map_err(|error| self.describe_required(error, &format!("exchange {exchange:?}")))
+    }
+
+    /// Describes the refusal of a queue or exchange that the stream needs.
+    fn describe_required(&self, error: BrokerError, what: &str) -> BrokerError {
+        let error = if self.declare { error } else { error.into_foreign() };
+        error
+            .map_refusal(|_, reason| format!("the {what} is required and cannot be used: {reason}"))
     }
 
     /// Returns all bindings that the stream needs, whether Ordain or another program declares them.
@@ -501,7 +502,7 @@ fn long_string(text: &str) -> AMQPValue {
 fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     error.map_refusal(|cause, reason| {
         let advice = match cause {
-            RefusalCause::NotFound | RefusalCause::SinkExchangeMissing => {
+            RefusalCause::NotFound | RefusalCause::ForeignNotFound => {
                 "declare the missing queue or exchange, or remove it from the configuration"
             }
             RefusalCause::OtherForm => {
@@ -526,12 +527,13 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     })
 }
 
-/// Describes the failure to declare or bind an exchange. A missing queue or exchange prevents only a binding.
+/// Describes the failure to declare or bind an exchange. A missing queue or exchange prevents only a binding. At a
+/// start, only an exchange of `bind`, which Ordain never declares, can be missing.
 fn describe_exchange_error(error: BrokerError, exchange: &str) -> BrokerError {
     if !error.is_not_found() {
         return with_advice(error, exchange, "exchange");
     }
-    error.map_refusal(|_, reason| {
+    error.into_foreign().map_refusal(|_, reason| {
         format!(
             "a binding of the exchange {exchange:?} cannot be declared: {reason}; declare the missing queue or exchange, \
              or remove it from the configuration"
