@@ -66,9 +66,10 @@ pub enum RefusalCause {
     Access,
     /// The queue or exchange does not exist.
     NotFound,
-    /// The exchange of a sink does not exist. Ordain never declares this exchange. The owner of the exchange may
-    /// declare it at any time, for example after the broker was rebuilt, so a retry may help.
-    SinkExchangeMissing,
+    /// The queue or exchange does not exist, and Ordain never declares it: an exchange of a sink or of `bind`, or, with
+    /// `declare = false`, a queue or exchange of a stream. Its owner may declare it at any time, for example after the
+    /// broker was rebuilt, so a retry may help.
+    ForeignNotFound,
     /// The queue or exchange exists in another form: it has another type or other arguments.
     OtherForm,
     /// The broker or the client library does not support the request, for example the type of an exchange.
@@ -81,8 +82,8 @@ impl BrokerError {
         match self {
             Self::Unavailable(_) => true,
             Self::Refused { cause, .. } => {
-                use RefusalCause::{Access, Connection, SinkExchangeMissing};
-                matches!(cause, Connection | Access | SinkExchangeMissing)
+                use RefusalCause::{Access, Connection, ForeignNotFound};
+                matches!(cause, Connection | Access | ForeignNotFound)
             }
         }
     }
@@ -94,7 +95,18 @@ impl BrokerError {
 
     /// Returns whether the broker lacks the queue or exchange.
     pub(super) fn is_not_found(&self) -> bool {
-        matches!(self, Self::Refused { cause: RefusalCause::NotFound, .. })
+        use RefusalCause::{ForeignNotFound, NotFound};
+        matches!(self, Self::Refused { cause: NotFound | ForeignNotFound, .. })
+    }
+
+    /// Changes the cause of a missing queue or exchange that Ordain never declares.
+    pub(super) fn into_foreign(self) -> Self {
+        match self {
+            Self::Refused { cause: RefusalCause::NotFound, reason } => {
+                Self::Refused { cause: RefusalCause::ForeignNotFound, reason }
+            }
+            other => other,
+        }
     }
 
     /// Replaces the description of a refusal by the result of `describe`. Returns any other error unchanged.

@@ -22,7 +22,6 @@ use super::fifo_queue::{
     warn_without_marker,
 };
 use super::prefetch::AdaptivePrefetch;
-use super::prepare::TopologyError;
 use super::queue_monitor::{
     ConsumerProgress, Interruption, monitor_queue, record_change, restore_exchange,
 };
@@ -67,7 +66,22 @@ pub fn start(options: ConsumerOptions) -> SourceHandle {
 async fn run(
     options: &ConsumerOptions,
     deliver: &mpsc::Sender<DeliveryBatch>,
+    acknowledged: latest::Receiver<AckProgress>,
+) {
+    let mut known = KnownQueue::default();
+    consume(options, deliver, acknowledged, &mut known).await;
+    // The next owner of the partition cannot detect the loss: it may find the queue that this process has declared.
+    if let Some(loss) = known.loss {
+        record_change(options, &loss);
+    }
+}
+
+/// Subscribes again after each failure, until the receiver of the deliveries is dropped or the ownership has ended.
+async fn consume(
+    options: &ConsumerOptions,
+    deliver: &mpsc::Sender<DeliveryBatch>,
     mut acknowledged: latest::Receiver<AckProgress>,
+    known: &mut KnownQueue,
 ) {
     let queue = options.topology.queue(options.partition);
     let stream = &*options.stream;
@@ -78,7 +92,6 @@ async fn run(
     let memory = if options.is_fifo() { usize::MAX } else { options.memory };
     let mut prefetch =
         AdaptivePrefetch::new(options.prefetch, memory, Arc::clone(&options.last_prefetch));
-    let mut known = KnownQueue::default();
     // The number of messages that waited in the queue at the last check of the last subscription; `None` if it is
     // unknown.
     let mut waiting = None;
@@ -95,10 +108,13 @@ async fn run(
         let progress = ConsumerProgress::default();
         let since = Instant::now();
         let session = async {
-            let subscribed = subscribe(options, &queue, prefetch.current(), waiting, &mut known);
+            let subscribed = subscribe(options, &queue, prefetch.current(), waiting, known);
             let (connection, channel, consumer) =
                 with_subscribe_timeout(&queue, subscribed).await?;
-            if !interruption.is_stalled() {
+            if let Some(reason) = interruption.stall() {
+                // Another reason may have replaced the reason of the stall, such as a lease that was not renewed.
+                options.health.set(SourceState::Retrying { reason: reason.to_owned() });
+            } else {
                 interruption.end(options, &queue);
             }
             waiting = None;
@@ -125,7 +141,7 @@ async fn run(
             ended
         };
         let ended = session.await;
-        if interruption.is_stalled() && progress.received() > 0 {
+        if interruption.stall().is_some() && progress.received() > 0 {
             interruption.end(options, &queue);
         }
         let error = match ended {
@@ -136,7 +152,7 @@ async fn run(
                 options.health.set(SourceState::Retrying { reason });
                 continue;
             }
-            Ok(SubscriptionEnd::Cancelled) => cancelled(options, &queue, &mut known),
+            Ok(SubscriptionEnd::Cancelled) => cancelled(options, &queue, known),
             Err(error) => error,
         };
         let is_first = interruption.begin(&error);
@@ -190,12 +206,13 @@ fn cancelled(options: &ConsumerOptions, queue: &str, known: &mut KnownQueue) -> 
 /// Facts about a queue that its consumer has learned in earlier subscriptions.
 #[derive(Debug, Default)]
 struct KnownQueue {
-    /// `true` if the broker has refused the marker (an exchange that the broker deletes together with the queue).
+    /// `true` if the broker refused the last declaration of the marker (an exchange that the broker deletes together
+    /// with the queue).
     is_marker_refused: bool,
     /// `true` if the queue of a `sequenced` stream got its marker before the last subscription.
     is_marked: bool,
-    /// A loss of the queue of a `sequenced` stream, if the loss has not been reported yet. The next subscription
-    /// reports it.
+    /// A loss of the queue of a `sequenced` stream, if the loss has not been reported yet. The consumer reports it after
+    /// the next subscription, or at its end.
     loss: Option<TopologyChange>,
     /// `true` if the queue has passed the check that refuses queues of type stream, and the consumer has not noticed a
     /// removal of the queue since.
@@ -211,8 +228,7 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
     let mut restore_throttle = LogThrottle::new(shortened(RESTORE_INTERVAL));
     loop {
         if restore_throttle.allow() {
-            // If the restoration fails, this loop repeats it later.
-            let _ = tokio::time::timeout(SUBSCRIBE_TIMEOUT, restore_topology(options)).await;
+            restore_topology(options).await;
         }
         if throttle.allow() {
             tracing::error!(
@@ -235,19 +251,18 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
 }
 
 /// Restores the queue of a stopped stream, so that no new message is lost before the stream is resumed. The consumer of
-/// partition 0 also restores the exchange.
-async fn restore_topology(options: &ConsumerOptions) -> Result<(), TopologyError> {
+/// partition 0 also restores the exchange. If the restoration fails, the caller repeats it later.
+async fn restore_topology(options: &ConsumerOptions) {
     let ConsumerOptions { broker, stream, partition, .. } = options;
-    let connection = broker.connect(&format!("ordain {stream} {partition}")).await?;
-    let restored = restore_own_queue(options, &connection).await;
-    // The declarations are done, so an error of the connection does not matter.
-    let _ = connection.close(200, "done".into()).await;
+    let restore_queue = async {
+        let connection = broker.connect(&format!("ordain {stream} {partition}")).await?;
+        restore_own_queue(options, &connection).await?;
+        connection.close(200, "done".into()).await.map_err(|error| broker.error(&error))
+    };
+    let _ = broker.within(SUBSCRIBE_TIMEOUT, restore_queue).await;
     if *partition == 0 {
-        for change in restore_exchange(options).await? {
-            record_change(options, &change);
-        }
+        let _ = restore_exchange(options).await;
     }
-    restored.map_err(TopologyError::from)
 }
 
 /// Limits the time of a subscription's steps. A queue without a leader, for example after a crash of the broker, never
@@ -322,7 +337,8 @@ async fn subscribe(
 /// Declares the marker of a `sequenced` stream's queue, so that the monitor can detect a replacement of the queue. The
 /// caller subscribes after this call. If the queue is replaced between the two steps, the marker disappears with the
 /// old queue. If another program has deleted the queue and declared it again since the last subscription, this function
-/// keeps the loss in `known`. The next subscription then reports the loss, even if a request of this call fails.
+/// keeps the loss in `known`. The next subscription then reports the loss, even if a request of this call fails. If the
+/// broker refuses the marker, each later subscription declares it again, because an operator may have granted the right.
 async fn mark_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -330,23 +346,28 @@ async fn mark_queue(
     known: &mut KnownQueue,
 ) -> Result<(), BrokerError> {
     let ConsumerOptions { broker, topology, stream, partition, .. } = options;
-    if !topology.is_declared() || known.is_marker_refused {
+    if !topology.is_declared() {
         return Ok(());
     }
-    if known.is_marked && !topology.has_marker(broker, connection, *partition).await? {
+    if known.is_marked {
+        if topology.has_marker(broker, connection, *partition).await? {
+            return Ok(());
+        }
         known.is_marked = false;
         known.loss = Some(TopologyChange::QueueReplaced(queue.to_owned()));
     }
     match topology.declare_marker(broker, connection, *partition).await {
         Ok(()) => {
             known.is_marked = true;
+            known.is_marker_refused = false;
             Ok(())
         }
         // The caller, which subscribes next, also finds that the queue is missing, and declares it again.
         Err(error) if error.is_not_found() => Ok(()),
         Err(BrokerError::Refused { reason, .. }) => {
-            warn_without_marker(stream, queue, &reason);
-            known.is_marker_refused = true;
+            if !std::mem::replace(&mut known.is_marker_refused, true) {
+                warn_without_marker(stream, queue, &reason);
+            }
             Ok(())
         }
         Err(error) => Err(error),

@@ -52,6 +52,8 @@ pub struct ConsumerOptions {
     pub records: QueueRecords,
     /// The throttle for the errors about a topology that cannot be restored. See [`topology_throttle`].
     pub topology_throttle: Mutex<LogThrottle>,
+    /// The throttle for the warnings about a topology that was not checked. See [`topology_throttle`].
+    pub unchecked_throttle: Mutex<LogThrottle>,
     /// `true` after the log has reported that the broker refuses the marker of the stream's exchange.
     pub is_exchange_marker_refused: AtomicBool,
     /// The state of the consumer, for status reports.
@@ -61,12 +63,13 @@ pub struct ConsumerOptions {
     pub topology_changes: Arc<AtomicU64>,
 }
 
-/// Approximate time between two errors about a topology that cannot be restored: the interval between two checks of the
-/// topology.
+/// Approximate time between two errors about a topology that cannot be restored, or between two warnings about a topology
+/// that was not checked: the interval between two checks of the topology.
 const TOPOLOGY_ERROR_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Creates a throttle for the errors about a topology that cannot be restored. The throttle suppresses errors for half
-/// of `TOPOLOGY_ERROR_INTERVAL`, so that it allows one error in each check of the topology.
+/// Creates a throttle for the errors about a topology that cannot be restored, or for the warnings about a topology that
+/// was not checked. The throttle suppresses lines for half of `TOPOLOGY_ERROR_INTERVAL`, so that it allows one line in
+/// each check of the topology.
 pub fn topology_throttle() -> Mutex<LogThrottle> {
     Mutex::new(LogThrottle::new(shortened(TOPOLOGY_ERROR_INTERVAL) / 2))
 }

@@ -9,9 +9,7 @@ use lapin::{Channel, Connection, Event as ConnectionEvent};
 use tokio::time::timeout;
 
 use super::confirm_tracker::{ConfirmFuture, ConfirmResult, PendingPublish};
-use super::connect::{
-    BrokerEndpoint, BrokerError, RefusalCause, is_caused_by_message, is_state_error,
-};
+use super::connect::{BrokerEndpoint, BrokerError, is_caused_by_message, is_state_error};
 use super::encode::AmqpMessage;
 use super::topology::check_exchange;
 
@@ -80,18 +78,13 @@ pub(super) async fn check_sink_exchange(
     sink: &str,
     exchange: &str,
 ) -> Result<(), BrokerError> {
-    check_exchange(broker, connection, exchange).await.map_err(|error| match error {
-        BrokerError::Refused { cause, reason } => BrokerError::Refused {
-            cause: match cause {
-                RefusalCause::NotFound => RefusalCause::SinkExchangeMissing,
-                other => other,
-            },
-            reason: format!(
+    check_exchange(broker, connection, exchange).await.map_err(|error| {
+        error.into_foreign().map_refusal(|_, reason| {
+            format!(
                 "the exchange {exchange:?} of the sink {sink} cannot be used: {reason}. Declare it first, with the queues \
                  that its messages go to"
-            ),
-        },
-        unavailable @ BrokerError::Unavailable(_) => unavailable,
+            )
+        })
     })
 }
 

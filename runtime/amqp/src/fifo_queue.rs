@@ -62,7 +62,8 @@ pub(super) async fn record_lost_queues(
 /// Checks that the queue of a consumer is not lost, according to the record and the marker of the queue (an exchange
 /// that the broker deletes together with the queue). The caller must subscribe before this check, so that the broker
 /// ends the subscription if the queue is removed after the check. Creates the record and the marker of the queue if
-/// they are missing. `waiting` is the last known number of messages in the queue.
+/// they are missing. `waiting` is the last known number of messages in the queue. `is_marker_refused` states whether
+/// the broker refused the last declaration of the marker; this function updates it.
 pub(super) async fn check_subscribed_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -78,9 +79,10 @@ pub(super) async fn check_subscribed_queue(
         return Err(record_loss(options, connection, &stored, waiting).await);
     }
     if has_marker(record, &queue) {
+        *is_marker_refused = false;
         return Ok(());
     }
-    let mut has_marker = topology.is_declared() && !*is_marker_refused;
+    let mut has_marker = topology.is_declared();
     if has_marker && let Err(error) = topology.declare_marker(broker, connection, *partition).await
     {
         let BrokerError::Refused { cause, reason } = error else { return Err(error.into()) };
@@ -88,10 +90,12 @@ pub(super) async fn check_subscribed_queue(
             // The queue was removed after the consumer had subscribed.
             return Err(BrokerError::Unavailable(reason).into());
         }
-        warn_without_marker(stream, &queue, &reason);
-        *is_marker_refused = true;
+        if !*is_marker_refused {
+            warn_without_marker(stream, &queue, &reason);
+        }
         has_marker = false;
     }
+    *is_marker_refused = topology.is_declared() && !has_marker;
     let consumed = QueueRecord::Consumed { queue, has_marker };
     if record == Some(&consumed) || with_store_timeout(records.replace(&stored, &consumed)).await? {
         return Ok(());

@@ -45,17 +45,14 @@ pub struct PreparedTopology {
     pub limited_queues: Vec<String>,
     /// The bindings of earlier configurations that may still deliver messages.
     pub former_bindings: BTreeSet<Binding>,
-    /// `true` if the exchange was removed and declared again while no process checked it.
-    pub is_exchange_replaced: bool,
-    /// `true` if the exchange existed at the last check, and was missing at this start.
-    pub is_exchange_missing: bool,
     /// The broker's refusal of a declaration or check, if the stream has run before. The stream starts nevertheless,
     /// and its consumers retry: an operator may be about to restore the queue or exchange.
     pub refusal: Option<BrokerError>,
 }
 
 /// Declares or checks the exchange, queues and bindings of a stream. With `is_fifo`, first records which queues are
-/// lost (removed since the stream consumed them). For `is_known`, see [`Topology::prepare`].
+/// lost (removed since the stream consumed them). Logs a removal of the exchange since the last check. For `is_known`,
+/// see [`Topology::prepare`].
 pub async fn prepare_topology(
     topology: &Topology,
     broker: &BrokerEndpoint,
@@ -90,17 +87,25 @@ pub async fn prepare_topology(
     };
     // The declarations are done, so an error of the connection does not matter.
     let _ = connection.close(200, "done".into()).await;
+    if is_exchange_missing {
+        tracing::warn!(
+            stream = &**stream,
+            "exchange missing at this start, although an earlier process declared it: events published while it was \
+             missing are lost, so publish them again"
+        );
+    }
+    if is_exchange_replaced {
+        tracing::warn!(
+            stream = &**stream,
+            "another program removed the exchange and declared it again while no process of Ordain checked it: Ordain \
+             declares its bindings again; events published between the removal and now are lost, so publish them again"
+        );
+    }
     if is_exchange_replaced || is_exchange_missing {
         // A marker is an exchange that the broker deletes together with the stream's exchange. Record that the marker
-        // is missing, so that the next check of the topology declares the marker again.
+        // is missing, so that the next check of the topology declares the marker again. The log lines come first: with
+        // the new record, no later start can detect the loss.
         with_store_timeout(marker.set(None)).await?;
     }
-    let former_bindings = record.former;
-    Ok(PreparedTopology {
-        limited_queues,
-        former_bindings,
-        is_exchange_replaced,
-        is_exchange_missing,
-        refusal,
-    })
+    Ok(PreparedTopology { limited_queues, former_bindings: record.former, refusal })
 }

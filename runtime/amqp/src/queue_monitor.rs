@@ -2,8 +2,8 @@
 //! the queue has another consumer, and whether the topology is unchanged. After a crash, a broker may accept a
 //! subscription and then deliver nothing.
 
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use lapin::options::QueueDeclareOptions;
@@ -68,23 +68,25 @@ impl ConsumerProgress {
 pub(super) struct Interruption {
     /// `true` after the log has reported the interruption.
     is_reported: bool,
-    /// `true` if a subscription ended because the queue had messages and delivered none of them, and no message has
-    /// arrived since.
-    is_stalled: bool,
+    /// The reason of the stall, if a subscription ended because the queue had messages and delivered none of them, and no
+    /// message has arrived since.
+    stall: Option<String>,
 }
 
 impl Interruption {
     /// Records the error that ended a subscription. Returns whether this error is the first error of the interruption.
     pub(super) fn begin(&mut self, error: &QueueCheckError) -> bool {
-        self.is_stalled |= matches!(error, QueueCheckError::Stalled(_));
+        if let QueueCheckError::Stalled(reason) = error {
+            self.stall = Some(reason.clone());
+        }
         !std::mem::replace(&mut self.is_reported, true)
     }
 
-    /// Returns whether the queue had messages and delivered none of them to an earlier subscription. A new subscription
-    /// alone does not end such an interruption. The interruption ends with the next delivery, or when the queue is
-    /// empty.
-    pub(super) fn is_stalled(&self) -> bool {
-        self.is_stalled
+    /// Returns the reason of a stall: the queue had messages and delivered none of them to an earlier subscription. A new
+    /// subscription alone does not end such an interruption. The interruption ends with the next delivery, or when the
+    /// queue is empty.
+    pub(super) fn stall(&self) -> Option<&str> {
+        self.stall.as_deref()
     }
 
     /// Reports that the queue is consumed again.
@@ -136,7 +138,7 @@ pub(super) async fn monitor_queue(
         };
         lag.set(Some(ready.into()));
         let taken = flow.received();
-        if interruption.is_stalled() && (taken > 0 || ready == 0) {
+        if interruption.stall().is_some() && (taken > 0 || ready == 0) {
             interruption.end(options, queue);
         }
         let is_stalled = before == Some(taken) && flow.has_room.load(Relaxed) && ready > 0;
@@ -178,9 +180,8 @@ async fn restore_topology(
     if *partition == 0 {
         // The owner of partition 0 restores the exchange, which all partitions share. If the restoration fails, the
         // next check repeats it.
-        match broker.within(limit, restore_exchange(options)).await {
-            Ok(changes) => changes.iter().for_each(|change| record_change(options, change)),
-            Err(error) => report_unchecked(options, &error),
+        if let Err(error) = restore_exchange(options).await {
+            report_unchecked(options, &error);
         }
         let report = report_dropped(options, connection, dropped_throttle);
         if broker.within(limit, report).await.is_err() {
@@ -253,13 +254,13 @@ async fn report_dropped(
     Ok(())
 }
 
-fn allows_error(options: &ConsumerOptions) -> bool {
-    options.topology_throttle.lock().unwrap_or_else(PoisonError::into_inner).allow()
+fn allows_line(throttle: &Mutex<LogThrottle>) -> bool {
+    throttle.lock().unwrap_or_else(PoisonError::into_inner).allow()
 }
 
 /// Logs that a check of the topology was not possible. The topology itself may be as configured.
 fn report_unchecked(options: &ConsumerOptions, error: &TopologyError) {
-    if allows_error(options) {
+    if allows_line(&options.unchecked_throttle) {
         tracing::warn!(
             stream = &*options.stream,
             "topology not checked: {error}; the stream continues, and Ordain repeats the check"
@@ -271,29 +272,35 @@ fn no_queue_answer(queue: &str) -> BrokerError {
     BrokerError::Unavailable(format!("the queue {queue:?} does not answer"))
 }
 
-/// Restores the exchange and its bindings, and updates the record of the marker. Returns the differences.
-pub(super) async fn restore_exchange(
-    options: &ConsumerOptions,
-) -> Result<Vec<TopologyChange>, TopologyError> {
+/// Restores the exchange and its bindings, and updates the record of the marker. Logs and counts each difference, even
+/// if a later step fails or exceeds the time limit.
+pub(super) async fn restore_exchange(options: &ConsumerOptions) -> Result<(), TopologyError> {
     let ConsumerOptions { broker, topology, stream, records, .. } = options;
     let marker = ExchangeMarker::new(records.store(), stream);
     let before = with_store_timeout(marker.is_set_for(topology.exchange())).await?;
     let mut has_marker = before;
-    let changes = topology.restore_exchange(broker, stream, &mut has_marker).await?;
+    let mut changes = Vec::new();
+    let steps = topology.restore_exchange(broker, stream, &mut has_marker, &mut changes);
+    let restored = broker.within(shortened(CHECK_TIMEOUT), steps).await;
+    for change in &changes {
+        record_change(options, change);
+    }
+    // The log comes first: with the new record, no later check can detect the loss.
     if has_marker != before {
         with_store_timeout(marker.set(topology.exchange().filter(|_| has_marker))).await?;
     }
-    Ok(changes)
+    restored.map_err(TopologyError::from)
 }
 
-/// Logs a difference between the broker and the topology. Counts each logged difference except a refused marker.
+/// Logs and counts a difference between the broker and the topology. A difference counts even if a throttle suppresses
+/// its log line. A refused marker does not count.
 pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) {
     let stream = &*options.stream;
     match change {
         TopologyChange::QueueMissing(queue) => tracing::warn!(
             stream,
             queue,
-            "queue missing: declared again by Ordain, with its bindings; the events of the old queue are lost, so \
+            "queue missing: Ordain declares it again, with its bindings; the events of the old queue are lost, so \
              publish them again"
         ),
         TopologyChange::QueueReplaced(queue) => tracing::warn!(
@@ -326,11 +333,14 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
             }
             return;
         }
-        TopologyChange::Refused(reason) if allows_error(options) => tracing::error!(
-            stream,
-            "topology not as configured: {reason}; the stream continues, but events may be lost or out of order"
-        ),
-        TopologyChange::Refused(_) => return,
+        TopologyChange::Refused(reason) => {
+            if allows_line(&options.topology_throttle) {
+                tracing::error!(
+                    stream,
+                    "topology not as configured: {reason}; the stream continues, but events may be lost or out of order"
+                );
+            }
+        }
     }
     options.topology_changes.fetch_add(1, Relaxed);
 }
@@ -347,4 +357,19 @@ async fn queue_counts(channel: &Channel, queue: &str) -> lapin::Result<QueueCoun
     let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     let found = channel.queue_declare(queue.into(), options, FieldTable::default()).await?;
     Ok(QueueCounts { ready: found.message_count(), consumers: found.consumer_count() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The state of the source must name the stall again when another reason, such as a lost connection, has passed.
+    #[test]
+    fn reason_of_a_stall_survives_other_errors() {
+        let mut interruption = Interruption::default();
+        assert_eq!(interruption.stall(), None);
+        assert!(interruption.begin(&QueueCheckError::Stalled("held".to_owned())));
+        assert!(!interruption.begin(&no_queue_answer("cases").into()));
+        assert_eq!(interruption.stall(), Some("held"));
+    }
 }

@@ -180,17 +180,18 @@ impl Topology {
     /// Declares the exchange and the bindings again if they have disappeared since the start of the stream. If another
     /// program has removed the exchange and declared it again, the exchange has no bindings and drops all messages. The
     /// broker does not report this change. `has_marker` shows whether the exchange had its marker (an exchange that the
-    /// broker deletes together with this exchange) at the last check. This method updates `has_marker`. Uses a
+    /// broker deletes together with this exchange) at the last check. This method updates `has_marker`. Appends each
+    /// difference to `changes`, so that the caller has the differences even if a later step fails. Uses a
     /// connection of its own, because a refused exchange type closes the connection.
     pub(super) async fn restore_exchange(
         &self,
         broker: &BrokerEndpoint,
         stream: &str,
         has_marker: &mut bool,
-    ) -> Result<Vec<TopologyChange>, BrokerError> {
-        let mut changes = Vec::new();
+        changes: &mut Vec<TopologyChange>,
+    ) -> Result<(), BrokerError> {
         let Some(exchange) = self.exchange.as_ref().filter(|_| self.declare) else {
-            return Ok(changes);
+            return Ok(());
         };
         let connection = broker.connect(&format!("ordain {stream} topology")).await?;
         match self.check_exchange(broker, &connection).await {
@@ -230,7 +231,7 @@ impl Topology {
         }
         // The declarations are done, so an error of the connection does not matter.
         let _ = connection.close(200, "done".into()).await;
-        Ok(changes)
+        Ok(())
     }
 
     /// Checks that a partition's queue exists. The error names the queue.
@@ -241,11 +242,8 @@ impl Topology {
         partition: u32,
     ) -> Result<(), BrokerError> {
         let queue = self.queue(partition);
-        read_queue(broker, connection, &queue).await.map(drop).map_err(|error| {
-            error.map_refusal(|_, reason| {
-                format!("the queue {queue:?} is required and cannot be used: {reason}")
-            })
-        })
+        let found = read_queue(broker, connection, &queue).await;
+        found.map(drop).map_err(|error| self.describe_required(error, &format!("queue {queue:?}")))
     }
 
     /// Returns an error if a partition's queue is of type stream. A queue of type stream never removes a message, and
@@ -276,11 +274,15 @@ impl Topology {
         connection: &Connection,
     ) -> Result<(), BrokerError> {
         let Some(exchange) = &self.exchange else { return Ok(()) };
-        check_exchange(broker, connection, exchange).await.map_err(|error| {
-            error.map_refusal(|_, reason| {
-                format!("the exchange {exchange:?} is required and cannot be used: {reason}")
-            })
-        })
+        let found = check_exchange(broker, connection, exchange).await;
+        found.map_err(|error| self.describe_required(error, &format!("exchange {exchange:?}")))
+    }
+
+    /// Describes the refusal of a queue or exchange that the stream needs.
+    fn describe_required(&self, error: BrokerError, what: &str) -> BrokerError {
+        let error = if self.declare { error } else { error.into_foreign() };
+        error
+            .map_refusal(|_, reason| format!("the {what} is required and cannot be used: {reason}"))
     }
 
     /// Returns all bindings that the stream needs, whether Ordain or another program declares them.
@@ -503,7 +505,7 @@ fn long_string(text: &str) -> AMQPValue {
 fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     error.map_refusal(|cause, reason| {
         let advice = match cause {
-            RefusalCause::NotFound | RefusalCause::SinkExchangeMissing => {
+            RefusalCause::NotFound | RefusalCause::ForeignNotFound => {
                 "declare the missing queue or exchange, or remove it from the configuration"
             }
             RefusalCause::OtherForm => {
@@ -529,12 +531,12 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
 }
 
 /// Describes the failure to declare or bind an exchange. A failure because of a missing queue or exchange always
-/// concerns a binding.
+/// concerns a binding. At a start, only an exchange of `bind`, which Ordain never declares, can be missing.
 fn describe_exchange_error(error: BrokerError, exchange: &str) -> BrokerError {
     if !error.is_not_found() {
         return with_advice(error, exchange, "exchange");
     }
-    error.map_refusal(|_, reason| {
+    error.into_foreign().map_refusal(|_, reason| {
         format!(
             "a binding of the exchange {exchange:?} cannot be declared: {reason}; declare the missing queue or exchange, \
              or remove it from the configuration"

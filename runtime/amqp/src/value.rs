@@ -70,8 +70,7 @@ fn number(value: &AMQPValue) -> Option<i128> {
 /// Returns a value as JSON. If the JSON is longer than `limit` bytes, returns its first `limit` bytes, with an ellipsis
 /// at the end.
 pub(super) fn json(value: &AMQPValue, limit: usize) -> String {
-    let text = to_json(value).to_string();
-    if text.len() <= limit { text } else { truncated(text, limit) + "…" }
+    truncated(to_json(value).to_string(), limit)
 }
 
 /// Returns a table as a JSON object.
@@ -101,4 +100,16 @@ fn to_json(value: &AMQPValue) -> Value {
 
 fn bytes_to_json(bytes: &[u8]) -> Value {
     std::str::from_utf8(bytes).map_or_else(|_| STANDARD.encode(bytes).into(), Value::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cut_value_ends_with_one_ellipsis() {
+        let value = AMQPValue::LongString("abcdef".into());
+        assert_eq!(json(&value, 4), "\"abc…");
+        assert_eq!(json(&value, 8), "\"abcdef\"");
+    }
 }

@@ -1,7 +1,7 @@
 //! Writes the log to standard error, without disturbing the status line of a terminal.
 
 use std::io::{self, Write};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use indicatif::ProgressBar;
 use tracing::field::{Field, Visit};
@@ -77,8 +77,13 @@ impl Visit for EngineErrorVisitor {
     }
 }
 
-/// Writes the reason why the process ends, even if the log's filter suppresses errors.
+/// True after the log has got its last line. A task that still runs must write no line after it.
+static IS_COMPLETE: Mutex<bool> = Mutex::new(false);
+
+/// Writes the reason why the process ends as the last line of the log, even if the log's filter suppresses errors.
 pub(crate) fn log_final_error(format: LogFormat, error: &str) {
+    let mut is_complete = IS_COMPLETE.lock().unwrap_or_else(PoisonError::into_inner);
+    *is_complete = true;
     match format {
         LogFormat::Text => print_lossy(&format!("error: {}", escape_invisible_lines(error))),
         LogFormat::Json => {
@@ -105,6 +110,10 @@ struct LogWriter {
 
 impl Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let is_complete = IS_COMPLETE.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_complete {
+            return Ok(line.len());
+        }
         let text = String::from_utf8_lossy(line);
         let shown = if self.json { escape_invisible_lines(&text) } else { text };
         let write = || io::stderr().write_all(shown.as_bytes());

@@ -42,8 +42,8 @@ pub struct KeyRecord {
     pub park_count: u32,
     /// The extent of the key's events in the spill area: the part of the store that holds events before they can run.
     pub spilled: SpillExtent,
-    /// The range of the dead-lettered events that wait for the events before them: the letters with a cause of
-    /// [`Cause::waits_for_earlier`]. `None` if there is no such letter. While the range reaches beyond the events that
+    /// The range of the dead-lettered events that wait for the events before them: the letters with the
+    /// cause `far-ahead` or `overflow`. `None` if there is no such letter. While the range reaches beyond the events that
     /// the key has, the key has a gap, even if the key holds no later event. Few keys have such letters, so the range
     /// is in a box.
     pub ahead: Option<Box<AheadRange>>,

@@ -2,6 +2,7 @@
 //! parties. Such a text must never control a terminal, be invisible, or fill a store.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::io::Write;
 
 /// Returns the text with invisible characters written as escapes: control characters, characters that change
@@ -85,6 +86,21 @@ pub fn truncated(mut text: String, bytes: usize) -> String {
     text
 }
 
+/// Formats numbers as ranges, as in `0-3, 7`.
+pub fn display_ranges(numbers: &BTreeSet<u32>) -> String {
+    let mut ranges = Vec::<(u32, u32)>::new();
+    for &number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let text = |(first, last): (u32, u32)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    ranges.into_iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
 /// Returns a number with its noun: `1 event`, `2 events`.
 pub fn pluralized(number: u64, one: &str) -> String {
     if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
@@ -93,6 +109,18 @@ pub fn pluralized(number: u64, one: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn neighbouring_numbers_form_a_range() {
+        for (numbers, text) in [
+            (&[][..], ""),
+            (&[7], "7"),
+            (&[0, 1, 2, 3], "0-3"),
+            (&[1, 2, 4, 6, 7, u32::MAX], "1-2, 4, 6-7, 4294967295"),
+        ] {
+            assert_eq!(display_ranges(&numbers.iter().copied().collect()), text);
+        }
+    }
 
     #[test]
     fn memory_of_the_removed_part_is_released() {

@@ -101,8 +101,8 @@ impl GuestState {
         self.log.end_event();
     }
 
-    /// Returns the end of the event's output to standard error. After a panic, this output contains the text of the
-    /// panic.
+    /// Returns the last part of the text that the guest wrote to standard error during the event. After a panic, it
+    /// contains the text of the panic.
     pub(super) fn stderr_tail(&self) -> String {
         self.log.stderr_tail()
     }

@@ -193,6 +193,67 @@ fn skipping_key_reaches_events_far_ahead() -> Result<()> {
     Ok(())
 }
 
+/// All events are in the file at the start. The host gives up missing events at once, because the file has an end, but
+/// must not give up an event whose dead letter is not durable yet.
+#[test]
+fn skipping_run_once_reaches_events_far_ahead() -> Result<()> {
+    let gap =
+        "gap = { timeout = \"20ms\", attempts = 1, max_width = 100, on_exhausted = \"skip\" }";
+    for lines in [vec![500, 6_000], vec![6_000, 500, 500], vec![700, 500, 20_000, 6_000]] {
+        let home = home(gap)?;
+        let mut sequences = vec![1, 2, 3];
+        sequences.extend(&lines);
+        let all: Vec<String> = sequences.iter().copied().map(event).collect();
+        home.write("events.ndjson", text(&all))?;
+        home.run_once()?;
+        let words = format!("{lines:?}");
+        expect_effects(&home, &all).context(words)?;
+    }
+    Ok(())
+}
+
+/// The key holds at most ten events, and the file contains all events but one. In each of the runs, the dead letters
+/// become durable at other moments.
+#[test]
+fn run_once_gives_up_no_event_of_a_full_key() -> Result<()> {
+    let full = "spill_limit = 10\noverflow = \"dead-letter\"";
+    for _ in 0..20 {
+        let skips =
+            home(&format!("{full}\ngap = {{ timeout = \"20ms\", on_exhausted = \"skip\" }}"))?;
+        skips.write("events.ndjson", text(&first_and(3..=200)))?;
+        skips.run_once()?;
+        expect_effects(&skips, &first_and(3..=200))?;
+
+        let parks = home(full)?;
+        let mut lines = first_and(3..=200);
+        lines.push(event(2));
+        parks.write("events.ndjson", text(&lines))?;
+        parks.run_once()?;
+        expect_effects(&parks, &lines)?;
+    }
+    Ok(())
+}
+
+/// A key that is parked at a wide gap continues when an event arrives that makes the gap narrow enough, also if other
+/// events lie further ahead.
+#[test]
+fn nearer_event_lets_a_skipping_key_continue() -> Result<()> {
+    let gap =
+        "gap = { timeout = \"20ms\", attempts = 1, max_width = 100, on_exhausted = \"skip\" }";
+    let home = home(gap)?;
+    let mut sequences = vec![1, 2, 3, 500, 20_000];
+    home.write("events.ndjson", text(&sequences.iter().copied().map(event).collect::<Vec<_>>()))?;
+    home.run_once()?;
+    let words = why(&home)?;
+    ensure!(words.contains("events 501 to 19999 never arrived"), "{words}");
+    ensure!(words.contains("more than 100 times `gap.max_width`"), "{words}");
+    // From 501, event 10,400 is within the limit; from 10,401, event 20,000 is.
+    sequences.push(10_400);
+    home.append("events.ndjson", event(10_400) + "\n")?;
+    home.run_once()?;
+    expect_effects(&home, &sequences.into_iter().map(event).collect::<Vec<_>>())
+}
+
 /// If a key holds the maximum number of events, Ordain writes the later events of the key into dead letters. When the
 /// key holds fewer events, Ordain takes the later events out of the dead letters.
 #[test]

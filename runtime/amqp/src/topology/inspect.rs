@@ -76,7 +76,8 @@ impl Topology {
                 "the {what} {name:?} of stream {stream} does not exist: a start declares it"
             ))
         } else {
-            Finding::error(format!(
+            // A start waits for the queue or exchange, because another program may declare it at any time.
+            Finding::unavailable(format!(
                 "the {what} {name:?} of stream {stream} does not exist, and the source has declare = false: declare it in \
                  the broker, or set declare = true"
             ))
@@ -183,7 +184,7 @@ impl Topology {
         for bind in &self.bind {
             let from = &bind.exchange.0;
             match check_exchange(broker, connection, from).await {
-                Err(error) if error.is_not_found() => findings.push(Finding::error(format!(
+                Err(error) if error.is_not_found() => findings.push(Finding::unavailable(format!(
                     "the exchange {from:?}, which `bind` of stream {stream} names, does not exist: declare it in the broker, \
                      or remove it from `bind`"
                 ))),

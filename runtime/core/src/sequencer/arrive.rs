@@ -314,17 +314,17 @@ impl Sequencer {
         let is_spanned =
             |range: Option<&AheadRange>| range.is_some_and(|range| range.spans(sequence));
         // `revision` has the range that the store will have after the write in flight.
-        if is_spanned(lane.cold.revision.ahead.as_ref()) && is_spanned(lane.record.ahead.as_deref())
-        {
-            return !lane.writing;
+        let is_recorded = is_spanned(lane.cold.revision.ahead.as_ref())
+            && is_spanned(lane.record.ahead.as_deref());
+        if !is_recorded {
+            let ahead = AheadRange::with(lane.record.ahead.as_deref(), sequence);
+            lane.record.ahead = Some(Box::new(ahead));
+            lane.must_write = true;
         }
-        let ahead = AheadRange::with(lane.record.ahead.as_deref(), sequence);
-        lane.record.ahead = Some(Box::new(ahead));
-        lane.must_write = true;
         if self.may_skip_to(index, sequence) {
             self.resume(index);
         }
-        false
+        is_recorded && !self.lanes[index].writing
     }
 
     /// Returns whether the key is parked at a missing event that it may now skip, because `sequence` has arrived. Until

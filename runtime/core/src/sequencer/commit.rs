@@ -16,6 +16,7 @@ use super::letters::OrphanLetter;
 use crate::effect::{Effect, StopReason};
 use crate::event::{DeliveryNumber, Event};
 use crate::key_record::{AppliedCommit, Batch, CommitReply};
+use crate::letter::DeadLetter;
 use crate::settings::BackoffBounds;
 use recovery::CommitHistory;
 
@@ -78,6 +79,12 @@ struct InFlightWrite {
 }
 
 impl ShardState {
+    /// Returns the orphan dead letters that are not durable yet.
+    pub(super) fn unstored_letters(&self) -> impl Iterator<Item = &DeadLetter> {
+        let sent = self.in_flight.iter().flat_map(|in_flight| &in_flight.batch.letters);
+        self.letters.iter().map(|orphan| &orphan.letter).chain(sent)
+    }
+
     pub(super) fn new(number: u64) -> Self {
         Self { number, ..Self::default() }
     }

@@ -116,8 +116,8 @@ impl ParkedSearchTask {
                         stream,
                         version,
                         keys = first,
-                        "retried the parked keys whose failure belongs to another handler version or to a limit that \
-                         has changed"
+                        "retried the keys that were parked under another handler version, or by a limit that the \
+                         configuration has changed since"
                     );
                 }
                 if self.pages.is_closed() {
@@ -137,8 +137,9 @@ impl ParkedSearchTask {
                     stream,
                     version,
                     keys = found,
-                    "keys still parked: their failure belongs to another handler version or to a limit that has \
-                     changed, and this version has not retried them yet. The next start retries them: see `ordain keys list {stream} --status parked{}`",
+                    "keys still parked, although this version should have retried them: another handler version failed, \
+                     or the keys exceeded a limit that the configuration has changed since. The next start retries them. \
+                     To list the keys: `ordain keys list {stream} --status parked{}`",
                     config_option()
                 );
             }

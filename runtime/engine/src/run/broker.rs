@@ -83,13 +83,7 @@ fn report_prepared(
     stream: &str,
     prepared: &PreparedTopology,
 ) {
-    let PreparedTopology {
-        limited_queues,
-        former_bindings,
-        is_exchange_replaced,
-        is_exchange_missing,
-        refusal,
-    } = prepared;
+    let PreparedTopology { limited_queues, former_bindings, refusal } = prepared;
     if let Some(error) = refusal {
         tracing::error!(
             stream,
@@ -115,20 +109,6 @@ fn report_prepared(
             "binding of an earlier configuration may still deliver messages: {binding}; remove all such bindings \
              with `ordain streams unbind {stream}{}`",
             ordain_util::command::config_option()
-        );
-    }
-    if *is_exchange_missing {
-        tracing::warn!(
-            stream,
-            "exchange missing at this start, although an earlier process declared it: events published while it was \
-             missing are lost, so publish them again"
-        );
-    }
-    if *is_exchange_replaced {
-        tracing::warn!(
-            stream,
-            "another program removed the exchange and declared it again while no process of Ordain checked it: Ordain \
-             declares its bindings again; events published between the removal and now are lost, so publish them again"
         );
     }
 }

@@ -21,10 +21,11 @@ use crate::membership::Heartbeat;
 use ordain_amqp::{BrokerStatus, watch_broker_health};
 use ordain_config::{SourceConfig, StreamConfig};
 use ordain_store::BrokerHealth;
-use ordain_store::{InstanceId, LeaseReply, MembershipTable, Partition, StoreError};
+use ordain_store::{InstanceId, Lease, LeaseReply, MembershipTable, Partition, StoreError};
 use ordain_store::{InstanceInfo, Ownership, OwnershipPhase};
 use ordain_util::shutdown::shutdown_requested;
 use ordain_util::source_health::SourceState;
+use ordain_util::text::display_ranges;
 use ordain_util::wait;
 
 /// Delay before this instance requests a refused lease again. A lease is the right of an instance to a partition.
@@ -46,6 +47,34 @@ struct OwnedPartition {
     is_driven: bool,
 }
 
+/// The reason why this instance can get the lease of a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum ClaimReason {
+    NeverOwned,
+    Released,
+    Expired,
+}
+
+impl ClaimReason {
+    fn of(lease: Option<&Lease>) -> Self {
+        match lease.map(|lease| lease.holder) {
+            None => Self::NeverOwned,
+            Some(None) => Self::Released,
+            Some(Some(_)) => Self::Expired,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::NeverOwned => "no process has owned them before",
+            Self::Released => "their last owner released them",
+            Self::Expired => {
+                "their last owner ended without releasing them, or did not renew its lease in time"
+            }
+        }
+    }
+}
+
 /// A lease that this instance releases or has released.
 struct ReleasedLease {
     epoch: u64,
@@ -63,6 +92,10 @@ pub(super) struct PartitionManager<'a> {
     share: BTreeSet<Partition>,
     owned: BTreeMap<Partition, OwnedPartition>,
     leasing: FuturesUnordered<PartitionFuture<'a, LeaseReply>>,
+    /// The reasons for the requests of leases since the last log line about started partitions.
+    claim_reasons: BTreeMap<Partition, ClaimReason>,
+    /// The started partitions that the log does not have yet: by stream and reason, their numbers.
+    started_partitions: BTreeMap<(Arc<str>, ClaimReason), BTreeSet<u32>>,
     /// Partitions that are starting. The result of a start is `None` if this instance cannot drive the partition, for
     /// example because another instance owns it now.
     starting: FuturesUnordered<PartitionFuture<'a, Option<Box<DriverConfig>>>>,
@@ -100,6 +133,8 @@ impl<'a> PartitionManager<'a> {
             owned: BTreeMap::new(),
             released: BTreeMap::new(),
             leasing: FuturesUnordered::new(),
+            claim_reasons: BTreeMap::new(),
+            started_partitions: BTreeMap::new(),
             starting: FuturesUnordered::new(),
             drivers: JoinSet::new(),
             releasing: FuturesUnordered::new(),
@@ -128,6 +163,7 @@ impl<'a> PartitionManager<'a> {
         idle_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.rebalance(&all)?;
+            self.log_started_partitions();
             let is_done = self.is_ending || self.factory.once && self.finished == all;
             if self.owned.is_empty() && is_done {
                 return Ok(self.unpublished);
@@ -164,6 +200,22 @@ impl<'a> PartitionManager<'a> {
                     self.heartbeat.report(self.status.report(driven.map(|(partition, _)| partition)).encode());
                 }
             }
+        }
+    }
+
+    /// Logs the partitions that this instance has begun to process, when no further partition is about to start.
+    fn log_started_partitions(&mut self) {
+        if !self.leasing.is_empty() || !self.starting.is_empty() {
+            return;
+        }
+        self.claim_reasons.clear();
+        for ((stream, reason), numbers) in std::mem::take(&mut self.started_partitions) {
+            tracing::info!(
+                stream = &*stream,
+                partitions = display_ranges(&numbers),
+                "processing partitions: {}",
+                reason.text()
+            );
         }
     }
 
@@ -270,7 +322,11 @@ impl<'a> PartitionManager<'a> {
             }
             match table.holder(partition) {
                 Some(holder) if holder != id => self.wait_for_holder(partition, &table, holder)?,
-                _ => self.request_lease(partition),
+                _ => {
+                    let reason = ClaimReason::of(table.leases.get(partition));
+                    self.claim_reasons.insert(partition.clone(), reason);
+                    self.request_lease(partition);
+                }
             }
         }
         // Release leases that the store has recorded for this instance and that this instance does not know. Such a
@@ -378,6 +434,10 @@ impl<'a> PartitionManager<'a> {
         let Some(owned) = self.owned.get_mut(&partition) else { return };
         if let Some(config) = config {
             owned.is_driven = true;
+            if let Some(reason) = self.claim_reasons.remove(&partition) {
+                let started = (Arc::clone(&partition.stream), reason);
+                self.started_partitions.entry(started).or_default().insert(partition.number);
+            }
             self.drivers.spawn(async move { (partition, Driver::run(*config).await) });
         } else {
             self.status.partition(&partition).renew_health();

@@ -187,6 +187,7 @@ impl PartitionFactory<'_> {
             dropped: Arc::clone(&metrics.dropped),
             records: QueueRecords::new(self.store, &name.shared()),
             topology_throttle: ordain_amqp::topology_throttle(),
+            unchecked_throttle: ordain_amqp::topology_throttle(),
             is_exchange_marker_refused: AtomicBool::new(false),
             health: metrics.health(),
             topology_changes: Arc::clone(&metrics.topology_changes),

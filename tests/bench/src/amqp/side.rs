@@ -1,4 +1,4 @@
-//! The process of a side: one of the consumers of this program, or the host.
+//! Starts and observes a process that the benchmark measures: a consumer that is a part of this program, or the host.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

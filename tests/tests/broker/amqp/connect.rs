@@ -131,10 +131,22 @@ fn missing_exchange_of_a_sink_is_unavailable() -> Result<()> {
     ensure_contains(&errors, &["the exchange \"none\" of the sink tally cannot be used"])
 }
 
+/// A start also waits for a missing exchange of `bind`.
 #[test]
-fn missing_objects_without_declarations_are_errors() -> Result<()> {
+fn missing_exchange_of_bind_is_unavailable() -> Result<()> {
+    let rig = Rig::with("", "", "bind = [{ exchange = \"nowhere\" }]")?;
+    let [_, errors] = check(&rig.home, 75)?;
+    ensure_contains(
+        &errors,
+        &["the exchange \"nowhere\", which `bind` of stream cases names, does not exist"],
+    )
+}
+
+/// With `declare = false`, a start also waits for a missing queue or exchange of a stream.
+#[test]
+fn missing_objects_without_declarations_are_unavailable() -> Result<()> {
     let rig = Rig::with("", "", "declare = false")?;
-    let [_, errors] = check(&rig.home, 78)?;
+    let [_, errors] = check(&rig.home, 75)?;
     for what in ["queue", "exchange"] {
         let words = format!(
             "the {what} \"cases\" of stream cases does not exist, and the source has declare = false"

@@ -108,10 +108,15 @@ fn version_is_tested_again_before_a_missing_queue_is_declared() -> Result<()> {
         let opened = || rig.rabbit.opened_connections("ordain: which version");
         wait_until("a test of the version", || Ok(opened() > 0))?;
         let mut tests = opened();
-        for _ in 0..2 {
+        for deletions in 1..=2 {
             rig.client.delete_queue("cases")?;
             wait_until("a further test of the version", || Ok(opened() > tests))?;
             rig.until_declared()?;
+            // A `fifo` stream without its queue stops, and does not consume the new queue.
+            if stream.is_empty() {
+                let consumed = || service.stderr().matches("queue consumed again").count();
+                wait_until("a consumed queue", || Ok(consumed() >= deletions))?;
+            }
             tests = opened();
         }
         service.end()?;
@@ -170,6 +175,67 @@ fn loss_is_reported_without_a_new_marker() -> Result<()> {
     rig.publish(&lines)?;
     rig.check(&lines)?;
     service.end()
+}
+
+/// The user of the host loses the right to declare the marker, and the queue keeps its marker. Another program then
+/// replaces the queue. The host must report the loss and consume the new queue. When the user has the right again, the
+/// next subscription must declare the marker.
+#[test]
+fn replaced_queue_is_consumed_without_the_right_to_a_marker() -> Result<()> {
+    let mut rig = Rig::new()?;
+    rig.rabbit.add_user("withdrawn", "guest", ".*")?;
+    let url = rig.rabbit.url().replace("guest:guest", "withdrawn:guest");
+    rig.home.write("ordain.toml", config(&url, "", "", ""))?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_bound("cases.marker", &["cases"])?;
+    rig.rabbit.limit_declarations("withdrawn", r"^cases(\.dropped|\.version\..*)?$")?;
+    rig.rabbit.close_connections()?;
+    rig.reconnect()?;
+    service.until_says("queue consumed again")?;
+    service.pause()?;
+    rig.client.delete_queue("cases")?;
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    rig.client.queue_with("cases", arguments)?;
+    rig.client.bind("cases", "cases", "")?;
+    service.resume()?;
+    service.until_says("the events of the old queue are lost")?;
+    service.until_says("queue without a marker")?;
+    let lines = in_turn(5, 10);
+    let (first, second) = lines.split_at(25);
+    rig.publish(first)?;
+    let mut out = Vec::new();
+    rig.take(&mut out, 25)?;
+    rig.rabbit.limit_declarations("withdrawn", ".*")?;
+    rig.rabbit.close_connections()?;
+    rig.reconnect()?;
+    rig.until_bound("cases.marker", &["cases"])?;
+    rig.publish(second)?;
+    rig.take(&mut out, lines.len()).with_context(|| describe(&rig, &service))?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    service.end()
+}
+
+/// The queue is deleted, and the host has lost the right to declare it again. No subscription succeeds, so the host
+/// must report the loss at its end: the next owner of the partition may find a queue, and cannot detect the loss.
+#[test]
+fn loss_is_reported_at_the_end_of_the_host() -> Result<()> {
+    let rig = Rig::new()?;
+    rig.rabbit.add_user("undeclaring", "guest", ".*")?;
+    let url = rig.rabbit.url().replace("guest:guest", "undeclaring:guest");
+    rig.home.write("ordain.toml", config(&url, "", "", ""))?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_bound("cases.marker", &["cases"])?;
+    rig.rabbit.limit_declarations("undeclaring", "^$")?;
+    let opened = || rig.rabbit.opened_connections("ordain cases 0");
+    let before = opened();
+    rig.client.delete_queue("cases")?;
+    // Each subscription opens a connection, so the second connection follows the end of a failed subscription.
+    wait_until("two further connections", || Ok(opened() >= before + 2))?;
+    service.end()?;
+    let log = service.stderr();
+    ensure!(log.contains("the events of the old queue are lost"), "{log}");
+    Ok(())
 }
 
 /// The marker of the queue disappears, as if the queue had been deleted. The host must subscribe again, and give the

@@ -2,21 +2,32 @@
 //! error of the broker.
 
 use anyhow::{Result, ensure};
-use ordain_servers::Redis;
+use ordain_servers::{Proxy, Redis};
 use ordain_tests::http::ready;
-use ordain_tests::rig::Rig;
-use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
+use ordain_tests::rig::{Rig, config};
+use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
 
 const FIFO: &str = "ordering = \"fifo\"";
+/// The record in the store that names the exchange with a marker.
+const MARKER_RECORD: &str = "amqp-exchange/cases";
+/// The part of a Redis request that records that the exchange has no marker: the record's name, and an empty value.
+const MARKER_REMOVAL: &str = "amqp-exchange/cases\r\n$0\r\n";
 
 /// Returns the sections of a configuration with a store in Redis. With the section `[ingress]`, a start waits for the
 /// broker without a time limit.
-fn sections(redis: &Redis) -> String {
+fn sections(redis_url: &str) -> String {
     format!(
         "[admin]\nlisten = \"127.0.0.1:0\"\n[ingress]\nlisten = \"127.0.0.1:0\"\n\
-         [store]\nkind = \"redis\"\nurl = \"{}\"\n",
-        redis.url()
+         [store]\nkind = \"redis\"\nurl = \"{redis_url}\"\n"
     )
+}
+
+/// Waits until the store has the record that the exchange has a marker.
+fn until_marked(redis: &Redis) -> Result<()> {
+    wait_until("the record of the marker", || {
+        let record = redis.command(&["HGET", "ordain:{0}:marks", MARKER_RECORD])?;
+        Ok(record.text() == Some("cases"))
+    })
 }
 
 /// A starting host waits for the broker. When the broker answers, the store no longer does. The host must report that
@@ -24,7 +35,7 @@ fn sections(redis: &Redis) -> String {
 #[test]
 fn silent_store_is_reported_while_queues_are_prepared() -> Result<()> {
     let redis = Redis::start(&[])?;
-    let rig = Rig::with_private_broker(&sections(&redis), FIFO, "")?;
+    let rig = Rig::with_private_broker(&sections(&redis.url()), FIFO, "")?;
     rig.rabbit.stop()?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     service.until_says("broker unavailable")?;
@@ -42,7 +53,7 @@ fn silent_store_is_reported_while_queues_are_prepared() -> Result<()> {
 #[test]
 fn damaged_record_of_a_queue_is_an_error_of_the_store() -> Result<()> {
     let redis = Redis::start(&[])?;
-    let rig = Rig::with(&sections(&redis), FIFO, "")?;
+    let rig = Rig::with(&sections(&redis.url()), FIFO, "")?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     ready(&mut service)?;
     service.end()?;
@@ -57,4 +68,44 @@ fn damaged_record_of_a_queue_is_an_error_of_the_store() -> Result<()> {
     );
     ensure!(!log.contains("broker unavailable"), "{log}");
     Ok(())
+}
+
+/// The exchange is missing at a start. The host records that the exchange has no marker, and the replies of the store
+/// are lost. The next attempt finds the new record, and so cannot detect the loss. The log must report the loss
+/// nevertheless.
+#[test]
+fn exchange_missing_at_a_start_is_reported_despite_lost_replies() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let proxy = Proxy::start(redis.port())?;
+    let rig = Rig::with(&sections(&redis.url_at(proxy.port())), "", "")?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    until_marked(&redis)?;
+    service.end()?;
+    rig.client.delete_exchange("cases")?;
+    proxy.lose_replies(u64::MAX, MARKER_REMOVAL);
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    service.until_says("exchange missing at this start")?;
+    ready(&mut service)?;
+    service.end()
+}
+
+/// The exchange is removed while the host runs without the right to declare the marker again. The host records that the
+/// exchange has no marker, and the replies of the store are lost. The next check finds the new record, and so cannot
+/// detect the loss. The log must report the loss nevertheless.
+#[test]
+fn missing_exchange_is_reported_despite_lost_replies() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let proxy = Proxy::start(redis.port())?;
+    let sections = sections(&redis.url_at(proxy.port()));
+    let rig = Rig::with(&sections, "", "")?;
+    rig.rabbit.add_user("unmarkable", "guest", ".*")?;
+    let url = rig.rabbit.url().replace("guest:guest", "unmarkable:guest");
+    rig.home.write("ordain.toml", config(&url, &sections, "", ""))?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    until_marked(&redis)?;
+    rig.rabbit.limit_declarations("unmarkable", r"^cases(\.dropped|\.version\..*)?$")?;
+    proxy.lose_replies(u64::MAX, MARKER_REMOVAL);
+    rig.client.delete_exchange("cases")?;
+    service.until_says("exchange missing: declared again")?;
+    service.end()
 }

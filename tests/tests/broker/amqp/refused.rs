@@ -34,7 +34,7 @@ fn missing_plugin_is_refused() -> Result<()> {
 }
 
 #[test]
-fn mismatched_or_missing_objects_are_refused() -> Result<()> {
+fn mismatched_objects_are_refused() -> Result<()> {
     let rig = Rig::new()?;
     rig.client.queue_with("cases", FieldTable::default())?;
     refused(&rig.home, 78, &["queue \"cases\"", "inequivalent arg", "declare = false"])?;
@@ -45,9 +45,6 @@ fn mismatched_or_missing_objects_are_refused() -> Result<()> {
         .replace("exchange = \"cases\", queue = \"cases\"", "exchange = \"other\", queue = \"q\"");
     rig.home.write("ordain.toml", other)?;
     refused(&rig.home, 78, &["exchange \"other\"", "inequivalent arg", "declare = false"])?;
-
-    rig.home.write("ordain.toml", config(&url, "", "", "declare = false, partitions = 2"))?;
-    refused(&rig.home, 78, &["queue \"cases.0\"", "no queue"])?;
 
     // A start with a mismatched queue fails at once, even if the exchange of a sink is missing too.
     let other = config(&url, "", "", "").replace("exchange = \"out\"", "exchange = \"none\"");
@@ -78,6 +75,41 @@ fn missing_exchange_of_a_sink_is_a_temporary_failure() -> Result<()> {
         for exchange in ["none", "more"] {
             rig.client.exchange(exchange, ExchangeKind::Topic)?;
             rig.client.bind("out", exchange, "#")?;
+        }
+        let lines = in_turn(3, 5);
+        rig.until_declared()?;
+        rig.publish(&lines)?;
+        rig.check(&lines)?;
+        service.end()?;
+    }
+    Ok(())
+}
+
+/// Other programs declare the exchanges of `bind` and, with `declare = false`, the queues and the exchange of a stream.
+/// A start therefore waits for a missing one, in the same way as for the exchange of a sink.
+#[test]
+fn missing_objects_of_other_programs_are_a_temporary_failure() -> Result<()> {
+    const FOREIGN: &str = "declare = false";
+    for (source, has_queue, words) in [
+        ("bind = [{ exchange = \"feed\" }]", false, "no exchange 'feed'"),
+        (FOREIGN, false, "the queue \"cases\" is required"),
+        (FOREIGN, true, "the exchange \"cases\" is required"),
+    ] {
+        let rig = Rig::with("", "", source)?;
+        if has_queue {
+            rig.client.queue("cases")?;
+        }
+        refused(&rig.home, 75, &[words])?;
+        // The start succeeds as soon as the queue and the exchanges exist.
+        let mut service = Service::start(&rig.home, &["run"])?;
+        service.until_says("request refused by the broker")?;
+        rig.client.exchange("feed", ExchangeKind::Topic)?;
+        if source == FOREIGN {
+            rig.client.queue("cases")?;
+            rig.client.exchange("cases", ExchangeKind::Fanout)?;
+            rig.client.bind("cases", "cases", "")?;
+        } else {
+            rig.until_bound("feed", &["cases"])?;
         }
         let lines = in_turn(3, 5);
         rig.until_declared()?;

@@ -221,6 +221,21 @@ fn fifo_stream_without_right_to_a_marker_runs() -> Result<()> {
     service.end()
 }
 
+/// An operator grants the right to declare the marker. The next subscription declares the marker, without a restart.
+#[test]
+fn fifo_stream_declares_its_marker_when_the_right_is_granted() -> Result<()> {
+    let rig = rig()?;
+    rig.rabbit.add_narrow_user("marked-later")?;
+    let url = rig.rabbit.url().replace("guest:guest", "marked-later:guest");
+    rig.home.write("ordain.toml", config(&url, ADMIN, FIFO, ""))?;
+    let mut service = start(&rig)?;
+    service.until_says("queue without a marker")?;
+    rig.rabbit.limit_declarations("marked-later", ".*")?;
+    rig.rabbit.close_connections()?;
+    rig.until_bound("cases.marker", &["cases"])?;
+    service.end()
+}
+
 /// A `sequenced` stream also runs if the process has no right to declare the marker. The process declares a deleted
 /// queue again.
 #[test]

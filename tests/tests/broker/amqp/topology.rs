@@ -59,8 +59,14 @@ fn missing_exchange_is_declared_again_and_reported() -> Result<()> {
     service.end()
 }
 
+/// Returns how many errors about a difference of the topology the log of the host has.
+fn reported_differences(service: &Service) -> u64 {
+    service.stderr().matches("topology not as configured").count() as u64
+}
+
 /// A `sequenced` stream consumes a queue that another program declared again in another form, because the stream
-/// detects lost events by their sequences. The host only reports the other form.
+/// detects lost events by their sequences. The host only reports the other form. The host counts each difference, even
+/// if the log does not repeat the error.
 #[test]
 fn queue_in_another_form_is_reported() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "")?;
@@ -68,12 +74,42 @@ fn queue_in_another_form_is_reported() -> Result<()> {
     rig.until_declared()?;
     // The test pauses the host, because a running host would declare the queue at once after the deletion.
     service.pause()?;
+    for queue in ["cases", "cases.dropped"] {
+        rig.client.delete_queue(queue)?;
+        rig.client.queue_with(queue, FieldTable::default())?;
+    }
+    service.resume()?;
+    service.until_says("topology not as configured")?;
+    service.until_says("inequivalent arg")?;
+    // Each check finds two differences and logs one error. The replaced queue counts once.
+    wait_until("a count", || {
+        let counted = changes(&mut service)?;
+        Ok(counted > 1 + reported_differences(&service))
+    })?;
+    service.end()
+}
+
+/// The user has reached the limit of connections, so the host cannot check the exchange. The host must nevertheless
+/// continue to report that the queue has another form.
+#[test]
+fn difference_is_reported_despite_a_connection_limit() -> Result<()> {
+    let rig = Rig::new()?;
+    rig.rabbit.add_user("three-links-form", "guest", ".*")?;
+    let url = rig.rabbit.url().replace("guest:guest", "three-links-form:guest");
+    rig.home.write("ordain.toml", config(&url, ADMIN, "", ""))?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_bound("cases.marker", &["cases"])?;
+    wait_until("the watch", || Ok(rig.rabbit.opened_connections("ordain watch") > 0))?;
+    service.pause()?;
     rig.client.delete_queue("cases")?;
     rig.client.queue_with("cases", FieldTable::default())?;
     service.resume()?;
     service.until_says("topology not as configured")?;
-    service.until_says("inequivalent arg")?;
-    wait_until("a count", || Ok(changes(&mut service)? > 0))?;
+    // The host keeps three connections: the consumer, the sink, and the watch of the broker.
+    rig.rabbit.limit_connections("three-links-form", Some(3))?;
+    service.until_says("topology not checked")?;
+    let before = reported_differences(&service);
+    wait_until("a further error", || Ok(reported_differences(&service) > before))?;
     service.end()
 }
 

@@ -29,6 +29,18 @@ fn describe_missing(gaps: &GapHistory, first: u64, last: u64, rounds: u32) -> St
 }
 
 impl Sequencer {
+    /// Returns the lowest sequence from `from` on whose event has arrived, but is neither held nor in a durable dead
+    /// letter yet: the lane has deferred the event, or the dead letter of the event waits for its commit.
+    pub(super) fn arriving_from(&self, index: u32, from: u64) -> Option<u64> {
+        let lane = &self.lanes[index];
+        let deferred = lane.deferred.iter().filter_map(|deferred| deferred.event.sequence());
+        let letters = self.shards[lane.shard as usize].unstored_letters();
+        let waiting =
+            letters.filter(|letter| letter.id.key == lane.key && letter.cause.waits_for_earlier());
+        let sequences = deferred.chain(waiting.map(|letter| letter.id.sequence));
+        sequences.filter(|sequence| *sequence >= from).min()
+    }
+
     /// Applies `gap.on_exhausted` if all rounds are over and all events before the gap have been executed. If the
     /// source is unavailable or was so recently, schedules another check instead.
     pub(super) fn act_on_exhausted(&mut self, index: u32) {
@@ -45,7 +57,15 @@ impl Sequencer {
         }
         let first = gap.at;
         let rounds = gap.round;
-        let next = lane.next_known(first).unwrap_or(first + 1);
+        let arriving = self.arriving_from(index, first);
+        if arriving == Some(first) {
+            // The event is not missing. The sequencer continues when the lane accepts the event, or when its dead letter
+            // is durable.
+            return;
+        }
+        let lane = &mut self.lanes[index];
+        let known = lane.next_known(first).into_iter().chain(arriving).min();
+        let next = known.unwrap_or(first + 1);
         let may_skip = self.settings.gap.may_skip(first, next);
         // `gap.on_exhausted` applies only to the sequences that all rounds requested; later sequences get their own
         // rounds. If another owner ran the rounds, this owner knows only that the rounds requested the first sequence.
@@ -55,11 +75,13 @@ impl Sequencer {
         } else {
             u64::MAX
         };
+        let last_missing = next - 1;
         let next = next.min(requested_end.saturating_add(1));
         let mut error = describe_missing(&lane.record.gaps, first, next - 1, rounds);
         let mut policy = self.settings.gap.on_exhausted;
         if policy == ExhaustedPolicy::Skip && !may_skip {
             policy = ExhaustedPolicy::Park;
+            error = describe_missing(&lane.record.gaps, first, last_missing, rounds);
             error += &format!(
                 "; the key does not skip these events, because they are more than {} times `gap.max_width`",
                 GapSettings::SKIP_LIMIT

@@ -13,8 +13,10 @@ use crate::key_record::KeySnapshot;
 use crate::settings::OrderingMode;
 use crate::turn::AttemptToken;
 
-/// The maximum number of sequences in one request. The sequencer requests the other missing sequences in later rounds,
-/// when the requested events have arrived or the key has skipped their sequences.
+/// The maximum number of sequences in one request to a replay source other than the store. The sequencer requests the
+/// other missing sequences in later rounds, when the requested events have arrived or the key has skipped their
+/// sequences. The store is queried for all missing sequences, because only the store knows the next sequence that has a
+/// dead letter.
 const SEQUENCES_PER_REQUEST_LIMIT: u64 = 4_096;
 
 impl Sequencer {
@@ -95,7 +97,13 @@ impl Sequencer {
             return;
         }
         let serial = self.next_serial();
-        let missing = self.missing_ranges(index);
+        let limited = self.missing_ranges(index, SEQUENCES_PER_REQUEST_LIMIT);
+        let missing = match source {
+            0 => self.missing_ranges(index, u64::MAX),
+            _ => limited.clone(),
+        };
+        let gap_at = self.lanes[index].cold.gap.map_or(0, |gap| gap.at);
+        let arriving = self.arriving_from(index, gap_at);
         let store_time = self.store_time(self.lanes[index].shard);
         let lane = &mut self.lanes[index];
         let Some(gap) = &lane.cold.gap else { return };
@@ -112,10 +120,14 @@ impl Sequencer {
         let round = gap.round;
         let cold = lane.cold.get_or_init();
         match (round, source) {
-            (0, 0) => cold.requested.clone_from(&missing),
-            _ => cold.requested = intersection(&cold.requested, &missing),
+            (0, 0) => cold.requested = limited,
+            _ => cold.requested = intersection(&cold.requested, &limited),
         }
         cold.replay = Some(serial);
+        if let Some(arriving) = arriving {
+            // The store does not have this event yet, so the answer may lack the event.
+            lane.cut_requested(arriving);
+        }
         self.outstanding_replays.insert(AttemptToken { lane: index, serial });
         let token = AttemptToken { lane: index, serial };
         let key = lane.key.clone();
@@ -130,9 +142,9 @@ impl Sequencer {
     }
 
     /// Returns the ranges of the sequences that are certainly missing, according to the data in memory: up to the
-    /// highest sequence of the lane, or up to the end of the dead-lettered range. For a tail request (`LaneGap::tail`),
-    /// returns only the next sequence.
-    fn missing_ranges(&self, index: u32) -> Vec<RangeInclusive<u64>> {
+    /// highest sequence of the lane, or up to the end of the dead-lettered range. Returns at most `room` sequences. For a
+    /// tail request (`LaneGap::tail`), returns only the next sequence.
+    fn missing_ranges(&self, index: u32, mut room: u64) -> Vec<RangeInclusive<u64>> {
         let lane = &self.lanes[index];
         let Some(gap) = &lane.cold.gap else { return Vec::new() };
         if gap.tail {
@@ -140,10 +152,9 @@ impl Sequencer {
         }
         let mut ranges = Vec::new();
         let mut next = gap.at;
-        let mut room = SEQUENCES_PER_REQUEST_LIMIT;
         let mut present = |first: u64, last: u64| {
             if first > next && room > 0 {
-                let end = (first - 1).min(next + (room - 1));
+                let end = (first - 1).min(next.saturating_add(room - 1));
                 room -= end - next + 1;
                 ranges.push(next..=end);
             }

@@ -187,8 +187,9 @@ impl OutboxCursor {
                 shard = self.destination_shard,
                 messages = progress.changed,
                 "the store had lost messages, and Ordain wrote them again. Some messages got new numbers, because \
-                 other messages now have their old numbers, or because the order within the key requires new numbers. \
-                 Check whether a receiver has two recent messages with the same number"
+                 other messages of the same key now have their old numbers, or because a message must have a higher \
+                 number than the earlier messages of its key. Check whether a receiver has two recent messages with the \
+                 same key and the same number"
             );
         }
     }

@@ -113,6 +113,7 @@ fn consumer(
         dropped: Arc::default(),
         records: QueueRecords::new(store, &partition.stream),
         topology_throttle: ordain_amqp::topology_throttle(),
+        unchecked_throttle: ordain_amqp::topology_throttle(),
         is_exchange_marker_refused: std::sync::atomic::AtomicBool::new(false),
         health: Arc::default(),
         topology_changes: Arc::default(),
