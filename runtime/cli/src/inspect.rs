@@ -27,7 +27,7 @@ pub(crate) struct InspectArgs {
     /// store. The command reads the token of the process from the environment variable `ORDAIN_TOKEN`.
     ///
     /// If a process of this machine has the embedded store of the configuration open, the command finds this process
-    /// without the option.
+    /// without the option, unless the process runs in another network namespace, such as a container.
     #[arg(long, value_name = "URL", value_parser = parse_url, conflicts_with = "config")]
     admin: Option<String>,
 }
@@ -63,14 +63,15 @@ impl InspectArgs {
     }
 
     /// Returns the place of the data: the process that the command line names, or the process that has the embedded
-    /// store of the configuration open. Without such a process, returns the configuration.
+    /// store of the configuration open. Without such a process, returns the configuration. Returns an error if the
+    /// process runs in another network.
     pub(crate) fn place(&self) -> Result<DataPlace, CommandError> {
         if let Some(process) = self.process() {
             return Ok(DataPlace::Process(process));
         }
         let loaded = self.load()?;
         let url = match &loaded.config.store {
-            StoreConfig::Embedded(embedded) => admin_url_of_owner(&embedded.path),
+            StoreConfig::Embedded(embedded) => admin_url_of_owner(&embedded.path)?,
             StoreConfig::Redis(_) => None,
         };
         // The URL comes from a file in the folder of the store. The file may contain any text.

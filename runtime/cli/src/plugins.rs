@@ -12,7 +12,7 @@ use ordain_config::{DEFAULT_FILE, LoadedConfig};
 use ordain_http::view::{
     FileRow, PluginRow, PluginsPage, RefusedRow, RowText, inspect_file, plugins_page,
 };
-use ordain_wasm::create_engine;
+use ordain_wasm::{PluginFolder, create_engine, scan_folder};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PluginsCommand {
@@ -62,17 +62,20 @@ impl PluginsCommand {
 
 impl PluginsCheckArgs {
     fn run(self) -> Result<ExitCode, CommandError> {
-        let loaded = match &self.config {
-            Some(file) => LoadedConfig::load(file)?,
-            None if Path::new(DEFAULT_FILE).exists() => {
-                LoadedConfig::load(Path::new(DEFAULT_FILE))?
+        let default = Some(Path::new(DEFAULT_FILE)).filter(|file| file.symlink_metadata().is_ok());
+        let (loaded, folder) = match self.config.as_deref().or(default) {
+            Some(file) => {
+                let loaded = LoadedConfig::load(file)?;
+                let folder = scan_folder(&loaded)?;
+                (loaded, folder)
             }
-            None => LoadedConfig::without_file()?,
+            // Without a configuration, there is no folder of handlers with which the files could conflict.
+            None => (LoadedConfig::without_file()?, PluginFolder::default()),
         };
         let engine = create_engine(&loaded)?;
         let mut end = ExitCode::SUCCESS;
         for path in &self.files {
-            let row = inspect_file(&loaded, &engine, path)?;
+            let row = inspect_file(&loaded, &folder, &engine, path);
             if row.reason.is_some() {
                 end = ExitCode::from(EXIT_CONFIG);
             }

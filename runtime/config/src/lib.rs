@@ -190,6 +190,12 @@ pub fn reference() -> &'static [ReferenceRow] {
 fn read_file(file: &Path) -> Result<String, ConfigError> {
     let refused = |message| ConfigError::of_file(file, message, false);
     let unreadable = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound if leads_to_nothing(file) => refused(
+            "leads through a link to a file or folder that does not exist; check whether its disk \
+             is mounted"
+                .to_owned(),
+        )
+        .caused_by(&error),
         io::ErrorKind::NotFound => refused(format!(
             "cannot be read: {error}. Change to its folder, or name the file with --config FILE"
         )),
@@ -205,5 +211,16 @@ fn read_file(file: &Path) -> Result<String, ConfigError> {
             metadata.len()
         )));
     }
-    std::fs::read_to_string(file).map_err(unreadable)
+    let text = std::fs::read_to_string(file).map_err(unreadable)?;
+    if text.is_empty() {
+        let message =
+            "is empty: write at least one stream, or wait for the program that writes the file";
+        return Err(ConfigError::of_file(file, message.to_owned(), true));
+    }
+    Ok(text)
+}
+
+/// Returns whether the path contains a symbolic link to a file or folder that does not exist.
+fn leads_to_nothing(path: &Path) -> bool {
+    path.ancestors().any(|part| part.is_symlink() && !part.exists())
 }

@@ -95,7 +95,7 @@ impl Config {
         let plugins = &self.plugins;
         let outcome = [plugins.state_size.bytes(), plugins.messages_size.bytes(), plugins.messages];
         // Names of sinks contain no line end.
-        let sinks: String = self.sinks.keys().map(|name| format!("{name}\n")).collect();
+        let sinks = self.sinks.keys().map(ToString::to_string).collect::<Vec<_>>().join("\n");
         LimitValues::new(|limit| match limit {
             HandlerLimit::Timeout => plugins.timeout.0,
             HandlerLimit::Memory => plugins.memory.bytes() as u64,

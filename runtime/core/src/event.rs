@@ -121,15 +121,21 @@ impl Event {
     /// Returns a digest of the id alone.
     ///
     /// The ids of messages contain this digest of their event. The store also recognises a repeated message of an
-    /// outbox by this digest, because all messages of an outbox have the same source. Earlier versions of Ordain stored
-    /// the ids of accepted events as this digest: see [`Self::identity_digests`].
+    /// outbox by this digest, because all messages of an outbox have the same source.
     pub fn id_digest(&self) -> u64 {
         digest(self.parts.bytes(1))
     }
 
+    /// Returns a digest of the source; 0 if the event has no source.
+    pub fn source_digest(&self) -> u32 {
+        match self.parts.bytes(3) {
+            [] => 0,
+            source => (digest(source) as u32).max(1),
+        }
+    }
+
     /// Returns a digest of the source and the id, which together identify an event (CloudEvents). For an event without
-    /// a source, returns the digest of the id. A `fifo` stream, whose events Ordain numbers in the order of delivery,
-    /// recognises repeated events by this digest.
+    /// a source, returns the digest of the id.
     pub fn identity_digest(&self) -> u64 {
         let source = self.parts.bytes(3);
         if source.is_empty() {
@@ -142,9 +148,8 @@ impl Event {
         hash.digest()
     }
 
-    /// Returns the digests under which an event with this identity may have been stored. The first is the digest of
-    /// source and id. The second is the digest of the id alone: it applies if the event arrived without a source, or if
-    /// an earlier version of Ordain accepted the event.
+    /// Returns the digests under which an event with this identity may have been stored: the digest of source and id,
+    /// and the digest of the id alone, which applies if the event arrived without a source.
     pub fn identity_digests(&self) -> [u64; 2] {
         [self.identity_digest(), self.id_digest()]
     }

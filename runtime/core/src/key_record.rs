@@ -435,10 +435,25 @@ impl SkippedRanges {
 pub struct AcceptedId {
     /// The sequence that Ordain assigned to the event.
     pub sequence: u64,
-    /// The digest of the source and the id: [`Event::identity_digest`].
+    /// The digest of the id: [`Event::id_digest`].
     pub id: u64,
+    /// The digest of the source: [`Event::source_digest`]. 0 for an event without a source; its id stands for the id
+    /// from any source.
+    pub source: u32,
     /// The short digest of the content: [`ContentDigests::short`] of [`Event::content`].
     pub content: u32,
+}
+
+impl AcceptedId {
+    /// Returns the id of an event to which Ordain has assigned this sequence.
+    pub fn new(sequence: u64, event: &Event) -> Self {
+        Self {
+            sequence,
+            id: event.id_digest(),
+            source: event.source_digest(),
+            content: ContentDigests::short(event.content()),
+        }
+    }
 }
 
 /// A handler's change of the state of its key.

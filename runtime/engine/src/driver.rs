@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use ordain_core::{
-    CommitReply, Event, Input, Key, Rollout, Sequencer, SequencerSettings, Stats, Turn,
+    CommitReply, Event, Input, Key, RetrySettings, Rollout, Sequencer, SequencerSettings, Stats,
+    Turn,
 };
 use tokio::sync::{mpsc, oneshot};
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! ordain.store   identity file: schema and number of shards, as text; shows that the folder belongs to Ordain
-//! lock           locked by the process that has the folder open; contains its id, and the URL of its admin listener
+//! lock           locked by the process that has the folder open; contains its id, the URL of its admin listener, and
+//!                its network
 //! answered       number of groups of requests that the store has answered
 //! closed         exists if the last process closed the store cleanly; names the oldest journal
 //! data/          the engine's data
@@ -25,7 +26,7 @@ use ordain_store::StoreError;
 use ordain_util::io_error::may_pass;
 
 /// The version of the layout of tables and keys that this program reads and writes.
-const SCHEMA_VERSION: u32 = 7;
+const SCHEMA_VERSION: u32 = 8;
 
 const MARKER_FILE: &str = "ordain.store";
 const MARKER_DRAFT_FILE: &str = "ordain.store.new";
@@ -305,13 +306,43 @@ fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
 }
 
 /// Returns the URL of the admin listener of the process that has the folder open; `None` if no process has the folder
-/// open, or if the process has no admin listener.
-pub(super) fn admin_url_of_owner(path: &Path) -> Option<String> {
-    let mut lock = File::open(path.join(LOCK_FILE)).ok()?;
+/// open, or if the process has no admin listener. Returns an error if that process runs in another network, because
+/// another process may listen at this URL in the network of this process.
+pub(super) fn admin_url_of_owner(path: &Path) -> Result<Option<String>, StoreError> {
+    let Ok(mut lock) = File::open(path.join(LOCK_FILE)) else { return Ok(None) };
     let is_open = matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock));
     let mut owner = String::new();
-    lock.read_to_string(&mut owner).ok()?;
-    owner.lines().nth(1).filter(|_| is_open).map(str::to_owned)
+    if !is_open || lock.read_to_string(&mut owner).is_err() {
+        return Ok(None);
+    }
+    let mut further = owner.lines().skip(1);
+    let Some(url) = further.next().filter(|url| !url.is_empty()) else { return Ok(None) };
+    // A file of an earlier version of Ordain does not contain the network.
+    if further.next().is_some_and(|network| network != own_network()) {
+        return Err(StoreError::InUse(format!(
+            "{} has the store in {} open on another machine or in another network namespace, such as a container; run \
+             this command there, or name the URL of the process with --admin URL",
+            owner_name(&owner),
+            path.display()
+        )));
+    }
+    Ok(Some(url.to_owned()))
+}
+
+/// Returns a text that identifies the network of this process: the boot of the machine, and the network namespace. The
+/// same URL may lead to other processes in another network. A part that the system does not report is empty.
+fn own_network() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    format!("{} {}", boot.trim_end(), namespace.display())
+}
+
+/// Names the process that wrote this text into the lock file.
+fn owner_name(owner: &str) -> String {
+    match owner.lines().next().unwrap_or_default() {
+        "" => "another process".to_owned(),
+        id => format!("process {id}"),
+    }
 }
 
 fn lock(path: &Path, admin_url: Option<&str>) -> Result<File, StoreError> {
@@ -321,21 +352,20 @@ fn lock(path: &Path, admin_url: Option<&str>) -> Result<File, StoreError> {
     match lock.try_lock() {
         Ok(()) => {
             // The content of the file only helps users and commands, so a failed write is ignored.
-            let _ = lock.rewind().and_then(|()| lock.set_len(0)).and_then(|()| {
-                writeln!(lock, "{}\n{}", std::process::id(), admin_url.unwrap_or_default())
-            });
+            let url = admin_url.unwrap_or_default();
+            let _ = lock
+                .rewind()
+                .and_then(|()| lock.set_len(0))
+                .and_then(|()| writeln!(lock, "{}\n{url}\n{}", std::process::id(), own_network()));
             Ok(lock)
         }
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
             let _ = lock.read_to_string(&mut holder);
-            let holder = match holder.lines().next().unwrap_or_default() {
-                "" => "another process".to_owned(),
-                id => format!("process {id}"),
-            };
             Err(StoreError::InUse(format!(
-                "{holder} has the store in {} open; stop it first, or give this process a \
+                "{} has the store in {} open; stop it first, or give this process a \
                  folder of its own",
+                owner_name(&holder),
                 path.display()
             )))
         }

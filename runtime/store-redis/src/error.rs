@@ -84,7 +84,7 @@ pub(super) fn error_text(error: &RedisError) -> String {
         }
         _ => error.to_string(),
     };
-    let words = display_text(without_script_position(&words));
+    let words = display_text(without_script_position(without_arguments(&words)));
     match advice(error, &words) {
         Some(advice) => format!("{}. {advice}", words.trim_end_matches('.')),
         None => words,
@@ -131,6 +131,12 @@ fn tls_error(error: &RedisError) -> Option<&rustls::Error> {
     let cause = error.source()?;
     let cause = cause.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
     cause.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
+}
+
+/// Removes the end of a server's text about an unknown command, which repeats the arguments of the command. The
+/// arguments may contain a password or the data of an event.
+pub(super) fn without_arguments(words: &str) -> &str {
+    words.split_once(", with args beginning with").map_or(words, |(command, _)| command)
 }
 
 /// Removes the end of a server's text that names the digest of a script and a line in the script.

@@ -64,7 +64,7 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
 /// The version of the stored layout. Ordain refuses a store whose layout has another version.
-const SCHEMA_VERSION: &str = "9";
+const SCHEMA_VERSION: &str = "10";
 
 /// The maximum time for which [`RedisStore::open`] waits for servers that do not answer, or that are still loading
 /// their data.

@@ -134,7 +134,7 @@ fn ids_of(
         for (sequence, id) in (block * IDS_PER_BLOCK..).zip(ids.chunks(ACCEPTED_ID_BYTES)) {
             let id = decode_accepted_id(sequence, id)
                 .map_err(|error| format!("sequence {sequence}: {error}"))?;
-            let is_empty = id.id == 0 && id.content == 0;
+            let is_empty = id.id == 0 && id.content == 0 && id.source == 0;
             let spilled = record.spilled.first..=record.spilled.last;
             let is_taken = sequence < record.next || spilled.contains(&sequence);
             if sequence >= record.ids_from && is_taken && !is_empty {

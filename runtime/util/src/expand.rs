@@ -17,7 +17,7 @@ pub enum ExpandError {
     /// example, the file is too large.
     #[error("{0}")]
     Invalid(String),
-    /// The file of a variable cannot be read now, for example because it does not exist yet.
+    /// The file of a variable cannot be read now, for example because it is empty or does not exist yet.
     #[error("{0}")]
     Unreadable(String),
 }
@@ -67,7 +67,8 @@ pub fn expand_again(text: &str) -> Result<String, ExpandError> {
     expand(text, &|name| std::env::var(name).ok()).map(|(expanded, _)| expanded.into_owned())
 }
 
-/// Returns the content of a file without the line break at its end. Files with secrets often end with a line break.
+/// Returns the content of a file without the line break at its end. Files with secrets often end with a line break. An
+/// empty file counts as unreadable.
 fn file_content(path: &str) -> Result<String, ExpandError> {
     let invalid = |words: String| Err(ExpandError::Invalid(words));
     if !Path::new(path).is_absolute() {
@@ -92,7 +93,12 @@ fn file_content(path: &str) -> Result<String, ExpandError> {
         return invalid(format!("{path} has more than {FILE_SIZE_LIMIT} bytes"));
     }
     let line = content.strip_suffix('\n').unwrap_or(&content);
-    Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
+    let line = line.strip_suffix('\r').unwrap_or(line);
+    // Another program may have truncated the file to write a new secret.
+    if line.is_empty() {
+        return Err(ExpandError::Unreadable(format!("{path} is empty")));
+    }
+    Ok(line.to_owned())
 }
 
 fn variable(inside: &str, env: EnvLookup<'_>) -> Result<String, ExpandError> {
@@ -141,6 +147,12 @@ mod tests {
         std::fs::write(&file, "s3cr3t\r\n").expect("a file");
         let text = format!("amqp://a:${{file:{}}}@h", file.display());
         let found = expand(&text, &env).map(|(text, has)| (text.into_owned(), has));
+        for empty in ["", "\n"] {
+            std::fs::write(&file, empty).expect("a file");
+            let error = expand(&text, &env).expect_err("an empty file");
+            let is_unreadable = matches!(error, ExpandError::Unreadable(_));
+            assert!(is_unreadable && error.to_string().ends_with("is empty"), "{error}");
+        }
         std::fs::remove_file(&file).expect("the file");
         assert_eq!(found, Ok(("amqp://a:s3cr3t@h".to_owned(), true)));
         for (text, words, is_unreadable) in [

@@ -127,7 +127,7 @@ mod tests {
         let file = folder.path().join("password");
         let template = format!("${{file:{}}}@h", file.display());
         let parse: UrlParser<String> = |url, _| {
-            if url == "@h" { Err("empty".to_owned()) } else { Ok(url.to_owned()) }
+            if url == "odd@h" { Err("odd".to_owned()) } else { Ok(url.to_owned()) }
         };
         let url = RefreshedUrl::parse("store.url", "plain", parse).expect("a URL");
         assert_eq!(url.refresh(), "plain");
@@ -136,9 +136,15 @@ mod tests {
         assert_eq!(url.refresh(), "first@h", "a missing file");
         std::fs::write(&file, "second\n").expect("a file");
         assert_eq!((url.newest(), url.refresh()), ("first@h".to_owned(), "second@h".to_owned()));
-        std::fs::write(&file, "").expect("a file");
-        assert_eq!((url.refresh(), clone.newest()), ("second@h".to_owned(), "second@h".to_owned()));
-        assert_eq!(url.lock().throttle.suppressed(), 1, "the second of two warnings");
+        for unusable in ["odd", ""] {
+            std::fs::write(&file, unusable).expect("a file");
+            assert_eq!((&*url.refresh(), &*clone.newest()), ("second@h", "second@h"));
+        }
+        assert_eq!(
+            url.lock().throttle.suppressed(),
+            2,
+            "only the first of three warnings is logged"
+        );
     }
 
     #[test]

@@ -117,7 +117,7 @@ pub async fn data_of_expired_key_never_reappears(fixture: &mut impl Fixture) {
         write.spill = vec![(5, event(&key, 5, "five"))];
         write.record.spilled.add(5);
         write.record.ids_from = 1;
-        write.ids.push(AcceptedId { sequence: 1, id: 7, content: 9 });
+        write.ids.push(AcceptedId { sequence: 1, id: 7, content: 9, source: 0 });
         write.due_in = Some(0);
         write.expire_in = Some(10_000);
         owner.write(fixture.store(), write).await;

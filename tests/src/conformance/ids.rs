@@ -5,7 +5,7 @@ use ordain_core::{AcceptedId, IdStretch};
 use super::{Fixture, Owner, first_write, next_write};
 
 fn accepted_id(sequence: u64) -> AcceptedId {
-    AcceptedId { sequence, id: sequence * 1_000_003, content: sequence as u32 ^ 0x5555 }
+    AcceptedId { sequence, id: sequence * 1_000_003, content: sequence as u32 ^ 0x5555, source: 0 }
 }
 
 /// A load returns the remembered ids in order, starting at `ids_from` of the key record. The store forgets lower ids.

@@ -454,7 +454,7 @@ fn random_write(rng: &mut ChaCha8Rng, key: &Key, known: &mut ExpectedKey) -> Key
     let mut emitted = Vec::new();
     for sequence in from..known.next {
         let content = sequence as u32;
-        write.ids.push(AcceptedId { sequence, id: sequence + 100, content });
+        write.ids.push(AcceptedId { sequence, id: sequence + 100, content, source: 0 });
         match rng.random_range(0..3) {
             0 => emitted.push((sequence, 0)),
             1 => {

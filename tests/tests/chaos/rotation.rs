@@ -27,6 +27,8 @@ const OUT: &str = "out.ndjson";
 const KEYS: usize = 20;
 /// The number of events of each key.
 const EVENTS_PER_KEY: u64 = 500;
+/// More rotations than a round has.
+const FILES_LIMIT: u32 = 10_000;
 /// The largest number of lines that the program writes at once.
 const MAX_LINES_AT_ONCE: usize = 150;
 
@@ -140,7 +142,7 @@ impl Round {
             Step::RenameEvents => return self.rename_events(),
             Step::TruncateEvents => return self.truncate_events(),
             Step::RenameOutput => return self.rename_output(),
-            Step::Terminate => return self.end(|service| service.end()),
+            Step::Terminate => return self.end(Service::end),
             Step::Kill => return self.end(Service::kill),
             Step::Pause => {
                 let Some(service) = self.service.as_ref().filter(|_| !self.is_paused) else {
@@ -165,9 +167,10 @@ impl Round {
 
     /// Gives each old file of events the next number.
     fn shift_numbers(&self) -> Result<()> {
-        let path = |number| self.home.path(&format!("{EVENTS}.{number}"));
-        let count = (1..).take_while(|number| path(*number).exists()).count();
-        for number in (1..=count).rev() {
+        let path = |number: u32| self.home.path(&format!("{EVENTS}.{number}"));
+        let numbers: Vec<u32> =
+            (1..=FILES_LIMIT).take_while(|number| path(*number).exists()).collect();
+        for number in numbers.into_iter().rev() {
             fs::rename(path(number), path(number + 1))?;
         }
         Ok(())
@@ -240,7 +243,7 @@ impl Round {
         let waited = service.until("all messages", || lines() >= all);
         waited.with_context(|| format!("{} of {all} messages\n{}", lines(), service.stderr()))?;
         self.service = Some(service);
-        self.end(|service| service.end())?;
+        self.end(Service::end)?;
         Ok(())
     }
 

@@ -109,6 +109,11 @@ fn handler_is_checked_without_a_configuration() -> Result<()> {
     };
     let (code, text) = check(&["plugins/tally.wasm"])?;
     ensure!(code == Some(0) && text.contains("can be used as tally"), "{text}");
+    // Without a configuration, the check also needs no folder of handlers.
+    std::fs::rename(home.path("plugins"), home.path("built"))?;
+    let (code, text) = check(&["built/tally.wasm", "--json"])?;
+    ensure!(code == Some(0) && text.contains("\"reason\":null"), "{text}");
+    std::fs::rename(home.path("built"), home.path("plugins"))?;
     home.write("plugins/empty.wasm", "")?;
     let (code, text) = check(&["plugins/empty.wasm", "--json"])?;
     ensure!(code == Some(78) && text.contains("is empty"), "{text}");

@@ -131,6 +131,27 @@ fn refused_logins_are_errors_without_the_password() -> Result<()> {
     Ok(())
 }
 
+/// Redis repeats the arguments of an unknown command, and an operator may have removed the command `AUTH`. No output
+/// contains the password.
+#[test]
+fn arguments_of_a_removed_login_command_are_not_printed() -> Result<()> {
+    let redis = Redis::with(&Options::new().line("rename-command AUTH \"\""))?;
+    let repeated = redis.attempt(&["AUTH", "shop", "wrong-secret"])?;
+    ensure!(format!("{repeated:?}").contains("wrong-secret"), "{repeated:?}");
+    let home = home(&format!("redis://shop:right-secret@127.0.0.1:{}", redis.port()))?;
+    for args in [
+        &["check", "--connect"][..],
+        &["check", "--connect", "--json"],
+        &["--wait-divisor=50", "--log", "debug", "run"],
+    ] {
+        let [out, errors] = checked(home.output(args)?, 75)?;
+        let printed = format!("{out}{errors}");
+        ensure!(printed.contains("ERR unknown command 'AUTH'"), "{args:?}: {printed}");
+        ensure!(!printed.contains("secret"), "{args:?}: {printed}");
+    }
+    Ok(())
+}
+
 /// A server that refuses each connection, and a replica, may accept requests later. Both a check and a start report the
 /// server's words and exit with 75.
 #[test]

@@ -96,6 +96,57 @@ fn missing_file_of_secret_is_temporary() -> Result<()> {
     check(&home, &["check"], DONE, &[])
 }
 
+/// A program that replaces the file of a secret may truncate the file first, or remove the target of a link for a
+/// moment.
+#[test]
+fn file_of_secret_during_its_replacement_is_temporary() -> Result<()> {
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    home.write("events.ndjson", "")?;
+    std::os::unix::fs::symlink("secret.new", home.path("secret"))?;
+    let variable = format!("${{file:{}}}", home.path("secret").display());
+    let broker = format!("[broker]\nurl = \"amqp://shop:{variable}@127.0.0.1:1\"\n");
+    let admin = format!("[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"{variable}\"\n");
+    for (setting, table) in [("broker.url", broker), ("admin.token", admin)] {
+        home.write("ordain.toml", format!("{table}{}", tally::CONFIG))?;
+        check(&home, &["check"], UNAVAILABLE, &[setting, "secret: No such file"])?;
+        for empty in ["", "\n"] {
+            home.write("secret.new", empty)?;
+            for args in [ONCE, &["check"]] {
+                check(&home, args, UNAVAILABLE, &[setting, "secret is empty"])?;
+            }
+        }
+        home.write("secret.new", "0123456789abcdef\n")?;
+        check(&home, &["check"], DONE, &[])?;
+        std::fs::remove_file(home.path("secret.new"))?;
+    }
+    Ok(())
+}
+
+/// The disk of the configuration may not be mounted yet, and a program that replaces the configuration may truncate the
+/// file first. Without a link, a missing configuration is an error of the command line.
+#[test]
+fn configuration_during_its_replacement_is_temporary() -> Result<()> {
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    home.write("events.ndjson", "")?;
+    let config = home.read("ordain.toml");
+    std::fs::remove_file(home.path("ordain.toml"))?;
+    check(&home, ONCE, CONFIG, &["ordain.toml: cannot be read: No such file"])?;
+    std::os::unix::fs::symlink("volume/ordain.toml", home.path("ordain.toml"))?;
+    std::os::unix::fs::symlink("volume", home.path("linked"))?;
+    let list = &["keys", "list", "cases", "--config", "linked/ordain.toml"];
+    let plugins = &["plugins", "check", "plugins/tally.wasm"];
+    for args in [ONCE, &["check"], list, plugins] {
+        check(&home, args, UNAVAILABLE, &["ordain.toml: leads through a link", "is mounted"])?;
+    }
+    std::fs::create_dir(home.path("volume"))?;
+    std::fs::write(home.path("volume/ordain.toml"), "")?;
+    for args in [ONCE, &["check"], list, plugins] {
+        check(&home, args, UNAVAILABLE, &["ordain.toml: is empty: write at least one stream"])?;
+    }
+    home.write("volume/ordain.toml", config)?;
+    check(&home, ONCE, DONE, &[])
+}
+
 #[test]
 fn all_configuration_errors_are_reported_at_once() -> Result<()> {
     let home = Home::new(&[], tally::CONFIG)?;

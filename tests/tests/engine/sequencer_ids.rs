@@ -184,8 +184,8 @@ fn old_id_is_forgotten_unless_a_crash_can_repeat_its_event() -> Result<()> {
     Ok(())
 }
 
-/// The source and the id together identify an event. A stored id without a source, which an event without a source or
-/// an earlier version of Ordain has left, stands for the id from any source.
+/// The source and the id together identify an event. An event without a source repeats an event with the same id from
+/// any source, and the reverse.
 #[test]
 fn source_and_id_identify_an_event() -> Result<()> {
     let mut rig = Rig::new()?;
@@ -202,7 +202,13 @@ fn source_and_id_identify_an_event() -> Result<()> {
     rig.restart();
     assert!(!rig.deliver_from("/a", 0, STORE_EPOCH, 2), "the id was stored without a source");
     assert!(!rig.deliver_from("", 0, STORE_EPOCH, 2));
+    assert!(!rig.deliver_from("", 0, STORE_EPOCH, 11), "the id was stored with a source");
     assert_eq!(rig.ids.len(), 5);
+    assert!(rig.deliver_from("/b", 0, STORE_EPOCH, 11));
+    rig.restart();
+    for source in ["/a", "/b", ""] {
+        assert!(!rig.deliver_from(source, 0, STORE_EPOCH, 11), "{source}");
+    }
     Ok(())
 }
 

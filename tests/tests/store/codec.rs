@@ -262,7 +262,10 @@ fn records() -> impl Strategy<Value = Vec<u8>> {
                 0 => encode_key_record(&record, 1, &mut out),
                 1 => encode_letter(&letter, 1, &mut out),
                 2 => encode_fence(&fence, &mut out),
-                3 => encode_accepted_id(&AcceptedId { sequence: 1, id: 2, content: 3 }, &mut out),
+                3 => encode_accepted_id(
+                    &AcceptedId { sequence: 1, id: 2, content: 3, source: 0 },
+                    &mut out,
+                ),
                 4 => out = origin.encode(),
                 5 => out = encode_assigned(&assigned),
                 6 => out = retained_record(&event, sequence),
@@ -345,7 +348,7 @@ proptest! {
 
     #[test]
     fn accepted_ids_round_trip((sequence, id, content) in any::<(u64, u64, u32)>()) {
-        let accepted = AcceptedId { sequence, id, content };
+        let accepted = AcceptedId { sequence, id, content, source: 0 };
         let mut bytes = Vec::new();
         encode_accepted_id(&accepted, &mut bytes);
         prop_assert_eq!(decode_accepted_id(sequence, &bytes), Ok(accepted));

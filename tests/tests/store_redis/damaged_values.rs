@@ -1,6 +1,7 @@
 //! Tests of damaged data outside of key records: spilled events, ids, entries of the outbox, dead letters.
 
 use ordain_core::{AcceptedId, Cause, DeadLetter, LetterContent, LetterId};
+use ordain_store::codec::ACCEPTED_ID_BYTES;
 use ordain_store::{LetterListing, Outbox, RecordStore, SpillArea, StoreError};
 use ordain_tests::conformance::{Owner, event};
 
@@ -16,7 +17,7 @@ async fn damaged_spilled_events_and_ids_are_reported() {
     write.spill = vec![(3, event("a", 3, "held"))];
     write.record.spilled.add(3);
     write.record.ids_from = 1;
-    write.ids.push(AcceptedId { sequence: 1, id: 5, content: 6 });
+    write.ids.push(AcceptedId { sequence: 1, id: 5, content: 6, source: 0 });
     owner.write(store, write).await;
     let shard = owner.shard("a");
     let [data, ids] = ["data:s", "ids:s"].map(|kind| dedicated.name(shard, kind));
@@ -33,18 +34,21 @@ async fn damaged_spilled_events_and_ids_are_reported() {
     }
     let field = r"'a\0\0\0\0\0\0\0\0'";
     let right = dedicated.bytes(&format!("redis.call('HGET', name, {field})"), &ids);
-    assert_eq!(right.len(), 24, "the block has two places of 12 bytes; only the second has an id");
+    assert_eq!(right.len(), 32, "the block has two places of 16 bytes; only the second has an id");
     for bytes in garbage(&right) {
         dedicated.lua(&format!("redis.call('HSET', name, {field}, bytes)"), &ids, &bytes);
         let loaded = store.load(&owner.partition, &["a".into()], usize::MAX).await.expect("a load");
-        assert!(bytes.len() % 12 == 0 || loaded[0].is_err(), "{bytes:?}: {loaded:?}");
+        assert!(
+            bytes.len() % ACCEPTED_ID_BYTES == 0 || loaded[0].is_err(),
+            "{bytes:?}: {loaded:?}"
+        );
     }
     // The shard continues. The key continues too, because its next record refers to none of the damaged ids.
     dedicated.put_field(&ids, b"a\0\0\0\0\0\0\0\0", b"cut off");
     owner.write(store, step("b", 1)).await;
     let mut write = step("a", 2);
     write.record.ids_from = 2;
-    write.ids.push(AcceptedId { sequence: 2, id: 2, content: 0 });
+    write.ids.push(AcceptedId { sequence: 2, id: 2, content: 0, source: 0 });
     owner.write(store, write).await;
     let loaded = owner.load(store, "a").await.expect("a key record");
     assert_eq!(loaded.ids.len(), 1);

@@ -15,7 +15,7 @@ fn everything(key: &str, sequence: u64) -> KeyWrite {
     write.spill = vec![(sequence + 5, event(key, sequence + 5, "held"))];
     write.record.spilled.add(sequence + 5);
     write.record.ids_from = 1;
-    write.ids.push(AcceptedId { sequence, id: sequence, content: 0 });
+    write.ids.push(AcceptedId { sequence, id: sequence, content: 0, source: 0 });
     write.state = StateUpdate::Put("state".into());
     write.letters = vec![letter(key, sequence, 0)];
     write.due_in = Some(60_000);

@@ -61,7 +61,7 @@ async fn reads_wait_for_slot_migration() {
     write.spill = vec![(3, event("a", 3, "held"))];
     write.record.spilled.add(3);
     write.record.ids_from = 1;
-    write.ids.push(AcceptedId { sequence: 1, id: 1, content: 1 });
+    write.ids.push(AcceptedId { sequence: 1, id: 1, content: 1, source: 0 });
     write.state = StateUpdate::Put("1".into());
     owner.write(&*store, write).await;
     let tag = format!("{{{}}}", owner.shard("a"));

@@ -27,7 +27,7 @@ fn spill(write: &mut KeyWrite, sequences: &[u64], all: &[u64]) {
 
 fn take_id(write: &mut KeyWrite, from: u64, sequence: u64) {
     write.record.ids_from = from;
-    write.ids.push(AcceptedId { sequence, id: 100 + sequence, content: 7 });
+    write.ids.push(AcceptedId { sequence, id: 100 + sequence, content: 7, source: 0 });
 }
 
 /// Returns the writes of the commit before the incomplete one. These writes create a key with all kinds of data, an

@@ -65,7 +65,7 @@ async fn write_everything(store: &RedisStore, owner: &mut Owner) {
     write.spill = (3..40).map(|sequence| (sequence, event("a", sequence, "held"))).collect();
     write.spill.iter().for_each(|(sequence, _)| write.record.spilled.add(*sequence));
     write.record.ids_from = 1;
-    write.ids.push(AcceptedId { sequence: 1, id: 1, content: 1 });
+    write.ids.push(AcceptedId { sequence: 1, id: 1, content: 1, source: 0 });
     write.state = StateUpdate::Put("1".into());
     write.due_in = Some(0);
     write.expire_in = Some(60_000);
@@ -84,7 +84,7 @@ async fn write_everything(store: &RedisStore, owner: &mut Owner) {
     again.spill = vec![(50, event("a", 50, "held")), write.spill[0].clone()];
     again.record.spilled = held;
     again.record.ids_from = 2;
-    again.ids.push(AcceptedId { sequence: 2, id: 2, content: 2 });
+    again.ids.push(AcceptedId { sequence: 2, id: 2, content: 2, source: 0 });
     again.state = StateUpdate::Delete;
     again.removed_letters = vec![letter.id.clone()];
     assert_eq!(owner.write(store, again).await.existing_spills.len(), 1);

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::Sequencer;
 use super::delivery_window::NO_LANE;
 use super::held::{HeldEvent, SpillCopy};
-use super::ids::IdWindow;
 use super::lane::{DeferredEvent, LaneMode, SpillCheck};
 use super::letters::orphan_letter;
 use crate::event::{DeliveryNumber, Event, SEQUENCE_END, shard_of};
@@ -202,10 +201,8 @@ impl Sequencer {
 
     fn accept_fifo(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &self.lanes[index];
-        let identities = event.identity_digests();
-        let id = identities[0];
-        let known = |ids: &IdWindow| identities.into_iter().find_map(|id| ids.get(id));
-        if let Some((sequence, content)) = lane.ids.as_deref().and_then(known)
+        let ids = lane.ids.as_deref();
+        if let Some((sequence, content)) = ids.and_then(|ids| ids.find(&event))
             && sequence >= self.known_ids_from(lane)
         {
             if let Ok(position) = lane.held.find(sequence) {
@@ -228,8 +225,7 @@ impl Sequencer {
             self.dead_letter_overflow(index, sequence, delivery, &event);
             return;
         }
-        let content = ContentDigests::short(event.content());
-        let accepted = AcceptedId { sequence, id, content };
+        let accepted = AcceptedId::new(sequence, &event);
         self.lanes[index].ids.get_or_insert_default().insert(accepted);
         self.hold(index, sequence, delivery, event);
     }

@@ -8,20 +8,32 @@ use std::collections::VecDeque;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use smallvec::SmallVec;
 
 use super::Sequencer;
 use super::lane::Lane;
+use crate::event::Event;
 use crate::key_record::AcceptedId;
 
 #[derive(Debug, Default)]
 pub(super) struct IdWindow {
-    by_id: HashMap<u64, (u64, u32), FixedState>,
+    /// The events with an id: one event, unless several sources have used the id.
+    by_id: HashMap<u64, SmallVec<[KnownEvent; 1]>, FixedState>,
     /// The ids with their sequences, ascending by sequence.
     order: VecDeque<(u64, u64)>,
 }
 
+/// An accepted event with a certain id. The fields are those of [`AcceptedId`].
+#[derive(Debug)]
+struct KnownEvent {
+    sequence: u64,
+    source: u32,
+    content: u32,
+}
+
 /// The approximate memory of one id in both tables, in bytes.
-const ID_BYTES: usize = 48;
+const ID_BYTES: usize = 64;
 
 /// The number of ids beyond `id_window` that the sequencer tolerates before it removes ids. The sequencer then removes
 /// many ids at once.
@@ -40,14 +52,32 @@ impl IdWindow {
         ids
     }
 
-    /// Returns the sequence and the short content digest of the event with this id; `None` if the id is not remembered.
-    pub(super) fn get(&self, id: u64) -> Option<(u64, u32)> {
-        self.by_id.get(&id).copied()
+    /// Returns the sequence and the short content digest of the accepted event that `event` repeats; `None` if no
+    /// remembered event has the same id and source. If one of two events with the same id has no source, they count as
+    /// the same event.
+    pub(super) fn find(&self, event: &Event) -> Option<(u64, u32)> {
+        let known = self.by_id.get(&event.id_digest())?;
+        let source = event.source_digest();
+        let newest =
+            |is_same: &dyn Fn(&KnownEvent) -> bool| known.iter().rev().find(|known| is_same(known));
+        let found = newest(&|known| known.source == source)
+            .or_else(|| newest(&|known| known.source == 0 || source == 0))?;
+        Some((found.sequence, found.content))
     }
 
     pub(super) fn insert(&mut self, accepted: AcceptedId) {
-        self.by_id.insert(accepted.id, (accepted.sequence, accepted.content));
-        self.order.push_back((accepted.sequence, accepted.id));
+        let AcceptedId { sequence, id, source, content } = accepted;
+        self.by_id.entry(id).or_default().push(KnownEvent { sequence, source, content });
+        self.order.push_back((sequence, id));
+    }
+
+    fn remove(&mut self, sequence: u64, id: u64) {
+        if let Entry::Occupied(mut known) = self.by_id.entry(id) {
+            known.get_mut().retain(|known| known.sequence != sequence);
+            if known.get().is_empty() {
+                known.remove();
+            }
+        }
     }
 
     /// Returns the first sequence of the newest `count` ids. Returns 0 if the window has no ids older than these.
@@ -65,9 +95,7 @@ impl IdWindow {
                 break;
             }
             self.order.pop_front();
-            if self.by_id.get(&id).is_some_and(|taken| taken.0 == sequence) {
-                self.by_id.remove(&id);
-            }
+            self.remove(sequence, id);
         }
         self.order.front().map_or(keep, |&(sequence, _)| sequence)
     }
@@ -76,9 +104,7 @@ impl IdWindow {
     pub(super) fn forget_from(&mut self, from: u64) {
         while self.order.back().is_some_and(|&(sequence, _)| sequence >= from) {
             let (sequence, id) = self.order.pop_back().expect("the loop condition found an entry");
-            if self.by_id.get(&id).is_some_and(|taken| taken.0 == sequence) {
-                self.by_id.remove(&id);
-            }
+            self.remove(sequence, id);
         }
     }
 

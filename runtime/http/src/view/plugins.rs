@@ -95,13 +95,13 @@ pub fn plugins_page(
     Ok(PluginsPage { handlers, refused: refused_rows(&folder) })
 }
 
-/// Returns the result of loading a file as if it were in the folder of handlers.
+/// Returns the result of loading a file as if it were in this folder of handlers.
 pub fn inspect_file(
     loaded: &LoadedConfig,
+    folder: &PluginFolder,
     engine: &HandlerEngine,
     path: &Path,
-) -> Result<FileRow, HandlerSetupError> {
-    let folder = scan_folder(loaded)?;
+) -> FileRow {
     let not_one = || {
         Err("is ignored: the name of a handler's file must end with .wasm and must not begin with a dot".to_owned())
     };
@@ -122,7 +122,7 @@ pub fn inspect_file(
         }
     });
     let path = RowText::from(&*path.to_string_lossy());
-    Ok(match found {
+    match found {
         Ok((build, streams)) => FileRow {
             digest: Some(build.digest.to_string().into()),
             handler: Some((&*build.version).into()),
@@ -137,7 +137,7 @@ pub fn inspect_file(
             reason: Some(reason.into()),
             streams: Vec::new(),
         },
-    })
+    }
 }
 
 fn load(engine: &HandlerEngine, file: &HandlerFile) -> Result<Build, FileFault> {

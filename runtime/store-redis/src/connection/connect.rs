@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::super::error::error_text;
+use super::super::error::{error_text, without_arguments};
 use super::super::value::bytes;
 use super::sentinel;
 use ordain_store::RedisAddress;
@@ -29,6 +29,10 @@ pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 const REFUSAL_TIMEOUT: Duration = Duration::from_millis(300);
 /// The maximum size of that reason, in bytes.
 const REFUSAL_LIMIT_BYTES: u64 = 1 << 10;
+
+/// The number of characters by which a password is recognised in a server's text. The text may contain only the start
+/// of a long password.
+const PASSWORD_START_CHARS: usize = 16;
 
 /// The address of a server, as Sentinels or the nodes of a Cluster report it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -143,7 +147,8 @@ async fn open_with_login(
         Some(password) => {
             let mut auth = cmd("AUTH");
             auth.arg(address.user.as_ref()).arg(password);
-            auth.query_async::<()>(&mut connection).await.map_err(login_error)?;
+            let answer = auth.query_async::<()>(&mut connection).await;
+            answer.map_err(|error| login_error(error, password))?;
         }
         // HELLO checks whether the server accepts the connection: every user may send HELLO, but a server that refuses
         // the connection also refuses HELLO.
@@ -160,13 +165,20 @@ async fn open_with_login(
     Ok(connection)
 }
 
-/// Converts the error of a login that the server refused. An I/O error is no refusal, and stays unchanged.
-#[allow(clippy::needless_pass_by_value, reason = "it is an argument of `map_err`")]
-fn login_error(error: RedisError) -> RedisError {
+/// Converts the error of a login that the server refused. An I/O error is no refusal, and stays unchanged. If the text
+/// of the server contains the password, the new error does not contain this text.
+fn login_error(error: RedisError, password: &str) -> RedisError {
     if error.is_io_error() {
         return error;
     }
-    RedisError::from((ErrorKind::AuthenticationFailed, "login refused", error_text(&error)))
+    let start: String = password.chars().take(PASSWORD_START_CHARS).collect();
+    let is_shown = without_arguments(&error.to_string()).contains(&start);
+    let words = if is_shown && !start.is_empty() {
+        "the server refused the login; the server's text is not shown, because it contains the password".to_owned()
+    } else {
+        error_text(&error)
+    };
+    RedisError::from((ErrorKind::AuthenticationFailed, "login refused", words))
 }
 
 /// Returns whether a server that accepts the connection refused `HELLO`: the server needs a login, or is a proxy that
@@ -201,4 +213,33 @@ pub(super) fn config_error(words: String) -> RedisError {
 /// Returns an error for a temporary failure, so that the caller tries again.
 pub(super) fn retryable_error(words: String) -> RedisError {
     RedisError::from((ErrorKind::Io, "not yet", words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server or a proxy may repeat the password in any form.
+    #[test]
+    fn server_text_with_the_password_is_not_shown() {
+        let long = "hunter2-".repeat(20);
+        for (password, text, is_shown) in [
+            ("hunter2", "invalid user or password", true),
+            (
+                "hunter2",
+                "unknown command 'AUTH', with args beginning with: 'shop' 'hunter2' ",
+                true,
+            ),
+            ("", "invalid user or password", true),
+            ("hunter2", "no such login: shop:hunter2", false),
+            (&*long, "no such login: shop:hunter2-hunter2-hun…", false),
+        ] {
+            let refusal = (ErrorKind::AuthenticationFailed, "refused", text.to_owned());
+            let error = login_error(RedisError::from(refusal), password);
+            let words = error_text(&error);
+            let (shown, _) = text.split_once(',').unwrap_or((text, ""));
+            assert_eq!(words == shown, is_shown, "{words}");
+            assert!(!words.contains("hunter2"), "{words}");
+        }
+    }
 }

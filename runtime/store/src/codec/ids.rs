@@ -6,23 +6,26 @@ use ordain_core::{AcceptedId, IdStretch, IdTimes};
 use super::wire::{RecordDecodeError, RecordReader, put_varint};
 
 /// The number of bytes that [`encode_accepted_id`] appends.
-pub const ACCEPTED_ID_BYTES: usize = 12;
+pub const ACCEPTED_ID_BYTES: usize = 16;
 
 /// Appends an id without its sequence. The store keeps the sequence in the database key of the entry.
 pub fn encode_accepted_id(id: &AcceptedId, out: &mut Vec<u8>) {
     out.extend_from_slice(&id.id.to_le_bytes());
     out.extend_from_slice(&id.content.to_le_bytes());
+    out.extend_from_slice(&id.source.to_le_bytes());
 }
 
 /// Decodes the output of [`encode_accepted_id`].
 pub fn decode_accepted_id(sequence: u64, bytes: &[u8]) -> Result<AcceptedId, RecordDecodeError> {
     let bad = RecordDecodeError::Part { record: "accepted id", part: "length" };
     let bytes: &[u8; ACCEPTED_ID_BYTES] = bytes.try_into().map_err(|_| bad)?;
-    let (id, content) = bytes.split_at(8);
+    let (id, rest) = bytes.split_at(8);
+    let (content, source) = rest.split_at(4);
     Ok(AcceptedId {
         sequence,
-        id: u64::from_le_bytes(id.try_into().expect("eight of twelve bytes")),
-        content: u32::from_le_bytes(content.try_into().expect("four of twelve bytes")),
+        id: u64::from_le_bytes(id.try_into().expect("8 of 16 bytes")),
+        source: u32::from_le_bytes(source.try_into().expect("4 of 16 bytes")),
+        content: u32::from_le_bytes(content.try_into().expect("4 of 16 bytes")),
     })
 }
 

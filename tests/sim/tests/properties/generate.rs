@@ -146,7 +146,7 @@ fn key_record() -> impl Strategy<Value = KeyRecord> {
 fn loaded() -> impl Strategy<Value = Result<Option<Box<KeySnapshot>>, String>> {
     let ids = vec((sequence(), any::<u64>(), any::<u32>()), 0..4).prop_map(|ids| {
         ids.into_iter()
-            .map(|(sequence, id, content)| AcceptedId { sequence, id, content })
+            .map(|(sequence, id, content)| AcceptedId { sequence, id, content, source: 0 })
             .collect()
     });
     let option = || proptest::option::of(any::<u64>());

@@ -123,6 +123,42 @@ fn commands_find_the_process_that_has_the_store_open() -> Result<()> {
     Ok(())
 }
 
+/// Another process may listen at the URL of a process that runs in another network namespace. A command therefore does
+/// not use this URL. The file of an earlier version of Ordain does not name the network.
+#[test]
+fn process_in_another_network_is_not_contacted() -> Result<()> {
+    const LOCK: &str = "ordain-data/lock";
+    let home = home()?;
+    let (mut service, address) = at_rest(&home)?;
+    let url = format!("http://{address}");
+    let lock = home.read(LOCK);
+    let (earlier, network) = lock.trim_end().rsplit_once('\n').context("a network")?;
+    ensure!(network.contains(" net:["), "{lock}");
+    let elsewhere = format!("{earlier}\n{network}1\n");
+    home.write(LOCK, &elsewhere)?;
+    let holder = format!("process {} has the store in ordain-data open on another", service.id());
+    for look in [
+        &["streams", "list"][..],
+        &["instances"],
+        &["keys", "list", "cases"],
+        &["keys", "why", "cases", "gap"],
+        &["dead", "list", "cases"],
+    ] {
+        refused(&home, look, "", 75, &holder)?;
+        printed(&home, &[look, &["--admin", &url]].concat())?;
+    }
+    for known in [format!("{earlier}\n"), lock] {
+        home.write(LOCK, known)?;
+        let streams = printed(&home, &["streams", "list"])?;
+        ensure!(streams.contains(" yes "), "{streams}");
+    }
+    service.end()?;
+    // The text of a process that has ended does not matter.
+    home.write(LOCK, &elsewhere)?;
+    printed(&home, &["keys", "list", "cases"])?;
+    Ok(())
+}
+
 #[test]
 fn unusable_url_is_reported_with_its_remedy() -> Result<()> {
     let home = home()?;

@@ -153,7 +153,7 @@ fn advance_record(
         }
         next = held.sequence + 1;
         if settings.ordering == OrderingMode::Fifo && held.copy == SpillCopy::None {
-            ids.push(accepted_id(held.sequence, &held.event));
+            ids.push(AcceptedId::new(held.sequence, &held.event));
         }
     }
     unseen(&mut lane.record.digests, next, chunk.next);
@@ -171,11 +171,6 @@ fn advance_record(
         lane.record.rollout.clone_from(&chunk.rollout);
     }
     evicted_digests
-}
-
-fn accepted_id(sequence: u64, event: &Event) -> AcceptedId {
-    let content = ContentDigests::short(event.content());
-    AcceptedId { sequence, id: event.identity_digest(), content }
 }
 
 /// Selects the held events that this write spills (moves into the store). The function selects the events in ascending
@@ -206,7 +201,7 @@ fn select_spill(
         }
         spilled += held.event.memory();
         if settings.ordering == OrderingMode::Fifo {
-            ids.push(accepted_id(held.sequence, &held.event));
+            ids.push(AcceptedId::new(held.sequence, &held.event));
         }
         spill.push((held.sequence, Arc::clone(&held.event)));
         true
