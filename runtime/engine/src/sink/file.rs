@@ -62,8 +62,7 @@ pub(crate) struct FileSink {
 #[derive(Debug)]
 struct UnmarkedFile {
     file: OlderFile,
-    /// The number of a run. If this run and all later runs are the only pending runs, and no lines are kept, the store
-    /// has marked the messages of all lines in the file as published.
+    /// The number of the first run after all runs that have messages of lines in the file.
     end_run: u64,
 }
 
