@@ -19,8 +19,8 @@ fn append(home: &Home, written: &mut usize, count: usize) -> Result<()> {
         let data =
             json!({ "do": "emit", "sink": if *written == 1 { "exchange" } else { "faulty" } });
         let event = json!({
-            "specversion": "1.0", "id": written.to_string(), "source": "/tests", "type": "test", "subject": "k",
-            "data": data,
+            "specversion": "1.0", "id": written.to_string(), "source": "/tests", "type": "test",
+            "subject": "k", "data": data,
         });
         home.append(EVENTS, format!("{event}\n"))?;
     }
@@ -81,11 +81,10 @@ fn renamed_files_keep_the_messages_that_wait_in_the_store() -> Result<()> {
     service.until("the last message", || lines(&files) >= written - 1)?;
     service.kill()?;
 
+    let output: String = files.iter().map(|file| home.read(file)).collect();
     let mut ids = HashSet::new();
-    for line in
-        files.iter().flat_map(|file| home.read(file).lines().map(str::to_owned).collect::<Vec<_>>())
-    {
-        let message: Value = serde_json::from_str(&line)?;
+    for line in output.lines() {
+        let message: Value = serde_json::from_str(line)?;
         ensure!(ids.insert(message["id"].to_string()), "{line} is in two places");
     }
     ensure!(ids.len() == written - 1, "{} of {} messages", ids.len(), written - 1);

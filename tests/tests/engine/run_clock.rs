@@ -30,8 +30,8 @@ fn start(home: &Home, clock: &Clock, seconds: i64) -> Result<Service> {
 /// Returns an event that is the first and the last event of its key. `command` is the command for the handler.
 fn only_event(key: &str, id: &str, command: &str) -> String {
     json!({
-        "specversion": "1.0", "id": id, "source": "/tests", "type": "test", "subject": key, "sequence": "1",
-        "endofsequence": true, "data": { "do": command },
+        "specversion": "1.0", "id": id, "source": "/tests", "type": "test", "subject": key,
+        "sequence": "1", "endofsequence": true, "data": { "do": command },
     })
     .to_string()
 }

@@ -512,15 +512,10 @@ fn find_renamed(path: &Path, published: &PublishedFile) -> io::Result<Option<Ren
     let Some(FileFingerprint { inode, .. }) = published.fingerprint else { return Ok(None) };
     let kept = published.kept.as_ref().map(|range| range.start);
     let older = OlderFile { inode, start: kept.unwrap_or(published.length) };
-    Ok(match find_older(path, older)? {
-        Some(renamed)
-            if renamed.range.end >= published.length
-                && is_published(published, &renamed.file, inode)? =>
-        {
-            Some(renamed)
-        }
-        _ => None,
-    })
+    let Some(renamed) = find_older(path, older)? else { return Ok(None) };
+    let is_same =
+        renamed.range.end >= published.length && is_published(published, &renamed.file, inode)?;
+    Ok(is_same.then_some(renamed))
 }
 
 /// Searches the folder of a sink file for an older file, under any name. Returns `None` if there is no such file, or if
