@@ -8,5 +8,6 @@ mod broker {
     mod instances;
     mod lost_numbers;
     mod publish;
+    mod rotated_sinks;
     mod swap;
 }

@@ -22,6 +22,7 @@ mod engine {
     mod rotated_sources;
     mod run_alarms;
     mod run_changed;
+    mod run_clock;
     mod run_damaged;
     mod run_exit_codes;
     mod run_fifo;

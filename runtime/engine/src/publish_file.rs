@@ -1,17 +1,19 @@
 //! Publishes a file of CloudEvents, one event per line. The store keeps a checkpoint of the file, and the next run
 //! continues at the checkpoint. If an earlier run has published events after the checkpoint, the store recognises these
 //! events by their ids or their numbers. A run must never write a checkpoint whose position is after an unpublished
-//! line.
+//! line. If log rotation has given other names to files since the last run, a run therefore first publishes the rest of
+//! the file of the last run, and all newer files of the rotation.
 
 use std::fs::File;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use ordain_core::{Event, OrderingMode};
 
-use crate::source::{self, FileOptions, FileSet, find_by_identity};
+use crate::source::{self, FileOptions, FileSet, find_by_identity, is_same_inode, rotated_files};
 use ordain_cloudevents::EventDecoder;
 use ordain_cloudevents::{DecodedDelivery, FilePosition, ReadFingerprint};
 use ordain_config::LoadedConfig;
@@ -89,12 +91,20 @@ async fn publish_lines(
     let decoder = EventDecoder { ordering, event_size: loaded.config.runtime.event_size.bytes() };
     let mut counts = PublishCounts::default();
     let mut rewinds = 0;
+    let mut finished = Vec::new();
     while rewinds < REWIND_ATTEMPTS {
-        let ended = publish_once(publisher, decoder, &name, path, &mut counts, &mut progress);
+        let input = PublishInput { path, name: &name, finished: &finished };
+        let ended = publish_once(publisher, decoder, input, &mut counts, &mut progress);
         match ended.await? {
             PublishEnd::AtEnd => return Ok(()),
-            PublishEnd::AtEndOfOlderFile => continue,
-            PublishEnd::StoreRolledBack => rewinds += 1,
+            PublishEnd::AtEndOfOlderFile(file) => {
+                finished.push(file);
+                continue;
+            }
+            PublishEnd::StoreRolledBack => {
+                finished.clear();
+                rewinds += 1;
+            }
         }
         tracing::warn!(
             file = %name,
@@ -111,29 +121,53 @@ async fn publish_lines(
 enum PublishEnd {
     /// All lines are published.
     AtEnd,
-    /// All lines of the file of the last run are published. This file now has another name.
-    AtEndOfOlderFile,
+    /// All lines of this older file are published. Log rotation had given another name to the file.
+    AtEndOfOlderFile(FileId),
     /// The store went back in time. This process may no longer have all lost events in memory, but the file has all of
     /// them.
     StoreRolledBack,
 }
 
-/// Publishes a file from its checkpoint on, or from its beginning if the file has no usable checkpoint.
+/// The device and the inode of a file.
+type FileId = (u64, u64);
+
+/// The input of a run (one execution of `ordain publish`).
+#[derive(Clone, Copy)]
+struct PublishInput<'a> {
+    /// The path of the file; `None` for standard input.
+    path: Option<&'a Path>,
+    /// The name of the file for messages.
+    name: &'a str,
+    /// The older files that this run has published to their ends. Such a file may have a blank rest, which would
+    /// otherwise count as unpublished.
+    finished: &'a [FileId],
+}
+
+/// The file that a run publishes next, and the position at which it begins.
+struct NextFile {
+    file: Arc<File>,
+    path: PathBuf,
+    position: FilePosition,
+    /// The identity of an older file; `None` for the file of the path.
+    older: Option<FileId>,
+}
+
+/// Publishes the next file from its checkpoint on, or from its beginning if the file has no usable checkpoint.
 async fn publish_once(
     publisher: &mut StreamPublisher,
     decoder: EventDecoder,
-    name: &str,
-    path: Option<&Path>,
+    input: PublishInput<'_>,
     counts: &mut PublishCounts,
     progress: &mut dyn FnMut(PublishCounts, u64),
 ) -> Result<PublishEnd, PublishFileError> {
-    let read_error = |error| PublishFileError::Read { name: name.to_owned(), error };
+    let read_error = |error| PublishFileError::Read { name: input.name.to_owned(), error };
     let ordering = decoder.ordering;
+    let mut name = input.name.to_owned();
     let mut position = FilePosition::default();
     let mut files = None;
     let mut checkpoints = None;
-    let mut is_older = false;
-    if let Some(path) = path {
+    let mut older = None;
+    if let Some(path) = input.path {
         // The canonical path is the same for every spelling of the path.
         let canonical_path = std::fs::canonicalize(path).map_err(read_error)?;
         // This check comes before the open, because the open of a pipe may block forever.
@@ -141,40 +175,28 @@ async fn publish_once(
             let error = std::io::Error::other("not a regular file; pass - to read a pipe");
             return Err(read_error(error));
         }
-        let mut opened = Arc::new(File::open(&canonical_path).map_err(read_error)?);
         let mut of_file = Checkpoints::read(publisher, &canonical_path).await?;
-        let mut path = canonical_path.display().to_string();
-        position = match of_file.resume_point(&opened).map_err(read_error)? {
-            ResumePoint::OtherFile(last) => {
-                if let Some(older) = older_rest(&last, name).map_err(read_error)? {
-                    is_older = true;
-                    opened = older;
-                    path.clone_from(&last.path);
-                    last.position()
-                } else {
-                    report_other_file(name, &last);
-                    FilePosition::default()
-                }
-            }
-            ResumePoint::NeverPublished => FilePosition::default(),
-            ResumePoint::Through(position) => position,
-            ResumePoint::Uncertain(position) => {
-                report_uncertain(name, position);
-                position
-            }
-        };
+        let next = of_file.next_file(&canonical_path, input).map_err(read_error)?;
+        let opened = next.file;
+        let path = next.path.display().to_string();
+        position = next.position;
+        older = next.older;
+        if older.is_some() {
+            name.clone_from(&path);
+        }
         // First write a checkpoint of this run. If the store loses this checkpoint later, the store has gone back in
         // time. The store may then also have lost events that an earlier run published after the last checkpoint of
         // that run.
         let print = read_fingerprint(&opened, position).map_err(read_error)?;
         let metadata = opened.metadata().map_err(read_error)?;
-        let progress = FileProgress::unread(path, &metadata).at(position, print);
+        let mut progress = FileProgress::unread(path, &metadata).at(position, print);
+        progress.is_live = older.is_none();
         if !of_file.put(publisher, &progress).await? {
             return Ok(PublishEnd::StoreRolledBack);
         }
         counts.skipped_lines += position.line;
         checkpoints = Some((of_file, progress.clone(), Arc::clone(&opened)));
-        files = Some(FileSet::fixed(opened, name, progress, ordering));
+        files = Some(FileSet::fixed(opened, &name, progress, ordering));
     }
     progress(*counts, position.offset);
     let options =
@@ -197,7 +219,7 @@ async fn publish_once(
             continue;
         }
         let batch = std::mem::take(&mut waiting);
-        let ended = publish_batch(publisher, name, batch, counts).await;
+        let ended = publish_batch(publisher, &name, batch, counts).await;
         if let Ok((Some(done), _)) = &ended {
             position = *done;
         }
@@ -226,10 +248,10 @@ async fn publish_once(
     }
     publisher.restore().await?;
     let is_back = checkpoints.is_some() && publisher.rewinds() != rewinds;
-    Ok(match is_back {
-        true => PublishEnd::StoreRolledBack,
-        false if is_older => PublishEnd::AtEndOfOlderFile,
-        false => PublishEnd::AtEnd,
+    Ok(match older {
+        _ if is_back => PublishEnd::StoreRolledBack,
+        Some(file) => PublishEnd::AtEndOfOlderFile(file),
+        None => PublishEnd::AtEnd,
     })
 }
 
@@ -250,9 +272,24 @@ impl Checkpoints {
         Ok(Self { name, run: rand::random(), marks })
     }
 
-    /// Returns the point at which publishing continues in the file.
-    fn resume_point(&self, file: &File) -> std::io::Result<ResumePoint> {
-        resume_point(&self.marks, file)
+    /// Opens the file that the run publishes next: the oldest file with unpublished lines.
+    fn next_file(&self, path: &Path, input: PublishInput<'_>) -> std::io::Result<NextFile> {
+        let file = Arc::new(File::open(path)?);
+        let position = match resume_point(&self.marks, &file)? {
+            ResumePoint::OtherFile(last) => {
+                if let Some(older) = next_older_file(&last, path, &file, input)? {
+                    return Ok(older);
+                }
+                FilePosition::default()
+            }
+            ResumePoint::NeverPublished => FilePosition::default(),
+            ResumePoint::Through(position) => position,
+            ResumePoint::Uncertain(position) => {
+                report_uncertain(input.name, position);
+                position
+            }
+        };
+        Ok(NextFile { file, path: path.to_owned(), position, older: None })
     }
 
     /// Writes a checkpoint into each shard. Returns false if a shard has gone back in time.
@@ -295,8 +332,13 @@ fn resume_point(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<Res
             continue;
         };
         positions.push(progress.position());
-        let is_first = |other: &FileProgress| progress.position().line < other.position().line;
-        if !progress.print.matches(file)? && other.as_ref().is_none_or(is_first) {
+        // After a rotation, the checkpoints of two shards may name two files.
+        let age = |progress: &FileProgress| (progress.created_ns, progress.position().line);
+        let is_first = |other: &FileProgress| age(&progress) < age(other);
+        // If nothing was read of the file of the checkpoint, every file has the bytes that were read.
+        let is_same = progress.print.matches(file)?
+            && (progress.is_begun() || is_same_inode(&progress, &file.metadata()?));
+        if !is_same && other.as_ref().is_none_or(is_first) {
             other = Some(progress);
         }
     }
@@ -309,20 +351,86 @@ fn resume_point(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<Res
     Ok(if is_unclear { ResumePoint::Uncertain(position) } else { ResumePoint::Through(position) })
 }
 
-/// Searches the folder of the last run's file for that file, because log rotation may have given it another name.
-/// Returns the file if it has lines that were not published.
-fn older_rest(last: &FileProgress, name: &str) -> std::io::Result<Option<Arc<File>>> {
-    let Some((path, file)) = find_by_identity(last)? else { return Ok(None) };
-    let length = file.metadata()?.len();
-    let read = last.position().offset;
-    if length <= read || !last.print.matches(&file)? {
+/// Returns the oldest file with unpublished lines to which log rotation has given another name than `live_path`: the file of
+/// the last run, or a newer file. Returns `None` if there is no such file. `live` is the open file of
+/// `live_path`.
+fn next_older_file(
+    last: &FileProgress,
+    live_path: &Path,
+    live: &File,
+    input: PublishInput<'_>,
+) -> std::io::Result<Option<NextFile>> {
+    let rotated = rotated_files(live_path)?;
+    let found = find_last_file(last, &rotated)?;
+    let mut place = None;
+    if let Some((path, file)) = found {
+        let metadata = file.metadata()?;
+        place = rotated.iter().position(|older| is_same_inode(older, &metadata));
+        if let Some(next) = unfinished_file(path, file, last.position(), input)? {
+            return Ok(Some(next));
+        }
+    } else if last.is_begun() {
+        report_other_file(input.name, last);
+    }
+    let is_live = is_same_inode(last, &live.metadata()?);
+    for (index, older) in rotated.iter().enumerate() {
+        // If the file of the last run is not among the rotated files, their times of creation show which are newer. If
+        // it is still the file of the path, it was rewritten, and the rotated files may be older.
+        let is_newer = match place {
+            Some(place) => index > place,
+            None => !is_live && last.created_ns != 0 && older.created_ns > last.created_ns,
+        };
+        if is_newer
+            && let Some((path, file)) = find_by_identity(older)?
+            && let Some(next) = unfinished_file(path, file, FilePosition::default(), input)?
+        {
+            return Ok(Some(next));
+        }
+    }
+    Ok(None)
+}
+
+/// Searches for the file of the last run under any name in its folder, or for a copy of that file among the older files
+/// of a log rotation.
+fn find_last_file(
+    last: &FileProgress,
+    rotated: &[FileProgress],
+) -> std::io::Result<Option<(PathBuf, Arc<File>)>> {
+    if let Some((path, file)) = find_by_identity(last)?
+        && last.print.matches(&file)?
+    {
+        return Ok(Some((path, file)));
+    }
+    if last.is_begun() {
+        for older in rotated {
+            if let Some((path, file)) = find_by_identity(older)?
+                && last.print.matches(&file)?
+            {
+                return Ok(Some((path, file)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Returns an older file from a position on. Returns `None` if the file has no bytes after the position, or if this run
+/// has published the file to its end.
+fn unfinished_file(
+    path: PathBuf,
+    file: Arc<File>,
+    position: FilePosition,
+    input: PublishInput<'_>,
+) -> std::io::Result<Option<NextFile>> {
+    let metadata = file.metadata()?;
+    let id = (metadata.dev(), metadata.ino());
+    if metadata.len() <= position.offset || input.finished.contains(&id) {
         return Ok(None);
     }
     tracing::info!(
-        file = name, older = %path.display(), bytes = length - read,
+        file = input.name, older = %path.display(), bytes = metadata.len() - position.offset,
         "the file was rotated: first publishing the rest of the older file"
     );
-    Ok(Some(file))
+    Ok(Some(NextFile { file, path, position, older: Some(id) }))
 }
 
 fn report_other_file(name: &str, last: &FileProgress) {

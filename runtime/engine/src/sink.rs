@@ -51,12 +51,13 @@ impl LineSink {
     }
 
     /// If all appended data is synced and the sink's path no longer leads to the open file, opens the file that now has
-    /// the path. Log rotation, for example, renames or removes the old file. Returns whether the sink has opened
-    /// another file. If so, the caller must store the mark before it appends.
-    pub(crate) fn follow_path(&mut self) -> io::Result<bool> {
+    /// the path. Log rotation, for example, renames or removes the old file. Returns a mark if the sink has opened
+    /// another file. The caller must store this mark before it appends. The mark also replaces the marks of all
+    /// messages that the store has not marked as published.
+    pub(crate) fn follow_path(&mut self) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.follow_path(),
-            Self::Standard => Ok(false),
+            Self::Standard => Ok(None),
         }
     }
 

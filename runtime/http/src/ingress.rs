@@ -297,7 +297,9 @@ async fn receive_events(
             AssignItemReply::Conflict(_) => {
                 "the key has an event with this sequence and other content"
             }
-            AssignItemReply::NumberedElsewhere(_) => "the event has no sequence",
+            AssignItemReply::NumberedElsewhere(_) | AssignItemReply::KeyEnded => {
+                "the event has no sequence"
+            }
             AssignItemReply::AfterConflict => {
                 "not accepted: an earlier event of its key is in conflict"
             }

@@ -73,7 +73,7 @@ pub enum PublishError {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct PartialPublishError {
-    /// The result for each event. An event with `Conflict` or `NumberedElsewhere` is not published. An event with
+    /// The result for each event. An event with `Conflict`, `NumberedElsewhere` or `KeyEnded` is not published. An event with
     /// `AfterConflict` is not published, or the publisher does not know whether the event is published.
     pub assigned: Vec<AssignItemReply>,
     /// The reason why the call failed.
@@ -389,6 +389,12 @@ pub fn new_id() -> String {
 
 /// Returns the reason why the store refused an event, and how to correct it.
 fn refusal_message(event: &Event, reply: AssignItemReply) -> String {
+    if reply == AssignItemReply::KeyEnded {
+        return format!(
+            "key {:?} has ended: publish the event again when `complete_ttl` has passed since the end of the key",
+            event.key()
+        );
+    }
     if let AssignItemReply::NumberedElsewhere(next) = reply {
         return format!(
             "key {:?} has events up to sequence {} with sequences that the store did not give: the producer of these \

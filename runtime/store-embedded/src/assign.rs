@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use fjall::{OwnedWriteBatch, Slice};
-use ordain_core::{QueuePosition, QueueRun};
+use ordain_core::{KeyStatus, QueuePosition, QueueRun};
 
 use super::keys;
 use super::queue::QueueRecord;
@@ -358,9 +358,9 @@ impl<'a> AssignChanges<'a> {
             return Ok(known(sequence));
         }
         if event.sequence().is_none()
-            && let Some(next) = self.numbered_elsewhere(event.key(), &numbers)?
+            && let Some(refusal) = self.numbered_elsewhere(event.key(), &numbers)?
         {
-            return Ok(AssignItemReply::NumberedElsewhere(next));
+            return Ok(refusal);
         }
         let sequence = self.put_message(item, event.sequence())?.unwrap_or_default();
         if event.sequence().is_none() {
@@ -388,21 +388,31 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Returns `None` if the store has given the highest number of a key. If a reader of the destination has events of
-    /// the key with higher numbers, returns the sequence after the highest of them.
+    /// the key with higher numbers, returns the refusal, which names the sequence after the highest of them, or the end
+    /// of the key.
     fn numbered_elsewhere(
         &self,
         key: &'a str,
         numbers: &NumberingSettings,
-    ) -> Result<Option<u64>, AssignFailure> {
+    ) -> Result<Option<AssignItemReply>, AssignFailure> {
         let mut highest = 0;
+        let mut has_ended = false;
         for stream in &self.assign.readers {
             let stored = self.tables.jobs.get(keys::key_record(stream, key))?;
             let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
             if let Some(record) = record.filter(|record| !record.envelope.is_expired(self.now)) {
-                highest = highest.max(record.key_record.unused_sequence());
+                let sequence = record.key_record.unused_sequence();
+                let is_completed = record.key_record.status == KeyStatus::Completed;
+                has_ended = is_completed && sequence >= highest || has_ended && sequence <= highest;
+                highest = highest.max(sequence);
             }
         }
-        Ok((highest > self.counter(key, numbers)?.next).then_some(highest))
+        let refusal = if has_ended {
+            AssignItemReply::KeyEnded
+        } else {
+            AssignItemReply::NumberedElsewhere(highest)
+        };
+        Ok((highest > self.counter(key, numbers)?.next).then_some(refusal))
     }
 
     /// Decodes the record of an earlier message. If the new message has its own number (`own`), the record is a

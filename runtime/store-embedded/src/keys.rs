@@ -20,6 +20,7 @@ const RETAINED_AGE_TAG: u8 = b'r';
 
 const COMMITS_TAG: u8 = b'c';
 const CLOCK_JUMP_TAG: u8 = b'j';
+const CLOCK_TIME_TAG: u8 = b't';
 const PUBLISHED_TAG: u8 = b'd';
 const FENCE_TAG: u8 = b'f';
 const MARK_TAG: u8 = b'm';
@@ -253,6 +254,10 @@ pub(super) const GROUPS: [u8; 1] = [COMMITS_TAG];
 
 /// The table key of the time at which a process first saw that the machine's clock was far ahead of the store's time.
 pub(super) const CLOCK_JUMP: [u8; 1] = [CLOCK_JUMP_TAG];
+
+/// The table key of a time of the store's clock. The fence of each commit has the time of the commit; this entry has the
+/// newest time of the other decisions.
+pub(super) const CLOCK_TIME: [u8; 1] = [CLOCK_TIME_TAG];
 
 /// Returns the table key of a mark.
 pub(super) fn mark(name: &str) -> Vec<u8> {

@@ -51,6 +51,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use fjall::OwnedWriteBatch;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -178,16 +179,21 @@ impl EmbeddedStore {
         let answered = AnsweredCommits::open(folder.answered_file(), groups)?;
         folder.finish_opening()?;
         let fences = FenceTable::load(&tables)?;
-        let seen = tables.meta.get(keys::CLOCK_JUMP).map_err(|error| read_error(&error))?;
-        let seen = writer::read_number(seen);
-        let (clock, jump) = MonotonicClock::new(clock, fences.newest_time(), seen, !reads_only);
+        let read = |key: [u8; 1]| tables.meta.get(key).map(writer::read_number);
+        let decided = read(keys::CLOCK_TIME).map_err(|error| read_error(&error))?;
+        let seen = read(keys::CLOCK_JUMP).map_err(|error| read_error(&error))?;
+        let newest = fences.newest_time().max(decided);
+        let (clock, jump) = MonotonicClock::new(clock, newest, seen, !reads_only);
         if jump != seen && !reads_only {
-            let written = tables.meta.insert(keys::CLOCK_JUMP, jump.to_le_bytes());
-            written.map_err(|error| read_error(&error))?;
+            // If the jump is confirmed, the next process must not start at an earlier time than this process.
+            let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), 2);
+            batch.insert(&tables.meta, keys::CLOCK_JUMP, jump.to_le_bytes());
+            batch.insert(&tables.meta, keys::CLOCK_TIME, clock.now().to_le_bytes());
+            batch.commit().map_err(|error| read_error(&error))?;
         }
         let shared = Arc::new(SharedStore::new(tables, clock, folder, dead_ttl, shards));
         let (sender, requests) = mpsc::channel(REQUEST_QUEUE_LIMIT);
-        let writer = StoreWriter::new(shared.clone(), fences, answered, groups);
+        let writer = StoreWriter::new(shared.clone(), fences, answered, groups, newest);
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run(requests))

@@ -42,6 +42,10 @@ pub(super) const REQUEST_QUEUE_LIMIT: usize = 256;
 /// request of a group from waiting long.
 const GROUP_LIMIT: usize = 64;
 
+/// The maximum time by which the store's clock may be ahead of the newest time on the disk after a group, in ms. The
+/// limit is well below the jump that the clock must confirm at the next start, so the clock does not go back then.
+const CLOCK_LEAD_LIMIT_MS: u64 = 10 * 60_000;
+
 /// A reply that the writer thread sends when it has applied the whole group, and has synced the group if `must_sync` is
 /// `true`.
 enum PendingReply {
@@ -79,6 +83,8 @@ pub(super) struct StoreWriter {
     answered_commits: AnsweredCommits,
     /// The number of synced groups since the creation of the store.
     groups: u64,
+    /// The newest time of the store's clock on the disk.
+    written_time: u64,
     /// `true` if the writer thread must sync the current group before it answers the group.
     must_sync: bool,
     /// The number of entries that the current group wrote: the key records of commits, and all entries of `Assign`
@@ -92,6 +98,7 @@ impl StoreWriter {
         fences: FenceTable,
         answered: AnsweredCommits,
         groups: u64,
+        written_time: u64,
     ) -> Self {
         let sweep = ExpirySweep::default();
         let recent = RecordCache::default();
@@ -102,6 +109,7 @@ impl StoreWriter {
             record_cache: recent,
             answered_commits: answered,
             groups,
+            written_time,
             must_sync: false,
             written_records: 0,
         }
@@ -135,6 +143,11 @@ impl StoreWriter {
         for request in requests {
             ready.push(self.perform(request)?);
         }
+        let now = self.shared.clock.now();
+        if now > self.written_time.saturating_add(CLOCK_LEAD_LIMIT_MS) {
+            self.shared.tables.meta.insert(keys::CLOCK_TIME, now.to_le_bytes())?;
+            self.written_time = now;
+        }
         if self.must_sync {
             // Write the count after all other writes of the group. The engine drops everything after a damaged place,
             // so damage to any of these writes also removes the count.
@@ -148,7 +161,6 @@ impl StoreWriter {
         for answer in ready {
             answer.send();
         }
-        let now = self.shared.clock.now();
         let limit = sweep::group_sweep_limit(self.written_records);
         self.sweep.run(&self.shared, &mut self.record_cache, now, limit)
     }
@@ -232,6 +244,7 @@ impl StoreWriter {
         let fence = FenceRecord { claim, number: batch.number, applied: applied.clone() };
         self.fences.put(tables, &mut writes, partition, batch.shard, fence);
         writes.commit()?;
+        self.written_time = now;
         self.must_sync = true;
         if earliest.due != u64::MAX {
             self.shared.due.lower(partition, earliest.due);
@@ -365,9 +378,12 @@ impl StoreWriter {
             Ok(reply) => reply,
         };
         if matches!(reply, AssignReply::Groups(..)) {
-            let AssignChanges { batch, earliest, .. } = assigning;
+            let AssignChanges { mut batch, earliest, .. } = assigning;
             self.written_records += batch.len();
+            // The assignment depends on which records have expired. The clock must not go back to a time before it.
+            batch.insert(&self.shared.tables.meta, keys::CLOCK_TIME, now.to_le_bytes());
             batch.commit()?;
+            self.written_time = now;
             self.sweep.lower(&EarliestTimes { retained: earliest, ..EarliestTimes::default() });
             // Entries of a queue need no sync, because writes that depend on them come later in the same journal.
             self.must_sync |= !matches!(assign.destination, Destination::Stream(_));

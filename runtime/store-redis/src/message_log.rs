@@ -448,6 +448,7 @@ fn parse_result([kind, sequence @ ..]: &[u8; 9]) -> Option<AssignItemReply> {
         2 => AssignItemReply::Conflict(sequence),
         3 => AssignItemReply::AfterConflict,
         4 => AssignItemReply::NumberedElsewhere(sequence),
+        5 => AssignItemReply::KeyEnded,
         _ => return None,
     })
 }

@@ -3,7 +3,7 @@
 //! large state has a separate hash field.
 
 use bytes::Bytes;
-use ordain_core::{KeyRecord, KeyWrite, StateUpdate};
+use ordain_core::{KeyRecord, KeyStatus, KeyWrite, StateUpdate};
 
 use ordain_store::KEY_SIZE_LIMIT;
 use ordain_store::codec::{
@@ -46,7 +46,7 @@ const IDS_LIMIT: usize = 1 << 21;
 const DURATION_LIMIT_MS: u64 = 1 << 50;
 
 /// Returns the constants that scripts use, by name. Offsets start at 1, as in Lua.
-pub(super) fn layout() -> [(&'static str, usize); 41] {
+pub(super) fn layout() -> [(&'static str, usize); 42] {
     let key_record_at = ENVELOPE_BYTES + 1;
     [
         ("KEY_LIMIT", KEY_SIZE_LIMIT),
@@ -78,6 +78,7 @@ pub(super) fn layout() -> [(&'static str, usize); 41] {
         ("ENTRY", 19),
         ("LENGTH", 27),
         ("KEY_RECORD", key_record_at),
+        ("COMPLETED", KeyStatus::Completed as usize),
         ("PARTITION", key_record_at + PARTITION_AT),
         ("TAKEOVERS", key_record_at + TAKEOVERS_AT),
         ("NEXT", key_record_at + NEXT_AT),

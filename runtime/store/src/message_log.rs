@@ -158,7 +158,8 @@ pub struct AssignRequest {
     pub call: Option<WriterCall>,
     /// The streams that read the destination and whose events producers may also number themselves, without the store.
     /// If the key of a producer's event without a number has a record in one of these streams with a higher sequence
-    /// than the store has given, the store does not number the event ([`AssignItemReply::NumberedElsewhere`]).
+    /// than the store has given, the store does not number the event ([`AssignItemReply::NumberedElsewhere`],
+    /// [`AssignItemReply::KeyEnded`]).
     pub readers: Vec<Arc<str>>,
     /// The groups, at most one of each origin. All groups together have at most [`ASSIGN_LIMIT`] messages.
     pub groups: Vec<AssignGroup>,
@@ -253,6 +254,10 @@ pub enum AssignItemReply {
     /// has events of the key with numbers that the store has not given. The value is the sequence after the highest of
     /// these numbers.
     NumberedElsewhere(u64),
+    /// The message of a producer has no number, and the store cannot give it one: the store no longer remembers the last
+    /// number that it gave to the key, and the key has ended in a [reader](AssignRequest::readers) less than
+    /// [`NumberingSettings::complete_ttl`] ago.
+    KeyEnded,
     /// The store ignored the message of a producer, because the store refused an earlier message of the same group.
     AfterConflict,
 }
@@ -263,14 +268,14 @@ impl AssignItemReply {
     pub fn sequence(self) -> u64 {
         match self {
             Self::New(sequence) | Self::Known(sequence) | Self::Conflict(sequence) => sequence,
-            Self::NumberedElsewhere(_) | Self::AfterConflict => 0,
+            Self::NumberedElsewhere(_) | Self::KeyEnded | Self::AfterConflict => 0,
         }
     }
 
     /// Returns whether the store refused the message of a producer, and therefore ignores the later messages of the
     /// same group.
     pub fn is_refused(self) -> bool {
-        matches!(self, Self::Conflict(_) | Self::NumberedElsewhere(_))
+        matches!(self, Self::Conflict(_) | Self::NumberedElsewhere(_) | Self::KeyEnded)
     }
 }
 

@@ -10,6 +10,8 @@ use bytes::Bytes;
 const FORMAT: u8 = 2;
 /// The format number of a mark with the range of kept lines.
 const KEPT_FORMAT: u8 = 3;
+/// The format number of a mark with the range of kept lines, which may be empty, and with older files.
+const OLDER_FORMAT: u8 = 4;
 
 /// The published part of a file, as recorded in the store.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,6 +23,17 @@ pub struct PublishedFile {
     /// The part of the file with the kept lines. The store has not recorded the messages of these lines as published,
     /// but the sink must not write these messages again. `None` if the file has no such lines.
     pub kept: Option<Range<u64>>,
+    /// The older files that may have lines of messages that the store has not recorded as published.
+    pub older: Vec<OlderFile>,
+}
+
+/// A file that the sink wrote before another program gave the path of the sink to another file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OlderFile {
+    /// The inode number of the file.
+    pub inode: u64,
+    /// The position of the first line whose message the store may not have recorded as published.
+    pub start: u64,
 }
 
 /// The fingerprint of a file.
@@ -38,10 +51,16 @@ impl PublishedFile {
         length: u64,
         FileFingerprint { inode, tail }: FileFingerprint,
         kept: Option<Range<u64>>,
+        older: &[OlderFile],
     ) -> Bytes {
-        let format = if kept.is_some() { KEPT_FORMAT } else { FORMAT };
+        let (format, kept) = match kept {
+            kept if !older.is_empty() => (OLDER_FORMAT, Some(kept.unwrap_or_default())),
+            None => (FORMAT, None),
+            kept => (KEPT_FORMAT, kept),
+        };
         let kept = kept.into_iter().flat_map(|range| [range.start, range.end]);
-        let numbers = [length, inode, tail].into_iter().chain(kept);
+        let older = older.iter().flat_map(|file| [file.inode, file.start]);
+        let numbers = [length, inode, tail].into_iter().chain(kept).chain(older);
         std::iter::once(format).chain(numbers.flat_map(u64::to_le_bytes)).collect()
     }
 
@@ -49,17 +68,25 @@ impl PublishedFile {
     pub fn decode(value: &[u8]) -> Option<Self> {
         let number = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_le_bytes);
         if let Some(length) = number(value) {
-            return Some(Self { length, fingerprint: None, kept: None });
+            return Some(Self { length, fingerprint: None, kept: None, older: Vec::new() });
         }
         let (&format, rest) = value.split_first()?;
         let numbers: Vec<u64> = rest.chunks(8).map(number).collect::<Option<_>>()?;
-        let &[length, inode, tail, ref kept @ ..] = numbers.as_slice() else { return None };
-        let kept = match (format, kept) {
-            (FORMAT, []) => None,
-            (KEPT_FORMAT, &[start, end]) => Some(start..end),
+        let &[length, inode, tail, ref rest @ ..] = numbers.as_slice() else { return None };
+        let (pairs, incomplete) = rest.as_chunks::<2>();
+        let (kept, older) = match (format, pairs) {
+            (FORMAT, []) => (None, pairs),
+            (KEPT_FORMAT, &[[start, end]]) => (Some(start..end), &[][..]),
+            (OLDER_FORMAT, &[[start, end], ref older @ ..]) => {
+                (Some(start..end).filter(|range| !range.is_empty()), older)
+            }
             _ => return None,
         };
-        Some(Self { length, fingerprint: Some(FileFingerprint { inode, tail }), kept })
+        if !incomplete.is_empty() {
+            return None;
+        }
+        let older = older.iter().map(|&[inode, start]| OlderFile { inode, start }).collect();
+        Some(Self { length, fingerprint: Some(FileFingerprint { inode, tail }), kept, older })
     }
 }
 
@@ -69,24 +96,34 @@ mod tests {
 
     #[test]
     fn mark_is_read_as_written() {
-        let first = PublishedFile { length: 7, fingerprint: None, kept: None };
-        assert_eq!(PublishedFile::decode(&7_u64.to_le_bytes()), Some(first));
+        let mut published =
+            PublishedFile { length: 7, fingerprint: None, kept: None, older: Vec::new() };
+        let is_read = |mark: &[u8], published: &PublishedFile| {
+            assert_eq!(PublishedFile::decode(mark).as_ref(), Some(published));
+        };
+        is_read(&7_u64.to_le_bytes(), &published);
         let fingerprint = FileFingerprint { inode: 8, tail: 9 };
-        let fingerprinted = PublishedFile::encode(7, fingerprint, None);
-        let second = PublishedFile { length: 7, fingerprint: Some(fingerprint), kept: None };
-        assert_eq!(PublishedFile::decode(&fingerprinted), Some(second));
-        let with_kept = PublishedFile::encode(7, fingerprint, Some(3..5));
-        let third = PublishedFile { length: 7, fingerprint: Some(fingerprint), kept: Some(3..5) };
-        assert_eq!(PublishedFile::decode(&with_kept), Some(third));
+        published.fingerprint = Some(fingerprint);
+        let fingerprinted = PublishedFile::encode(7, fingerprint, None, &[]);
+        is_read(&fingerprinted, &published);
+        published.kept = Some(3..5);
+        let with_kept = PublishedFile::encode(7, fingerprint, Some(3..5), &[]);
+        is_read(&with_kept, &published);
+        published.older = vec![OlderFile { inode: 6, start: 4 }, OlderFile { inode: 5, start: 0 }];
+        let with_older = PublishedFile::encode(7, fingerprint, Some(3..5), &published.older);
+        is_read(&with_older, &published);
+        published.kept = None;
+        is_read(&PublishedFile::encode(7, fingerprint, None, &published.older), &published);
         let with_format = |mark: &[u8], format: u8| [&[format], &mark[1..]].concat();
         for wrong in [
             &fingerprinted[..24],
             &with_kept[..40],
+            &with_older[..49],
             b"",
             &[0; 26],
             &with_format(&fingerprinted, KEPT_FORMAT),
             &with_format(&with_kept, FORMAT),
-            &with_format(&with_kept, KEPT_FORMAT + 1),
+            &with_format(&with_kept, OLDER_FORMAT + 1),
         ] {
             assert_eq!(PublishedFile::decode(wrong), None, "{wrong:?}");
         }

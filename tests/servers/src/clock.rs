@@ -32,8 +32,8 @@ impl Clock {
         Ok(fs::write(self.folder.path().join("offset"), seconds.to_ne_bytes())?)
     }
 
-    /// Returns the environment variables with which a server uses the clock.
-    pub(crate) fn env(&self) -> Vec<(String, String)> {
+    /// Returns the environment variables with which a server or a host uses the clock.
+    pub fn env(&self) -> Vec<(String, String)> {
         let path = |name: &str| self.folder.path().join(name).display().to_string();
         let variables = [("LD_PRELOAD", "clock.so"), ("ORDAIN_CLOCK_OFFSET", "offset")];
         variables.map(|(variable, name)| (variable.to_owned(), path(name))).into()

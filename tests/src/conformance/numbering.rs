@@ -455,7 +455,7 @@ pub async fn source_and_id_identify_a_message(fixture: &mut impl Fixture) {
 /// The store gives a producer's message no number that another producer may have given without the store. The key
 /// record of a stream that reads the destination shows such a number.
 pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fixture) {
-    use AssignItemReply::{AfterConflict, Known, New, NumberedElsewhere};
+    use AssignItemReply::{AfterConflict, KeyEnded, Known, New, NumberedElsewhere};
     let store = fixture.store();
     let [a, b] = keys(store);
     let producer = Sender { readers: vec!["cases".into()], ..Sender::producer(store) };
@@ -499,9 +499,32 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
     tombstone.status = KeyStatus::Completed;
     let write = record_write(&a, WriteCondition::Next(5), tombstone);
     owner.write(store, KeyWrite { expire_in: Some(10_000), ..write }).await;
-    assert_eq!(producer.assign(store, 0, &[message(&a, "6")]).await, [NumberedElsewhere(9)]);
+    assert_eq!(producer.assign(store, 0, &[message(&a, "6")]).await, [KeyEnded]);
     fixture.advance_clock(20_000).await;
     assert_eq!(producer.assign(fixture.store(), 0, &[message(&a, "6")]).await, [New(8)]);
+}
+
+/// The last event of a key is committed some time after it was published. The store forgets the numbers of the key before
+/// the record of the ended key expires. Until then, the store names the end of the key.
+pub async fn ended_key_gets_no_number_until_its_record_expires(fixture: &mut impl Fixture) {
+    use AssignItemReply::{AfterConflict, KeyEnded, New};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let producer = Sender { readers: vec!["cases".into()], ..Sender::producer(store) };
+    let mut owner = Owner::claim(store, "cases", 0).await;
+    assert_eq!(producer.assign(store, 0, &[last_message(&a, "1")]).await, [New(1)]);
+    fixture.advance_clock(COMPLETED_TTL_MS / 2).await;
+    let store = fixture.store();
+    let mut tombstone = key_record(2);
+    tombstone.status = KeyStatus::Completed;
+    let write = record_write(&a, WriteCondition::Absent, tombstone);
+    owner.write(store, KeyWrite { expire_in: Some(COMPLETED_TTL_MS), ..write }).await;
+    fixture.advance_clock(COMPLETED_TTL_MS * 3 / 4).await;
+    let store = fixture.store();
+    let items = [message(&b, "1"), message(&a, "2"), message(&a, "3")];
+    assert_eq!(producer.assign(store, 0, &items).await, [New(1), KeyEnded, AfterConflict]);
+    fixture.advance_clock(COMPLETED_TTL_MS / 2).await;
+    assert_eq!(producer.assign(fixture.store(), 0, &[message(&a, "2")]).await, [New(1)]);
 }
 
 /// The store puts numbered messages for a stream into a queue. A read returns them in order, until the owner of their

@@ -1,6 +1,8 @@
 //! Tests of `ordain publish`. The store assigns numbers to the events, and the broker confirms the events. If the
 //! command runs again, it does not publish an event a second time.
 
+use std::fs;
+
 use anyhow::{Context, Result, bail, ensure};
 use ordain_publisher::{Error as PublishError, Event, Publisher, Receipt};
 use ordain_servers::Redis;
@@ -304,6 +306,53 @@ fn blank_lines_are_skipped() -> Result<()> {
     let output = home.output(&["publish", "cases", "events.ndjson"])?;
     let words = String::from_utf8_lossy(&output.stderr);
     ensure!(words.contains(&format!("line {} of", before + 2)), "{words}");
+    home.run_once()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+/// Log rotation renames the file between two runs of the command. The next run first publishes the rest of each older
+/// file, in order. A blank rest does not stop the command, and an incomplete last line stops it until it is corrected.
+#[test]
+fn rests_of_rotated_files_are_published_first() -> Result<()> {
+    const LIVE: &str = "events.ndjson";
+    let source = "source = { kind = \"file\", path = \"events.ndjson\" }";
+    let config = tally::CONFIG.replace(source, "source = { kind = \"stream\" }");
+    let home = Home::new(&["tally"], &config)?;
+    let lines = in_turn(2, 10);
+    let numbered = unnumbered(&lines)?;
+    let publish = || home.rows(&["publish", "cases", LIVE, "--json"]);
+    home.write(LIVE, text(&numbered[..3]))?;
+    ensure!(publish()?[0]["published"] == 3);
+    // Two rotations between two runs.
+    home.append(LIVE, text(&numbered[3..5]))?;
+    fs::rename(home.path(LIVE), home.path("events.ndjson.2"))?;
+    home.write("events.ndjson.1", text(&numbered[5..9]))?;
+    home.write(LIVE, text(&numbered[9..12]))?;
+    let rows = publish()?;
+    ensure!(rows[0]["published"] == 9 && rows[0]["known"] == 0, "{rows:?}");
+    // The rest of the older file is one empty line.
+    home.append(LIVE, "\n")?;
+    fs::rename(home.path(LIVE), home.path("events.ndjson-20260101"))?;
+    home.write(LIVE, text(&numbered[12..14]))?;
+    let rows = publish()?;
+    ensure!(rows[0]["published"] == 2 && rows[0]["known"] == 0, "{rows:?}");
+    // The last run had nothing to read in the file.
+    fs::rename(home.path(LIVE), home.path("events.ndjson-20260102"))?;
+    home.write(LIVE, "")?;
+    ensure!(publish()?[0]["published"] == 0);
+    home.append(LIVE, text(&numbered[14..16]))?;
+    // The last line of the older file is incomplete.
+    let (half, rest) = numbered[16].split_at(20);
+    home.append(LIVE, half)?;
+    fs::rename(home.path(LIVE), home.path("events.ndjson-20260103"))?;
+    home.write(LIVE, text(&numbered[17..]))?;
+    let output = home.output(&["publish", "cases", LIVE])?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    let is_named = words.contains("line 3 of") && words.contains("events.ndjson-20260103");
+    ensure!(output.status.code() == Some(1) && is_named, "{words}");
+    home.append("events.ndjson-20260103", rest)?;
+    let rows = publish()?;
+    ensure!(rows[0]["published"] == 4 && rows[0]["known"] == 0, "{rows:?}");
     home.run_once()?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }

@@ -23,8 +23,9 @@ use std::path::{Path, PathBuf};
 
 use super::content::SinkContent;
 use super::kept_lines::{ComparedLines, KeptLines, UnpublishedMessages, report_differing};
+use super::pending_runs::PendingRuns;
 use ordain_store::Mark;
-use ordain_store::published_file::{FileFingerprint, PublishedFile};
+use ordain_store::published_file::{FileFingerprint, OlderFile, PublishedFile};
 use ordain_util::canonical_path::canonical_path;
 use ordain_util::tail_fingerprint::TailFingerprint;
 
@@ -46,6 +47,29 @@ pub(crate) struct FileSink {
     is_synced: bool,
     /// The lines of unpublished messages that a file already contains, and that the sink must not write again.
     kept: KeptLines,
+    /// The position in the open file before which the store has marked the messages of all lines as published.
+    unmarked_start: u64,
+    /// The older files that may have lines of unmarked messages (messages that the store has not marked as published).
+    older: Vec<UnmarkedFile>,
+    /// The number of the run after the run that the publisher is collecting.
+    next_run: u64,
+}
+
+/// An older file of the sink that may have lines of unmarked messages.
+#[derive(Debug)]
+struct UnmarkedFile {
+    file: OlderFile,
+    /// The number of the first run after all runs that have messages of lines in the file.
+    end_run: u64,
+}
+
+/// An older file of the sink, which another program has renamed, and the part of the file that may have lines of
+/// unpublished messages.
+#[derive(Debug)]
+struct RenamedFile {
+    inode: u64,
+    file: File,
+    range: Range<u64>,
 }
 
 /// An opened file sink that may contain more lines than the store has recorded.
@@ -56,9 +80,8 @@ pub(crate) struct FileSinkRecovery {
     /// The part of the file before `sink.tail.end()` that may have lines of unpublished messages: the part that the
     /// mark names, or the whole file if the store has no mark that matches the file. `None` if there is no such part.
     kept_range: Option<Range<u64>>,
-    /// The file that the last run wrote, if it now has another name, and the part of it that may have lines of
-    /// unpublished messages.
-    renamed: Option<(File, Range<u64>)>,
+    /// The files that the last run wrote and that now have other names.
+    renamed: Vec<RenamedFile>,
 }
 
 impl FileSinkRecovery {
@@ -66,7 +89,7 @@ impl FileSinkRecovery {
     pub(crate) fn needs_outbox(&self) -> bool {
         self.file_length > self.sink.tail.end()
             || self.kept_range.is_some()
-            || self.renamed.is_some()
+            || !self.renamed.is_empty()
     }
 
     /// Compares the lines that the store has not recorded as published with the outbox. Removes an incomplete line and
@@ -80,9 +103,13 @@ impl FileSinkRecovery {
         // If the outbox is empty, the sink has no message to skip. Do not read these parts then, because they may be
         // large.
         let has_messages = !outbox.is_empty();
-        if let Some((file, range)) = renamed.filter(|_| has_messages) {
+        for RenamedFile { inode, file, range } in renamed.into_iter().filter(|_| has_messages) {
+            let start = range.start;
             let compared = ComparedLines::read(&file, range, outbox)?;
-            file.sync_all()?;
+            if !compared.unpublished.is_empty() {
+                file.sync_all()?;
+                sink.older.push(UnmarkedFile { file: OlderFile { inode, start }, end_run: 0 });
+            }
             sink.kept.add(0..0, compared.unpublished);
         }
         if let Some(range) = kept_range.filter(|_| has_messages) {
@@ -95,6 +122,7 @@ impl FileSinkRecovery {
             sink.file.sync_all()?;
         }
         sink.record_sync();
+        sink.unmarked_start = sink.kept.range().map_or(sink.tail.end(), |kept| kept.start);
         sink.kept.report(&sink.path);
         Ok((sink, lost))
     }
@@ -117,15 +145,18 @@ impl FileSink {
         };
         let mut kept_range = None;
         let mut is_synced = false;
-        let mut renamed = None;
+        let mut renamed = Vec::new();
+        for older in published.iter().flat_map(|published| &published.older) {
+            renamed.extend(find_older(path, *older)?);
+        }
         let published = match published {
             Some(published) if file_length < published.length => {
                 warn_shorter(path, file_length, published.length);
-                renamed = find_renamed(path, &published)?;
+                renamed.extend(find_renamed(path, &published)?);
                 None
             }
             Some(published) if !is_published(&published, &file, inode)? => {
-                renamed = find_renamed(path, &published)?;
+                renamed.extend(find_renamed(path, &published)?);
                 tracing::warn!(
                     path = %path.display(), bytes = file_length,
                     "sink file is not the file of the last run: Ordain removes nothing from it, and writes new \
@@ -159,6 +190,9 @@ impl FileSink {
             tail,
             is_synced,
             kept: KeptLines::default(),
+            unmarked_start: length,
+            older: Vec::new(),
+            next_run: 0,
         };
         Ok(FileSinkRecovery { sink, file_length, kept_range, renamed })
     }
@@ -243,15 +277,40 @@ impl FileSink {
         Ok(())
     }
 
-    /// Opens the file of the path if all lines are synced and the path no longer leads to the open file. The old file
-    /// keeps its lines. Returns whether the sink has opened another file. If so, the caller must store the mark before
-    /// it appends: if the new file is renamed later and the process dies, the next start recognises the file by this
-    /// mark.
-    pub(super) fn follow_path(&mut self) -> io::Result<bool> {
-        if !self.is_synced {
-            return Ok(false);
+    /// Updates which lines may have unmarked messages (messages that the store has not marked as published). `runs`
+    /// contains the pending runs, and `has_skipped` is `true` if the run that it collects has messages of kept lines.
+    pub(super) fn update_unmarked(&mut self, runs: &PendingRuns, has_skipped: bool) {
+        let oldest = runs.oldest_of_file(&self.mark_name);
+        self.next_run = runs.number() + 1;
+        if has_skipped || !self.kept.is_empty() {
+            for older in &mut self.older {
+                older.end_run = self.next_run;
+            }
+            return;
         }
-        self.open_path()
+        self.older.retain(|older| oldest.is_some_and(|oldest| oldest < older.end_run));
+        if oldest.is_none() {
+            self.unmarked_start = self.tail.end();
+        }
+    }
+
+    /// Opens the file of the path if all lines are synced and the path no longer leads to the open file. The old file
+    /// keeps its lines. Returns a mark if the sink has opened another file. The caller must store this mark before it
+    /// appends: if the new file is renamed later and the process dies, the next start recognises the file by this mark.
+    /// The mark names the older files with unmarked messages, and so replaces the marks of all pending runs.
+    pub(super) fn follow_path(&mut self) -> io::Result<Option<Mark>> {
+        if !self.is_synced {
+            return Ok(None);
+        }
+        let left = OlderFile { inode: self.inode, start: self.unmarked_start };
+        let left_end = self.tail.end();
+        if !self.open_path()? {
+            return Ok(None);
+        }
+        if left.start < left_end {
+            self.older.push(UnmarkedFile { file: left, end_run: self.next_run });
+        }
+        Ok(Some(self.mark_with(self.kept.range(), true)))
     }
 
     /// Opens the file of the path if the path does not lead to the open file. Creates a missing file. Returns whether
@@ -281,6 +340,7 @@ impl FileSink {
         self.synced = self.tail.clone();
         self.inode = metadata.ino();
         self.file = file;
+        self.unmarked_start = self.tail.end();
         self.kept.leave_file();
         Ok(true)
     }
@@ -293,6 +353,7 @@ impl FileSink {
             warn_shorter(&self.path, file_length, self.tail.end());
             self.tail = TailFingerprint::read(&self.file, file_length)?;
             self.synced = self.tail.clone();
+            self.unmarked_start = self.unmarked_start.min(file_length);
         }
         Ok(())
     }
@@ -330,9 +391,8 @@ impl FileSink {
         // these runs, the messages of the later runs are still in the outbox. The mark therefore names all these lines,
         // so that a start compares all of them with the outbox.
         Ok(rewritten_from.map(|from| {
-            let range = from..self.tail.end();
-            let kept = self.kept.range().map_or(range.start, |kept| kept.start.min(range.start));
-            self.mark_with(Some(kept..range.end))
+            let kept = self.unmarked_start.min(from)..self.tail.end();
+            self.mark_with(Some(kept), true)
         }))
     }
 
@@ -361,6 +421,7 @@ impl FileSink {
             self.file.set_len(end)?;
             self.tail = TailFingerprint::read(&self.file, end)?;
             self.synced = self.tail.clone();
+            self.unmarked_start = self.unmarked_start.min(end);
         }
         self.end_line()?;
         let from = self.tail.end();
@@ -370,13 +431,17 @@ impl FileSink {
     }
 
     /// Returns the mark for the store: the length and fingerprint of the written data, and the range of the kept lines.
+    /// When the store writes the mark of a run, it has marked the messages of all earlier runs as published. The mark
+    /// therefore names the older files only while there are kept lines.
     pub(crate) fn mark(&self) -> Mark {
-        self.mark_with(self.kept.range())
+        self.mark_with(self.kept.range(), !self.kept.is_empty())
     }
 
-    fn mark_with(&self, kept: Option<Range<u64>>) -> Mark {
+    fn mark_with(&self, kept: Option<Range<u64>>, with_older: bool) -> Mark {
         let fingerprint = FileFingerprint { inode: self.inode, tail: self.tail.digest() };
-        let value = PublishedFile::encode(self.tail.end(), fingerprint, kept);
+        let older: Vec<OlderFile> =
+            self.older.iter().filter(|_| with_older).map(|older| older.file).collect();
+        let value = PublishedFile::encode(self.tail.end(), fingerprint, kept, &older);
         Mark { name: self.mark_name.clone(), value }
     }
 }
@@ -434,10 +499,22 @@ fn is_published(published: &PublishedFile, file: &File, inode: u64) -> io::Resul
     })
 }
 
-/// Searches the folder of a sink file for the file that the sink wrote, under any name. Returns the file, and the part
-/// of it that may have lines of unpublished messages. Returns `None` if there is no such file or part.
-fn find_renamed(path: &Path, published: &PublishedFile) -> io::Result<Option<(File, Range<u64>)>> {
+/// Searches for the file that the sink wrote, under any name. Returns `None` if there is no such file, or if no part of
+/// the file may have lines of unpublished messages.
+fn find_renamed(path: &Path, published: &PublishedFile) -> io::Result<Option<RenamedFile>> {
     let Some(FileFingerprint { inode, .. }) = published.fingerprint else { return Ok(None) };
+    let kept = published.kept.as_ref().map(|range| range.start);
+    let older = OlderFile { inode, start: kept.unwrap_or(published.length) };
+    let Some(renamed) = find_older(path, older)? else { return Ok(None) };
+    let is_same =
+        renamed.range.end >= published.length && is_published(published, &renamed.file, inode)?;
+    Ok(is_same.then_some(renamed))
+}
+
+/// Searches the folder of a sink file for an older file, under any name. Returns `None` if there is no such file, or if
+/// the file ends before the first line of an unpublished message.
+fn find_older(path: &Path, older: OlderFile) -> io::Result<Option<RenamedFile>> {
+    let OlderFile { inode, start } = older;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     for entry in std::fs::read_dir(folder.unwrap_or(Path::new(".")))? {
         let entry = entry?;
@@ -449,12 +526,8 @@ fn find_renamed(path: &Path, published: &PublishedFile) -> io::Result<Option<(Fi
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
-        let length = file.metadata()?.len();
-        if length >= published.length && is_published(published, &file, inode)? {
-            let kept = published.kept.as_ref().map(|range| range.start);
-            let range = kept.unwrap_or(published.length)..length;
-            return Ok((!range.is_empty()).then_some((file, range)));
-        }
+        let range = start..file.metadata()?.len();
+        return Ok((!range.is_empty()).then_some(RenamedFile { inode, file, range }));
     }
     Ok(None)
 }

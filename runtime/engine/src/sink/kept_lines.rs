@@ -183,6 +183,11 @@ impl KeptLines {
         self.unpublished.extend(unpublished);
     }
 
+    /// Returns whether the publisher has passed the messages of all lines to the sink.
+    pub(super) fn is_empty(&self) -> bool {
+        self.unpublished.is_empty()
+    }
+
     /// Returns the part of the open file that contains kept lines; `None` if this file contains none.
     pub(super) fn range(&self) -> Option<Range<u64>> {
         (!self.unpublished.is_empty() && !self.range.is_empty()).then(|| self.range.clone())

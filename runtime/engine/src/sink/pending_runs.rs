@@ -64,6 +64,11 @@ impl PendingRuns {
         self.next_number
     }
 
+    /// Returns the number of the oldest pending run with lines for the file that has this mark.
+    pub(super) fn oldest_of_file(&self, mark_name: &str) -> Option<u64> {
+        self.queues.get(&RunQueueId::File(mark_name.to_owned()))?.front().copied()
+    }
+
     pub(super) fn any(&self, predicate: impl Fn(&PublishRun) -> bool) -> bool {
         self.pending.values().any(predicate)
     }

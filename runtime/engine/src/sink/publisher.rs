@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 use super::content::SinkContent;
 use super::pending_runs::{PendingRuns, PublishRun};
-use super::sinks::{SYNC_BYTES, Sinks, WRITE_BYTES};
+use super::sinks::{SYNC_BYTES, Sinks, WRITE_BYTES, WrittenRun};
 use super::{PublishWatermark, PublisherError};
 use crate::completion::Completion;
 use ordain_amqp::PublishedCount;
@@ -325,8 +325,9 @@ impl OutboxPublisher {
         shard: u32,
         through: u64,
     ) -> Result<(), PublisherError> {
-        let (unconfirmed, marks) =
-            self.sinks.write(&*self.store, self.runs.number(), &handle, shard).await?;
+        let WrittenRun { unconfirmed, marks, replaced } =
+            self.sinks.write(&*self.store, &self.runs, &handle, shard).await?;
+        self.runs.replace_marks(&replaced);
         self.runs.push(PublishRun { handle, shard, through, marks, unconfirmed });
         Ok(())
     }

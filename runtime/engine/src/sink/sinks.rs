@@ -10,6 +10,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::{JoinSet, block_in_place};
 
 use super::content::SinkContent;
+use super::pending_runs::PendingRuns;
 use super::sequenced::{DestinationBatch, OutboundMessage, SequenceAssigner};
 use super::{LineSink, PartitionHandle, PublisherError, SequencedSink};
 use crate::source::QueueNotifiers;
@@ -65,6 +66,16 @@ pub(crate) struct Sinks {
     routes: BTreeMap<String, (usize, usize)>,
     /// The number of contents of the current run that the tasks of exchanges and streams must confirm.
     unconfirmed_count: usize,
+}
+
+/// A run whose contents the sinks have received.
+pub(super) struct WrittenRun {
+    /// The number of contents that the tasks of exchanges and streams must confirm.
+    pub(super) unconfirmed: usize,
+    /// The marks of the files that contain messages of the run.
+    pub(super) marks: Vec<Mark>,
+    /// The marks that replace the marks of all earlier runs whose messages are not marked as published.
+    pub(super) replaced: Vec<Mark>,
 }
 
 impl Sinks {
@@ -218,18 +229,19 @@ impl Sinks {
         self.lines.values().map(|lines| lines.buffer.len()).sum()
     }
 
-    /// Ends a run: sends its contents to the tasks and writes its lines. Returns the number of contents that the tasks
-    /// must confirm, and the marks of the files that contain messages of the run.
+    /// Ends the run that `runs` collects: sends its contents to the tasks and writes its lines.
     pub(super) async fn write(
         &mut self,
         store: &dyn Store,
-        run: u64,
+        runs: &PendingRuns,
         handle: &Arc<PartitionHandle>,
         shard: u32,
-    ) -> Result<(usize, Vec<Mark>), PublisherError> {
+    ) -> Result<WrittenRun, PublisherError> {
+        let run = runs.number();
         self.exchanges.values_mut().for_each(|exchange| exchange.send(run, &handle.ownership));
         self.sequenced.iter_mut().for_each(|sink| sink.send(run, handle, shard));
         let mut marks = Vec::new();
+        let mut replaced = Vec::new();
         for (name, lines) in &mut self.lines {
             let BufferedLineSink { sink, buffer, written, has_skipped, .. } = lines;
             let unwritten = &buffer[*written..];
@@ -237,19 +249,27 @@ impl Sinks {
             // together with the removal of the run's messages from the outbox. A later mark no longer names the kept
             // lines. Without the mark of this run, the later mark could become durable while the skipped message is
             // still in the outbox. The next start would then write the message a second time.
-            let needs_mark = std::mem::take(has_skipped) || !unwritten.is_empty();
-            if !needs_mark {
+            let has_skipped = std::mem::take(has_skipped);
+            if !has_skipped && unwritten.is_empty() {
                 continue;
             }
-            while !unwritten.is_empty() && retry_write(name, sink, LineSink::follow_path).await? {
-                let marks: Vec<Mark> = sink.mark().into_iter().collect();
-                retry_until_ok("mark of a sink file", || store.put_marks(&marks)).await;
+            if let LineSink::File(file) = &mut *sink {
+                file.update_unmarked(runs, has_skipped);
+            }
+            while !unwritten.is_empty()
+                && let Some(mark) = retry_write(name, sink, LineSink::follow_path).await?
+            {
+                let stored = std::slice::from_ref(&mark);
+                retry_until_ok("mark of a sink file", || store.put_marks(stored)).await;
+                replaced.retain(|earlier: &Mark| earlier.name != mark.name);
+                replaced.push(mark);
             }
             retry_write(name, sink, |sink| sink.append(unwritten)).await?;
             *written = buffer.len();
             marks.extend(sink.mark());
         }
-        Ok((std::mem::take(&mut self.unconfirmed_count), marks))
+        let unconfirmed = std::mem::take(&mut self.unconfirmed_count);
+        Ok(WrittenRun { unconfirmed, marks, replaced })
     }
 
     /// Makes the written lines durable. Does not retry a failed sync, because the system may have dropped the data that

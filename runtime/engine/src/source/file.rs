@@ -343,13 +343,16 @@ impl FileReader {
         self.deliver(index, batch)
     }
 
-    /// Delivers the last lines of all files, if these lines have no line end, and ends the source.
+    /// Delivers the last lines of all files, if these lines have no line end, and ends the source. No program completes
+    /// the last line of a fixed file that log rotation has renamed.
     fn end(&mut self) -> io::Result<()> {
+        let is_fixed = self.set.is_fixed();
         for index in 0..self.set.len() {
             let tracked = self.set.file(index);
             let has_rest = tracked.read_to > tracked.progress.position().offset;
+            let may_be_unfinished = !is_fixed || tracked.progress.is_live;
             if tracked.is_read() && has_rest {
-                self.deliver_last_line(index, true)?;
+                self.deliver_last_line(index, may_be_unfinished)?;
             }
         }
         // The receiver is gone when the process is ending; the batch does not matter then.

@@ -359,35 +359,7 @@ impl FileSet {
             return Ok(None);
         }
         self.folder_device = device;
-        let mut listed = Vec::new();
-        let mut add = |path: PathBuf, role: FileRole| -> io::Result<()> {
-            match fs::metadata(&path) {
-                Ok(metadata) if metadata.is_file() => {
-                    listed.push(ListedFile { path, role, metadata });
-                }
-                Ok(_) => {}
-                Err(error) if is_gone(&error) => {}
-                Err(error) => return Err(error),
-            }
-            Ok(())
-        };
-        for entry in fs::read_dir(folder)? {
-            let name = entry?.file_name();
-            if let Some(role) = pattern.role(&name) {
-                add(pattern.path_of(&name), role)?;
-            }
-        }
-        let order = |listed: &ListedFile| {
-            let is_last = listed.role == FileRole::Live && !pattern.is_glob();
-            let number = match listed.role {
-                FileRole::Rotated { number } => number,
-                _ => 0,
-            };
-            let modified = listed.metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-            (is_last, modified, u64::MAX - number, listed.path.clone())
-        };
-        listed.sort_by_cached_key(order);
-        Ok(Some(listed))
+        listed_files(pattern).map(Some)
     }
 
     /// Finds the file of a checkpoint of an earlier version, which has no identity. The path of the source named this
@@ -649,9 +621,52 @@ impl TrackedFile {
     }
 }
 
+/// Returns the files of the folder that match the pattern, in reading order.
+fn listed_files(pattern: &FilePattern) -> io::Result<Vec<ListedFile>> {
+    let mut listed = Vec::new();
+    for entry in fs::read_dir(pattern.folder())? {
+        let name = entry?.file_name();
+        let Some(role) = pattern.role(&name) else { continue };
+        let path = pattern.path_of(&name);
+        match fs::metadata(&path) {
+            Ok(metadata) if metadata.is_file() => listed.push(ListedFile { path, role, metadata }),
+            Ok(_) => {}
+            Err(error) if is_gone(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let order = |listed: &ListedFile| {
+        let is_last = listed.role == FileRole::Live && !pattern.is_glob();
+        let number = match listed.role {
+            FileRole::Rotated { number } => number,
+            _ => 0,
+        };
+        let modified = listed.metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        (is_last, modified, u64::MAX - number, listed.path.clone())
+    };
+    listed.sort_by_cached_key(order);
+    Ok(listed)
+}
+
+/// Returns the older files to which log rotation has given other names than `path`, in reading order. Returns no
+/// compressed file.
+pub(crate) fn rotated_files(path: &Path) -> io::Result<Vec<FileProgress>> {
+    let pattern = FilePattern::new(path);
+    // `path` names one file. If the name contains a wildcard, the older files of other files would match it too.
+    if pattern.is_glob() {
+        return Ok(Vec::new());
+    }
+    let mut listed = listed_files(&pattern)?;
+    listed.retain(|listed| matches!(listed.role, FileRole::Rotated { .. }));
+    let progress = |listed: &ListedFile| {
+        FileProgress::unread(listed.path.display().to_string(), &listed.metadata)
+    };
+    Ok(listed.iter().map(progress).collect())
+}
+
 /// Returns whether a file has the inode of a known file, and was created at the same time. A creation time of 0 is
 /// unknown, and counts as equal.
-fn is_same_inode(progress: &FileProgress, metadata: &Metadata) -> bool {
+pub(crate) fn is_same_inode(progress: &FileProgress, metadata: &Metadata) -> bool {
     let created = created_ns(metadata);
     let before = progress.created_ns;
     progress.inode == metadata.ino() && (created == before || created == 0 || before == 0)

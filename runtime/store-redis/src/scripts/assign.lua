@@ -473,22 +473,25 @@ do
   end
 
   -- Returns nil if the store has given the highest number of a key. If a reader of the destination (its hash of data is
-  -- one of the keys after the first) has events of the key with higher numbers, returns the sequence after the highest
-  -- of them, as eight bytes. If an owner has repeated lost commits of the reader within `retain`, the log may have lost
-  -- numbers that it had given. The script then ignores the numbers in this reader, and gives the lost numbers again;
-  -- the reader recognises repeated events.
+  -- one of the keys after the first) has events of the key with higher numbers, returns the refusal: the kind of the
+  -- result, and the sequence after the highest of them, as eight bytes. If an owner has repeated lost commits of the
+  -- reader within `retain`, the log may have lost numbers that it had given. The script then ignores the numbers in this
+  -- reader, and gives the lost numbers again; the reader recognises repeated events.
   local function numbered_elsewhere(key)
-    local highest = counters[key].next
+    local highest, has_ended = counters[key].next, false
     for i = 2, #KEYS do
       local found = redis.call('HMGET', KEYS[i], 'r', 'j' .. key)
       local repeated, record = found[1], found[2]
       local has_all = not repeated or #repeated ~= 8 or unpack8('<I8', repeated) + retain <= now
       if has_all and record and is_sound(record) and not has_expired(record, now) then
         local spilled = has(byte(record, 2), layout.SPILLED) and spilled_and_first(record) + 1 or 0
-        highest = math.max(highest, unpack8('<I8', record, layout.NEXT), spilled)
+        local sequence = math.max(unpack8('<I8', record, layout.NEXT), spilled)
+        local is_completed = byte(record, layout.KEY_RECORD + 1) == layout.COMPLETED
+        has_ended = is_completed and sequence >= highest or has_ended and sequence <= highest
+        highest = math.max(highest, sequence)
       end
     end
-    return highest > counters[key].next and pack('<I8', highest) or nil
+    return highest > counters[key].next and char(has_ended and 5 or 4) .. pack('<I8', highest) or nil
   end
 
   -- Writes a producer's message, unless the log already has the message. The log has a message with its own number if
@@ -510,7 +513,7 @@ do
     end
     local elsewhere = not own and numbered_elsewhere(key)
     if elsewhere then
-      return char(4) .. elsewhere
+      return elsewhere
     end
     local number8 = put_message(key, description, rest, own)
     if not own then
@@ -527,7 +530,7 @@ do
     for _, chunk in ipairs(group.chunks) do
       for from = chunk.from + 1, chunk.from + 3 * chunk.size, 3 do
         local answer = stops and BEHIND or put_by_id(ARGV[from], ARGV[from + 1], ARGV[from + 2])
-        stops = stops or byte(answer, 1) == 2 or byte(answer, 1) == 4
+        stops = stops or byte(answer, 1) == 2 or byte(answer, 1) >= 4
         answers[#answers + 1] = answer
       end
     end

@@ -1,0 +1,92 @@
+//! Tests of the file of a sink that another program renames while messages wait for an exchange.
+
+use std::collections::HashSet;
+use std::fs;
+
+use anyhow::{Result, ensure};
+use ordain_servers::Rabbit;
+use ordain_tests::host::Home;
+use ordain_tests::service::Service;
+use serde_json::{Value, json};
+
+const EVENTS: &str = "events.ndjson";
+const OUT: &str = "out.ndjson";
+
+/// Appends the next `count` events to the input.
+fn append(home: &Home, written: &mut usize, count: usize) -> Result<()> {
+    for _ in 0..count {
+        *written += 1;
+        let data =
+            json!({ "do": "emit", "sink": if *written == 1 { "exchange" } else { "faulty" } });
+        let event = json!({
+            "specversion": "1.0", "id": written.to_string(), "source": "/tests", "type": "test",
+            "subject": "k", "data": data,
+        });
+        home.append(EVENTS, format!("{event}\n"))?;
+    }
+    Ok(())
+}
+
+/// The message of the first event waits, because no queue is bound to its exchange. The messages of the later events
+/// are therefore in files, and also stay in the store. No rotation and no crash may repeat one of these messages.
+#[test]
+fn renamed_files_keep_the_messages_that_wait_in_the_store() -> Result<()> {
+    let rabbit = Rabbit::shared()?;
+    let config = format!(
+        "[broker]\nurl = \"{}\"\n\
+         [streams.cases]\nhandler = \"faulty\"\nordering = \"fifo\"\n\
+         source = {{ kind = \"file\", path = \"events.ndjson\" }}\n\
+         [sinks.exchange]\nkind = \"amqp\"\nexchange = \"amq.direct\"\n\
+         [sinks.faulty]\nkind = \"file\"\npath = \"out.ndjson\"\n",
+        rabbit.url()
+    );
+    let home = Home::new(&["faulty"], &config)?;
+    home.write(EVENTS, "")?;
+    let mut files = vec![OUT.to_owned()];
+    let rename = |files: &mut Vec<String>| -> Result<()> {
+        let name = format!("out.{}", files.len());
+        fs::rename(home.path(OUT), home.path(&name))?;
+        files.push(name);
+        Ok(())
+    };
+    let lines = |files: &[String]| files.iter().map(|file| home.lines(file)).sum::<usize>();
+    let mut written = 0;
+    append(&home, &mut written, 4)?;
+    let mut service = Service::start(&home, &["run"])?;
+    service.until("the first messages", || lines(&files) == 3)?;
+    // The host is killed after two rotations.
+    for _ in 0..2 {
+        rename(&mut files)?;
+        append(&home, &mut written, 2)?;
+        service.until("messages in the new file", || home.lines(OUT) == 2)?;
+    }
+    // The file is renamed after a kill. In each later run, the message of the new event follows the messages of the
+    // store.
+    for is_renamed in [true, false, false] {
+        service.kill()?;
+        if is_renamed {
+            rename(&mut files)?;
+        }
+        service = Service::start(&home, &["run"])?;
+        append(&home, &mut written, 1)?;
+        service.until("the new message", || lines(&files) >= written - 1)?;
+    }
+    // The host follows a rotation after it has skipped the messages of the older files.
+    rename(&mut files)?;
+    append(&home, &mut written, 1)?;
+    service.until("a message in the new file", || home.lines(OUT) == 1)?;
+    service.kill()?;
+    service = Service::start(&home, &["run"])?;
+    append(&home, &mut written, 1)?;
+    service.until("the last message", || lines(&files) >= written - 1)?;
+    service.kill()?;
+
+    let output: String = files.iter().map(|file| home.read(file)).collect();
+    let mut ids = HashSet::new();
+    for line in output.lines() {
+        let message: Value = serde_json::from_str(line)?;
+        ensure!(ids.insert(message["id"].to_string()), "{line} is in two places");
+    }
+    ensure!(ids.len() == written - 1, "{} of {} messages", ids.len(), written - 1);
+    Ok(())
+}
