@@ -411,8 +411,9 @@ fn open_or_create(path: &Path) -> io::Result<File> {
     match options.open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let file = options.create(true).truncate(false).open(path)?;
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+            // The path may be a link to a file in another folder.
+            let path = canonical_path(path);
+            File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()?;
             Ok(file)
         }
         opened => opened,
@@ -441,26 +442,31 @@ fn is_published(published: &PublishedFile, file: &File, inode: u64) -> io::Resul
     })
 }
 
-/// Searches the folder of a sink file for the file that the sink wrote, under any name. Returns the file, and the part
+/// Searches the folder of a sink file for the file that the sink wrote, under any name. If the path is a link, searches
+/// the folder of the file to which the link leads. Returns the file, and the part
 /// of it that may have lines of unpublished messages. Returns `None` if there is no such file or part.
 fn find_renamed(path: &Path, published: &PublishedFile) -> io::Result<Option<(File, Range<u64>)>> {
     let Some(FileFingerprint { inode, .. }) = published.fingerprint else { return Ok(None) };
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    for entry in std::fs::read_dir(folder.unwrap_or(Path::new(".")))? {
-        let entry = entry?;
-        if entry.ino() != inode || !entry.file_type()?.is_file() {
-            continue;
-        }
-        let file = match File::open(entry.path()) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
-        let length = file.metadata()?.len();
-        if length >= published.length && is_published(published, &file, inode)? {
-            let kept = published.kept.as_ref().map(|range| range.start);
-            let range = kept.unwrap_or(published.length)..length;
-            return Ok((!range.is_empty()).then_some((file, range)));
+    let target = canonical_path(path);
+    let own = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folders = [own.or(Some(Path::new("."))), target.parent()];
+    for folder in folders.into_iter().flatten() {
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            if entry.ino() != inode || !entry.file_type()?.is_file() {
+                continue;
+            }
+            let file = match File::open(entry.path()) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            let length = file.metadata()?.len();
+            if length >= published.length && is_published(published, &file, inode)? {
+                let kept = published.kept.as_ref().map(|range| range.start);
+                let range = kept.unwrap_or(published.length)..length;
+                return Ok((!range.is_empty()).then_some((file, range)));
+            }
         }
     }
     Ok(None)
