@@ -13,7 +13,6 @@
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
@@ -24,8 +23,6 @@ use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 /// The format number of the stored checkpoints.
 const FORMAT: u32 = 4;
-/// The format number of the checkpoints of earlier versions of Ordain that this version can still read.
-const EARLIER_FORMAT: u32 = 3;
 
 /// The positions in the files of a source before which all events are processed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,26 +39,16 @@ pub struct Checkpoint {
     run: Option<u64>,
 }
 
-/// A checkpoint of an earlier version: the position in one file, without the path and the identity of the file.
-#[derive(Deserialize)]
-struct EarlierCheckpoint {
-    offset: u64,
-    line: u64,
-    print: ReadFingerprint,
-    commits: Vec<u64>,
-    run: Option<u64>,
-}
-
 /// The position up to which a source has read one file, with the identity of the file. In a checkpoint, all events
 /// before this position are processed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileProgress {
-    /// The last known path; empty in a checkpoint of an earlier version.
+    /// The last known path.
     pub path: String,
     /// The device of the file.
     pub device: u64,
-    /// The inode of the file; 0 in a checkpoint of an earlier version.
+    /// The inode of the file.
     pub inode: u64,
     /// The time when the file was created, in nanoseconds since 1970; 0 if the file system does not record it. A new
     /// file may have the inode of a removed file, but not its time.
@@ -79,7 +66,8 @@ pub struct FileProgress {
     /// source does not read such a file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_ignored: bool,
-    /// `true` if the file is missing, and the stream has a dead letter about its unread rest.
+    /// `true` if the file is missing, and the source has read it to its end or the stream has a dead letter about its
+    /// unread rest. If the file returns, the source reads only the rest.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_lost: bool,
 }
@@ -148,10 +136,21 @@ impl ReadFingerprint {
         if !is_long_enough {
             return Ok(false);
         }
-        let head = TailFingerprint::read(file, head_length(self.end) as u64)?;
-        let tail = TailFingerprint::read(file, self.end)?;
+        let Some(head) = TailFingerprint::read_if_whole(file, head_length(self.end) as u64)? else {
+            return Ok(false);
+        };
+        let Some(tail) = TailFingerprint::read_if_whole(file, self.end)? else { return Ok(false) };
         let from = tail.bytes().len().saturating_sub(self.tail_bytes as usize);
         Ok(head.digest() == self.head && digest(&tail.bytes()[from..]) == self.tail)
+    }
+
+    /// Returns whether a file begins with the first bytes that were read. The result is `false` if all these bytes are
+    /// zero, because many files that a program truncated begin with zeros.
+    pub fn has_head(&self, file: &File) -> io::Result<bool> {
+        let head = TailFingerprint::read_if_whole(file, head_length(self.end) as u64)?;
+        Ok(head.is_some_and(|head| {
+            head.digest() == self.head && head.bytes().iter().any(|byte| *byte != 0)
+        }))
     }
 }
 
@@ -204,12 +203,6 @@ impl FileProgress {
         self.length.saturating_sub(self.offset)
     }
 
-    /// Returns whether the identity of the file is known. A checkpoint of an earlier version has only the position and
-    /// the fingerprint, so the source searches for the file by its content, as for a copy.
-    pub fn has_identity(&self) -> bool {
-        self.inode != 0
-    }
-
     /// Returns whether the source has read a part of the file.
     pub fn is_begun(&self) -> bool {
         self.print.end > 0
@@ -225,7 +218,8 @@ pub fn created_ns(metadata: &Metadata) -> u64 {
 /// The progress of a source at the end of a batch of deliveries. All deliveries of the batch are from one file.
 #[derive(Debug, Clone)]
 pub struct SourceProgress {
-    /// The progress in each file of the source. For the file of the batch, `current` is more recent.
+    /// The progress in each file of the source. Many batches share this list. For the file of a batch, and for the
+    /// files of earlier batches that share the list, `current` of the batch is more recent.
     pub files: Arc<[FileProgress]>,
     /// The index of the file of the batch.
     pub index: usize,
@@ -234,10 +228,21 @@ pub struct SourceProgress {
 }
 
 impl SourceProgress {
-    /// Returns the checkpoint of the source with this position in the file of the batch. `commits` contains, for each
-    /// shard, the number of the last commit on which the position depends.
-    pub fn checkpoint(&self, position: FilePosition, commits: Vec<u64>) -> Checkpoint {
+    /// Returns the checkpoint of the source with this position in the file of the batch. `earlier` has the progress at
+    /// the end of earlier batches that share the list of files. `commits` contains, for each shard, the number of the
+    /// last commit on which the position depends.
+    pub fn checkpoint<'a>(
+        &self,
+        earlier: impl IntoIterator<Item = &'a Self>,
+        position: FilePosition,
+        commits: Vec<u64>,
+    ) -> Checkpoint {
         let mut files = self.files.to_vec();
+        for batch in earlier {
+            if let Some(file) = files.get_mut(batch.index) {
+                file.clone_from(&batch.current);
+            }
+        }
         if let Some(file) = files.get_mut(self.index) {
             *file = self.current.clone().at(position, self.current.print);
         }
@@ -268,12 +273,6 @@ impl Checkpoint {
             .collect()
     }
 
-    /// Returns whether an earlier version wrote the checkpoint. Such a checkpoint has one file without identity, and no
-    /// older files of a log rotation.
-    pub fn is_of_earlier_version(&self) -> bool {
-        self.format != FORMAT
-    }
-
     /// Returns the files in the order in which the source reads them.
     pub fn files(&self) -> &[FileProgress] {
         &self.files
@@ -286,18 +285,12 @@ impl Checkpoint {
         format!("source/{stream}")
     }
 
-    /// Returns the name of the mark in which earlier versions kept the checkpoint of a stream that reads a path.
-    pub fn earlier_mark_name(stream: &str, path: &Path) -> String {
-        format!("source/{stream}/{}", path.display())
-    }
-
     /// Encodes the checkpoint in the stored format.
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("numbers can always be written")
     }
 
-    /// Decodes a stored checkpoint. Returns an error if the bytes are not a checkpoint in the present format or in the
-    /// format of earlier versions that this version can still read.
+    /// Decodes a stored checkpoint. Returns an error if the bytes are not a checkpoint in the present format.
     pub fn decode(bytes: &[u8]) -> Result<Self, CheckpointError> {
         #[derive(Deserialize)]
         struct CheckpointFormat {
@@ -307,29 +300,8 @@ impl Checkpoint {
         let format = serde_json::from_slice::<CheckpointFormat>(bytes)?.format.unwrap_or(1);
         match format {
             FORMAT => Ok(serde_json::from_slice(bytes)?),
-            EARLIER_FORMAT => Ok(serde_json::from_slice::<EarlierCheckpoint>(bytes)?.into()),
             _ => Err(CheckpointError::Format(format)),
         }
-    }
-}
-
-impl From<EarlierCheckpoint> for Checkpoint {
-    fn from(earlier: EarlierCheckpoint) -> Self {
-        let EarlierCheckpoint { offset, line, print, commits, run } = earlier;
-        let progress = FileProgress {
-            path: String::new(),
-            device: 0,
-            inode: 0,
-            created_ns: 0,
-            offset,
-            line,
-            length: offset,
-            print,
-            is_live: true,
-            is_ignored: false,
-            is_lost: false,
-        };
-        Self { format: EARLIER_FORMAT, run, ..Self::new(vec![progress], commits) }
     }
 }
 
@@ -396,21 +368,6 @@ mod tests {
         assert_eq!(checkpoint.shards_that_lost_commits(&[6, 5, 0]), [0, 2]);
         let of_a_publisher = Checkpoint::new(Vec::new(), Vec::new());
         assert!(of_a_publisher.shards_that_lost_commits(&[0, 0, 0]).is_empty());
-    }
-
-    #[test]
-    fn checkpoint_of_earlier_version_has_no_identity() {
-        let print = ReadFingerprint::new(b"one\n", &TailFingerprint::new(4, b"one\n"));
-        let stored = serde_json::json!({
-            "format": 3, "offset": 4, "line": 1, "print": print, "commits": [7, 9],
-        });
-        let checkpoint = Checkpoint::decode(stored.to_string().as_bytes()).expect("decoded");
-        assert!(checkpoint.is_of_earlier_version());
-        assert_eq!(checkpoint.shards_that_lost_commits(&[7, 8]), [1]);
-        let [progress] = checkpoint.files() else { panic!("one file") };
-        assert_eq!(progress.position(), FilePosition { offset: 4, line: 1 });
-        assert!(!progress.has_identity() && progress.is_begun() && progress.unread_bytes() == 0);
-        assert!(progress.print.matches(&file(b"one\ntwo\n")).expect("compared"));
     }
 
     #[test]

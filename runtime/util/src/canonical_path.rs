@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+/// Maximum number of links that lead to a missing file. The kernel has the same limit.
+const LINKS_LIMIT: usize = 40;
+
 /// Returns the absolute path of a file with all links resolved. If the file does not exist yet, returns the canonical
 /// path of its folder with the file's name, so that the result does not change when the file is created. If the folder
 /// does not exist either, returns the absolute path with its links unresolved.
@@ -9,13 +12,19 @@ pub fn canonical_path(path: &Path) -> PathBuf {
     if let Ok(canonical) = path.canonicalize() {
         return canonical;
     }
+    // The path may be a link to a missing file.
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_LIMIT {
+        let Ok(target) = path.read_link() else { break };
+        path = path.parent().unwrap_or(Path::new("")).join(target);
+    }
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
     };
     match (folder.canonicalize(), path.file_name()) {
         (Ok(folder), Some(name)) => folder.join(name),
-        _ => std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
+        _ => std::path::absolute(&path).unwrap_or(path),
     }
 }
 
@@ -38,5 +47,12 @@ mod tests {
         std::os::unix::fs::symlink(folder.path(), &link).expect("a link");
         assert_eq!(canonical_path(&link.join("out.ndjson")), before);
         assert!(canonical_path(Path::new("out.ndjson")).is_absolute());
+
+        let to_missing = folder.path().join("to-missing");
+        std::os::unix::fs::symlink("missing", &to_missing).expect("a link");
+        let before = canonical_path(&to_missing);
+        assert_eq!(before.file_name(), Some(std::ffi::OsStr::new("missing")));
+        std::fs::write(&to_missing, "").expect("a file");
+        assert_eq!(canonical_path(&to_missing), before);
     }
 }

@@ -4,6 +4,8 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use crate::canonical_path::canonical_path;
+
 /// Extensions of compressed files.
 const COMPRESSED_EXTENSIONS: [&str; 6] = ["gz", "zst", "xz", "bz2", "lz4", "Z"];
 /// Smallest number of digits of a date in the name of an older file, as in `events.ndjson-20261128`. A shorter number
@@ -44,6 +46,24 @@ impl FilePattern {
     /// Returns the path or pattern in the spelling of the configuration.
     pub fn path(&self) -> PathBuf {
         self.folder.join(&self.name)
+    }
+
+    /// Returns the path of the file to which this path leads, if this path is a link. Log rotation then renames the
+    /// file in the folder of the returned path. Returns `None` if the path is no link, or has wildcards.
+    pub fn target(&self) -> Option<Self> {
+        if self.is_glob() {
+            return None;
+        }
+        let target = canonical_path(&self.path());
+        let own = canonical_path(self.folder()).join(&self.name);
+        let target = (target != own).then(|| Self::new(&target))?;
+        (!has_wildcard(&target.name)).then_some(target)
+    }
+
+    /// Returns whether the file with this canonical path belongs to the source.
+    pub fn names(&self, canonical: &Path) -> bool {
+        canonical.parent() == Some(&canonical_path(self.folder()))
+            && canonical.file_name().is_some_and(|name| self.role(name).is_some())
     }
 
     /// Returns the folder of the files; `.` if the path names no folder.
@@ -179,6 +199,23 @@ mod tests {
         ] {
             assert_eq!(role("in/events.ndjson", name), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn link_leads_to_another_pattern() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let link = folder.path().join("events");
+        let pattern = FilePattern::new(&link);
+        assert_eq!(pattern.target(), None, "the file is missing");
+        std::os::unix::fs::symlink("app/log", &link).expect("a link");
+        let target = pattern.target().expect("the target of the link");
+        let app = canonical_path(folder.path()).join("app");
+        assert_eq!((target.folder(), &*target.name), (&*app, "log"), "the target is missing");
+        std::fs::create_dir(&app).expect("a folder");
+        std::fs::write(app.join("log"), "").expect("a file");
+        assert_eq!(pattern.target(), Some(target.clone()));
+        assert_eq!(target.target(), None, "the target is no link");
+        assert!(target.names(&app.join("log.1")) && !target.names(&folder.path().join("log.1")));
     }
 
     #[test]

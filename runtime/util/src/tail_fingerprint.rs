@@ -32,6 +32,15 @@ impl TailFingerprint {
         Ok(Self { end, bytes })
     }
 
+    /// Reads the fingerprint that ends at the position `end` of a file. Returns `None` if the file is shorter. Another
+    /// program may truncate the file at any time, also after the caller has read its length.
+    pub fn read_if_whole(file: &File, end: u64) -> io::Result<Option<Self>> {
+        match Self::read(file, end) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            read => read.map(Some),
+        }
+    }
+
     /// Updates the fingerprint after `bytes` were appended to the file.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.end += bytes.len() as u64;

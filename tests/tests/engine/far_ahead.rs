@@ -199,7 +199,7 @@ fn skipping_key_reaches_events_far_ahead() -> Result<()> {
 fn skipping_run_once_reaches_events_far_ahead() -> Result<()> {
     let gap =
         "gap = { timeout = \"20ms\", attempts = 1, max_width = 100, on_exhausted = \"skip\" }";
-    for lines in [vec![500, 6_000], vec![6_000, 500, 500], vec![700, 500, 20_000, 6_000]] {
+    for lines in [vec![500, 6_000], vec![6_000, 500, 500], vec![700, 500, 12_000, 6_000]] {
         let home = home(gap)?;
         let mut sequences = vec![1, 2, 3];
         sequences.extend(&lines);

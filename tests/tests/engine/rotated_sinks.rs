@@ -182,14 +182,19 @@ const LOAD: u64 = 400;
 /// The number of rotations under load.
 const ROTATIONS: usize = 20;
 
-/// The file is renamed again and again while the host writes, and the host is killed after some of the rotations.
+/// The file is renamed again and again while the host writes, and the host is killed after some of the rotations. The
+/// path may be a link to a file in another folder.
 #[test]
 fn rotation_under_load_loses_and_repeats_nothing() -> Result<()> {
-    for kills in [false, true] {
+    for (kills, out) in [(false, OUT), (true, OUT), (true, "app/log")] {
         let config = "[runtime]\nbatch = 3\n".to_owned() + tally::CONFIG;
         let home = Home::new(&["tally"], &config)?;
         let lines = in_turn(20, LOAD);
         home.write(EVENTS, "")?;
+        if out != OUT {
+            fs::create_dir(home.path("app"))?;
+            std::os::unix::fs::symlink(out, home.path(OUT))?;
+        }
         let mut service = Service::start(&home, &["run"])?;
         let mut files = Vec::new();
         thread::scope(|scope| -> Result<()> {
@@ -202,14 +207,14 @@ fn rotation_under_load_loses_and_repeats_nothing() -> Result<()> {
             });
             let published = |files: &[String]| -> usize {
                 let older = files.iter().map(|file| home.lines(file)).sum::<usize>();
-                older + home.lines(OUT)
+                older + home.lines(out)
             };
             while files.len() < ROTATIONS && published(&files) < lines.len() {
                 service.until("messages", || {
-                    home.lines(OUT) > 0 || published(&files) == lines.len()
+                    home.lines(out) > 0 || published(&files) == lines.len()
                 })?;
-                let name = format!("out.{}", files.len());
-                fs::rename(home.path(OUT), home.path(&name))?;
+                let name = format!("{out}.{}", files.len());
+                fs::rename(home.path(out), home.path(&name))?;
                 files.push(name);
                 if kills && files.len() % 4 == 0 {
                     service.kill()?;
@@ -219,13 +224,14 @@ fn rotation_under_load_loses_and_repeats_nothing() -> Result<()> {
             writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })?;
         ensure!(files.len() > 1, "the file was rotated only {} times", files.len());
-        files.push(OUT.to_owned());
+        files.push(out.to_owned());
         service.until("all messages", || {
             files.iter().map(|file| home.lines(file)).sum::<usize>() >= lines.len()
         })?;
         service.end()?;
         let output: String = files.iter().map(|file| home.read(file)).collect();
-        tally::check(&by_key(&lines)?, &output).with_context(|| format!("kills: {kills}"))?;
+        tally::check(&by_key(&lines)?, &output)
+            .with_context(|| format!("{out}, kills: {kills}"))?;
     }
     Ok(())
 }

@@ -3,15 +3,16 @@
 //! The stream is `fifo`, so no later event shows that an earlier line was skipped.
 
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use ordain_tests::host::Home;
-use ordain_tests::log::{by_key, in_turn, text, unnumbered};
+use ordain_tests::log::{by_key, in_turn, line, text, unnumbered};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
+use serde_json::json;
 
 const EVENTS: &str = "events.ndjson";
 const OUT: &str = "out.ndjson";
@@ -39,7 +40,17 @@ fn config(path: &str) -> String {
 impl Writer {
     /// Creates the home of the host, and the lines of `events` events of each key.
     fn new(path: &str, events: u64) -> Result<Self> {
-        let numbered = in_turn(KEYS, events);
+        Self::with(path, in_turn(KEYS, events))
+    }
+
+    /// Creates the home of the host, and the lines of `events` events of one key. The handler needs about half a
+    /// millisecond for each event, so the reader of the files often waits for the handler.
+    fn slow(path: &str, events: u64) -> Result<Self> {
+        let event = |sequence| line("slow-a", sequence, &json!({ "n": sequence }));
+        Self::with(path, (1..=events).map(event).collect())
+    }
+
+    fn with(path: &str, numbered: Vec<String>) -> Result<Self> {
         let lines = unnumbered(&numbered)?;
         let home = Home::new(&["tally"], &config(path))?;
         Ok(Self { home, numbered, lines, written: 0 })
@@ -87,8 +98,12 @@ impl Writer {
             self.rename(&first, &format!("{EVENTS}.2"))?;
         }
         fs::copy(self.home.path(EVENTS), self.home.path(&first))?;
-        File::options().write(true).open(self.home.path(EVENTS))?.set_len(0)?;
-        Ok(())
+        self.truncate(EVENTS)
+    }
+
+    /// Truncates the file of events.
+    fn truncate(&self, name: &str) -> Result<()> {
+        Ok(File::options().write(true).open(self.home.path(name))?.set_len(0)?)
     }
 
     fn start(&self) -> Result<Service> {
@@ -101,10 +116,15 @@ impl Writer {
         waited.with_context(|| format!("{} of {}", self.home.lines(OUT), self.written))
     }
 
-    /// Checks that the output has one message for each written line, in order, and that no dead letter exists.
-    fn check(&self) -> Result<()> {
+    /// Checks that the output has one message for each written line, in order.
+    fn check_output(&self) -> Result<()> {
         let written = &self.numbered[..self.written];
-        tally::check(&by_key(written)?, &self.home.read(OUT))?;
+        tally::check(&by_key(written)?, &self.home.read(OUT))
+    }
+
+    /// Checks the output, and that no dead letter exists.
+    fn check(&self) -> Result<()> {
+        self.check_output()?;
         let letters = self.home.rows(&["dead", "list", "cases", "--json"])?;
         ensure!(letters.is_empty(), "{letters:?}");
         Ok(())
@@ -332,8 +352,7 @@ fn rest_in_compressed_file_is_reported() -> Result<()> {
     gzip(&writer.home.path("events.ndjson.1.gz"), "-d")?;
     writer.append(EVENTS, 10)?;
     writer.home.run_once()?;
-    let written = &writer.numbered[..writer.written];
-    tally::check(&by_key(written)?, &writer.home.read(OUT))
+    writer.check_output()
 }
 
 /// A file that was read to its end may be compressed.
@@ -454,4 +473,306 @@ fn spelling_of_the_path_does_not_matter() -> Result<()> {
     let letters = writer.home.rows(&["dead", "list", "cases", "--json"])?;
     ensure!(letters.len() == 1, "{letters:?}");
     Ok(())
+}
+
+/// The path is a link, or another name, of a file that has the name of an older file.
+#[test]
+fn path_may_lead_to_a_file_with_an_older_name() -> Result<()> {
+    for is_link in [true, false] {
+        let mut writer = Writer::new(EVENTS, 40)?;
+        let files = ["events-20261127.ndjson", "events-20261128.ndjson"];
+        for file in files {
+            writer.create(file, 20)?;
+            let path = writer.home.path(EVENTS);
+            if path.is_symlink() || path.exists() {
+                fs::remove_file(&path)?;
+            }
+            if is_link {
+                symlink(file, &path)?;
+            } else {
+                fs::hard_link(writer.home.path(file), &path)?;
+            }
+            writer.home.run_once()?;
+            writer.append(file, 20)?;
+        }
+        writer.home.run_once()?;
+        writer.check().with_context(|| format!("link: {is_link}"))?;
+    }
+    Ok(())
+}
+
+/// The path is a link into another folder, and log rotation renames the files there.
+#[test]
+fn link_into_another_folder_is_followed() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    fs::create_dir(writer.home.path("app"))?;
+    symlink("app/log", writer.home.path(EVENTS))?;
+    // An older file of the time before the first start.
+    writer.home.write("app/log.9", "no event\n")?;
+    writer.create("app/log", 20)?;
+    writer.home.run_once()?;
+    writer.append("app/log", 10)?;
+    writer.rename("app/log", "app/log.2")?;
+    writer.create("app/log.1", 20)?;
+    writer.create("app/log", 20)?;
+    writer.home.run_once()?;
+    // The link leads to the file of another folder, whose older files do not belong to the stream.
+    fs::create_dir(writer.home.path("other"))?;
+    writer.home.write("other/log.1", "no event\n")?;
+    writer.create("other/log", 20)?;
+    fs::remove_file(writer.home.path(EVENTS))?;
+    symlink("other/log", writer.home.path(EVENTS))?;
+    writer.home.run_once()?;
+    writer.rename("other/log.1", "other/log.3")?;
+    writer.rename("other/log", "other/log.2")?;
+    writer.create("other/log.1", 20)?;
+    writer.create("other/log", 20)?;
+    writer.home.run_once()?;
+    writer.check()
+}
+
+/// The program does not append to the file, but writes at its last position. After a truncation, the file begins with
+/// NULs.
+#[test]
+fn files_that_begin_with_nuls_are_distinguished() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 100)?;
+    writer.create(EVENTS, 60)?;
+    writer.home.run_once()?;
+    for rotations in [1, 2] {
+        for _ in 0..rotations {
+            let length = fs::metadata(writer.home.path(EVENTS))?.len();
+            writer.copy_and_truncate()?;
+            let next = writer.next(60);
+            let file = File::options().write(true).open(writer.home.path(EVENTS))?;
+            file.write_all_at(next.as_bytes(), length)?;
+        }
+        writer.home.run_once()?;
+    }
+    writer.check()
+}
+
+/// The reader waits for the handler while another program copies and truncates the file.
+#[test]
+fn file_is_copied_and_truncated_while_the_handler_is_slow() -> Result<()> {
+    let mut writer = Writer::slow(EVENTS, 4_000)?;
+    writer.create(EVENTS, 3_500)?;
+    let mut service = writer.start()?;
+    service.until("the first messages", || writer.home.lines(OUT) > 0)?;
+    writer.copy_and_truncate()?;
+    service.until("further messages", || writer.home.lines(OUT) > 1_500)?;
+    writer.append(EVENTS, 10)?;
+    writer.until_all(&mut service)?;
+    service.end()?;
+    writer.check()
+}
+
+/// The host reads lines that a program appends between the copy and the truncation.
+#[test]
+fn shorter_copy_is_not_read_again() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.create(EVENTS, 100)?;
+    writer.home.run_once()?;
+    fs::copy(writer.home.path(EVENTS), writer.home.path("events.ndjson.1"))?;
+    writer.append(EVENTS, 10)?;
+    writer.home.run_once()?;
+    writer.truncate(EVENTS)?;
+    writer.append(EVENTS, 10)?;
+    let report = writer.home.run_once()?;
+    ensure!(report["delivered"] == 10, "{report}");
+    writer.check()
+}
+
+/// Nothing of the file was read before it was copied and truncated.
+#[test]
+fn copy_of_an_unread_file_is_read_first() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.home.write(EVENTS, "")?;
+    writer.home.run_once()?;
+    writer.append(EVENTS, 20)?;
+    writer.copy_and_truncate()?;
+    writer.append(EVENTS, 20)?;
+    writer.home.run_once()?;
+    writer.check()
+}
+
+/// The host knows the length of the second file, but has read nothing of it when the file is truncated.
+#[test]
+fn truncated_unread_file_is_reported_unless_copied() -> Result<()> {
+    for is_copied in [true, false] {
+        let mut writer = Writer::slow("e-*.ndjson", 4_000)?;
+        writer.create("e-a.ndjson", 3_500)?;
+        let unread = if is_copied { writer.next(20) } else { "a line that is lost\n".repeat(20) };
+        writer.home.write("e-b.ndjson", unread)?;
+        let mut service = writer.start()?;
+        service.until("the first messages", || writer.home.lines(OUT) > 0)?;
+        service.kill()?;
+        let [file, copy] = ["e-b.ndjson", "e-b.ndjson.1"].map(|name| writer.home.path(name));
+        if is_copied {
+            fs::copy(file, copy)?;
+        }
+        writer.truncate("e-b.ndjson")?;
+        if is_copied {
+            writer.home.run_once()?;
+        } else {
+            let log = run_strictly(&writer.home)?;
+            ensure!(log.contains("at least 400 bytes from byte 0 on were not read"), "{log}");
+        }
+        writer.append("e-b.ndjson", 10)?;
+        let report = writer.home.run_once()?;
+        ensure!(report["delivered"] == 10 && report["dead_total"] == 0, "{report}");
+        writer.check_output()?;
+        let letters = writer.home.rows(&["dead", "list", "cases", "--json"])?;
+        ensure!(letters.len() == usize::from(!is_copied), "{letters:?}");
+    }
+    Ok(())
+}
+
+/// A file that was read to its end is compressed and uncompressed, or moved to another folder and back.
+#[test]
+fn returned_file_is_not_read_again() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.create(EVENTS, 50)?;
+    writer.home.run_once()?;
+    writer.rotate()?;
+    writer.create(EVENTS, 20)?;
+    writer.home.run_once()?;
+    fs::create_dir(writer.home.path("away"))?;
+    let older = "events.ndjson.1";
+    for is_moved in [false, true] {
+        if is_moved {
+            writer.rename(older, "away/file")?;
+        } else {
+            gzip(&writer.home.path(older), "-f")?;
+        }
+        writer.home.run_once()?;
+        if is_moved {
+            writer.rename("away/file", older)?;
+        } else {
+            gzip(&writer.home.path("events.ndjson.1.gz"), "-d")?;
+        }
+        let report = writer.home.run_once()?;
+        ensure!(report["delivered"] == 0, "moved: {is_moved}: {report}");
+    }
+    // The host still reads lines that a program appends to the returned file.
+    writer.append(older, 10)?;
+    writer.home.run_once()?;
+    writer.check()
+}
+
+/// The host holds only some of the files open. A file that it has not opened yet is moved away, and returns.
+#[test]
+fn lost_file_that_returns_is_read_in_the_same_run() -> Result<()> {
+    let mut writer = Writer::slow("e-*.ndjson", 3_000)?;
+    for number in 100..240 {
+        writer.create(&format!("e-{number}.ndjson"), 20)?;
+    }
+    fs::create_dir(writer.home.path("away"))?;
+    let mut service = writer.start()?;
+    service.until("the first messages", || writer.home.lines(OUT) > 0)?;
+    writer.rename("e-239.ndjson", "away/file")?;
+    service.until_says("unread lines lost")?;
+    writer.rename("away/file", "e-239.ndjson")?;
+    writer.until_all(&mut service)?;
+    service.end()?;
+    writer.check_output()
+}
+
+/// A program has not completed the last line of the file when the file is renamed.
+#[test]
+fn incomplete_line_of_a_renamed_file_is_left_for_the_next_run() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.create(EVENTS, 20)?;
+    let next = writer.next(1);
+    let (half, rest) = next.split_at(60);
+    writer.home.append(EVENTS, half)?;
+    writer.home.run_once()?;
+    writer.rotate()?;
+    writer.home.write(EVENTS, "")?;
+    writer.home.run_once()?;
+    let mut service = writer.start()?;
+    service.until_says("reading the file from the checkpoint")?;
+    writer.home.append("events.ndjson.1", rest)?;
+    writer.until_all(&mut service)?;
+    service.end()?;
+    writer.check()?;
+
+    // The program writes to the new file, but a run that ends cannot wait for the rest of the line.
+    writer.home.append("events.ndjson.1", "{\"specversion\":")?;
+    writer.append(EVENTS, 20)?;
+    writer.home.run_once()?;
+    writer.check()
+}
+
+/// The user who runs the host may not read an older file. Root may read it, unless it has no capabilities.
+#[test]
+fn older_file_without_read_permission_ends_no_run() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.create(EVENTS, 20)?;
+    let is_root = fs::metadata("/proc/self")?.uid() == 0;
+    let by = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"].map(str::to_owned);
+    let by = if is_root { &by[..] } else { &[] };
+    let mut service = Service::start_by(&writer.home, by, &["run"])?;
+    writer.until_all(&mut service)?;
+    let set_mode = |name: &str, mode| {
+        fs::set_permissions(writer.home.path(name), fs::Permissions::from_mode(mode))
+    };
+    let older = "events.ndjson.5";
+    writer.home.write("other", text(&writer.lines[20..30]))?;
+    set_mode("other", 0o000)?;
+    writer.rename("other", older)?;
+    service.until_says("older file skipped")?;
+    ensure!(service.stderr().contains(older), "{}", service.stderr());
+    set_mode(older, 0o600)?;
+    writer.written += 10;
+    writer.until_all(&mut service)?;
+    writer.append(EVENTS, 10)?;
+    writer.until_all(&mut service)?;
+    service.end()?;
+    writer.check()
+}
+
+/// The path in the settings changes, but the file keeps its name: the stream does not read the file any more.
+#[test]
+fn file_of_an_earlier_path_is_forgotten() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.create(EVENTS, 20)?;
+    writer.home.run_once()?;
+    writer.home.write("ordain.toml", config("other.ndjson"))?;
+    writer.create("other.ndjson", 20)?;
+    let output = writer.home.output(&["run", "--once"])?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && log.contains("file forgotten"), "{log}");
+    writer.home.append(EVENTS, "no event\n")?;
+    ensure!(writer.home.run_once()?["delivered"] == 0);
+    writer.check()
+}
+
+/// Log rotation has renamed the file, and no program has created the next file yet.
+#[test]
+fn run_starts_before_the_next_file_is_created() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.create(EVENTS, 20)?;
+    writer.home.run_once()?;
+    writer.append(EVENTS, 10)?;
+    writer.rotate()?;
+    writer.home.run_once()?;
+    let mut service = writer.start()?;
+    service.until_says("reading the file from the checkpoint")?;
+    writer.create(EVENTS, 10)?;
+    writer.until_all(&mut service)?;
+    service.end()?;
+    writer.check()
+}
+
+/// The host cannot read the length of the content of this compressed file, but knows no line that it has not read.
+#[test]
+fn compressed_file_of_unknown_length_is_no_loss() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.create(EVENTS, 20)?;
+    writer.home.run_once()?;
+    fs::remove_file(writer.home.path(EVENTS))?;
+    writer.home.write("events.ndjson.1.xz", "compressed")?;
+    writer.create(EVENTS, 20)?;
+    writer.home.run_once()?;
+    writer.check()
 }

@@ -205,13 +205,18 @@ impl Sequencer {
             && !lane.lacks_version(&self.settings)
     }
 
-    /// Queries the store for dead letters again, if the first missing event of a key has just become a dead letter: the
-    /// event arrived, but its key could not hold it.
+    /// Handles the durable dead letter of an event that arrived, but that its key could not hold. If the event is the
+    /// first missing event, queries the store for dead letters again.
     pub(super) fn early_letter_stored(&mut self, id: &LetterId) {
         let Some(index) = self.lanes.find(&id.key) else { return };
         let now = self.now;
         let Some(gap) = self.lanes[index].cold.gap_mut() else { return };
-        if gap.tail || gap.at != id.sequence {
+        if gap.tail || gap.at > id.sequence {
+            return;
+        }
+        if gap.at < id.sequence {
+            gap.next_letter =
+                Some(gap.next_letter.map_or(id.sequence, |next| next.min(id.sequence)));
             return;
         }
         let until = gap.clock().or(gap.clock_after_letters).unwrap_or(now);

@@ -1,6 +1,7 @@
 //! Tracks the unacknowledged deliveries of a source, and the checkpoint of the acknowledged deliveries.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ordain_core::DeliveryNumber;
@@ -32,6 +33,9 @@ pub(super) struct DeliveryTracker {
     /// For each batch of deliveries, from the batch of the last checkpoint on: the last delivery of the batch, and the
     /// progress of the source at the end of the batch.
     progress: VecDeque<(DeliveryNumber, SourceProgress)>,
+    /// For each file by its index, the progress at the end of the last batch before the first batch of `progress`.
+    /// Contains only batches that share the list of files with that batch.
+    earlier_progress: BTreeMap<usize, SourceProgress>,
     /// The number of deliveries in all batches so far.
     received: DeliveryNumber,
     /// Number of deliveries that were acknowledged since the last checkpoint.
@@ -63,6 +67,7 @@ impl DeliveryTracker {
             positions: VecDeque::new(),
             acknowledged: None,
             progress: VecDeque::new(),
+            earlier_progress: BTreeMap::new(),
             received: 0,
             unsaved: 0,
             saving: None,
@@ -169,9 +174,12 @@ impl DeliveryTracker {
         let unsaved = std::mem::take(&mut self.unsaved);
         let name = self.checkpoint_name.as_ref()?;
         let (delivery, position) = self.acknowledged?;
-        while self.progress.pop_front_if(|(last, _)| *last < delivery).is_some() {}
+        while let Some((_, earlier)) = self.progress.pop_front_if(|(last, _)| *last < delivery) {
+            self.earlier_progress.insert(earlier.index, earlier);
+        }
         let (_, progress) = self.progress.front()?;
-        let checkpoint = progress.checkpoint(position, commits());
+        self.earlier_progress.retain(|_, earlier| Arc::ptr_eq(&earlier.files, &progress.files));
+        let checkpoint = progress.checkpoint(self.earlier_progress.values(), position, commits());
         self.saving = Some(unsaved);
         self.is_checkpoint_lost = false;
         Some(Mark { name: name.clone(), value: checkpoint.encode().into() })
@@ -265,6 +273,27 @@ mod tests {
         assert_eq!(resume(&mut tracker, text), Some(19));
         assert_eq!(resume(&mut tracker, text), Some(19), "the last checkpoint can be saved again");
         assert!(tracker.is_empty() && !tracker.is_checkpoint_due());
+    }
+
+    #[test]
+    fn checkpoint_has_the_last_batch_of_each_file() {
+        let mut tracker = DeliveryTracker::new(Some("source/cases/events".to_owned()), None, 10);
+        let unread = FileProgress::unread("e".to_owned(), &file(b"").metadata().expect("metadata"));
+        let files: Arc<[FileProgress]> = vec![unread; 3].into();
+        for (index, read) in [(0, "1"), (1, "12"), (0, "123"), (2, "1234")] {
+            let progress =
+                SourceProgress { files: Arc::clone(&files), index, ..progress(read.as_bytes()) };
+            tracker.record_progress(Some(progress), 1);
+            tracker.add(FilePosition { offset: read.len() as u64, line: 1 });
+        }
+        let mut offsets = |through| {
+            tracker.acknowledge(through);
+            let mark = tracker.begin_checkpoint(Vec::new).expect("a checkpoint");
+            let checkpoint = Checkpoint::decode(&mark.value).expect("decoded");
+            checkpoint.files().iter().map(|file| file.position().offset).collect::<Vec<_>>()
+        };
+        assert_eq!(offsets(2), [1, 2, 0]);
+        assert_eq!(offsets(4), [3, 2, 4]);
     }
 
     #[test]

@@ -141,7 +141,8 @@ struct ReadFiles {
 impl ReadFiles {
     /// Adds the files of a source. Rejects a path that does not lead to a regular file: a file of another kind has no
     /// positions at which to resume, and opening it might block forever. If the path is a pattern, skips such files;
-    /// the pattern may match no file yet. Rejects a file that this process cannot read.
+    /// the pattern may match no file yet. Accepts a missing file if the folder has an older file: log rotation has then
+    /// renamed the file, and another program will create it. Rejects a file that this process cannot read.
     fn add(&mut self, loaded: &LoadedConfig, stream: &str, path: &Path) -> Result<(), ConfigError> {
         let setting = format!("streams.{stream}.source.path");
         let refused = |path: &Path, what: String| {
@@ -168,7 +169,12 @@ impl ReadFiles {
         }
         for path in paths {
             let metadata = match std::fs::metadata(&path) {
-                Err(error) if pattern.is_glob() && error.kind() == ErrorKind::NotFound => continue,
+                Err(error)
+                    if error.kind() == ErrorKind::NotFound
+                        && (pattern.is_glob() || has_older_file(&pattern)) =>
+                {
+                    continue;
+                }
                 metadata => metadata.map_err(|error| unreadable(&path, error))?,
             };
             if !metadata.is_file() && !pattern.is_glob() {
@@ -180,7 +186,9 @@ impl ReadFiles {
                 self.files.entry(file_identity(&metadata)).or_insert_with(|| setting.clone());
             }
         }
-        self.patterns.push((canonical_path(pattern.folder()), pattern, setting));
+        for pattern in pattern.target().into_iter().chain([pattern]) {
+            self.patterns.push((canonical_path(pattern.folder()), pattern, setting.clone()));
+        }
         Ok(())
     }
 
@@ -196,6 +204,17 @@ impl ReadFiles {
             self.patterns.iter().find(of_path).map(|(_, _, setting)| setting)
         })
     }
+}
+
+/// Returns whether the folder of a source, or the folder of the file to which its path leads, has an older file of a
+/// log rotation.
+fn has_older_file(pattern: &FilePattern) -> bool {
+    let target = pattern.target();
+    [Some(pattern), target.as_ref()].into_iter().flatten().any(|pattern| {
+        let entries = std::fs::read_dir(pattern.folder()).into_iter().flatten().flatten();
+        let mut roles = entries.map(|entry| pattern.role(&entry.file_name()));
+        roles.any(|role| matches!(role, Some(FileRole::Rotated { .. })))
+    })
 }
 
 /// The path of a file sink, and its setting in the configuration.

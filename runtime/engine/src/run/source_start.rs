@@ -214,10 +214,8 @@ impl PartitionFactory<'_> {
             return Ok((source::read_file(options).map_err(RunError::Thread)?, None));
         };
         let mark_name = Checkpoint::mark_name(name);
-        let mut stored = self.store.mark(&mark_name).await?;
-        if stored.is_none() {
-            stored = self.store.mark(&Checkpoint::earlier_mark_name(name, path)).await?;
-        }
+        let stored = self.store.mark(&mark_name).await?;
+        let mut is_first_start = false;
         let checkpoint = match stored {
             None if self.store.streams().await?.iter().any(|stream| **stream == **name) => {
                 tracing::warn!(
@@ -227,7 +225,10 @@ impl PartitionFactory<'_> {
                 );
                 None
             }
-            None => None,
+            None => {
+                is_first_start = true;
+                None
+            }
             Some(bytes) => match Checkpoint::decode(&bytes) {
                 Ok(checkpoint) => Some(checkpoint),
                 Err(error) => {
@@ -241,7 +242,10 @@ impl PartitionFactory<'_> {
             },
         };
         let pattern = FilePattern::new(path);
-        let mut files = FileSet::new(pattern, name, stream.ordering, checkpoint.as_ref());
+        let mut files = match &checkpoint {
+            Some(checkpoint) => FileSet::resume(pattern, name, stream.ordering, checkpoint),
+            None => FileSet::new(pattern, name, stream.ordering, is_first_start),
+        };
         let lost_in = checkpoint.as_ref().map_or_else(Vec::new, |checkpoint| {
             checkpoint.shards_that_lost_commits(&handle.claimed_commits)
         });

@@ -469,8 +469,9 @@ fn open_or_create(path: &Path) -> io::Result<File> {
     match options.open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let file = options.create(true).truncate(false).open(path)?;
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+            // The path may be a link to a file in another folder.
+            let path = canonical_path(path);
+            File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()?;
             Ok(file)
         }
         opened => opened,
@@ -511,23 +512,28 @@ fn find_renamed(path: &Path, published: &PublishedFile) -> io::Result<Option<Ren
     Ok(is_same.then_some(renamed))
 }
 
-/// Searches the folder of a sink file for an older file, under any name. Returns `None` if there is no such file, or if
-/// the file ends before the first line of an unpublished message.
+/// Searches the folder of a sink file for an older file, under any name. If the path is a link, also searches the folder
+/// of the file to which the link leads. Returns `None` if there is no such file, or if the file ends before the first
+/// line of an unpublished message.
 fn find_older(path: &Path, older: OlderFile) -> io::Result<Option<RenamedFile>> {
     let OlderFile { inode, start } = older;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    for entry in std::fs::read_dir(folder.unwrap_or(Path::new(".")))? {
-        let entry = entry?;
-        if entry.ino() != inode || !entry.file_type()?.is_file() {
-            continue;
+    let target = canonical_path(path);
+    let own = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folders = [own.or(Some(Path::new("."))), target.parent()];
+    for folder in folders.into_iter().flatten() {
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            if entry.ino() != inode || !entry.file_type()?.is_file() {
+                continue;
+            }
+            let file = match File::open(entry.path()) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            let range = start..file.metadata()?.len();
+            return Ok((!range.is_empty()).then_some(RenamedFile { inode, file, range }));
         }
-        let file = match File::open(entry.path()) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
-        let range = start..file.metadata()?.len();
-        return Ok((!range.is_empty()).then_some(RenamedFile { inode, file, range }));
     }
     Ok(None)
 }

@@ -196,9 +196,9 @@ impl FileReader {
     fn visit(&mut self, index: usize) -> io::Result<Visit> {
         let tracked = self.set.file(index);
         if let Some(loss) = tracked.loss.take() {
-            tracked.progress.is_lost = true;
             let letter = loss_letter(&self.lines.stream, &tracked.progress, loss);
             let position = tracked.progress.position();
+            tracked.record_loss();
             let batch =
                 DeliveryBatch { items: vec![(Err(letter), position)], ..Default::default() };
             return self.deliver(index, batch);
@@ -220,9 +220,15 @@ impl FileReader {
         if rest == tracked.progress.position().offset {
             return Ok(read);
         }
+        if !self.follow {
+            // A later run reads the line if another program completes it.
+            let is_tried = tracked.has_tried(rest);
+            tracked.rest_seen = Some((rest, Instant::now()));
+            return if is_tried { Ok(read) } else { self.deliver_last_line(index, true) };
+        }
         // Another program may still write to the replaced file for a short time.
         let (seen, seen_at) = *tracked.rest_seen.get_or_insert_with(|| (rest, Instant::now()));
-        if self.follow && (seen != rest || seen_at.elapsed() < FOLLOW_INTERVAL) {
+        if seen != rest || seen_at.elapsed() < FOLLOW_INTERVAL {
             if seen != rest {
                 tracked.rest_seen = None;
             }
@@ -296,7 +302,7 @@ impl FileReader {
     /// visit.
     fn progress(&mut self, before: &SourceProgress, index: usize) -> SourceProgress {
         let current = self.set.file(index).progress.clone();
-        SourceProgress { current, ..before.clone() }
+        SourceProgress { current, files: Arc::clone(&before.files), index }
     }
 
     /// Handles a change of the data that was already read. If the set scans its folder, the next scan compares the file
@@ -351,7 +357,7 @@ impl FileReader {
             let tracked = self.set.file(index);
             let has_rest = tracked.read_to > tracked.progress.position().offset;
             let may_be_unfinished = !is_fixed || tracked.progress.is_live;
-            if tracked.is_read() && has_rest {
+            if tracked.is_read() && has_rest && !tracked.has_tried(tracked.read_to) {
                 self.deliver_last_line(index, may_be_unfinished)?;
             }
         }

@@ -9,6 +9,7 @@
 //!
 //! The set holds unread files open, so that a file that is removed while the source runs can still be read.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use ordain_cloudevents::is_blank_byte;
 use ordain_core::OrderingMode;
 use ordain_store::checkpoint::{
     Checkpoint, FilePosition, FileProgress, ReadFingerprint, SourceProgress, created_ns,
@@ -31,14 +33,16 @@ use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 const OPEN_FILES_LIMIT: usize = 128;
 /// Time without a new line after which the source closes an older file that it has read to its end.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
-/// Maximum number of lost files that the checkpoint remembers. If such a file returns, the source reads only its unread
-/// rest.
+/// Maximum number of missing files with an unread rest that the checkpoint remembers, and of missing files that were
+/// read to their end. If such a file returns, the source reads only its unread rest.
 const LOST_FILES_LIMIT: usize = 16;
-/// Minimum time between two warnings that the folder is missing, or that another device is mounted there.
+/// Minimum time between two warnings that the folder is missing, or that another device is mounted there. Also the
+/// minimum time between two warnings about files that this process may not read.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// A file of the source, with the position that the source has reached in it.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 pub(super) struct TrackedFile {
     pub(super) progress: FileProgress,
     /// The open file. `None` if the file is missing or ignored, if the source has not opened it yet, or if the source
@@ -60,6 +64,11 @@ pub(super) struct TrackedFile {
     /// `true` if the last scan found no file with this identity and content, neither among the open files nor in the
     /// folder.
     is_missing: bool,
+    /// `true` if a program truncated the file in place before the source had read anything of it. The unread bytes are
+    /// then in a copy of the file, or lost.
+    is_cut: bool,
+    /// `true` if the path in the settings named the file in the last run, and names it no longer.
+    has_old_path: bool,
     /// `true` if the last listing of the folder had this file.
     is_listed: bool,
 }
@@ -72,11 +81,16 @@ pub struct FileSet {
     stream: String,
     ordering: OrderingMode,
     files: Vec<TrackedFile>,
-    /// `true` until the first scan of a stream without a checkpoint, or with a checkpoint of an earlier version. The
-    /// source does not read the older files that this scan finds.
+    /// The progress of all files at a recent time. The batches of one pass over the files share it. `None` if the files
+    /// have changed since then.
+    snapshot: Option<Arc<[FileProgress]>>,
+    /// `true` until the first scan of a stream of which the store has no data. The source does not read the older files
+    /// that this scan finds.
     is_first_start: bool,
-    folder_device: Option<u64>,
+    /// The device of each folder of the files.
+    folder_devices: BTreeMap<PathBuf, u64>,
     folder_throttle: LogThrottle,
+    denied_throttle: LogThrottle,
 }
 
 /// A file of the source in the last listing of the folder.
@@ -84,6 +98,9 @@ struct ListedFile {
     path: PathBuf,
     role: FileRole,
     metadata: Metadata,
+    /// `true` if the file is an older file that existed before the stream first read files of this name. If the file is
+    /// unknown, the source does not read it.
+    is_ignored: bool,
 }
 
 impl TrackedFile {
@@ -98,6 +115,8 @@ impl TrackedFile {
             loss: None,
             compared: None,
             is_missing: false,
+            is_cut: false,
+            has_old_path: false,
             is_listed: false,
         }
     }
@@ -131,7 +150,19 @@ impl TrackedFile {
         self.loss = None;
         self.compared = None;
         self.is_missing = false;
+        self.is_cut = false;
+        self.has_old_path = false;
         self.is_listed = true;
+    }
+
+    /// Sets the position to the end of a copy that has less than the bytes that were read.
+    fn end_at(&mut self, copy: &File, length: u64) -> io::Result<()> {
+        let position = self.progress.position();
+        let offset = position.offset.min(length);
+        let print = fingerprint(copy, offset)?;
+        self.progress = self.progress.clone().at(FilePosition { offset, ..position }, print);
+        self.read_to = offset;
+        Ok(())
     }
 
     /// Makes the next scan compare the file with its fingerprint, and makes the source read the incomplete last line
@@ -150,6 +181,41 @@ impl TrackedFile {
             self.name = name;
         }
         self.progress.is_live = listed.role == FileRole::Live;
+    }
+
+    /// Records that the stream gets a dead letter about the unread rest. If the file was truncated in place, the source
+    /// continues with the beginning of the file.
+    pub(super) fn record_loss(&mut self) {
+        if self.is_cut {
+            self.progress.length = 0;
+            self.compare_again();
+            self.is_missing = false;
+            self.is_cut = false;
+        } else {
+            self.progress.is_lost = true;
+        }
+    }
+
+    /// Returns whether the file is known to have had complete unread bytes, nothing of the file was read, and the
+    /// length of the file shows that these bytes were removed.
+    fn is_cut_to(&self, length: u64) -> bool {
+        let known = self.progress.length;
+        !self.progress.is_begun() && self.read_to < known && length < known
+    }
+
+    /// Returns whether the source reads the file and has read nothing of it.
+    fn is_unbegun(&self) -> bool {
+        self.is_read() && !self.progress.is_begun()
+    }
+
+    /// Returns whether the file is missing, and the source had read it to its end.
+    fn is_remembered(&self) -> bool {
+        self.progress.is_lost && self.progress.unread_bytes() == 0
+    }
+
+    /// Returns whether the source has already tried to read the incomplete last line up to this end.
+    pub(super) fn has_tried(&self, end: u64) -> bool {
+        self.rest_seen.is_some_and(|(seen, _)| seen == end)
     }
 
     /// Returns whether the file has unread bytes. An incomplete last line counts as unread.
@@ -171,28 +237,39 @@ impl TrackedFile {
 }
 
 impl FileSet {
-    /// Creates the set of a stream. `checkpoint` has the files of the last run; `None` at the first start.
+    /// Creates the set of a stream without a checkpoint. `is_first_start` is `true` if the store has no data of the
+    /// stream.
     pub fn new(
         pattern: FilePattern,
         stream: &str,
         ordering: OrderingMode,
-        checkpoint: Option<&Checkpoint>,
+        is_first_start: bool,
     ) -> Self {
-        let path = pattern.path().display().to_string();
-        let entry = |progress: &FileProgress| {
-            let name = if progress.has_identity() { &progress.path } else { &path };
-            TrackedFile::new(progress.clone(), name.clone(), None)
-        };
         Self {
             pattern: Some(pattern),
             stream: stream.to_owned(),
             ordering,
-            files: checkpoint
-                .map_or_else(Vec::new, |checkpoint| checkpoint.files().iter().map(entry).collect()),
-            is_first_start: checkpoint.is_none_or(Checkpoint::is_of_earlier_version),
-            folder_device: None,
+            files: Vec::new(),
+            snapshot: None,
+            is_first_start,
+            folder_devices: BTreeMap::new(),
             folder_throttle: LogThrottle::new(WARN_INTERVAL),
+            denied_throttle: LogThrottle::new(WARN_INTERVAL),
         }
+    }
+
+    /// Creates the set of a stream with the files of the last run.
+    pub fn resume(
+        pattern: FilePattern,
+        stream: &str,
+        ordering: OrderingMode,
+        checkpoint: &Checkpoint,
+    ) -> Self {
+        let entry = |progress: &FileProgress| {
+            TrackedFile::new(progress.clone(), progress.path.clone(), None)
+        };
+        let files = checkpoint.files().iter().map(entry).collect();
+        Self { files, ..Self::new(pattern, stream, ordering, false) }
     }
 
     /// Creates the set of one open file, which is read from its position. The folder of the file is not searched.
@@ -207,15 +284,16 @@ impl FileSet {
             stream: String::new(),
             ordering,
             files: vec![TrackedFile::new(progress, name.to_owned(), Some(file))],
+            snapshot: None,
             is_first_start: false,
-            folder_device: None,
+            folder_devices: BTreeMap::new(),
             folder_throttle: LogThrottle::new(WARN_INTERVAL),
+            denied_throttle: LogThrottle::new(WARN_INTERVAL),
         }
     }
 
     /// Forgets the positions, so that the source reads its files from their beginning. Ignored files stay ignored.
     pub fn rewind(&mut self) {
-        self.files.retain(|tracked| tracked.progress.has_identity());
         for tracked in self.files.iter_mut().filter(|tracked| !tracked.progress.is_ignored) {
             let progress = tracked.progress.clone();
             tracked.progress = progress.at(FilePosition::default(), ReadFingerprint::of_nothing());
@@ -238,9 +316,16 @@ impl FileSet {
     }
 
     /// Returns the progress of the source for a batch of deliveries from the file with this index.
-    pub(super) fn source_progress(&self, index: usize) -> SourceProgress {
-        let files = self.progress();
-        SourceProgress { current: files[index].clone(), files: files.into(), index }
+    pub(super) fn source_progress(&mut self, index: usize) -> SourceProgress {
+        let files = &self.files;
+        let snapshot = self
+            .snapshot
+            .get_or_insert_with(|| files.iter().map(|tracked| tracked.progress.clone()).collect());
+        SourceProgress {
+            current: files[index].progress.clone(),
+            files: Arc::clone(snapshot),
+            index,
+        }
     }
 
     /// Returns whether the set is one fixed file.
@@ -256,11 +341,11 @@ impl FileSet {
         &mut self.files[index]
     }
 
-    /// Returns whether the source reads another file after this file, and the path of the source no longer names this
-    /// file. After a short time, no program completes the last line of such a file any more.
+    /// Returns whether the source reads another file with content after this file, and the path of the source no longer
+    /// names this file. After a short time, no program completes the last line of such a file any more.
     pub(super) fn is_replaced(&self, index: usize) -> bool {
-        !self.files[index].progress.is_live
-            && self.files[index + 1..].iter().any(TrackedFile::is_read)
+        let has_content = |newer: &TrackedFile| newer.is_read() && newer.progress.length > 0;
+        !self.files[index].progress.is_live && self.files[index + 1..].iter().any(has_content)
     }
 
     /// Sets the position up to which the source reads each file. This method measures a newer file before an older
@@ -268,10 +353,15 @@ impl FileSet {
     /// not read the second line before the first line.
     pub(super) fn measure(&mut self) -> io::Result<()> {
         for tracked in self.files.iter_mut().rev() {
-            if let Some(file) = &tracked.file {
-                tracked.progress.length = file.metadata()?.len();
+            let Some(file) = &tracked.file else {
+                tracked.target = tracked.progress.length;
+                continue;
+            };
+            tracked.target = file.metadata()?.len();
+            // The next scan searches for the bytes that were removed, and compares the file with its earlier length.
+            if !tracked.is_cut_to(tracked.target) {
+                tracked.progress.length = tracked.target;
             }
-            tracked.target = tracked.progress.length;
         }
         Ok(())
     }
@@ -281,14 +371,21 @@ impl FileSet {
     pub(super) fn open(&mut self, index: usize) -> io::Result<Option<Arc<File>>> {
         let tracked = &mut self.files[index];
         if tracked.file.is_none() && !tracked.is_missing {
-            tracked.file = open_same(&tracked.progress)?;
+            match open_same(&tracked.progress) {
+                // The next scan cannot compare the file either, and then treats it as missing.
+                Err(error) if is_denied(&error) && !tracked.progress.is_live => {
+                    tracked.compared = None;
+                }
+                opened => tracked.file = opened?,
+            }
         }
         Ok(tracked.file.clone())
     }
 
     /// Closes a file that was read to its end, if too many files are open.
     pub(super) fn close_surplus(&mut self, index: usize) {
-        if self.is_full() && !self.is_fixed() && !self.files[index].is_unread() {
+        let tracked = &self.files[index];
+        if tracked.file.is_some() && !tracked.is_unread() && !self.is_fixed() && self.is_full() {
             self.files[index].file = None;
         }
     }
@@ -301,13 +398,14 @@ impl FileSet {
     /// are lost.
     pub fn scan(&mut self) -> io::Result<()> {
         let Some(pattern) = self.pattern.clone() else { return Ok(()) };
+        self.snapshot = None;
         // A file may have been renamed or copied during the first listing. Only a second listing, which begins after
         // the file was found missing, can show that the file is lost.
         for is_last in [false, true] {
             let Some(listed) = self.list(&pattern)? else { return Ok(()) };
-            self.identify(&listed)?;
-            self.find_tracked(&listed)?;
+            self.find_tracked(&pattern, &listed)?;
             self.add_unknown(&listed)?;
+            self.forget_old_paths();
             self.is_first_start = false;
             if !self.files.iter().any(|tracked| tracked.is_missing && !tracked.progress.is_lost) {
                 break;
@@ -317,222 +415,438 @@ impl FileSet {
             }
         }
         self.close_idle();
+        self.forget_oldest();
         Ok(())
     }
 
     /// Adds files that appeared since the last scan. Holds these files open, up to [`OPEN_FILES_LIMIT`] open files in
     /// all, so that the source can read them even if they are removed before the next scan. The indexes of known files
-    /// do not change.
+    /// do not change. Leaves a file that may take the place of a known file to the next scan.
     pub(super) fn discover(&mut self) -> io::Result<()> {
         let Some(pattern) = self.pattern.clone() else { return Ok(()) };
         let Some(listed) = self.list(&pattern)? else { return Ok(()) };
-        for listed in &listed {
-            let is_readable = !matches!(listed.role, FileRole::Compressed);
-            let is_known = |tracked: &TrackedFile| tracked.is(&listed.metadata);
-            if !is_readable || self.files.iter().any(is_known) {
+        for found in &listed {
+            let is_known = |tracked: &TrackedFile| tracked.is(&found.metadata);
+            if found.role == FileRole::Compressed
+                || found.is_ignored
+                || self.files.iter().any(is_known)
+                || found.role != FileRole::Live && self.has_unbegun_live_file(&listed)
+            {
                 continue;
             }
-            let Some(file) = open_listed(listed)? else { continue };
-            if !self.is_copy(&file)? {
-                self.push(listed, file);
+            let Some(file) = self.open_listed(found)? else { continue };
+            if !self.is_copy(&file)? && !self.has_read_beginning(&file)? {
+                let at = self.files.len();
+                self.insert(at, found, file);
             }
         }
         Ok(())
     }
 
-    /// Returns the files of the folder that match the pattern, in reading order. Returns `None` if the folder is
-    /// missing, or if another device is mounted there.
-    fn list(&mut self, pattern: &FilePattern) -> io::Result<Option<Vec<ListedFile>>> {
-        let folder = pattern.folder();
-        let device = match fs::metadata(folder) {
-            Ok(metadata) => Some(metadata.dev()),
-            Err(error) if is_gone(&error) => None,
-            Err(error) => return Err(error),
+    /// Returns whether the path of the source still names a file of which nothing was read. An older file that appears
+    /// now may be a copy of this file.
+    fn has_unbegun_live_file(&self, listed: &[ListedFile]) -> bool {
+        let is_live = |tracked: &TrackedFile| {
+            let mut live = listed.iter().filter(|found| found.role == FileRole::Live);
+            live.any(|found| tracked.is(&found.metadata))
         };
-        if device.is_none() || self.folder_device.is_some_and(|before| Some(before) != device) {
-            if self.folder_throttle.allow() {
-                tracing::warn!(
-                    stream = self.stream, folder = %folder.display(),
-                    "source waits: the folder is missing, or another device is mounted there; make the folder available"
-                );
-            }
-            return Ok(None);
-        }
-        self.folder_device = device;
-        listed_files(pattern).map(Some)
+        self.files.iter().any(|tracked| tracked.is_unbegun() && is_live(tracked))
     }
 
-    /// Finds the file of a checkpoint of an earlier version, which has no identity. The path of the source named this
-    /// file, so this method compares no older files. If the method does not find the file, the file counts as missing.
-    fn identify(&mut self, listed: &[ListedFile]) -> io::Result<()> {
-        for tracked in &mut self.files {
-            if tracked.progress.has_identity() {
-                continue;
-            }
-            for live in listed.iter().filter(|listed| listed.role == FileRole::Live) {
-                let Some(file) = open_listed(live)? else { continue };
-                if tracked.progress.print.matches(&file)? {
-                    tracked.continue_in(&live.path, &live.metadata, true, file);
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Finds the tracked files: among the open files, among the listed files, or under another name in the folder.
-    fn find_tracked(&mut self, listed: &[ListedFile]) -> io::Result<()> {
-        for index in 0..self.files.len() {
-            let is_full = self.is_full();
-            let tracked = &mut self.files[index];
-            // The path may be a link to a listed file, so that one file has several names.
-            let names = listed.iter().filter(|listed| {
-                tracked.is(&listed.metadata) && listed.role != FileRole::Compressed
-            });
-            let best = names.max_by_key(|listed| {
-                (listed.metadata.dev() == tracked.progress.device, listed.role == FileRole::Live)
-            });
-            tracked.is_listed = best.is_some();
-            if let Some(found) = best
-                && tracked.compared == Some((found.metadata.len(), found.metadata.modified()?))
-            {
-                tracked.rename(found);
-                tracked.is_missing = false;
-                continue;
-            }
-            let mut moved_to = None;
-            let file = match (best, &tracked.file) {
-                // An open file without a listed name was removed, or was moved out of the listed files.
-                (_, Some(file)) => Some(Arc::clone(file)),
-                (Some(found), None) => open_listed(found)?,
-                (None, None) if tracked.progress.is_ignored => None,
-                (None, None) => {
-                    let found = find_by_identity(&tracked.progress)?;
-                    found.map(|(path, file)| {
-                        moved_to = Some(path.display().to_string());
-                        file
-                    })
-                }
-            };
-            tracked.is_missing = true;
-            let Some(file) = file else { continue };
-            let metadata = file.metadata()?;
-            if !tracked.has_read_bytes(&file, &metadata)? {
-                tracked.file = None;
-                continue;
-            }
-            tracked.is_missing = false;
-            tracked.progress.is_live = false;
-            if let Some(found) = best {
-                tracked.rename(found);
-            }
-            if let Some(path) = moved_to {
-                tracked.name.clone_from(&path);
-                tracked.progress.path = path;
-            }
-            tracked.progress.device = metadata.dev();
-            tracked.progress.length = metadata.len();
-            tracked.progress.is_lost = false;
-            if tracked.file.is_none()
-                && !is_full
-                && (tracked.is_unread() || tracked.progress.is_live)
-            {
-                tracked.file = Some(file);
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds the listed files that are not tracked. A file that begins with all bytes that were read of a missing file
-    /// takes the place of the missing file.
-    fn add_unknown(&mut self, listed: &[ListedFile]) -> io::Result<()> {
-        for listed in listed {
-            let is_known =
-                |tracked: &TrackedFile| !tracked.is_missing && tracked.is(&listed.metadata);
-            let is_live = listed.role == FileRole::Live;
-            if listed.role == FileRole::Compressed || self.files.iter().any(is_known) {
-                continue;
-            }
-            let Some(file) = open_listed(listed)? else { continue };
-            if let Some(original) = self.original(&file, is_live)? {
-                original.continue_in(&listed.path, &listed.metadata, is_live, file);
-                continue;
-            }
-            // A copy that another program makes of a file has nothing new, unless the program then truncates the
-            // original file. While the copy is incomplete, no comparison can distinguish the two cases.
-            if !is_live && self.is_copy(&file)? {
-                continue;
-            }
-            let is_ignored = self.is_first_start && !is_live;
-            self.push(listed, Arc::clone(&file));
-            if is_ignored && let Some(tracked) = self.files.last_mut() {
-                tracked.ignore(&file)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the tracked file of which `copy` is a copy. There are two cases. In the first case, the tracked file is
-    /// missing, and `copy` begins with the bytes that were read of the tracked file. In the second case, the path of
-    /// the source now names `copy`, the tracked file is no longer among the listed files, and `copy` begins with the
-    /// whole content of the tracked file.
-    fn original(&mut self, copy: &File, is_live: bool) -> io::Result<Option<&mut TrackedFile>> {
-        for index in 0..self.files.len() {
-            let tracked = &self.files[index];
-            if !tracked.progress.is_begun() || tracked.progress.is_ignored {
-                continue;
-            }
-            let is_original = match &tracked.file {
-                None => {
-                    let may_be_left = is_live && !tracked.is_listed && !tracked.is_unread();
-                    (tracked.is_missing || may_be_left) && tracked.progress.print.matches(copy)?
-                }
-                Some(file) => is_live && !tracked.is_listed && is_whole_copy(file, copy)?,
-            };
-            if is_original {
-                return Ok(self.files.get_mut(index));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Returns whether a tracked file other than `file` has the same beginning as `file`, as far as both have bytes.
-    /// Also returns `true` for an empty file, of which nothing can be read; a later scan compares it again.
-    fn is_copy(&self, file: &File) -> io::Result<bool> {
-        let head = head(file)?;
-        if head.is_empty() {
-            return Ok(true);
-        }
-        for tracked in &self.files {
-            let other = match &tracked.file {
-                Some(file) => Some(Arc::clone(file)),
-                None => open_same(&tracked.progress)?,
-            };
-            let Some(other) = other else { continue };
-            let is_same_file = {
-                let (one, two) = (file.metadata()?, other.metadata()?);
-                (one.dev(), one.ino()) == (two.dev(), two.ino())
-            };
-            let other = self::head(&other)?;
-            let both = other.len().min(head.len());
-            if !is_same_file && both > 0 && head[..both] == other[..both] {
+    /// Returns whether `file` begins with all bytes that were read of a tracked file.
+    fn has_read_beginning(&self, file: &File) -> io::Result<bool> {
+        for tracked in self.files.iter().filter(|tracked| tracked.progress.is_begun()) {
+            if tracked.progress.print.matches(file)? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    fn push(&mut self, listed: &ListedFile, file: Arc<File>) {
+    /// Returns the files of the folder that match the pattern, in reading order. If the path of the source is a link,
+    /// also returns the older files of the file to which the link leads. Returns `None` if a folder is missing, or if
+    /// another device is mounted there.
+    fn list(&mut self, pattern: &FilePattern) -> io::Result<Option<Vec<ListedFile>>> {
+        if !self.is_available(pattern.folder())? {
+            return Ok(None);
+        }
+        let target = pattern.target();
+        if let Some(target) = &target
+            && !self.is_available(target.folder())?
+        {
+            return Ok(None);
+        }
+        let mut listed = Vec::new();
+        self.list_folder(pattern, self.is_first_start, |_| true, &mut listed)?;
+        if let Some(target) = &target {
+            // The link may lead to another file than before. The older files of this other file are no older files of
+            // the source.
+            let is_known = |tracked: &TrackedFile| target.names(Path::new(&tracked.progress.path));
+            let is_new = !self.files.is_empty() && !self.files.iter().any(is_known);
+            let is_ignored = self.is_first_start || is_new;
+            self.list_folder(target, is_ignored, |role| role != FileRole::Live, &mut listed)?;
+        }
+        // A file may have several names, for example if the path is a link to a file with the name of an older file.
+        let live = listed.iter().filter(|found| found.role == FileRole::Live);
+        let live: BTreeSet<_> = live.map(ListedFile::identity).collect();
+        listed.retain(|found| found.role == FileRole::Live || !live.contains(&found.identity()));
+        sort_in_reading_order(&mut listed, pattern);
+        Ok(Some(listed))
+    }
+
+    /// Returns whether a folder exists and still is on the same device.
+    fn is_available(&mut self, folder: &Path) -> io::Result<bool> {
+        let device = match fs::metadata(folder) {
+            Ok(metadata) => Some(metadata.dev()),
+            Err(error) if is_gone(&error) => None,
+            Err(error) => return Err(error),
+        };
+        let before = self.folder_devices.get(folder).copied();
+        if let Some(device) = device.filter(|device| before.is_none_or(|before| before == *device))
+        {
+            self.folder_devices.insert(folder.to_owned(), device);
+            return Ok(true);
+        }
+        if self.folder_throttle.allow() {
+            tracing::warn!(
+                stream = self.stream, folder = %folder.display(),
+                "source waits: the folder is missing, or another device is mounted there; make the folder available"
+            );
+        }
+        Ok(false)
+    }
+
+    /// Adds the files of a folder that match the pattern and have a wanted role to `listed`. `is_ignored` is `true` if
+    /// the source does not read the older files of the folder that are unknown.
+    fn list_folder(
+        &mut self,
+        pattern: &FilePattern,
+        is_ignored: bool,
+        is_wanted: impl Fn(FileRole) -> bool,
+        listed: &mut Vec<ListedFile>,
+    ) -> io::Result<()> {
+        for (path, role, metadata) in matching_files(pattern)? {
+            if !is_wanted(role) {
+                continue;
+            }
+            let Some(metadata) = self.unless_denied(&path, role, metadata.map(Some))? else {
+                continue;
+            };
+            let is_ignored = is_ignored && role != FileRole::Live;
+            listed.push(ListedFile { path, role, metadata, is_ignored });
+        }
+        Ok(())
+    }
+
+    /// Opens a listed file. Returns `None` if the path no longer leads to the file, or if the file is an older file that
+    /// this process may not read.
+    fn open_listed(&mut self, listed: &ListedFile) -> io::Result<Option<Arc<File>>> {
+        self.unless_denied(&listed.path, listed.role, open_listed(listed))
+    }
+
+    /// Treats an older file as missing if this process may not read it. The other streams of the process must continue.
+    fn unless_denied<T>(
+        &mut self,
+        path: &Path,
+        role: FileRole,
+        result: io::Result<Option<T>>,
+    ) -> io::Result<Option<T>> {
+        match result {
+            Err(error) if is_denied(&error) && role != FileRole::Live => {
+                if self.denied_throttle.allow() {
+                    tracing::warn!(
+                        stream = self.stream, path = %path.display(),
+                        "older file skipped: {error}; allow the user who runs Ordain to read the file"
+                    );
+                }
+                Ok(None)
+            }
+            result => result,
+        }
+    }
+
+    /// Finds the tracked files: among the open files, among the listed files, or under another name in the folder.
+    fn find_tracked(&mut self, pattern: &FilePattern, listed: &[ListedFile]) -> io::Result<()> {
+        let mut by_inode = BTreeMap::<u64, Vec<&ListedFile>>::new();
+        for found in listed.iter().filter(|found| found.role != FileRole::Compressed) {
+            by_inode.entry(found.metadata.ino()).or_default().push(found);
+        }
+        for index in 0..self.files.len() {
+            let tracked = &self.files[index];
+            // The path may be a link to a listed file, so that one file has several names.
+            let names = by_inode.get(&tracked.progress.inode).into_iter().flatten().copied();
+            let names = names.filter(|found| tracked.is(&found.metadata));
+            let best = names.max_by_key(|found| {
+                (found.metadata.dev() == tracked.progress.device, found.role == FileRole::Live)
+            });
+            // After a program has truncated a file in place, another entry has the inode of the file.
+            let best = best.filter(|_| !tracked.progress.is_lost || !self.is_reused(tracked));
+            self.find(index, pattern, best)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether an entry that is not lost has the identity of a lost file.
+    fn is_reused(&self, lost: &TrackedFile) -> bool {
+        let has_identity = |other: &FileProgress| {
+            other.inode == lost.progress.inode && other.created_ns == lost.progress.created_ns
+        };
+        self.files.iter().any(|other| !other.progress.is_lost && has_identity(&other.progress))
+    }
+
+    /// Finds a tracked file. `best` is the listed file with the identity of the tracked file.
+    fn find(
+        &mut self,
+        index: usize,
+        pattern: &FilePattern,
+        best: Option<&ListedFile>,
+    ) -> io::Result<()> {
+        let tracked = &mut self.files[index];
+        tracked.is_listed = best.is_some();
+        if let Some(found) = best
+            && !tracked.is_missing
+            && !tracked.progress.is_lost
+            && tracked.compared == Some((found.metadata.len(), found.metadata.modified()?))
+        {
+            tracked.rename(found);
+            return Ok(());
+        }
+        let is_searched = !tracked.progress.is_ignored && !tracked.is_remembered();
+        let mut moved_to = None;
+        let file = match (best, tracked.file.clone()) {
+            // An open file without a listed name was removed, or was moved out of the listed files.
+            (_, Some(file)) => Some(file),
+            (Some(found), None) => self.open_listed(found)?,
+            (None, None) if !is_searched => None,
+            (None, None) => self.find_unlisted(index, pattern)?.map(|(path, file)| {
+                moved_to = Some(path.display().to_string());
+                file
+            }),
+        };
+        let is_full = self.is_full();
+        let tracked = &mut self.files[index];
+        tracked.is_missing = true;
+        tracked.is_cut = false;
+        let Some(file) = file else { return Ok(()) };
+        let metadata = file.metadata()?;
+        if !tracked.has_read_bytes(&file, &metadata)? {
+            tracked.file = None;
+            return Ok(());
+        }
+        if tracked.is_cut_to(metadata.len()) {
+            tracked.file = None;
+            tracked.is_cut = tracked.is_read();
+            return Ok(());
+        }
+        tracked.is_missing = false;
+        tracked.progress.is_live = false;
+        if let Some(found) = best {
+            tracked.rename(found);
+        }
+        if let Some(path) = moved_to {
+            tracked.name.clone_from(&path);
+            tracked.progress.path = path;
+        }
+        tracked.progress.device = metadata.dev();
+        tracked.progress.length = metadata.len();
+        if tracked.progress.is_lost {
+            tracked.compare_again();
+        }
+        tracked.progress.is_lost = false;
+        tracked.loss = None;
+        if tracked.file.is_none() && !is_full && (tracked.is_unread() || tracked.progress.is_live) {
+            tracked.file = Some(file);
+        }
+        Ok(())
+    }
+
+    /// Searches for a tracked file that is not listed. If the file still has the path that the source read, the path in
+    /// the settings has changed.
+    fn find_unlisted(
+        &mut self,
+        index: usize,
+        pattern: &FilePattern,
+    ) -> io::Result<Option<(PathBuf, Arc<File>)>> {
+        let tracked = &mut self.files[index];
+        let found = match find_by_identity(&tracked.progress) {
+            // The path of the source does not name the file, so this process does not need to read it.
+            Err(error) if is_denied(&error) => None,
+            found => found?,
+        };
+        tracked.has_old_path = found.as_ref().is_some_and(|(path, _)| {
+            let is_at_its_path = path == Path::new(&tracked.progress.path);
+            tracked.progress.is_live
+                && is_at_its_path
+                && !pattern.names(path)
+                && !has_links(pattern)
+        });
+        Ok(found)
+    }
+
+    /// Removes the files that only an earlier path in the settings named.
+    fn forget_old_paths(&mut self) {
+        let stream = &self.stream;
+        self.files.retain(|tracked| {
+            if tracked.has_old_path {
+                tracing::warn!(
+                    stream,
+                    path = tracked.name,
+                    unread_bytes = tracked.progress.unread_bytes(),
+                    "file forgotten: the path of the source no longer names it; Ordain does not read the file any more"
+                );
+            }
+            !tracked.has_old_path
+        });
+    }
+
+    /// Adds the listed files that are not tracked. A file that begins with all bytes that were read of a missing file
+    /// takes the place of the missing file.
+    fn add_unknown(&mut self, listed: &[ListedFile]) -> io::Result<()> {
+        let known = |tracked: &TrackedFile| !tracked.is_missing || tracked.is_cut;
+        let mut known_inodes: BTreeSet<u64> = self
+            .files
+            .iter()
+            .filter(|tracked| known(tracked))
+            .map(|tracked| tracked.progress.inode)
+            .collect();
+        for found in listed.iter().filter(|found| found.role != FileRole::Compressed) {
+            let is_known = |tracked: &TrackedFile| known(tracked) && tracked.is(&found.metadata);
+            if known_inodes.contains(&found.metadata.ino()) && self.files.iter().any(is_known) {
+                continue;
+            }
+            let is_live = found.role == FileRole::Live;
+            let Some(file) = self.open_listed(found)? else { continue };
+            if let Some(index) = self.original(&file, is_live)? {
+                self.replace(index, found, &file)?;
+            } else if !is_live && !found.is_ignored && self.is_copy(&file)? {
+                // A copy that another program makes of a file has nothing new, unless the program then truncates the
+                // original file. While the copy is incomplete, no comparison can distinguish the two cases.
+                continue;
+            } else {
+                let index = self.place(is_live);
+                self.insert(index, found, Arc::clone(&file));
+                if found.is_ignored {
+                    self.files[index].ignore(&file)?;
+                }
+            }
+            known_inodes.insert(found.metadata.ino());
+        }
+        Ok(())
+    }
+
+    /// Gives a tracked file that was copied the place of its copy.
+    fn replace(&mut self, index: usize, copy: &ListedFile, file: &Arc<File>) -> io::Result<()> {
+        let is_live = copy.role == FileRole::Live;
+        let length = file.metadata()?.len();
+        let mut tracked = self.files.remove(index);
+        let before = tracked.progress.clone();
+        let index = if tracked.is_remembered() { self.place(is_live) } else { index };
+        tracked.continue_in(&copy.path, &copy.metadata, is_live, Arc::clone(file));
+        let is_shorter = length < before.print.end();
+        if is_shorter {
+            tracked.end_at(file, length)?;
+        }
+        self.files.insert(index, tracked);
+        let mut position = before.position();
+        position.offset = position.offset.max(length);
+        if is_shorter && position.offset < before.length && !before.is_lost {
+            // The copy has only a part of the unread rest. The next listing finds no other part, and the set then
+            // reports the other part as lost.
+            let print = before.print;
+            let rest =
+                TrackedFile::new(before.at(position, print), copy.path.display().to_string(), None);
+            self.files.push(TrackedFile { is_missing: true, ..rest });
+        }
+        Ok(())
+    }
+
+    /// Returns the index of a new file. The source reads an older file before the file that the path names, if nothing
+    /// of this file was read yet.
+    fn place(&self, is_live: bool) -> usize {
+        let is_newer = |tracked: &TrackedFile| tracked.progress.is_live && tracked.is_unbegun();
+        let newer = self.files.iter().position(is_newer);
+        newer.filter(|_| !is_live).unwrap_or(self.files.len())
+    }
+
+    /// Returns the index of the tracked file of which `copy` is a copy. In most cases, the tracked file is missing, and
+    /// `copy` begins with the bytes that were read of the tracked file. There are three further cases:
+    ///
+    /// - The path of the source now names `copy`, the tracked file is no longer among the listed files, and `copy`
+    ///   begins with the whole content of the tracked file.
+    /// - The source has read further than the end of `copy`, because it read more lines before a program truncated the
+    ///   original file.
+    /// - Nothing of the tracked file was read before a program truncated it, and `copy` is long enough.
+    fn original(&self, copy: &File, is_live: bool) -> io::Result<Option<usize>> {
+        let length = copy.metadata()?.len();
+        let mut best = None::<(usize, (bool, u64))>;
+        for (index, tracked) in self.files.iter().enumerate() {
+            let FileProgress { print, is_ignored, .. } = &tracked.progress;
+            let is_copied = !is_live && tracked.is_cut && length >= tracked.progress.length;
+            if *is_ignored || !(tracked.progress.is_begun() || is_copied) {
+                continue;
+            }
+            let is_shorter = length < print.end();
+            let is_original = match &tracked.file {
+                _ if is_copied => true,
+                // A file that the path names is another file if an earlier file had the same content.
+                None if tracked.is_remembered() => !is_live && print.matches(copy)?,
+                None if tracked.is_missing && is_shorter => !is_live && print.has_head(copy)?,
+                None => {
+                    let may_be_left = is_live && !tracked.is_listed && !tracked.is_unread();
+                    (tracked.is_missing || may_be_left) && print.matches(copy)?
+                }
+                Some(file) => is_live && !tracked.is_listed && is_whole_copy(file, copy)?,
+            };
+            let order = (!is_shorter, print.end());
+            if is_original && best.is_none_or(|(_, best_order)| order > best_order) {
+                best = Some((index, order));
+            }
+        }
+        Ok(best.map(|(index, _)| index))
+    }
+
+    /// Returns whether a tracked file other than `file` has the same content as `file`, as far as both have bytes.
+    /// Also returns `true` for an empty file, of which nothing can be read; a later scan compares it again.
+    fn is_copy(&self, file: &File) -> io::Result<bool> {
+        let metadata = file.metadata()?;
+        if metadata.len() == 0 {
+            return Ok(true);
+        }
+        for tracked in &self.files {
+            let other = match &tracked.file {
+                Some(file) => Some(Arc::clone(file)),
+                None => match open_same(&tracked.progress) {
+                    Err(error) if is_denied(&error) => None,
+                    opened => opened?,
+                },
+            };
+            let Some(other) = other else { continue };
+            let other_metadata = other.metadata()?;
+            let is_same_file =
+                (metadata.dev(), metadata.ino()) == (other_metadata.dev(), other_metadata.ino());
+            if !is_same_file
+                && has_same_content(file, metadata.len(), &other, other_metadata.len())?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Inserts a file of which nothing was read.
+    fn insert(&mut self, index: usize, listed: &ListedFile, file: Arc<File>) {
         let path = canonical_path(&listed.path).display().to_string();
         let mut progress = FileProgress::unread(path, &listed.metadata);
         progress.is_live = listed.role == FileRole::Live;
         let name = listed.path.display().to_string();
         let file = (!self.is_full()).then_some(file);
-        self.files.push(TrackedFile { is_listed: true, ..TrackedFile::new(progress, name, file) });
+        let tracked = TrackedFile { is_listed: true, ..TrackedFile::new(progress, name, file) };
+        self.files.insert(index, tracked);
+        self.snapshot = None;
     }
 
-    /// Decides about the files that are missing: removes files that were read to their end from the set, and reports
-    /// the unread rest of the others as lost.
+    /// Decides about the files that are missing: remembers files that were read to their end, and reports the unread
+    /// rest of the others as lost.
     fn report_missing(&mut self, listed: &[ListedFile]) -> io::Result<()> {
         let mut kept = Vec::with_capacity(self.files.len());
         for mut tracked in std::mem::take(&mut self.files) {
@@ -543,48 +857,87 @@ impl FileSet {
                 continue;
             }
             let unread = progress.unread_bytes();
-            if progress.is_ignored || (unread == 0 && !progress.is_live) {
+            let is_begun = progress.is_begun();
+            if progress.is_ignored {
+                continue;
+            }
+            if unread == 0 && !progress.is_live {
                 // Log rotation has removed an old file.
+                if is_begun {
+                    tracked.progress.is_lost = true;
+                    kept.push(tracked);
+                }
                 continue;
             }
             let is_truncated = listed.iter().any(|listed| tracked.is(&listed.metadata));
             let compressed = compressed_rest(listed, progress.position().offset)?;
-            if unread == 0 && (is_truncated || compressed == CompressedRest::None) {
-                if progress.is_begun() {
-                    tracing::warn!(
-                        stream = self.stream,
-                        path = tracked.name,
-                        device = progress.device,
-                        inode = progress.inode,
-                        read_bytes = progress.position().offset,
-                        "the file no longer begins with the lines that the last run read. Now reading the file from \
-                         its beginning; {}. If lines were appended to the old file after the bytes that were read, \
-                         these lines are lost",
-                        reread_advice(self.ordering)
-                    );
-                }
+            let has_other_length = matches!(compressed, CompressedRest::HasOtherLength(_));
+            if unread > 0 || (has_other_length && !is_truncated) {
+                let loss = describe_loss(&tracked, compressed);
+                tracing::error!(stream = self.stream, "unread lines lost: {loss}");
+                tracked.loss = Some(loss);
+                kept.push(tracked);
                 continue;
             }
-            if unread == 0 && compressed == CompressedRest::IsRead {
-                continue;
+            self.report_read(&tracked, is_truncated, &compressed);
+            if is_begun {
+                tracked.progress.is_lost = true;
+                kept.push(tracked);
             }
-            let loss = describe_loss(&tracked, compressed);
-            tracing::error!(stream = self.stream, "unread lines lost: {loss}");
-            tracked.loss = Some(loss);
-            kept.push(tracked);
-        }
-        let lost = |tracked: &TrackedFile| tracked.progress.is_lost;
-        while kept.iter().filter(|tracked| lost(tracked)).count() > LOST_FILES_LIMIT
-            && let Some(oldest) = kept.iter().position(lost)
-        {
-            kept.remove(oldest);
         }
         self.files = kept;
         Ok(())
     }
 
-    /// Closes older files that were read to their end and no longer change, and removes those from the set that the
-    /// folder no longer lists.
+    /// Logs a warning about a missing file that was read to its last known end, if the file may have had more lines.
+    fn report_read(&self, tracked: &TrackedFile, is_truncated: bool, compressed: &CompressedRest) {
+        let progress = &tracked.progress;
+        match compressed {
+            CompressedRest::IsRead if !is_truncated => {}
+            CompressedRest::MayBeIn(compressed) if !is_truncated => tracing::warn!(
+                stream = self.stream,
+                path = tracked.name,
+                device = progress.device,
+                inode = progress.inode,
+                read_bytes = progress.position().offset,
+                compressed = %compressed.display(),
+                "the file is missing, and Ordain had read it to its last known end: a program may have compressed it. \
+                 If lines were appended to the file after the bytes that were read, uncompress the file in its folder, \
+                 and Ordain reads these lines"
+            ),
+            _ if !progress.is_begun() => {}
+            _ => tracing::warn!(
+                stream = self.stream,
+                path = tracked.name,
+                device = progress.device,
+                inode = progress.inode,
+                read_bytes = progress.position().offset,
+                "the file no longer begins with the lines that the last run read. Now reading the file from its \
+                 beginning; {}. If lines were appended to the old file after the bytes that were read, these lines \
+                 are lost",
+                reread_advice(self.ordering)
+            ),
+        }
+    }
+
+    /// Removes the oldest missing files from the set, if it has too many missing files.
+    fn forget_oldest(&mut self) {
+        for is_read in [false, true] {
+            let is_kind = |tracked: &TrackedFile| {
+                tracked.progress.is_lost && tracked.is_remembered() == is_read
+            };
+            let count = self.files.iter().filter(|tracked| is_kind(tracked)).count();
+            let mut surplus = count.saturating_sub(LOST_FILES_LIMIT);
+            self.files.retain(|tracked| {
+                let is_removed = surplus > 0 && is_kind(tracked);
+                surplus -= usize::from(is_removed);
+                !is_removed
+            });
+        }
+    }
+
+    /// Closes older files that were read to their end and no longer change. Those that the folder no longer lists count
+    /// as missing from then on.
     fn close_idle(&mut self) {
         let is_glob = self.pattern.as_ref().is_some_and(FilePattern::is_glob);
         let newest = self.files.iter().rposition(TrackedFile::is_read);
@@ -599,7 +952,9 @@ impl FileSet {
             let may_close = (is_glob || !tracked.progress.is_live) && !is_newest;
             if tracked.file.is_some() && is_done && (may_close && is_idle || !tracked.is_read()) {
                 tracked.file = None;
-                return tracked.is_listed;
+                tracked.is_missing = !tracked.is_listed;
+                tracked.progress.is_lost |= tracked.is_missing;
+                return tracked.is_listed || tracked.progress.is_begun() && tracked.is_remembered();
             }
             true
         });
@@ -610,32 +965,34 @@ impl TrackedFile {
     /// Marks the file as an older file that the source does not read.
     fn ignore(&mut self, file: &File) -> io::Result<()> {
         let length = file.metadata()?.len();
-        let head = head(file)?;
-        let head = &head[..head.len().min(usize::try_from(length).unwrap_or(usize::MAX))];
-        let print = ReadFingerprint::new(head, &TailFingerprint::read(file, length)?);
         let position = FilePosition { offset: length, line: 0 };
-        self.progress = self.progress.clone().at(position, print);
+        self.progress = self.progress.clone().at(position, fingerprint(file, length)?);
         self.progress.is_ignored = true;
         self.file = None;
         Ok(())
     }
 }
 
-/// Returns the files of the folder that match the pattern, in reading order.
-fn listed_files(pattern: &FilePattern) -> io::Result<Vec<ListedFile>> {
-    let mut listed = Vec::new();
+/// Returns the files of the folder that match the pattern, with their roles.
+fn matching_files(
+    pattern: &FilePattern,
+) -> io::Result<Vec<(PathBuf, FileRole, io::Result<Metadata>)>> {
+    let mut matching = Vec::new();
     for entry in fs::read_dir(pattern.folder())? {
         let name = entry?.file_name();
         let Some(role) = pattern.role(&name) else { continue };
         let path = pattern.path_of(&name);
         match fs::metadata(&path) {
-            Ok(metadata) if metadata.is_file() => listed.push(ListedFile { path, role, metadata }),
-            Ok(_) => {}
+            Ok(metadata) if !metadata.is_file() => {}
             Err(error) if is_gone(&error) => {}
-            Err(error) => return Err(error),
+            metadata => matching.push((path, role, metadata)),
         }
     }
-    let order = |listed: &ListedFile| {
+    Ok(matching)
+}
+
+fn sort_in_reading_order(listed: &mut [ListedFile], pattern: &FilePattern) {
+    listed.sort_by_cached_key(|listed| {
         let is_last = listed.role == FileRole::Live && !pattern.is_glob();
         let number = match listed.role {
             FileRole::Rotated { number } => number,
@@ -643,9 +1000,7 @@ fn listed_files(pattern: &FilePattern) -> io::Result<Vec<ListedFile>> {
         };
         let modified = listed.metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
         (is_last, modified, u64::MAX - number, listed.path.clone())
-    };
-    listed.sort_by_cached_key(order);
-    Ok(listed)
+    });
 }
 
 /// Returns the older files to which log rotation has given other names than `path`, in reading order. Returns no
@@ -656,12 +1011,37 @@ pub(crate) fn rotated_files(path: &Path) -> io::Result<Vec<FileProgress>> {
     if pattern.is_glob() {
         return Ok(Vec::new());
     }
-    let mut listed = listed_files(&pattern)?;
-    listed.retain(|listed| matches!(listed.role, FileRole::Rotated { .. }));
+    let mut listed = Vec::new();
+    for (path, role, metadata) in matching_files(&pattern)? {
+        if matches!(role, FileRole::Rotated { .. }) {
+            listed.push(ListedFile { path, role, metadata: metadata?, is_ignored: false });
+        }
+    }
+    sort_in_reading_order(&mut listed, &pattern);
     let progress = |listed: &ListedFile| {
         FileProgress::unread(listed.path.display().to_string(), &listed.metadata)
     };
     Ok(listed.iter().map(progress).collect())
+}
+
+impl ListedFile {
+    /// Returns the device and the inode.
+    fn identity(&self) -> (u64, u64) {
+        (self.metadata.dev(), self.metadata.ino())
+    }
+}
+
+/// Returns the fingerprint of the first bytes of a file, up to `end`.
+fn fingerprint(file: &File, end: u64) -> io::Result<ReadFingerprint> {
+    let head = TailFingerprint::read(file, end.min(TAIL_LIMIT_BYTES as u64))?;
+    Ok(ReadFingerprint::new(head.bytes(), &TailFingerprint::read(file, end)?))
+}
+
+/// Returns whether the folder or the name of a path contains a link. The path may then lead to another file than
+/// before, although the settings have not changed.
+fn has_links(pattern: &FilePattern) -> bool {
+    let absolute = std::path::absolute(pattern.folder()).ok();
+    pattern.target().is_some() || absolute != Some(canonical_path(pattern.folder()))
 }
 
 /// Returns whether a file has the inode of a known file, and was created at the same time. A creation time of 0 is
@@ -709,8 +1089,11 @@ enum CompressedRest {
     None,
     /// The content of a compressed file has exactly the length that was read, so it has no unread rest.
     IsRead,
-    /// The compressed file with this path may contain the rest.
+    /// The compressed file with this path may contain the rest. Its format does not state the length of the content.
     MayBeIn(PathBuf),
+    /// The compressed file with this path may contain the rest. Its content has another length than the bytes that were
+    /// read.
+    HasOtherLength(PathBuf),
 }
 
 /// Searches the compressed files for the unread rest of a file of which the source has read `read` bytes.
@@ -718,25 +1101,34 @@ fn compressed_rest(listed: &[ListedFile], read: u64) -> io::Result<CompressedRes
     let compressed = listed.iter().filter(|listed| listed.role == FileRole::Compressed);
     let mut newest = CompressedRest::None;
     for listed in compressed {
-        if gzip_length(listed)? == Some(read & u64::from(u32::MAX)) {
-            return Ok(CompressedRest::IsRead);
-        }
-        newest = CompressedRest::MayBeIn(listed.path.clone());
+        newest = match gzip_length(listed)? {
+            Some(length) if length == read & u64::from(u32::MAX) => {
+                return Ok(CompressedRest::IsRead);
+            }
+            Some(_) => CompressedRest::HasOtherLength(listed.path.clone()),
+            None => CompressedRest::MayBeIn(listed.path.clone()),
+        };
     }
     Ok(newest)
 }
 
 /// Returns the length of the content of a gzip file modulo 2^32, from the last bytes of the file. Returns `None` for a
-/// file of another kind.
+/// file of another kind, and for a file that this process cannot read.
 fn gzip_length(listed: &ListedFile) -> io::Result<Option<u64>> {
     let length = listed.metadata.len();
     if listed.path.extension().is_none_or(|extension| extension != "gz") || length < 18 {
         return Ok(None);
     }
-    let Some(file) = open_listed(listed)? else { return Ok(None) };
+    let file = match open_listed(listed) {
+        Err(error) if is_denied(&error) => return Ok(None),
+        opened => opened?,
+    };
+    let Some(file) = file else { return Ok(None) };
     let mut bytes = [0; 4];
-    file.read_exact_at(&mut bytes, length - 4)?;
-    Ok(Some(u32::from_le_bytes(bytes).into()))
+    match file.read_exact_at(&mut bytes, length - 4) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        read => read.map(|()| Some(u32::from_le_bytes(bytes).into())),
+    }
 }
 
 fn describe_loss(tracked: &TrackedFile, compressed: CompressedRest) -> String {
@@ -747,7 +1139,7 @@ fn describe_loss(tracked: &TrackedFile, compressed: CompressedRest) -> String {
         unread => format!("at least {unread} bytes"),
     };
     let place = match compressed {
-        CompressedRest::MayBeIn(path) => format!(
+        CompressedRest::MayBeIn(path) | CompressedRest::HasOtherLength(path) => format!(
             "They may be in {}, which is compressed: uncompress this file in its folder, and Ordain reads the rest",
             path.display()
         ),
@@ -792,9 +1184,29 @@ fn open_at(path: &Path, device: u64, inode: u64) -> io::Result<Option<Arc<File>>
 /// Returns whether `copy` begins with the whole content of `file`. Compares only the first and the last bytes of the
 /// content.
 fn is_whole_copy(file: &File, copy: &File) -> io::Result<bool> {
-    let length = file.metadata()?.len();
-    let head = TailFingerprint::read(file, length.min(TAIL_LIMIT_BYTES as u64))?;
-    Ok(head.is_in(copy)? && TailFingerprint::read(file, length)?.is_in(copy)?)
+    Ok(common_beginning(file, copy, file.metadata()?.len())?.is_some())
+}
+
+/// Returns whether two files have the same content, as far as both have bytes. Compares only the first and the last of
+/// the common bytes. If the last common bytes are blank, both files may be rests of truncated files with different lines
+/// after the blanks. The result is then `true` only while `file` has no further bytes. The result is also `true` if a
+/// program truncates a file meanwhile; a later scan compares the files again.
+fn has_same_content(file: &File, length: u64, other: &File, other_length: u64) -> io::Result<bool> {
+    let common_length = length.min(other_length);
+    let is_whole = length == common_length;
+    Ok(match common_beginning(other, file, common_length)? {
+        Some(last) => is_whole || !last.bytes().iter().copied().all(is_blank_byte),
+        None => file.metadata()?.len() < length || other.metadata()?.len() < other_length,
+    })
+}
+
+/// Returns the last of the first `length` bytes of two files. Returns `None` if the first or the last of these bytes
+/// differ, or if a program truncated a file meanwhile.
+fn common_beginning(one: &File, two: &File, length: u64) -> io::Result<Option<TailFingerprint>> {
+    let head = TailFingerprint::read_if_whole(one, length.min(TAIL_LIMIT_BYTES as u64))?;
+    let tail = TailFingerprint::read_if_whole(one, length)?;
+    let (Some(head), Some(tail)) = (head, tail) else { return Ok(None) };
+    Ok((head.is_in(two)? && tail.is_in(two)?).then_some(tail))
 }
 
 /// Returns the first bytes of a file, at most [`TAIL_LIMIT_BYTES`].
@@ -811,6 +1223,10 @@ pub(super) fn head(file: &File) -> io::Result<Vec<u8>> {
     }
     bytes.truncate(length);
     Ok(bytes)
+}
+
+fn is_denied(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
 }
 
 fn is_gone(error: &io::Error) -> bool {

@@ -31,6 +31,10 @@ fn bindings_of_a_replaced_exchange_are_declared_again() -> Result<()> {
         rig.publish(first)?;
         rig.until_empty()?;
         wait_until("the marker", || Ok(!rig.rabbit.bound_to_exchange("cases")?.is_empty()))?;
+        // The host has recorded the marker when the next check begins.
+        let checks = || rig.rabbit.opened_connections("ordain cases topology");
+        let seen = checks();
+        wait_until("another check of the topology", || Ok(checks() > seen))?;
         rig.client.delete_exchange("cases")?;
         rig.client.exchange("cases", ExchangeKind::Fanout)?;
         // For a moment, RabbitMQ 4.3 still lists the bindings of the deleted exchange.
