@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;
-/// The number of keys that end before the clock jumps. At its start, the store removes only a part of so many expired
+/// The number of keys that end before the clock jumps. At its start, the store removes only a part of these expired
 /// records.
 const KEYS: usize = 20_000;
 

@@ -270,7 +270,13 @@ impl PartitionFactory<'_> {
         // knows, because a file that is not in the checkpoint counts as new at the next start. Second, after a loss of
         // commits, later commits get the numbers of the lost commits, so that the old checkpoint would seem valid at
         // the next start.
-        let beginning = Checkpoint::new(files.progress(), handle.claimed_commits.to_vec());
+        let mut known = files.progress();
+        for file in known.iter_mut().filter(|file| file.is_live && !file.is_begun()) {
+            // The file may contain only blank lines. The source reads these without another checkpoint, so their number
+            // must not count as unread if a program rewrites the file.
+            file.length = 0;
+        }
+        let beginning = Checkpoint::new(known, handle.claimed_commits.to_vec());
         let mark = Mark { name: mark_name.clone(), value: beginning.encode().into() };
         let put = async || {
             let disconnects = self.store.disconnects();

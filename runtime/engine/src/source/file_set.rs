@@ -936,8 +936,8 @@ impl FileSet {
         }
     }
 
-    /// Closes older files that were read to their end and no longer change. Those that the folder no longer lists count
-    /// as missing from then on.
+    /// Closes older files that were read to their end and no longer change. If such a file is not in the last listing of
+    /// the folder, it counts as missing from then on.
     fn close_idle(&mut self) {
         let is_glob = self.pattern.as_ref().is_some_and(FilePattern::is_glob);
         let newest = self.files.iter().rposition(TrackedFile::is_read);

@@ -475,8 +475,8 @@ do
   -- Returns nil if the store has given the highest number of a key. If a reader of the destination (its hash of data is
   -- one of the keys after the first) has events of the key with higher numbers, returns the refusal: the kind of the
   -- result, and the sequence after the highest of them, as eight bytes. If an owner has repeated lost commits of the
-  -- reader within `retain`, the log may have lost numbers that it had given. The script then ignores the numbers in this
-  -- reader, and gives the lost numbers again; the reader recognises repeated events.
+  -- reader within `retain`, the log may have lost numbers that it had given. The script then ignores the numbers in
+  -- this reader, and gives the lost numbers again; the reader recognises repeated events.
   local function numbered_elsewhere(key)
     local highest, has_ended = counters[key].next, false
     for i = 2, #KEYS do
