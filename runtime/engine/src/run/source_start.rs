@@ -271,9 +271,12 @@ impl PartitionFactory<'_> {
         // commits, later commits get the numbers of the lost commits, so that the old checkpoint would seem valid at
         // the next start.
         let mut known = files.progress();
-        for file in known.iter_mut().filter(|file| file.is_live && !file.is_begun()) {
-            // The file may contain only blank lines. The source reads these without another checkpoint, so their number
-            // must not count as unread if a program rewrites the file.
+        if let [file] = &mut known[..]
+            && file.is_live
+            && !file.is_begun()
+        {
+            // The source begins this file at once. If the file contains only blank lines, the source reads them and
+            // writes no other checkpoint. They must not count as unread if a program rewrites the file.
             file.length = 0;
         }
         let beginning = Checkpoint::new(known, handle.claimed_commits.to_vec());
