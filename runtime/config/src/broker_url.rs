@@ -29,7 +29,8 @@ impl BrokerAddress {
     /// Parses a URL that the configuration contains in the form `template`, with variables.
     fn parse_text(url: &str, template: &str) -> Result<Self, String> {
         let uri = parse(url)?;
-        let (port, default) = (uri.authority.port, uri.scheme.default_port());
+        let port = uri.authority.port;
+        let default = uri.scheme.default_port();
         Ok(Self { shows_port: may_show_port(url, template, port, default), uri })
     }
 }

@@ -176,7 +176,8 @@ impl LoadedConfig {
     /// such as a missing handler.
     pub fn setting_error(&self, setting: &str, message: impl Into<String>) -> ConfigError {
         let line = self.lines.line_of(setting);
-        let (setting, message) = (setting.to_owned(), message.into());
+        let setting = setting.to_owned();
+        let message = message.into();
         let problem = ConfigProblem { line, setting, message, is_temporary: false };
         ConfigError { file: self.file.clone(), problems: vec![problem] }
     }

@@ -437,7 +437,8 @@ pub async fn source_and_id_identify_a_message(fixture: &mut impl Fixture) {
     let [a, _] = keys(store);
     let producer = Sender::producer(store);
     let from = |source: &str, id: &str, data: &str| {
-        let (key, data) = (&*a, data.as_bytes());
+        let key = &*a;
+        let data = data.as_bytes();
         let parts = EventParts { key, id, source, kind: "test", data, ..EventParts::default() };
         Arc::new(Event::new(&parts))
     };

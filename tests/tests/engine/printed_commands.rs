@@ -67,7 +67,8 @@ fn run_all(home: &Home, text: &str) -> Result<Vec<(String, String)>> {
         }
         let output = run_in_shell(home, &command)?;
         let [stdout, stderr] = [output.stdout, output.stderr].map(String::from_utf8);
-        let (stdout, stderr) = (stdout?, stderr?);
+        let stdout = stdout?;
+        let stderr = stderr?;
         ensure!(output.status.success(), "{command}: {}: {stderr}", output.status);
         waiting.extend(commands(&stdout).map(str::to_owned));
         outputs.push((command, stdout));
@@ -113,7 +114,8 @@ fn printed_commands_can_be_run() -> Result<()> {
         let log = service.stderr_path();
         let log = || std::fs::read_to_string(&log).unwrap_or_default();
         service.until("the log of all keys", || {
-            let (parked, dead) = ("key parked: ", "new dead letter: ");
+            let parked = "key parked: ";
+            let dead = "new dead letter: ";
             log().matches(parked).count() == keys.len() && log().matches(dead).count() == keys.len()
         })?;
         // The commands find the process that has the store open.

@@ -117,7 +117,8 @@ fn amqp_sources(config: &Config) -> impl Iterator<Item = (&ResourceName, &AmqpSo
 
 /// Returns the names of the queues of a source's partitions.
 fn queues(source: &AmqpSourceConfig) -> impl Iterator<Item = String> {
-    let (queue, partitions) = (&source.queue.0, source.partitions);
+    let queue = &source.queue.0;
+    let partitions = source.partitions;
     (0..partitions).map(move |partition| partition_queue(queue, partitions, partition))
 }
 

@@ -203,7 +203,8 @@ impl FileReader {
                 DeliveryBatch { items: vec![(Err(letter), position)], ..Default::default() };
             return self.deliver(index, batch);
         }
-        let (is_read, has_more) = (tracked.is_read(), tracked.target > tracked.read_to);
+        let is_read = tracked.is_read();
+        let has_more = tracked.target > tracked.read_to;
         if !is_read {
             return Ok(Visit::Idle);
         }
