@@ -1007,7 +1007,8 @@ fn sort_in_reading_order(listed: &mut [ListedFile], pattern: &FilePattern) {
 /// compressed file.
 pub(crate) fn rotated_files(path: &Path) -> io::Result<Vec<FileProgress>> {
     let pattern = FilePattern::new(path);
-    // `path` names one file. If the name contains a wildcard, the older files of other files would match it too.
+    // `path` names one file, so a `*` or `?` in its name is an ordinary character. The pattern would treat it as a
+    // wildcard, and would also match the older files of other files.
     if pattern.is_glob() {
         return Ok(Vec::new());
     }

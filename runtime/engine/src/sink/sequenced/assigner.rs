@@ -359,8 +359,9 @@ impl SequenceAssigner {
                             stream,
                             to,
                             shard,
-                            "the store went back in time and lost messages that the stream sent to {to}. This \
-                             process sends them again when the store has all commits of the partition"
+                            "the store went back in time and lost messages that the stream sent to {to}, and perhaps \
+                             the commits that contain them. This process first repeats these commits, and then sends \
+                             the messages again"
                         );
                         return Ok(false);
                     }
