@@ -58,7 +58,7 @@ pub fn load_handlers(loaded: &LoadedConfig) -> Result<HandlerRegistry, HandlerSe
         tracing::warn!(
             path = %escape_invisible(&path),
             reason = %escape_invisible(&refused.reason),
-            "file ignored: not a handler",
+            "file ignored: its name is not the name of a handler file",
         );
     }
     let engine = create_engine(loaded)?;

@@ -215,7 +215,7 @@ impl<'a> RolloutController<'a> {
             let path = refused.path.display().to_string();
             tracing::error!(
                 path = %escape_invisible(&path), reason = %escape_invisible(&refused.reason),
-                "file ignored: not a handler"
+                "file ignored: its name is not the name of a handler file"
             );
         }
         for file in removed {

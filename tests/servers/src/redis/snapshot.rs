@@ -1,5 +1,5 @@
-//! A copy of a server's data. A test restores the copy to return a store to an earlier time. This module never changes
-//! the configuration or the log of the server.
+//! A copy of a server's data. A test restores the copy to return a store to an earlier time. The copy contains only the
+//! folder of the data. The configuration and the log file of the server stay as they are.
 
 use std::fs;
 use std::io;
