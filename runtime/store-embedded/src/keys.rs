@@ -148,7 +148,8 @@ pub(super) fn letter_age(at: u64, letter: &[u8]) -> Vec<u8> {
     timed(LETTER_AGE_TAG, at, letter)
 }
 
-/// Splits an entry of the table `times` into its time and the table key that it names.
+/// Splits an expiry entry or an age entry of the table `times` into its time and the rest. The rest is the table key
+/// that the entry names; for an entry of `retained_age`, it is a random number.
 pub fn split_timed(entry: &[u8]) -> Option<(u64, &[u8])> {
     let (at, subject) = entry.get(1..)?.split_first_chunk()?;
     Some((u64::from_be_bytes(*at), subject))
