@@ -116,8 +116,8 @@ impl ParkedSearchTask {
                         stream,
                         version,
                         keys = first,
-                        "retried the keys that were parked under another handler version, or by a limit that the \
-                         configuration has changed since"
+                        "retried parked keys: they had failed under another handler version, or had exceeded a limit \
+                         that has been changed in the configuration since"
                     );
                 }
                 if self.pages.is_closed() {
