@@ -582,17 +582,24 @@ fn shorter_copy_is_not_read_again() -> Result<()> {
     writer.check()
 }
 
-/// Nothing of the file was read before it was copied and truncated.
+/// Nothing of the file was read before it was copied and truncated. Then the file may be renamed too.
 #[test]
 fn copy_of_an_unread_file_is_read_first() -> Result<()> {
-    let mut writer = Writer::new(EVENTS, 40)?;
-    writer.home.write(EVENTS, "")?;
-    writer.home.run_once()?;
-    writer.append(EVENTS, 20)?;
-    writer.copy_and_truncate()?;
-    writer.append(EVENTS, 20)?;
-    writer.home.run_once()?;
-    writer.check()
+    for is_renamed in [false, true] {
+        let mut writer = Writer::new(EVENTS, 40)?;
+        writer.home.write(EVENTS, "")?;
+        writer.home.run_once()?;
+        writer.append(EVENTS, 20)?;
+        writer.copy_and_truncate()?;
+        writer.append(EVENTS, 20)?;
+        if is_renamed {
+            writer.rotate()?;
+            writer.create(EVENTS, 20)?;
+        }
+        writer.home.run_once()?;
+        writer.check()?;
+    }
+    Ok(())
 }
 
 /// The host knows the length of the second file, but has read nothing of it when the file is truncated.

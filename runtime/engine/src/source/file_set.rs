@@ -421,16 +421,18 @@ impl FileSet {
 
     /// Adds files that appeared since the last scan. Holds these files open, up to [`OPEN_FILES_LIMIT`] open files in
     /// all, so that the source can read them even if they are removed before the next scan. The indexes of known files
-    /// do not change. Leaves a file that may take the place of a known file to the next scan.
+    /// do not change. Leaves a file that may take the place of a known file, or that precedes a known file, to the next
+    /// scan.
     pub(super) fn discover(&mut self) -> io::Result<()> {
         let Some(pattern) = self.pattern.clone() else { return Ok(()) };
         let Some(listed) = self.list(&pattern)? else { return Ok(()) };
-        for found in &listed {
+        for (at, found) in listed.iter().enumerate() {
             let is_known = |tracked: &TrackedFile| tracked.is(&found.metadata);
+            let is_last = self.place(&listed[at + 1..]) == self.files.len();
             if found.role == FileRole::Compressed
                 || found.is_ignored
                 || self.files.iter().any(is_known)
-                || found.role != FileRole::Live && self.has_unbegun_live_file(&listed)
+                || !is_last
             {
                 continue;
             }
@@ -441,16 +443,6 @@ impl FileSet {
             }
         }
         Ok(())
-    }
-
-    /// Returns whether the path of the source still names a file of which nothing was read. An older file that appears
-    /// now may be a copy of this file.
-    fn has_unbegun_live_file(&self, listed: &[ListedFile]) -> bool {
-        let is_live = |tracked: &TrackedFile| {
-            let mut live = listed.iter().filter(|found| found.role == FileRole::Live);
-            live.any(|found| tracked.is(&found.metadata))
-        };
-        self.files.iter().any(|tracked| tracked.is_unbegun() && is_live(tracked))
     }
 
     /// Returns whether `file` begins with all bytes that were read of a tracked file.
@@ -709,7 +701,11 @@ impl FileSet {
             .filter(|tracked| known(tracked))
             .map(|tracked| tracked.progress.inode)
             .collect();
-        for found in listed.iter().filter(|found| found.role != FileRole::Compressed) {
+        for (at, found) in listed.iter().enumerate() {
+            if found.role == FileRole::Compressed {
+                continue;
+            }
+            let later = &listed[at + 1..];
             let is_known = |tracked: &TrackedFile| known(tracked) && tracked.is(&found.metadata);
             if known_inodes.contains(&found.metadata.ino()) && self.files.iter().any(is_known) {
                 continue;
@@ -717,13 +713,13 @@ impl FileSet {
             let is_live = found.role == FileRole::Live;
             let Some(file) = self.open_listed(found)? else { continue };
             if let Some(index) = self.original(&file, is_live)? {
-                self.replace(index, found, &file)?;
+                self.replace(index, found, &file, later)?;
             } else if !is_live && !found.is_ignored && self.is_copy(&file)? {
                 // A copy that another program makes of a file has nothing new, unless the program then truncates the
                 // original file. While the copy is incomplete, no comparison can distinguish the two cases.
                 continue;
             } else {
-                let index = self.place(is_live);
+                let index = self.place(later);
                 self.insert(index, found, Arc::clone(&file));
                 if found.is_ignored {
                     self.files[index].ignore(&file)?;
@@ -734,13 +730,20 @@ impl FileSet {
         Ok(())
     }
 
-    /// Gives a tracked file that was copied the place of its copy.
-    fn replace(&mut self, index: usize, copy: &ListedFile, file: &Arc<File>) -> io::Result<()> {
+    /// Gives a tracked file that was copied the place of its copy. `later` contains the listed files after the copy, in
+    /// reading order.
+    fn replace(
+        &mut self,
+        index: usize,
+        copy: &ListedFile,
+        file: &Arc<File>,
+        later: &[ListedFile],
+    ) -> io::Result<()> {
         let is_live = copy.role == FileRole::Live;
         let length = file.metadata()?.len();
         let mut tracked = self.files.remove(index);
         let before = tracked.progress.clone();
-        let index = if tracked.is_remembered() { self.place(is_live) } else { index };
+        let index = if tracked.is_remembered() { self.place(later) } else { index };
         tracked.continue_in(&copy.path, &copy.metadata, is_live, Arc::clone(file));
         let is_shorter = length < before.print.end();
         if is_shorter {
@@ -760,12 +763,13 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns the index of a new file. The source reads an older file before the file that the path names, if nothing
-    /// of this file was read yet.
-    fn place(&self, is_live: bool) -> usize {
-        let is_newer = |tracked: &TrackedFile| tracked.progress.is_live && tracked.is_unbegun();
-        let newer = self.files.iter().position(is_newer);
-        newer.filter(|_| !is_live).unwrap_or(self.files.len())
+    /// Returns the index of a new file. `later` contains the listed files after the new file, in reading order. The source
+    /// reads the new file before those of these files of which it has read nothing.
+    fn place(&self, later: &[ListedFile]) -> usize {
+        let is_later = |tracked: &TrackedFile| {
+            tracked.is_unbegun() && later.iter().any(|found| tracked.is(&found.metadata))
+        };
+        self.files.iter().position(is_later).unwrap_or(self.files.len())
     }
 
     /// Returns the index of the tracked file of which `copy` is a copy. In most cases, the tracked file is missing, and
