@@ -9,24 +9,35 @@
 //!
 //! The set holds unread files open, so that a file that is removed while the source runs can still be read.
 
+mod identity;
+mod listed_file;
+mod tracked_file;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
-use ordain_cloudevents::is_blank_byte;
 use ordain_core::OrderingMode;
 use ordain_store::checkpoint::{
-    Checkpoint, FilePosition, FileProgress, ReadFingerprint, SourceProgress, created_ns,
-    reread_advice,
+    Checkpoint, FilePosition, FileProgress, ReadFingerprint, SourceProgress, reread_advice,
 };
 use ordain_util::canonical_path::canonical_path;
 use ordain_util::file_pattern::{FilePattern, FileRole};
 use ordain_util::log_throttle::LogThrottle;
-use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
+
+use identity::{has_same_content, is_denied, is_gone, is_whole_copy, open_same};
+use listed_file::{
+    CompressedRest, ListedFile, compressed_rest, matching_files, open_listed, sort_in_reading_order,
+};
+use tracked_file::{TrackedFile, describe_loss};
+
+pub(super) use identity::head;
+pub(crate) use identity::{find_by_identity, is_same_inode};
+pub(crate) use listed_file::rotated_files;
 
 /// Number of open files from which on the source opens no further file in advance. The source then opens each further
 /// file only when it reads the file.
@@ -39,39 +50,6 @@ const LOST_FILES_LIMIT: usize = 16;
 /// Minimum time between two warnings that the folder is missing, or that another device is mounted there. Also the
 /// minimum time between two warnings about files that this process may not read.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
-
-/// A file of the source, with the position that the source has reached in it.
-#[derive(Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
-pub(super) struct TrackedFile {
-    pub(super) progress: FileProgress,
-    /// The open file. `None` if the file is missing or ignored, if the source has not opened it yet, or if the source
-    /// has closed it because it was read to its end.
-    pub(super) file: Option<Arc<File>>,
-    /// The path for messages, in the spelling of the configuration.
-    pub(super) name: String,
-    /// The position up to which the source has read, including an incomplete last line.
-    pub(super) read_to: u64,
-    /// The position up to which the source reads before it continues with the next file.
-    pub(super) target: u64,
-    /// The end of the incomplete last line, and the time when the source first found this end.
-    pub(super) rest_seen: Option<(u64, Instant)>,
-    /// The description of the unread rest, if the file is lost and the loss is not reported yet.
-    pub(super) loss: Option<String>,
-    /// The length and the modification time of the file when a comparison last showed that the file matches its
-    /// fingerprint.
-    compared: Option<(u64, SystemTime)>,
-    /// `true` if the last scan found no file with this identity and content, neither among the open files nor in the
-    /// folder.
-    is_missing: bool,
-    /// `true` if a program truncated the file in place before the source had read anything of it. The unread bytes are
-    /// then in a copy of the file, or lost.
-    is_cut: bool,
-    /// `true` if the path in the settings named the file in the last run, and names it no longer.
-    has_old_path: bool,
-    /// `true` if the last listing of the folder had this file.
-    is_listed: bool,
-}
 
 /// The files of a source, in reading order.
 #[derive(Debug)]
@@ -91,149 +69,6 @@ pub struct FileSet {
     folder_devices: BTreeMap<PathBuf, u64>,
     folder_throttle: LogThrottle,
     denied_throttle: LogThrottle,
-}
-
-/// A file of the source in the last listing of the folder.
-struct ListedFile {
-    path: PathBuf,
-    role: FileRole,
-    metadata: Metadata,
-    /// `true` if the file is an older file that existed before the stream first read files of this name. If the file is
-    /// unknown, the source does not read it.
-    is_ignored: bool,
-}
-
-impl TrackedFile {
-    fn new(progress: FileProgress, name: String, file: Option<Arc<File>>) -> Self {
-        Self {
-            read_to: progress.position().offset,
-            progress,
-            file,
-            name,
-            target: 0,
-            rest_seen: None,
-            loss: None,
-            compared: None,
-            is_missing: false,
-            is_cut: false,
-            has_old_path: false,
-            is_listed: false,
-        }
-    }
-
-    /// Returns whether the source reads the file: the file is neither ignored nor lost.
-    pub(super) fn is_read(&self) -> bool {
-        !self.progress.is_ignored && !self.progress.is_lost
-    }
-
-    /// Returns whether a file with this metadata has the identity of the tracked file. A device may have another number
-    /// after a restart of the machine, so this method compares the device only if the tracked file is open.
-    fn is(&self, metadata: &Metadata) -> bool {
-        is_same_inode(&self.progress, metadata)
-            && (self.progress.device == metadata.dev() || self.file.is_none())
-    }
-
-    /// Gives the entry another file, which has the content that was read.
-    fn continue_in(&mut self, path: &Path, metadata: &Metadata, is_live: bool, file: Arc<File>) {
-        let progress = &mut self.progress;
-        progress.path = canonical_path(path).display().to_string();
-        progress.device = metadata.dev();
-        progress.inode = metadata.ino();
-        progress.created_ns = created_ns(metadata);
-        progress.length = metadata.len();
-        progress.is_live = is_live;
-        progress.is_lost = false;
-        self.name = path.display().to_string();
-        self.file = Some(file);
-        self.read_to = self.progress.position().offset;
-        self.rest_seen = None;
-        self.loss = None;
-        self.compared = None;
-        self.is_missing = false;
-        self.is_cut = false;
-        self.has_old_path = false;
-        self.is_listed = true;
-    }
-
-    /// Sets the position to the end of a copy that has less than the bytes that were read.
-    fn end_at(&mut self, copy: &File, length: u64) -> io::Result<()> {
-        let position = self.progress.position();
-        let offset = position.offset.min(length);
-        let print = fingerprint(copy, offset)?;
-        self.progress = self.progress.clone().at(FilePosition { offset, ..position }, print);
-        self.read_to = offset;
-        Ok(())
-    }
-
-    /// Makes the next scan compare the file with its fingerprint, and makes the source read the incomplete last line
-    /// again.
-    pub(super) fn compare_again(&mut self) {
-        self.read_to = self.progress.position().offset;
-        self.rest_seen = None;
-        self.compared = None;
-    }
-
-    /// Gives the entry the present name of its file.
-    fn rename(&mut self, listed: &ListedFile) {
-        let name = listed.path.display().to_string();
-        if self.name != name {
-            self.progress.path = canonical_path(&listed.path).display().to_string();
-            self.name = name;
-        }
-        self.progress.is_live = listed.role == FileRole::Live;
-    }
-
-    /// Records that the stream gets a dead letter about the unread rest. If the file was truncated in place, the source
-    /// continues with the beginning of the file.
-    pub(super) fn record_loss(&mut self) {
-        if self.is_cut {
-            self.progress.length = 0;
-            self.compare_again();
-            self.is_missing = false;
-            self.is_cut = false;
-        } else {
-            self.progress.is_lost = true;
-        }
-    }
-
-    /// Returns whether the file is known to have had complete unread bytes, nothing of the file was read, and the
-    /// length of the file shows that these bytes were removed.
-    fn is_cut_to(&self, length: u64) -> bool {
-        let known = self.progress.length;
-        !self.progress.is_begun() && self.read_to < known && length < known
-    }
-
-    /// Returns whether the source reads the file and has read nothing of it.
-    fn is_unbegun(&self) -> bool {
-        self.is_read() && !self.progress.is_begun()
-    }
-
-    /// Returns whether the file is missing, and the source had read it to its end.
-    fn is_remembered(&self) -> bool {
-        self.progress.is_lost && self.progress.unread_bytes() == 0
-    }
-
-    /// Returns whether the source has already tried to read the incomplete last line up to this end.
-    pub(super) fn has_tried(&self, end: u64) -> bool {
-        self.rest_seen.is_some_and(|(seen, _)| seen == end)
-    }
-
-    /// Returns whether the file has unread bytes. An incomplete last line counts as unread.
-    fn is_unread(&self) -> bool {
-        self.is_read() && self.progress.unread_bytes() > 0
-    }
-
-    /// Returns whether the file still has the bytes that were read. Compares the file with the fingerprint only if the
-    /// file has changed since the last comparison.
-    fn has_read_bytes(&mut self, file: &File, metadata: &Metadata) -> io::Result<bool> {
-        let state = (metadata.len(), metadata.modified()?);
-        if self.compared == Some(state) {
-            return Ok(true);
-        }
-        let has_read_bytes = self.progress.print.matches(file)?;
-        self.compared = has_read_bytes.then_some(state);
-        Ok(has_read_bytes)
-    }
 }
 
 impl FileSet {
@@ -965,275 +800,9 @@ impl FileSet {
     }
 }
 
-impl TrackedFile {
-    /// Marks the file as an older file that the source does not read.
-    fn ignore(&mut self, file: &File) -> io::Result<()> {
-        let length = file.metadata()?.len();
-        let position = FilePosition { offset: length, line: 0 };
-        self.progress = self.progress.clone().at(position, fingerprint(file, length)?);
-        self.progress.is_ignored = true;
-        self.file = None;
-        Ok(())
-    }
-}
-
-/// Returns the files of the folder that match the pattern, with their roles.
-fn matching_files(
-    pattern: &FilePattern,
-) -> io::Result<Vec<(PathBuf, FileRole, io::Result<Metadata>)>> {
-    let mut matching = Vec::new();
-    for entry in fs::read_dir(pattern.folder())? {
-        let name = entry?.file_name();
-        let Some(role) = pattern.role(&name) else { continue };
-        let path = pattern.path_of(&name);
-        match fs::metadata(&path) {
-            Ok(metadata) if !metadata.is_file() => {}
-            Err(error) if is_gone(&error) => {}
-            metadata => matching.push((path, role, metadata)),
-        }
-    }
-    Ok(matching)
-}
-
-fn sort_in_reading_order(listed: &mut [ListedFile], pattern: &FilePattern) {
-    listed.sort_by_cached_key(|listed| {
-        let is_last = listed.role == FileRole::Live && !pattern.is_glob();
-        let number = match listed.role {
-            FileRole::Rotated { number } => number,
-            _ => 0,
-        };
-        let modified = listed.metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-        (is_last, modified, u64::MAX - number, listed.path.clone())
-    });
-}
-
-/// Returns the older files to which log rotation has given other names than `path`, in reading order. Returns no
-/// compressed file.
-pub(crate) fn rotated_files(path: &Path) -> io::Result<Vec<FileProgress>> {
-    let pattern = FilePattern::new(path);
-    // `path` names one file, so a `*` or `?` in its name is an ordinary character. The pattern would treat it as a
-    // wildcard, and would also match the older files of other files.
-    if pattern.is_glob() {
-        return Ok(Vec::new());
-    }
-    let mut listed = Vec::new();
-    for (path, role, metadata) in matching_files(&pattern)? {
-        if matches!(role, FileRole::Rotated { .. }) {
-            listed.push(ListedFile { path, role, metadata: metadata?, is_ignored: false });
-        }
-    }
-    sort_in_reading_order(&mut listed, &pattern);
-    let progress = |listed: &ListedFile| {
-        FileProgress::unread(listed.path.display().to_string(), &listed.metadata)
-    };
-    Ok(listed.iter().map(progress).collect())
-}
-
-impl ListedFile {
-    /// Returns the device and the inode.
-    fn identity(&self) -> (u64, u64) {
-        (self.metadata.dev(), self.metadata.ino())
-    }
-}
-
-/// Returns the fingerprint of the first bytes of a file, up to `end`.
-fn fingerprint(file: &File, end: u64) -> io::Result<ReadFingerprint> {
-    let head = TailFingerprint::read(file, end.min(TAIL_LIMIT_BYTES as u64))?;
-    Ok(ReadFingerprint::new(head.bytes(), &TailFingerprint::read(file, end)?))
-}
-
 /// Returns whether the folder or the name of a path contains a link. The path may then lead to another file than
 /// before, although the settings have not changed.
 fn has_links(pattern: &FilePattern) -> bool {
     let absolute = std::path::absolute(pattern.folder()).ok();
     pattern.target().is_some() || absolute != Some(canonical_path(pattern.folder()))
-}
-
-/// Returns whether a file has the inode of a known file, and was created at the same time. A creation time of 0 is
-/// unknown, and counts as equal.
-pub(crate) fn is_same_inode(progress: &FileProgress, metadata: &Metadata) -> bool {
-    let created = created_ns(metadata);
-    let before = progress.created_ns;
-    progress.inode == metadata.ino() && (created == before || created == 0 || before == 0)
-}
-
-/// Searches the folder in which a file was last seen for the file, under any name.
-pub(crate) fn find_by_identity(
-    progress: &FileProgress,
-) -> io::Result<Option<(PathBuf, Arc<File>)>> {
-    let Some(folder) = Path::new(&progress.path).parent() else { return Ok(None) };
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if is_gone(&error) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    for entry in entries {
-        let entry = entry?;
-        if entry.ino() != progress.inode {
-            continue;
-        }
-        let path = entry.path();
-        let metadata = match fs::metadata(&path) {
-            Ok(metadata) => metadata,
-            Err(error) if is_gone(&error) => continue,
-            Err(error) => return Err(error),
-        };
-        if is_same_inode(progress, &metadata)
-            && let Some(file) = open_at(&path, metadata.dev(), metadata.ino())?
-        {
-            return Ok(Some((path, file)));
-        }
-    }
-    Ok(None)
-}
-
-/// The result of the search for an unread rest among the compressed files of the folder.
-#[derive(Debug, PartialEq, Eq)]
-enum CompressedRest {
-    /// The folder has no compressed files.
-    None,
-    /// The content of a compressed file has exactly the length that was read, so it has no unread rest.
-    IsRead,
-    /// The compressed file with this path may contain the rest. Its format does not state the length of the content.
-    MayBeIn(PathBuf),
-    /// The compressed file with this path may contain the rest. Its content has another length than the bytes that were
-    /// read.
-    HasOtherLength(PathBuf),
-}
-
-/// Searches the compressed files for the unread rest of a file of which the source has read `read` bytes.
-fn compressed_rest(listed: &[ListedFile], read: u64) -> io::Result<CompressedRest> {
-    let compressed = listed.iter().filter(|listed| listed.role == FileRole::Compressed);
-    let mut newest = CompressedRest::None;
-    for listed in compressed {
-        newest = match gzip_length(listed)? {
-            Some(length) if length == read & u64::from(u32::MAX) => {
-                return Ok(CompressedRest::IsRead);
-            }
-            Some(_) => CompressedRest::HasOtherLength(listed.path.clone()),
-            None => CompressedRest::MayBeIn(listed.path.clone()),
-        };
-    }
-    Ok(newest)
-}
-
-/// Returns the length of the content of a gzip file modulo 2^32, from the last bytes of the file. Returns `None` for a
-/// file of another kind, and for a file that this process cannot read.
-fn gzip_length(listed: &ListedFile) -> io::Result<Option<u64>> {
-    let length = listed.metadata.len();
-    if listed.path.extension().is_none_or(|extension| extension != "gz") || length < 18 {
-        return Ok(None);
-    }
-    let file = match open_listed(listed) {
-        Err(error) if is_denied(&error) => return Ok(None),
-        opened => opened?,
-    };
-    let Some(file) = file else { return Ok(None) };
-    let mut bytes = [0; 4];
-    match file.read_exact_at(&mut bytes, length - 4) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-        read => read.map(|()| Some(u32::from_le_bytes(bytes).into())),
-    }
-}
-
-fn describe_loss(tracked: &TrackedFile, compressed: CompressedRest) -> String {
-    let FileProgress { device, inode, .. } = tracked.progress;
-    let from = tracked.progress.position().offset;
-    let bytes = match tracked.progress.unread_bytes() {
-        0 => "the bytes".to_owned(),
-        unread => format!("at least {unread} bytes"),
-    };
-    let place = match compressed {
-        CompressedRest::MayBeIn(path) | CompressedRest::HasOtherLength(path) => format!(
-            "They may be in {}, which is compressed: uncompress this file in its folder, and Ordain reads the rest",
-            path.display()
-        ),
-        _ => "Put the file back into its folder, and Ordain reads the rest".to_owned(),
-    };
-    format!(
-        "{}, device {device}, inode {inode}: {bytes} from byte {from} on were not read, because the file was removed, \
-         truncated or compressed before Ordain had read it to its end. {place}",
-        tracked.name
-    )
-}
-
-/// Opens a listed file. Returns `None` if the path no longer leads to the file.
-fn open_listed(listed: &ListedFile) -> io::Result<Option<Arc<File>>> {
-    open_at(&listed.path, listed.metadata.dev(), listed.metadata.ino())
-}
-
-/// Opens a file at its last known path. Returns `None` if the path no longer leads to the file.
-fn open_same(progress: &FileProgress) -> io::Result<Option<Arc<File>>> {
-    open_at(Path::new(&progress.path), progress.device, progress.inode)
-}
-
-fn open_at(path: &Path, device: u64, inode: u64) -> io::Result<Option<Arc<File>>> {
-    // This check comes before the open, because the open of a pipe may block forever.
-    let is_file = |metadata: &Metadata| {
-        metadata.is_file() && (metadata.dev(), metadata.ino()) == (device, inode)
-    };
-    match fs::metadata(path) {
-        Ok(metadata) if is_file(&metadata) => {}
-        Ok(_) => return Ok(None),
-        Err(error) if is_gone(&error) => return Ok(None),
-        Err(error) => return Err(error),
-    }
-    match File::open(path) {
-        Ok(file) if is_file(&file.metadata()?) => Ok(Some(Arc::new(file))),
-        Ok(_) => Ok(None),
-        Err(error) if is_gone(&error) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Returns whether `copy` begins with the whole content of `file`. Compares only the first and the last bytes of the
-/// content.
-fn is_whole_copy(file: &File, copy: &File) -> io::Result<bool> {
-    Ok(common_beginning(file, copy, file.metadata()?.len())?.is_some())
-}
-
-/// Returns whether two files have the same content, as far as both have bytes. Compares only the first and the last of
-/// the common bytes. If the last common bytes are blank, both files may be rests of truncated files with different lines
-/// after the blanks. The result is then `true` only while `file` has no further bytes. The result is also `true` if a
-/// program truncates a file meanwhile; a later scan compares the files again.
-fn has_same_content(file: &File, length: u64, other: &File, other_length: u64) -> io::Result<bool> {
-    let common_length = length.min(other_length);
-    let is_whole = length == common_length;
-    Ok(match common_beginning(other, file, common_length)? {
-        Some(last) => is_whole || !last.bytes().iter().copied().all(is_blank_byte),
-        None => file.metadata()?.len() < length || other.metadata()?.len() < other_length,
-    })
-}
-
-/// Returns the last of the first `length` bytes of two files. Returns `None` if the first or the last of these bytes
-/// differ, or if a program truncated a file meanwhile.
-fn common_beginning(one: &File, two: &File, length: u64) -> io::Result<Option<TailFingerprint>> {
-    let head = TailFingerprint::read_if_whole(one, length.min(TAIL_LIMIT_BYTES as u64))?;
-    let tail = TailFingerprint::read_if_whole(one, length)?;
-    let (Some(head), Some(tail)) = (head, tail) else { return Ok(None) };
-    Ok((head.is_in(two)? && tail.is_in(two)?).then_some(tail))
-}
-
-/// Returns the first bytes of a file, at most [`TAIL_LIMIT_BYTES`].
-pub(super) fn head(file: &File) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; TAIL_LIMIT_BYTES];
-    let mut length = 0;
-    while length < bytes.len() {
-        match file.read_at(&mut bytes[length..], length as u64) {
-            Ok(0) => break,
-            Ok(read) => length += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    bytes.truncate(length);
-    Ok(bytes)
-}
-
-fn is_denied(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::PermissionDenied
-}
-
-fn is_gone(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound
 }

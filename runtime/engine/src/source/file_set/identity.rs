@@ -1,0 +1,140 @@
+//! Recognises a file by its inode and by its content.
+
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::{DirEntryExt as _, FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ordain_cloudevents::is_blank_byte;
+use ordain_store::checkpoint::{FileProgress, ReadFingerprint, created_ns};
+use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
+
+/// Returns the fingerprint of the first bytes of a file, up to `end`.
+pub(super) fn fingerprint(file: &File, end: u64) -> io::Result<ReadFingerprint> {
+    let head = TailFingerprint::read(file, end.min(TAIL_LIMIT_BYTES as u64))?;
+    Ok(ReadFingerprint::new(head.bytes(), &TailFingerprint::read(file, end)?))
+}
+
+/// Returns whether a file has the inode of a known file, and was created at the same time. A creation time of 0 is
+/// unknown, and counts as equal.
+pub(crate) fn is_same_inode(progress: &FileProgress, metadata: &Metadata) -> bool {
+    let created = created_ns(metadata);
+    let before = progress.created_ns;
+    progress.inode == metadata.ino() && (created == before || created == 0 || before == 0)
+}
+
+/// Searches the folder in which a file was last seen for the file, under any name.
+pub(crate) fn find_by_identity(
+    progress: &FileProgress,
+) -> io::Result<Option<(PathBuf, Arc<File>)>> {
+    let Some(folder) = Path::new(&progress.path).parent() else { return Ok(None) };
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if is_gone(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.ino() != progress.inode {
+            continue;
+        }
+        let path = entry.path();
+        let metadata = match fs::metadata(&path) {
+            Ok(metadata) => metadata,
+            Err(error) if is_gone(&error) => continue,
+            Err(error) => return Err(error),
+        };
+        if is_same_inode(progress, &metadata)
+            && let Some(file) = open_at(&path, metadata.dev(), metadata.ino())?
+        {
+            return Ok(Some((path, file)));
+        }
+    }
+    Ok(None)
+}
+
+/// Opens a file at its last known path. Returns `None` if the path no longer leads to the file.
+pub(super) fn open_same(progress: &FileProgress) -> io::Result<Option<Arc<File>>> {
+    open_at(Path::new(&progress.path), progress.device, progress.inode)
+}
+
+pub(super) fn open_at(path: &Path, device: u64, inode: u64) -> io::Result<Option<Arc<File>>> {
+    // This check comes before the open, because the open of a pipe may block forever.
+    let is_file = |metadata: &Metadata| {
+        metadata.is_file() && (metadata.dev(), metadata.ino()) == (device, inode)
+    };
+    match fs::metadata(path) {
+        Ok(metadata) if is_file(&metadata) => {}
+        Ok(_) => return Ok(None),
+        Err(error) if is_gone(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    match File::open(path) {
+        Ok(file) if is_file(&file.metadata()?) => Ok(Some(Arc::new(file))),
+        Ok(_) => Ok(None),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns whether `copy` begins with the whole content of `file`. Compares only the first and the last bytes of the
+/// content.
+pub(super) fn is_whole_copy(file: &File, copy: &File) -> io::Result<bool> {
+    Ok(common_beginning(file, copy, file.metadata()?.len())?.is_some())
+}
+
+/// Returns whether two files have the same content, as far as both have bytes. Compares only the first and the last of
+/// the common bytes. If the last common bytes are blank, both files may be rests of truncated files with different lines
+/// after the blanks. The result is then `true` only while `file` has no further bytes. The result is also `true` if a
+/// program truncates a file meanwhile; a later scan compares the files again.
+pub(super) fn has_same_content(
+    file: &File,
+    length: u64,
+    other: &File,
+    other_length: u64,
+) -> io::Result<bool> {
+    let common_length = length.min(other_length);
+    let is_whole = length == common_length;
+    Ok(match common_beginning(other, file, common_length)? {
+        Some(last) => is_whole || !last.bytes().iter().copied().all(is_blank_byte),
+        None => file.metadata()?.len() < length || other.metadata()?.len() < other_length,
+    })
+}
+
+/// Returns the last of the first `length` bytes of two files. Returns `None` if the first or the last of these bytes
+/// differ, or if a program truncated a file meanwhile.
+pub(super) fn common_beginning(
+    one: &File,
+    two: &File,
+    length: u64,
+) -> io::Result<Option<TailFingerprint>> {
+    let head = TailFingerprint::read_if_whole(one, length.min(TAIL_LIMIT_BYTES as u64))?;
+    let tail = TailFingerprint::read_if_whole(one, length)?;
+    let (Some(head), Some(tail)) = (head, tail) else { return Ok(None) };
+    Ok((head.is_in(two)? && tail.is_in(two)?).then_some(tail))
+}
+
+/// Returns the first bytes of a file, at most [`TAIL_LIMIT_BYTES`].
+pub(in crate::source) fn head(file: &File) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; TAIL_LIMIT_BYTES];
+    let mut length = 0;
+    while length < bytes.len() {
+        match file.read_at(&mut bytes[length..], length as u64) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(length);
+    Ok(bytes)
+}
+
+pub(super) fn is_denied(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}
+
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+}

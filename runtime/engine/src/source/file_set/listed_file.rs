@@ -1,0 +1,136 @@
+//! The files that the folder of a source lists, in the order in which the source reads them.
+
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use ordain_store::checkpoint::FileProgress;
+use ordain_util::file_pattern::{FilePattern, FileRole};
+
+use super::identity::{is_denied, is_gone, open_at};
+
+/// A file of the source in the last listing of the folder.
+pub(super) struct ListedFile {
+    pub(super) path: PathBuf,
+    pub(super) role: FileRole,
+    pub(super) metadata: Metadata,
+    /// `true` if the file is an older file that existed before the stream first read files of this name. If the file is
+    /// unknown, the source does not read it.
+    pub(super) is_ignored: bool,
+}
+
+impl ListedFile {
+    /// Returns the device and the inode.
+    pub(super) fn identity(&self) -> (u64, u64) {
+        (self.metadata.dev(), self.metadata.ino())
+    }
+}
+
+/// Returns the files of the folder that match the pattern, with their roles.
+pub(super) fn matching_files(
+    pattern: &FilePattern,
+) -> io::Result<Vec<(PathBuf, FileRole, io::Result<Metadata>)>> {
+    let mut matching = Vec::new();
+    for entry in fs::read_dir(pattern.folder())? {
+        let name = entry?.file_name();
+        let Some(role) = pattern.role(&name) else { continue };
+        let path = pattern.path_of(&name);
+        match fs::metadata(&path) {
+            Ok(metadata) if !metadata.is_file() => {}
+            Err(error) if is_gone(&error) => {}
+            metadata => matching.push((path, role, metadata)),
+        }
+    }
+    Ok(matching)
+}
+
+pub(super) fn sort_in_reading_order(listed: &mut [ListedFile], pattern: &FilePattern) {
+    listed.sort_by_cached_key(|listed| {
+        let is_last = listed.role == FileRole::Live && !pattern.is_glob();
+        let number = match listed.role {
+            FileRole::Rotated { number } => number,
+            _ => 0,
+        };
+        let modified = listed.metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        (is_last, modified, u64::MAX - number, listed.path.clone())
+    });
+}
+
+/// Returns the older files to which log rotation has given other names than `path`, in reading order. Returns no
+/// compressed file.
+pub(crate) fn rotated_files(path: &Path) -> io::Result<Vec<FileProgress>> {
+    let pattern = FilePattern::new(path);
+    // `path` names one file, so a `*` or `?` in its name is an ordinary character. The pattern would treat it as a
+    // wildcard, and would also match the older files of other files.
+    if pattern.is_glob() {
+        return Ok(Vec::new());
+    }
+    let mut listed = Vec::new();
+    for (path, role, metadata) in matching_files(&pattern)? {
+        if matches!(role, FileRole::Rotated { .. }) {
+            listed.push(ListedFile { path, role, metadata: metadata?, is_ignored: false });
+        }
+    }
+    sort_in_reading_order(&mut listed, &pattern);
+    let progress = |listed: &ListedFile| {
+        FileProgress::unread(listed.path.display().to_string(), &listed.metadata)
+    };
+    Ok(listed.iter().map(progress).collect())
+}
+
+/// The result of the search for an unread rest among the compressed files of the folder.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum CompressedRest {
+    /// The folder has no compressed files.
+    None,
+    /// The content of a compressed file has exactly the length that was read, so it has no unread rest.
+    IsRead,
+    /// The compressed file with this path may contain the rest. Its format does not state the length of the content.
+    MayBeIn(PathBuf),
+    /// The compressed file with this path may contain the rest. Its content has another length than the bytes that were
+    /// read.
+    HasOtherLength(PathBuf),
+}
+
+/// Searches the compressed files for the unread rest of a file of which the source has read `read` bytes.
+pub(super) fn compressed_rest(listed: &[ListedFile], read: u64) -> io::Result<CompressedRest> {
+    let compressed = listed.iter().filter(|listed| listed.role == FileRole::Compressed);
+    let mut newest = CompressedRest::None;
+    for listed in compressed {
+        newest = match gzip_length(listed)? {
+            Some(length) if length == read & u64::from(u32::MAX) => {
+                return Ok(CompressedRest::IsRead);
+            }
+            Some(_) => CompressedRest::HasOtherLength(listed.path.clone()),
+            None => CompressedRest::MayBeIn(listed.path.clone()),
+        };
+    }
+    Ok(newest)
+}
+
+/// Returns the length of the content of a gzip file modulo 2^32, from the last bytes of the file. Returns `None` for a
+/// file of another kind, and for a file that this process cannot read.
+pub(super) fn gzip_length(listed: &ListedFile) -> io::Result<Option<u64>> {
+    let length = listed.metadata.len();
+    if listed.path.extension().is_none_or(|extension| extension != "gz") || length < 18 {
+        return Ok(None);
+    }
+    let file = match open_listed(listed) {
+        Err(error) if is_denied(&error) => return Ok(None),
+        opened => opened?,
+    };
+    let Some(file) = file else { return Ok(None) };
+    let mut bytes = [0; 4];
+    match file.read_exact_at(&mut bytes, length - 4) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        read => read.map(|()| Some(u32::from_le_bytes(bytes).into())),
+    }
+}
+
+/// Opens a listed file. Returns `None` if the path no longer leads to the file.
+pub(super) fn open_listed(listed: &ListedFile) -> io::Result<Option<Arc<File>>> {
+    open_at(&listed.path, listed.metadata.dev(), listed.metadata.ino())
+}

@@ -1,0 +1,218 @@
+//! A file of a source, with the position that the source has reached in it.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use ordain_store::checkpoint::{FilePosition, FileProgress, created_ns};
+use ordain_util::canonical_path::canonical_path;
+use ordain_util::file_pattern::FileRole;
+
+use super::identity::{fingerprint, is_same_inode};
+use super::listed_file::{CompressedRest, ListedFile};
+
+/// A file of the source, with the position that the source has reached in it.
+#[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
+pub(in crate::source) struct TrackedFile {
+    pub(in crate::source) progress: FileProgress,
+    /// The open file. `None` if the file is missing or ignored, if the source has not opened it yet, or if the source
+    /// has closed it because it was read to its end.
+    pub(in crate::source) file: Option<Arc<File>>,
+    /// The path for messages, in the spelling of the configuration.
+    pub(in crate::source) name: String,
+    /// The position up to which the source has read, including an incomplete last line.
+    pub(in crate::source) read_to: u64,
+    /// The position up to which the source reads before it continues with the next file.
+    pub(in crate::source) target: u64,
+    /// The end of the incomplete last line, and the time when the source first found this end.
+    pub(in crate::source) rest_seen: Option<(u64, Instant)>,
+    /// The description of the unread rest, if the file is lost and the loss is not reported yet.
+    pub(in crate::source) loss: Option<String>,
+    /// The length and the modification time of the file when a comparison last showed that the file matches its
+    /// fingerprint.
+    pub(super) compared: Option<(u64, SystemTime)>,
+    /// `true` if the last scan found no file with this identity and content, neither among the open files nor in the
+    /// folder.
+    pub(super) is_missing: bool,
+    /// `true` if a program truncated the file in place before the source had read anything of it. The unread bytes are
+    /// then in a copy of the file, or lost.
+    pub(super) is_cut: bool,
+    /// `true` if the path in the settings named the file in the last run, and names it no longer.
+    pub(super) has_old_path: bool,
+    /// `true` if the last listing of the folder had this file.
+    pub(super) is_listed: bool,
+}
+
+impl TrackedFile {
+    pub(super) fn new(progress: FileProgress, name: String, file: Option<Arc<File>>) -> Self {
+        Self {
+            read_to: progress.position().offset,
+            progress,
+            file,
+            name,
+            target: 0,
+            rest_seen: None,
+            loss: None,
+            compared: None,
+            is_missing: false,
+            is_cut: false,
+            has_old_path: false,
+            is_listed: false,
+        }
+    }
+
+    /// Returns whether the source reads the file: the file is neither ignored nor lost.
+    pub(in crate::source) fn is_read(&self) -> bool {
+        !self.progress.is_ignored && !self.progress.is_lost
+    }
+
+    /// Returns whether a file with this metadata has the identity of the tracked file. A device may have another number
+    /// after a restart of the machine, so this method compares the device only if the tracked file is open.
+    pub(super) fn is(&self, metadata: &Metadata) -> bool {
+        is_same_inode(&self.progress, metadata)
+            && (self.progress.device == metadata.dev() || self.file.is_none())
+    }
+
+    /// Gives the entry another file, which has the content that was read.
+    pub(super) fn continue_in(
+        &mut self,
+        path: &Path,
+        metadata: &Metadata,
+        is_live: bool,
+        file: Arc<File>,
+    ) {
+        let progress = &mut self.progress;
+        progress.path = canonical_path(path).display().to_string();
+        progress.device = metadata.dev();
+        progress.inode = metadata.ino();
+        progress.created_ns = created_ns(metadata);
+        progress.length = metadata.len();
+        progress.is_live = is_live;
+        progress.is_lost = false;
+        self.name = path.display().to_string();
+        self.file = Some(file);
+        self.read_to = self.progress.position().offset;
+        self.rest_seen = None;
+        self.loss = None;
+        self.compared = None;
+        self.is_missing = false;
+        self.is_cut = false;
+        self.has_old_path = false;
+        self.is_listed = true;
+    }
+
+    /// Sets the position to the end of a copy that has less than the bytes that were read.
+    pub(super) fn end_at(&mut self, copy: &File, length: u64) -> io::Result<()> {
+        let position = self.progress.position();
+        let offset = position.offset.min(length);
+        let print = fingerprint(copy, offset)?;
+        self.progress = self.progress.clone().at(FilePosition { offset, ..position }, print);
+        self.read_to = offset;
+        Ok(())
+    }
+
+    /// Makes the next scan compare the file with its fingerprint, and makes the source read the incomplete last line
+    /// again.
+    pub(in crate::source) fn compare_again(&mut self) {
+        self.read_to = self.progress.position().offset;
+        self.rest_seen = None;
+        self.compared = None;
+    }
+
+    /// Gives the entry the present name of its file.
+    pub(super) fn rename(&mut self, listed: &ListedFile) {
+        let name = listed.path.display().to_string();
+        if self.name != name {
+            self.progress.path = canonical_path(&listed.path).display().to_string();
+            self.name = name;
+        }
+        self.progress.is_live = listed.role == FileRole::Live;
+    }
+
+    /// Records that the stream gets a dead letter about the unread rest. If the file was truncated in place, the source
+    /// continues with the beginning of the file.
+    pub(in crate::source) fn record_loss(&mut self) {
+        if self.is_cut {
+            self.progress.length = 0;
+            self.compare_again();
+            self.is_missing = false;
+            self.is_cut = false;
+        } else {
+            self.progress.is_lost = true;
+        }
+    }
+
+    /// Returns whether the file is known to have had complete unread bytes, nothing of the file was read, and the
+    /// length of the file shows that these bytes were removed.
+    pub(super) fn is_cut_to(&self, length: u64) -> bool {
+        let known = self.progress.length;
+        !self.progress.is_begun() && self.read_to < known && length < known
+    }
+
+    /// Returns whether the source reads the file and has read nothing of it.
+    pub(super) fn is_unbegun(&self) -> bool {
+        self.is_read() && !self.progress.is_begun()
+    }
+
+    /// Returns whether the file is missing, and the source had read it to its end.
+    pub(super) fn is_remembered(&self) -> bool {
+        self.progress.is_lost && self.progress.unread_bytes() == 0
+    }
+
+    /// Returns whether the source has already tried to read the incomplete last line up to this end.
+    pub(in crate::source) fn has_tried(&self, end: u64) -> bool {
+        self.rest_seen.is_some_and(|(seen, _)| seen == end)
+    }
+
+    /// Returns whether the file has unread bytes. An incomplete last line counts as unread.
+    pub(super) fn is_unread(&self) -> bool {
+        self.is_read() && self.progress.unread_bytes() > 0
+    }
+
+    /// Returns whether the file still has the bytes that were read. Compares the file with the fingerprint only if the
+    /// file has changed since the last comparison.
+    pub(super) fn has_read_bytes(&mut self, file: &File, metadata: &Metadata) -> io::Result<bool> {
+        let state = (metadata.len(), metadata.modified()?);
+        if self.compared == Some(state) {
+            return Ok(true);
+        }
+        let has_read_bytes = self.progress.print.matches(file)?;
+        self.compared = has_read_bytes.then_some(state);
+        Ok(has_read_bytes)
+    }
+
+    /// Marks the file as an older file that the source does not read.
+    pub(super) fn ignore(&mut self, file: &File) -> io::Result<()> {
+        let length = file.metadata()?.len();
+        let position = FilePosition { offset: length, line: 0 };
+        self.progress = self.progress.clone().at(position, fingerprint(file, length)?);
+        self.progress.is_ignored = true;
+        self.file = None;
+        Ok(())
+    }
+}
+
+pub(super) fn describe_loss(tracked: &TrackedFile, compressed: CompressedRest) -> String {
+    let FileProgress { device, inode, .. } = tracked.progress;
+    let from = tracked.progress.position().offset;
+    let bytes = match tracked.progress.unread_bytes() {
+        0 => "the bytes".to_owned(),
+        unread => format!("at least {unread} bytes"),
+    };
+    let place = match compressed {
+        CompressedRest::MayBeIn(path) | CompressedRest::HasOtherLength(path) => format!(
+            "They may be in {}, which is compressed: uncompress this file in its folder, and Ordain reads the rest",
+            path.display()
+        ),
+        _ => "Put the file back into its folder, and Ordain reads the rest".to_owned(),
+    };
+    format!(
+        "{}, device {device}, inode {inode}: {bytes} from byte {from} on were not read, because the file was removed, \
+         truncated or compressed before Ordain had read it to its end. {place}",
+        tracked.name
+    )
+}
