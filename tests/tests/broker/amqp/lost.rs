@@ -35,6 +35,17 @@ fn describe(rig: &Rig, service: &Service) -> String {
     format!("{:?}\n{}\n{}", rig.rabbit.queues(), service.stderr(), rig.rabbit.log_tail())
 }
 
+/// Creates a user of the broker with all rights, and starts a host with this user. Waits until the queue has its marker.
+fn start_as(user: &str) -> Result<(Rig, Service)> {
+    let rig = Rig::new()?;
+    rig.rabbit.add_user(user, "guest", ".*")?;
+    let url = rig.rabbit.url().replace("guest:guest", &format!("{user}:guest"));
+    rig.home.write("ordain.toml", config(&url, "", "", ""))?;
+    let service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_bound("cases.marker", &["cases"])?;
+    Ok((rig, service))
+}
+
 #[test]
 fn broker_shutdown_loses_nothing() -> Result<()> {
     disturbance_loses_nothing(Rig::with_private_broker("", "", "")?, |rig| {
@@ -159,12 +170,7 @@ fn replaced_queue_is_consumed() -> Result<()> {
 /// the loss of the old queue nevertheless.
 #[test]
 fn loss_is_reported_without_a_new_marker() -> Result<()> {
-    let rig = Rig::new()?;
-    rig.rabbit.add_user("marker", "guest", ".*")?;
-    let url = rig.rabbit.url().replace("guest:guest", "marker:guest");
-    rig.home.write("ordain.toml", config(&url, "", "", ""))?;
-    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
-    rig.until_bound("cases.marker", &["cases"])?;
+    let (rig, mut service) = start_as("marker")?;
     service.pause()?;
     rig.rabbit.limit_declarations("marker", r"^cases(\.dropped|\.version\..*)?$")?;
     rig.client.delete_queue("cases")?;
@@ -224,12 +230,7 @@ fn replaced_queue_is_consumed_without_the_right_to_a_marker() -> Result<()> {
 /// must report the loss at its end: the next owner of the partition may find a queue, and cannot detect the loss.
 #[test]
 fn loss_is_reported_at_the_end_of_the_host() -> Result<()> {
-    let rig = Rig::new()?;
-    rig.rabbit.add_user("undeclaring", "guest", ".*")?;
-    let url = rig.rabbit.url().replace("guest:guest", "undeclaring:guest");
-    rig.home.write("ordain.toml", config(&url, "", "", ""))?;
-    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
-    rig.until_bound("cases.marker", &["cases"])?;
+    let (rig, mut service) = start_as("undeclaring")?;
     rig.rabbit.limit_declarations("undeclaring", "^$")?;
     let opened = || rig.rabbit.opened_connections("ordain cases 0");
     let before = opened();
