@@ -31,7 +31,8 @@ use ordain_util::log_throttle::LogThrottle;
 
 use identity::{has_same_content, is_denied, is_gone, is_whole_copy, open_same};
 use listed_file::{
-    CompressedRest, ListedFile, compressed_rest, matching_files, open_listed, sort_in_reading_order,
+    CompressedRest, ListedFile, Positions, compressed_rest, matching_files, open_listed, positions,
+    sort_in_reading_order,
 };
 use tracked_file::{TrackedFile, describe_loss};
 
@@ -261,13 +262,13 @@ impl FileSet {
     pub(super) fn discover(&mut self) -> io::Result<()> {
         let Some(pattern) = self.pattern.clone() else { return Ok(()) };
         let Some(listed) = self.list(&pattern)? else { return Ok(()) };
+        let positions = positions(&listed);
         for (at, found) in listed.iter().enumerate() {
             let is_known = |tracked: &TrackedFile| tracked.is(&found.metadata);
-            let is_last = self.place(&listed[at + 1..]) == self.files.len();
             if found.role == FileRole::Compressed
                 || found.is_ignored
                 || self.files.iter().any(is_known)
-                || !is_last
+                || self.place(at, &positions) < self.files.len()
             {
                 continue;
             }
@@ -536,11 +537,11 @@ impl FileSet {
             .filter(|tracked| known(tracked))
             .map(|tracked| tracked.progress.inode)
             .collect();
+        let positions = positions(listed);
         for (at, found) in listed.iter().enumerate() {
             if found.role == FileRole::Compressed {
                 continue;
             }
-            let later = &listed[at + 1..];
             let is_known = |tracked: &TrackedFile| known(tracked) && tracked.is(&found.metadata);
             if known_inodes.contains(&found.metadata.ino()) && self.files.iter().any(is_known) {
                 continue;
@@ -548,13 +549,13 @@ impl FileSet {
             let is_live = found.role == FileRole::Live;
             let Some(file) = self.open_listed(found)? else { continue };
             if let Some(index) = self.original(&file, is_live)? {
-                self.replace(index, found, &file, later)?;
+                self.replace(index, found, &file, (at, &positions))?;
             } else if !is_live && !found.is_ignored && self.is_copy(&file)? {
                 // A copy that another program makes of a file has nothing new, unless the program then truncates the
                 // original file. While the copy is incomplete, no comparison can distinguish the two cases.
                 continue;
             } else {
-                let index = self.place(later);
+                let index = self.place(at, &positions);
                 self.insert(index, found, Arc::clone(&file));
                 if found.is_ignored {
                     self.files[index].ignore(&file)?;
@@ -565,20 +566,20 @@ impl FileSet {
         Ok(())
     }
 
-    /// Gives a tracked file that was copied the place of its copy. `later` contains the listed files after the copy, in
-    /// reading order.
+    /// Gives a tracked file that was copied the place of its copy. `at` is the position of the copy in the listing, and
+    /// `positions` contains the positions of all listed files.
     fn replace(
         &mut self,
         index: usize,
         copy: &ListedFile,
         file: &Arc<File>,
-        later: &[ListedFile],
+        (at, positions): (usize, &Positions),
     ) -> io::Result<()> {
         let is_live = copy.role == FileRole::Live;
         let length = file.metadata()?.len();
         let mut tracked = self.files.remove(index);
         let before = tracked.progress.clone();
-        let index = if tracked.is_remembered() { self.place(later) } else { index };
+        let index = if tracked.is_remembered() { self.place(at, positions) } else { index };
         tracked.continue_in(&copy.path, &copy.metadata, is_live, Arc::clone(file));
         let is_shorter = length < before.print.end();
         if is_shorter {
@@ -598,11 +599,12 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns the index of a new file. `later` contains the listed files after the new file, in reading order. The source
-    /// reads the new file before those of these files of which it has read nothing.
-    fn place(&self, later: &[ListedFile]) -> usize {
+    /// Returns the index of a new file, which has the position `at` in the listing. The source reads the new file before
+    /// the files that are listed after it, if nothing of them was read.
+    fn place(&self, at: usize, positions: &Positions) -> usize {
         let is_later = |tracked: &TrackedFile| {
-            tracked.is_unbegun() && later.iter().any(|found| tracked.is(&found.metadata))
+            let position = positions.get(&tracked.progress.inode);
+            tracked.is_unbegun() && position.is_some_and(|position| *position > at)
         };
         self.files.iter().position(is_later).unwrap_or(self.files.len())
     }

@@ -1,5 +1,6 @@
 //! The files that the folder of a source lists, in the order in which the source reads them.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -27,6 +28,13 @@ impl ListedFile {
     pub(super) fn identity(&self) -> (u64, u64) {
         (self.metadata.dev(), self.metadata.ino())
     }
+}
+
+/// The positions of files in a listing, by inode.
+pub(super) type Positions = BTreeMap<u64, usize>;
+
+pub(super) fn positions(listed: &[ListedFile]) -> Positions {
+    listed.iter().enumerate().map(|(at, found)| (found.metadata.ino(), at)).collect()
 }
 
 /// Returns the files of the folder that match the pattern, with their roles.
