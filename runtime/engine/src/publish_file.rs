@@ -1,8 +1,8 @@
 //! Publishes a file of CloudEvents, one event per line. The store keeps a checkpoint of the file, and the next run
 //! continues at the checkpoint. If an earlier run has published events after the checkpoint, the store recognises these
-//! events by their ids or their numbers. A run must never write a checkpoint whose position is after an unpublished
-//! line. If log rotation has given other names to files since the last run, a run therefore first publishes the rest of
-//! the file of the last run, and all newer files of the rotation.
+//! events by their ids or their numbers. A `fifo` stream itself recognises these events by their ids. A run must never
+//! write a checkpoint whose position is after an unpublished line. If log rotation has given other names to files since
+//! the last run, a run first publishes the rest of the file of the last run, and then all newer files of the rotation.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -22,11 +22,12 @@ use ordain_store::checkpoint::{Checkpoint, FileProgress};
 use ordain_store::{AssignItemReply, Mark, StoreError};
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
-/// Number of collected events at which the publisher publishes the events without waiting for more.
+/// The run publishes the collected events when their number reaches this limit, or when no further delivery of the
+/// reader is waiting.
 const PUBLISH_THRESHOLD_EVENTS: usize = 2_048;
-/// Number of times that the store may go back in time (lose its newest writes) during one run; at the last of these
-/// times, the run fails. After each earlier time, the run reads the file again from the oldest checkpoint of the file
-/// (each shard of the store has a checkpoint).
+/// A run fails when the store has gone back in time (lost its newest writes) this number of times during the run. After
+/// each earlier time, the run reads the file again from the oldest checkpoint of the file (each shard of the store has
+/// a checkpoint).
 const REWIND_ATTEMPTS: usize = 5;
 
 /// The reason why a file was not published to its end. If the error names a line, all lines before that line are
@@ -35,7 +36,8 @@ const REWIND_ATTEMPTS: usize = 5;
 pub enum PublishFileError {
     /// A line cannot be published.
     #[error(
-        "{origin}: {words}. Correct the line and run the command again: it continues at this line"
+        "{origin}: {words}. Correct the line and run the command again: it continues a file at this line, but reads \
+         standard input from its beginning"
     )]
     Line {
         /// The line number and the name of the file.
@@ -63,13 +65,14 @@ pub struct PublishCounts {
     pub published: u64,
     /// The number of events that the store recognised as already published.
     pub known: u64,
-    /// The number of lines that this run skipped because an earlier run published them.
+    /// The number of lines that this run skipped, because they precede the position at which it started to read a file.
+    /// If the run starts several times, for example after the store went back in time, the lines count each time.
     pub skipped_lines: u64,
 }
 
 /// Publishes a file, or standard input if `path` is `None`. Each run reads standard input from its beginning. Calls
-/// `progress` with the counts and the position in bytes: each time this function starts to read the file, and after
-/// each batch, even if the batch failed.
+/// `progress` with the counts and the position in bytes: each time this function starts to read the file or an older
+/// file, and after each batch, even if the batch failed.
 pub fn publish_file<'a>(
     publisher: &'a mut StreamPublisher,
     loaded: &'a LoadedConfig,
@@ -109,7 +112,7 @@ async fn publish_lines(
         tracing::warn!(
             file = %name,
             "the store went back in time and may have lost events of this file: publishing the file again from the \
-             oldest position that the store has (each shard remembers a position in the file); the store recognises \
+             oldest position that the store has (each shard remembers a position in the file); Ordain recognises \
              repeated events by their ids"
         );
     }
@@ -119,7 +122,7 @@ async fn publish_lines(
 /// The way in which the reading of a file ended.
 #[derive(PartialEq, Eq)]
 enum PublishEnd {
-    /// All lines are published.
+    /// All lines of the file that the path names, or of standard input, are published.
     AtEnd,
     /// All lines of this older file are published. Log rotation had given another name to the file.
     AtEndOfOlderFile(FileId),
@@ -230,8 +233,8 @@ async fn publish_once(
                 return Ok(PublishEnd::StoreRolledBack);
             }
             if bad.is_some() {
-                // The user is about to change the bad line, so the fingerprint in the checkpoint covers only the lines
-                // before the bad line.
+                // The user is expected to correct the bad line, so the fingerprint in the checkpoint covers only the
+                // lines before the bad line.
                 fingerprint = Some(read_fingerprint(opened, position).map_err(read_error)?);
             }
             if (done.is_some() || bad.is_some())
@@ -259,7 +262,7 @@ async fn publish_once(
 struct Checkpoints {
     /// The name of the marks (named records in the store) that contain the checkpoints.
     name: String,
-    /// A random number that identifies this run.
+    /// A random number that distinguishes the checkpoints of this reading of the file from all other checkpoints.
     run: u64,
     /// The checkpoint of each shard, as this run last read or wrote it.
     marks: Vec<Option<Bytes>>,
@@ -314,7 +317,7 @@ enum ResumePoint {
     /// is the lowest; a shard without a usable checkpoint has the position 0.
     Uncertain(FilePosition),
     /// At least one checkpoint belongs to another file, or to earlier content of the file. The value is the progress in
-    /// that file or content.
+    /// that file or content; the oldest one if there are several.
     OtherFile(Box<FileProgress>),
 }
 
@@ -335,7 +338,7 @@ fn resume_point(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<Res
         // After a rotation, the checkpoints of two shards may name two files.
         let age = |progress: &FileProgress| (progress.created_ns, progress.position().line);
         let is_first = |other: &FileProgress| age(&progress) < age(other);
-        // If nothing was read of the file of the checkpoint, every file has the bytes that were read.
+        // If nothing was read of the file of the checkpoint, the fingerprint matches every file. Compare the inode too.
         let is_same = progress.print.matches(file)?
             && (progress.is_begun() || is_same_inode(&progress, &file.metadata()?));
         if !is_same && other.as_ref().is_none_or(is_first) {
@@ -351,8 +354,8 @@ fn resume_point(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<Res
     Ok(if is_unclear { ResumePoint::Uncertain(position) } else { ResumePoint::Through(position) })
 }
 
-/// Returns the oldest file with unpublished lines to which log rotation has given another name than `live_path`: the file of
-/// the last run, or a newer file. Returns `None` if there is no such file. `live` is the open file of
+/// Returns the oldest file with unpublished lines to which log rotation has given another name than `live_path`: the
+/// file of the last run, or a newer file. Returns `None` if there is no such file. `live` is the open file of
 /// `live_path`.
 fn next_older_file(
     last: &FileProgress,
@@ -374,8 +377,9 @@ fn next_older_file(
     }
     let is_live = is_same_inode(last, &live.metadata()?);
     for (index, older) in rotated.iter().enumerate() {
-        // If the file of the last run is not among the rotated files, their times of creation show which are newer. If
-        // it is still the file of the path, it was rewritten, and the rotated files may be older.
+        // If the file of the last run is not among the rotated files, the times of creation show which rotated files
+        // are newer. If the path still names the file of the last run, a program has rewritten this file, and the
+        // rotated files may be older: publish none of them.
         let is_newer = match place {
             Some(place) => index > place,
             None => !is_live && last.created_ns != 0 && older.created_ns > last.created_ns,
@@ -413,8 +417,8 @@ fn find_last_file(
     Ok(None)
 }
 
-/// Returns an older file from a position on. Returns `None` if the file has no bytes after the position, or if this run
-/// has published the file to its end.
+/// Returns an older file, to be published from a position on. Returns `None` if the file has no bytes after the
+/// position, or if this run has published the file to its end.
 fn unfinished_file(
     path: PathBuf,
     file: Arc<File>,
@@ -442,16 +446,16 @@ fn report_other_file(name: &str, last: &FileProgress) {
             inode,
             unread_bytes = last.unread_bytes(),
             from_byte = last.position().offset,
-            "the file of the last run is no longer in its folder, and its last bytes were not published: put it back \
-             and run the command again, or publish the file under its new name"
+            "the file of the last run is no longer in its folder, and its last bytes were not published: publish the \
+             file under its new name"
         );
     }
     tracing::warn!(
         file = name,
         device,
         inode,
-        "the file changed, or is another file than in the last run: publishing from its beginning; the store \
-         recognises repeated events by their ids, but forgets ids that are older than `retain`"
+        "the file changed, or is another file than in the last run: publishing from its beginning; Ordain recognises \
+         repeated events by their ids, but forgets old ids (`retain`; in a `fifo` stream, `id_window`)"
     );
 }
 
@@ -459,13 +463,13 @@ fn report_uncertain(name: &str, position: FilePosition) {
     tracing::warn!(
         file = name,
         line = position.line + 1,
-        "the last run ended early, or the store has lost events of the last run: publishing from this line on; the \
-         store recognises repeated events by their ids, but forgets ids that are older than `retain`"
+        "the last run ended early, or the store has lost events of the last run: publishing from this line on; Ordain \
+         recognises repeated events by their ids, but forgets old ids (`retain`; in a `fifo` stream, `id_window`)"
     );
 }
 
-/// Publishes events up to the first line without a valid event. Returns the position after the last published line, and
-/// the error of the invalid line if there is one.
+/// Publishes the events before the first line without a valid event. Returns the position after the last published
+/// line, and the error of the invalid line; each is `None` if there is no such line.
 async fn publish_batch(
     publisher: &mut StreamPublisher,
     name: &str,

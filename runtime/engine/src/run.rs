@@ -1,5 +1,5 @@
-//! Drives the partitions of a configuration from the start of a run to its end. Read `PreparedRun::drive_all` from top
-//! to bottom.
+//! Drives the partitions of a configuration from the start of a run to its end. `PreparedRun::drive_all` contains the
+//! steps in their order.
 
 mod broker;
 mod files;
@@ -62,8 +62,8 @@ pub type EndIntake<'a> = Box<dyn FnOnce(bool) -> BoxFuture<'a, ()> + 'a>;
 /// The reason why a run could not start, or ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The configuration is invalid, or names a file that cannot be used now: the file is missing, or its disk is full
-    /// or read-only.
+    /// The configuration is invalid, or names a file that cannot be used now, for example because the file is missing,
+    /// or because its disk is full or read-only.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A handler cannot be used.
@@ -224,9 +224,10 @@ impl<'a> PreparedRun<'a> {
     /// run without `once`) does not count the held events, because the count reads the record of every key in the
     /// store.
     ///
-    /// This method calls `end_intake` after the last driver has ended, and before the process leaves the membership. At
-    /// its start, a run with `end_intake` waits for the broker without a time limit. A run without `end_intake` waits
-    /// for at most `BROKER_START_TIMEOUT`.
+    /// After the drivers have ended, and before the process leaves the membership, this method calls `end_intake`. The
+    /// method also calls `end_intake` if a shutdown ends the wait for the broker. If the run ends at another point of
+    /// its start, the method drops `end_intake` without a call. At its start, a run with `end_intake` waits for the
+    /// broker without a time limit. A run without `end_intake` waits for at most `BROKER_START_TIMEOUT`.
     pub fn drive(
         self,
         shutdown: watch::Receiver<bool>,

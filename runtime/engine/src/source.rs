@@ -1,5 +1,6 @@
-//! The sources of events. A source delivers events in order. After a restart, a source delivers all unacknowledged
-//! events again; only standard input cannot deliver events again. A source must never decide how an event is settled.
+//! The sources of events. A source delivers its events in their order. After a restart of the process, a source
+//! delivers all unacknowledged events again. Only standard input cannot deliver an event a second time. A source must
+//! never decide how an event is settled.
 
 mod file;
 mod file_set;
@@ -23,7 +24,7 @@ pub use queue::{QueueOptions, read_queue};
 pub(crate) use unread::watch_accepted_events;
 
 /// Returns the next early event of an inbox: an event that arrived over HTTP and that the broker does not accept now.
-/// The source later delivers a copy of this event. Never returns if the stream has no inbox.
+/// The source of the stream later delivers a copy of this event. Never returns if the stream has no inbox.
 pub async fn next_offered(inbox: &mut Option<Inbox>) -> Option<Arc<Event>> {
     match inbox {
         Some(inbox) => inbox.next().await,

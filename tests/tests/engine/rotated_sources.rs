@@ -697,7 +697,7 @@ fn incomplete_line_of_a_renamed_file_is_left_for_the_next_run() -> Result<()> {
     writer.home.write(EVENTS, "")?;
     writer.home.run_once()?;
     let mut service = writer.start()?;
-    service.until_says("reading the file from the checkpoint")?;
+    service.until_says("reading the file from its checkpoint")?;
     writer.home.append("events.ndjson.1", rest)?;
     writer.until_all(&mut service)?;
     service.end()?;
@@ -764,7 +764,7 @@ fn run_starts_before_the_next_file_is_created() -> Result<()> {
     writer.rotate()?;
     writer.home.run_once()?;
     let mut service = writer.start()?;
-    service.until_says("reading the file from the checkpoint")?;
+    service.until_says("reading the file from its checkpoint")?;
     writer.create(EVENTS, 10)?;
     writer.until_all(&mut service)?;
     service.end()?;

@@ -40,7 +40,7 @@ fn expect_change_read(
 }
 
 /// A part of the log line of a file that the host reads from its beginning.
-const CHANGED: &str = "no longer begins with the lines that the last run read";
+const CHANGED: &str = "no longer begins with the lines that Ordain had read";
 
 #[test]
 fn truncated_file_is_read_from_its_beginning() -> Result<()> {

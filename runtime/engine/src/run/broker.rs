@@ -21,15 +21,16 @@ use ordain_store::{InstanceInfo, QueueRecords, Store};
 use ordain_util::finding::InspectedServer;
 use ordain_util::log_throttle::LogThrottle;
 
-/// Maximum time that a start waits for a broker that does not answer, if the process can do nothing without the broker.
+/// Maximum time that a start waits for a broker that is unavailable, if the process does not accept events over HTTP
+/// meanwhile.
 pub(super) const BROKER_START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Delay before the process retries an action that the broker did not perform.
+/// Delay before the process retries an action that failed because of the broker or the store.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Time between two warnings about an action at the start that the process retries.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Declares the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is available.
-/// Waits for the broker for at most `timeout`, or without a limit if `timeout` is `None`.
+/// Declares or checks the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is
+/// available. Waits for the broker for at most `timeout`, or without a limit if `timeout` is `None`.
 pub(super) async fn prepare(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,

@@ -25,8 +25,8 @@ const OUTBOX_PAGE_COMMITS: usize = 1_024;
 type FileIdentity = (u64, u64);
 
 /// Opens the files of all sinks. Before this function creates or truncates the file of any sink, it makes all checks
-/// that do not need a newly created file. Counts in `status` the messages that are in sink files and that the store
-/// lacks.
+/// that do not need a newly created file. Counts in `status` the messages of configured streams that are in sink files
+/// and that the store lacks.
 pub(super) async fn open_sinks(
     loaded: &LoadedConfig,
     store: &dyn Store,
@@ -68,7 +68,7 @@ pub(super) async fn open_sinks(
     Ok(sinks)
 }
 
-/// Logs that a sink file has messages of a stream that the store lacks.
+/// Logs that the store lacks messages of a stream that are in a sink file.
 fn report_lost_messages(sink: &str, path: &Path, stream: &str, messages: u64) {
     let path = path.display();
     let incident = MessagesLost { to: format!("file/{path}"), messages, numbered: None };
@@ -140,9 +140,10 @@ struct ReadFiles {
 
 impl ReadFiles {
     /// Adds the files of a source. Rejects a path that does not lead to a regular file: a file of another kind has no
-    /// positions at which to resume, and opening it might block forever. If the path is a pattern, skips such files;
-    /// the pattern may match no file yet. Accepts a missing file if the folder has an older file: log rotation has then
-    /// renamed the file, and another program will create it. Rejects a file that this process cannot read.
+    /// positions at which to resume, and opening it might block forever. If the file name has wildcards, skips files of
+    /// other kinds instead, and accepts a pattern that matches no file yet. Accepts a missing file if the folder has an
+    /// older file: log rotation has then renamed the file, and another program will create it. Rejects a file that this
+    /// process cannot read.
     fn add(&mut self, loaded: &LoadedConfig, stream: &str, path: &Path) -> Result<(), ConfigError> {
         let setting = format!("streams.{stream}.source.path");
         let refused = |path: &Path, what: String| {
@@ -206,8 +207,8 @@ impl ReadFiles {
     }
 }
 
-/// Returns whether the folder of a source, or the folder of the file to which its path leads, has an older file of a
-/// log rotation.
+/// Returns whether log rotation has left an older file in the folder of a source or, if the path of the source is a
+/// link, in the folder of the file to which the link leads.
 fn has_older_file(pattern: &FilePattern) -> bool {
     let target = pattern.target();
     [Some(pattern), target.as_ref()].into_iter().flatten().any(|pattern| {

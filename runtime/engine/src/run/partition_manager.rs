@@ -92,9 +92,10 @@ pub(super) struct PartitionManager<'a> {
     share: BTreeSet<Partition>,
     owned: BTreeMap<Partition, OwnedPartition>,
     leasing: FuturesUnordered<PartitionFuture<'a, LeaseReply>>,
-    /// The reasons for the requests of leases since the last log line about started partitions.
+    /// For each partition whose lease was requested since the last log line about started partitions, the reason why
+    /// this instance can get the lease.
     claim_reasons: BTreeMap<Partition, ClaimReason>,
-    /// The started partitions that the log does not have yet: by stream and reason, their numbers.
+    /// The started partitions that are not logged yet: their numbers, by stream and reason.
     started_partitions: BTreeMap<(Arc<str>, ClaimReason), BTreeSet<u32>>,
     /// Partitions that are starting. The result of a start is `None` if this instance cannot drive the partition, for
     /// example because another instance owns it now.
@@ -103,7 +104,7 @@ pub(super) struct PartitionManager<'a> {
     releasing: FuturesUnordered<PartitionFuture<'a, ()>>,
     /// Released leases. Each entry stays until a membership table contains the release.
     released: BTreeMap<Partition, ReleasedLease>,
-    /// Partitions whose lease was refused, each with the time of the next request.
+    /// Partitions whose lease this instance cannot get now, each with the time of the next attempt.
     retry_at: BTreeMap<Partition, Instant>,
     /// With `once`: partitions whose drivers have nothing left to do. This instance does not request their leases
     /// again.
@@ -203,7 +204,8 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Logs the partitions that this instance has begun to process, when no further partition is about to start.
+    /// Logs the partitions that this instance has begun to process. Waits with the log lines until no request of a
+    /// lease and no start of a partition is running.
     fn log_started_partitions(&mut self) {
         if !self.leasing.is_empty() || !self.starting.is_empty() {
             return;
@@ -252,7 +254,7 @@ impl<'a> PartitionManager<'a> {
         }
         let mut health = status.health;
         // The broker may refuse only the connection of the health check, for example because of a connection limit. If
-        // the process still consumes queues, it keeps the partitions of these queues.
+        // the process still consumes a queue, the process keeps its partitions.
         if health == BrokerHealth::Down && self.consumes_queue() {
             health = BrokerHealth::Suspect;
         }
@@ -289,8 +291,9 @@ impl<'a> PartitionManager<'a> {
         })
     }
 
-    /// Releases partitions that left the share, and requests the leases of partitions that joined the share. Does
-    /// nothing during the shutdown.
+    /// Releases partitions that left the share, and requests the leases of free partitions of the share. Also releases
+    /// leases that the store has recorded for this instance although this instance does not hold them. Does nothing
+    /// during the shutdown.
     fn rebalance(&mut self, all: &BTreeSet<Partition>) -> Result<(), RunError> {
         if self.is_ending {
             return Ok(());
@@ -329,8 +332,8 @@ impl<'a> PartitionManager<'a> {
                 }
             }
         }
-        // Release leases that the store has recorded for this instance and that this instance does not know. Such a
-        // lease exists if the store went back in time, or if the store received a request twice.
+        // Release leases that the store has recorded for this instance, but that this instance neither holds nor
+        // requests. Such a lease exists if the store went back in time, or if the store received a request twice.
         for (partition, lease) in &table.leases {
             let is_known = self.owned.contains_key(partition)
                 || self.retry_at.contains_key(partition)

@@ -30,9 +30,10 @@ use ordain_store::{InstanceInfo, Ownership};
 use ordain_util::log_throttle::LogThrottle;
 use ordain_wasm::StreamContext;
 
-/// Maximum number of commits whose messages are read and published together.
+/// Maximum number of commits whose messages one read of the outbox returns.
 const OUTBOX_PAGE_COMMITS: usize = 64;
-/// Time between two warnings that a partition waits because too many messages are unpublished.
+/// Time between two warnings that a partition cannot start yet, because the publisher has not sent the messages of an
+/// earlier owner.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Returns the capacity of the channel to the publisher, in batches. The channel never fills, because the sequencers of
@@ -63,7 +64,8 @@ fn partition_share(
 
 /// Rejects a store with unpublished messages of a stream that no process runs: neither this configuration nor another
 /// running instance has the stream. No process would publish these messages. Also logs warnings about queued events of
-/// such a stream, and about former bindings that still deliver messages to the queues of a stream.
+/// such a stream, and about former bindings (bindings of an earlier configuration) that still deliver messages to the
+/// queues of a stream, although the stream no longer has a source in the broker.
 pub(super) async fn check_backlog(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -128,9 +130,8 @@ pub(super) fn backlog_bytes_limit(config: &Config) -> usize {
 }
 
 impl PartitionFactory<'_> {
-    /// Claims a partition under the epoch of the lease. Publishes the messages that an earlier owner left in the outbox
-    /// of the partition (committed messages that are not published yet). Then builds the parts of the driver. Returns
-    /// `None` in three cases:
+    /// Claims a partition under the epoch of the lease. Waits until the publisher has sent the messages that an earlier
+    /// owner left in the outbox of the partition. Then builds the parts of the driver. Returns `None` in three cases:
     /// - Another process has claimed the partition under a later lease.
     /// - The publisher has ended.
     /// - The stream is not configured here.
@@ -168,9 +169,10 @@ impl PartitionFactory<'_> {
         self.driver_config(name, stream, claimed, handle, completions, backlog, metrics).await
     }
 
-    /// Publishes the messages that an earlier owner committed and did not publish, before any new message of the
-    /// partition is published. Returns reports, as inputs for the sequencer, about those messages that the store has
-    /// not marked as published yet. Returns `None` if the publisher has ended.
+    /// Gives the publisher the messages that an earlier owner committed and did not publish, and waits until the
+    /// publisher has sent these messages to the sinks. New messages of the partition therefore follow these messages.
+    /// Returns reports, as inputs for the sequencer, about the sent messages that the store has not marked as published
+    /// yet. Returns `None` if the publisher has ended.
     async fn publish_backlog(
         &self,
         handle: &Arc<PartitionHandle>,

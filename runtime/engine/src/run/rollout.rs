@@ -1,7 +1,7 @@
 //! Manages handler versions during a run: monitors the folder of handlers, loads new files while other versions run,
-//! and publishes the highest usable version of this instance (its offer). The module also writes rollouts into the
-//! store, and follows the rollouts that other instances write. A rollout records the version that executes a stream's
-//! events.
+//! and publishes the highest usable version of each handler of this instance (its offer). The module also writes
+//! rollouts into the store, and follows the rollouts that other instances write. A rollout records the version that
+//! executes a stream's events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -36,7 +36,7 @@ use ordain_wasm::{
 /// Interval between two scans of the folder. The scans supplement the notifications of changes, because not every file
 /// system sends notifications.
 const FOLDER_SCAN_INTERVAL: Duration = Duration::from_secs(2);
-/// Delay before the next request to a store that did not answer.
+/// Delay before the next request to the store after a failed request.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Delay before a scan. Changes that belong together usually arrive within this delay, so that one scan finds all of
 /// them.
@@ -59,7 +59,7 @@ pub(super) struct RolloutController<'a> {
     decision_throttle: LogThrottle,
 }
 
-/// The state of a stream's rollout, as this instance knows it.
+/// The state of a stream's rollout in this instance.
 #[derive(Default)]
 struct RolloutState {
     memory: RolloutMemory,
@@ -134,7 +134,8 @@ impl<'a> RolloutController<'a> {
     }
 
     /// Returns the error for a stream whose version has been missing for longer than the lease duration. Within this
-    /// time, an instance that died leaves the membership, and its version no longer counts as available.
+    /// time, the store removes an instance that died from the membership, so that its version no longer counts as
+    /// available.
     fn check_missing(&mut self) -> Option<RunError> {
         let timeout = Duration::from_millis(self.loaded.config.runtime.lease.0);
         for (stream, _) in self.handlers.streams() {
@@ -285,9 +286,9 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Handles the notification that events of a key were executed under a rollout that this instance does not know.
-    /// Reads the membership table, which normally has that rollout. If the store went back in time and lost the
-    /// rollout, the next rollout gets a higher number than the lost rollout.
+    /// Handles the notification that events of a key were executed under a rollout that is newer than all rollouts that
+    /// this instance has read. Reads the membership table, which normally contains that rollout. If the store went back
+    /// in time and lost the rollout, the next rollout gets a higher number than the lost rollout.
     async fn refresh_decisions(&mut self) {
         let Ok(table) = self.store.table().await else {
             tokio::time::sleep(STORE_RETRY_DELAY).await;
@@ -462,7 +463,7 @@ async fn scan_finished(
     }
 }
 
-/// Returns whether a changed file may be a handler.
+/// Returns whether a changed file may be a handler, according to its name.
 fn may_be_handler(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default();
     path.extension().is_some_and(|extension| extension == "wasm")

@@ -1,5 +1,6 @@
-//! Adds the sinks that are streams, whose messages the store queues, and enables numbering by the store for file sinks.
-//! The module `files` adds the file sinks, and the module `broker` adds the exchanges.
+//! Adds the sinks of kind `stream`, whose messages the store queues, and enables numbering by the store for the file
+//! sinks whose messages need numbers. The module `files` adds the file sinks, and the module `broker` adds the
+//! exchanges.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use ordain_config::NumberingPolicy;
 use ordain_config::{LoadedConfig, SinkConfig};
 use ordain_store::Store;
 
-/// Adds the sinks that are streams, and enables numbering for the file sinks whose messages need numbers.
+/// Adds the sinks of kind `stream`, and enables numbering for the file sinks whose messages need numbers.
 pub(super) fn add_sequenced_sinks(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,

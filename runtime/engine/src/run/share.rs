@@ -20,8 +20,8 @@ pub(super) fn all_partitions(loaded: &LoadedConfig) -> BTreeSet<Partition> {
     loaded.config.streams.iter().flat_map(partitions_of).collect()
 }
 
-/// Returns the partitions that an instance should own, according to the membership table. All instances compute their
-/// shares from the same table, so no partition belongs to two shares.
+/// Returns the partitions that an instance should own, according to the membership table. All instances that have read
+/// the same table compute the same distribution, so no partition belongs to the shares of two of them.
 pub(super) fn share(
     loaded: &LoadedConfig,
     table: &MembershipTable,

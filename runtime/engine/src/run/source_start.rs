@@ -37,7 +37,8 @@ pub(super) struct StartedSource {
     pub(super) source: SourceHandle,
     /// The inbox, which publishes events received over HTTP to the broker. `None` if the stream has no inbox.
     pub(super) inbox: Option<Inbox>,
-    /// The name of the checkpoint from which the source resumes; `None` if the source cannot resume.
+    /// The name of the checkpoint from which a file source resumes; `None` for standard input and for the sources of
+    /// other kinds, which have no checkpoint.
     pub(super) checkpoint_name: Option<String>,
 }
 
@@ -79,8 +80,8 @@ impl PartitionFactory<'_> {
         }
     }
 
-    /// Returns the options that all readers of queues in the store share. `limit` is the maximum number of events that
-    /// may wait for the partition, in all shards together.
+    /// Returns options for a reader of queues in the store. The caller changes the options in which the readers differ.
+    /// `limit` is the maximum number of events that may wait for the partition, in all shards together.
     fn queue_options(
         &self,
         partition: &Partition,
@@ -136,7 +137,8 @@ impl PartitionFactory<'_> {
             let unrouted = unrouted_queue(&handle.partition.stream, config.partitions);
             unrouted_options = match self.store.claim(&unrouted, handle.claim.epoch).await {
                 Ok(claimed) => Some(options(&unrouted, claimed.claim, of_none)),
-                // Another process has claimed the partition. This process will soon detect that it has lost the lease.
+                // Another process has claimed this queue under a later lease of partition 0. This process will soon
+                // detect that it has lost its lease.
                 Err(StoreError::InUse(_)) => None,
                 Err(error) => return Err(error.into()),
             };
@@ -145,9 +147,9 @@ impl PartitionFactory<'_> {
         let key = &config.key;
         let producer = || ExchangeProducer::new(broker, &exchange.0, key, in_order, Duration::ZERO);
         // The stream recognises the broker's copy of an early event if the id of the event is among the last `window`
-        // ids. Pass at most `window / 2` events early, because other events arrive before the copies of these events.
-        // Also leave room for the ids of all events that the broker may redeliver. A `sequenced` stream recognises the
-        // copy by its sequence, so it needs no limit.
+        // ids of its key. Pass at most `window / 2` events early, because other events arrive before the copies of
+        // these events. Also leave room for the ids of all events that the broker may redeliver. A `sequenced` stream
+        // recognises the copy by its sequence, so it needs no limit.
         let repeats = stream.source.redelivery_limit(self.loaded.config.ingress.is_some());
         let window = stream.id_window.max(repeats);
         let early_limit = (window / 2).min(window - stream.source.prefetch());
@@ -264,19 +266,20 @@ impl PartitionFactory<'_> {
             self.loaded.setting_error(&setting, message).caused_by(&error)
         })?;
         if let Some(line) = files.resumed_line() {
-            tracing::info!(stream = %name, line, "reading the file from the checkpoint of the last run");
+            tracing::info!(stream = %name, line, "reading the file from its checkpoint");
         }
-        // Replace the checkpoint now, for two reasons. First, the checkpoint must have all files that the source now
-        // knows, because a file that is not in the checkpoint counts as new at the next start. Second, after a loss of
-        // commits, later commits get the numbers of the lost commits, so that the old checkpoint would seem valid at
-        // the next start.
+        // Replace the checkpoint now, for two reasons. First, the checkpoint must contain all files that the source
+        // tracks now, because a file that is not in the checkpoint counts as new at the next start. Second, after a
+        // loss of commits, later commits get the numbers of the lost commits, so that the old checkpoint would seem
+        // valid at the next start.
         let mut known = files.progress();
         if let [file] = &mut known[..]
             && file.is_live
             && !file.is_begun()
         {
-            // The source begins this file at once. If the file contains only blank lines, the source reads them and
-            // writes no other checkpoint. They must not count as unread if a program rewrites the file.
+            // The source begins this file at once. If the file contains only blank lines, the source reads these lines,
+            // and no further checkpoint follows. With the length 0, the blank lines do not count as unread if a program
+            // then rewrites the file.
             file.length = 0;
         }
         let beginning = Checkpoint::new(known, handle.claimed_commits.to_vec());
@@ -285,7 +288,7 @@ impl PartitionFactory<'_> {
             let disconnects = self.store.disconnects();
             self.store.put_checkpoint(&handle.partition, handle.claim, disconnects, &mark).await
         };
-        // If another owner has claimed the partition, the checkpoint is not needed.
+        // If this process has lost the partition, the checkpoint is not needed.
         while !put().await? && !handle.ownership.is_lost() {
             tokio::time::sleep(CHECKPOINT_RETRY_DELAY).await;
         }

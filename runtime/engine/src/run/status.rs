@@ -18,9 +18,9 @@ pub enum RunPhase {
     LoadingHandlers,
     /// The process opens the store.
     OpeningStore,
-    /// The process claims its first partitions.
+    /// The process claims the partitions of its share, and has never driven all of them at the same time.
     ClaimingPartitions,
-    /// The process drives partitions, and has at least once driven all partitions of its share at the same time.
+    /// The process has at least once driven all partitions of its share at the same time. The share may be empty.
     Running,
 }
 
@@ -94,7 +94,7 @@ impl RunStatus {
         self.lock().lost_messages.clone()
     }
 
-    /// Adds the number of messages of a stream that a sink file contains and that the store lacks.
+    /// Adds the number of a stream's messages that a sink file contains and that the store lacks.
     pub(super) fn count_lost_messages(&self, stream: &str, messages: u64) {
         *self.lock().lost_messages.entry(stream.to_owned()).or_default() += messages;
     }

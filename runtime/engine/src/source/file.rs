@@ -24,7 +24,9 @@ use ordain_cloudevents::{DecodeError, EventDecoder};
 use ordain_store::checkpoint::{FileProgress, reread_advice};
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
-/// Interval at which the reader checks followed files for more data, and their folder for new files.
+/// Delay before the next pass over followed files, after a pass that found nothing to read. While the reader waits for
+/// its receiver, this is also the interval between two searches of the folder for new files. An incomplete last line of
+/// a replaced file must stay unchanged for this time before the reader delivers it.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The settings of a file source.
@@ -32,16 +34,17 @@ const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 pub struct FileOptions {
     /// The files; `None` for standard input.
     pub files: Option<FileSet>,
-    /// The name of the stream, which is a part of the tags of dead letters.
+    /// The name of the stream. The tags of dead letters are derived from it.
     pub stream: String,
-    /// `true` to wait for more data at the end of the files, instead of ending.
+    /// `true` if the reader waits for more data at the end of the files; `false` if it ends there.
     pub follow: bool,
     /// The decoder of the lines of the files.
     pub decoder: EventDecoder,
 }
 
 /// Starts a reader on a thread of its own, because reading and decoding block. The reader ends when the receiver of its
-/// deliveries is dropped. A reader that does not follow its files also ends at the end of the input.
+/// deliveries is dropped, or when a read fails; `failure` then has the error. A reader of standard input, and a reader
+/// that does not follow its files, also ends at the end of the input.
 pub fn read_file(options: FileOptions) -> io::Result<SourceHandle> {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD_BATCHES);
     let (fail, failure) = oneshot::channel();
@@ -56,7 +59,7 @@ pub fn read_file(options: FileOptions) -> io::Result<SourceHandle> {
             }
         };
         if let Err(error) = ended {
-            // The receiver is gone when the process is ending; the error does not matter then.
+            // If the receiver is gone, nothing uses this source any more, and the error does not matter.
             let _ = fail.send(error);
         }
     })?;
@@ -76,7 +79,7 @@ fn read_standard_input(
         if is_end {
             batch.items.extend(lines.last_line(&mut splitter, origin, false));
         }
-        // The receiver is gone when the process is ending; the batch does not matter then.
+        // If the receiver is gone, nothing uses this source any more, and the batch does not matter.
         if deliver.blocking_send(batch).is_err() || is_end {
             return Ok(());
         }
@@ -104,7 +107,7 @@ impl Read for LimitedFile {
 struct OpenFile {
     file: Arc<File>,
     splitter: LineSplitter<LimitedFile>,
-    /// The last bytes that were read.
+    /// The last bytes that were read from the file.
     tail: TailFingerprint,
 }
 
@@ -117,9 +120,9 @@ impl OpenFile {
         Ok(Self { file, splitter, tail })
     }
 
-    /// Checks that the file still has the first and the last of the bytes that were read. If these bytes differ, the
-    /// file was truncated or rewritten, and the lines that were read last may consist of parts of other lines. Returns
-    /// a description of the change; `None` if there is no change.
+    /// Checks that the file still has the first and the last of the bytes that were read. If not, a program has
+    /// truncated or rewritten the file, and a line of the last read may be a mixture of old and new bytes. Returns a
+    /// description of the change; `None` if the comparison shows no change.
     fn change(&self) -> io::Result<Option<String>> {
         let read = self.tail.end();
         let length = self.file.metadata()?.len();
@@ -141,11 +144,11 @@ impl OpenFile {
 enum Visit {
     /// The file has no more data that the source reads now.
     Idle,
-    /// The reader has delivered a batch, or has read the file up to its target.
+    /// The reader has delivered a batch, or has read the file up to its target (`TrackedFile::target`).
     Read,
-    /// The last line of an older file is incomplete, and may still be completed.
+    /// The last line of a replaced file is incomplete, and a program may still complete it.
     Unfinished,
-    /// The file was truncated, changed or renamed, so the folder must be scanned before the reader continues.
+    /// The file was truncated, changed, renamed or removed, so the reader must scan the folder before it continues.
     Changed,
     /// The receiver of the deliveries is gone.
     Closed,
@@ -163,8 +166,9 @@ struct FileReader {
 }
 
 impl FileReader {
-    /// Reads the files again and again in their order, each up to its length at the beginning of the pass. A program
-    /// that only appends to one file therefore does not delay the lines of the other files.
+    /// Passes over the files in their order, again and again. Each pass reads a file up to the length that the file had
+    /// at the beginning of the pass. Even if a program keeps appending to one file, the reader therefore also reads the
+    /// other files.
     fn run(mut self) -> io::Result<()> {
         loop {
             self.set.scan()?;
@@ -222,7 +226,8 @@ impl FileReader {
             return Ok(read);
         }
         if !self.follow {
-            // A later run reads the line if another program completes it.
+            // Another program may still complete the line. Deliver the line only if it is an event; otherwise leave it
+            // to a later run.
             let is_tried = tracked.has_tried(rest);
             tracked.rest_seen = Some((rest, Instant::now()));
             return if is_tried { Ok(read) } else { self.deliver_last_line(index, true) };
@@ -268,8 +273,8 @@ impl FileReader {
         }
     }
 
-    /// Returns the open file with this index, at its position. Returns `None` if the file is no longer at its last
-    /// known path, or is shorter than its position.
+    /// Returns the file with this index, open at the position that the source has reached. Returns `None` if
+    /// [`FileSet::open`] returns `None`, or if the file is shorter than the position.
     fn open_file(&mut self, index: usize) -> io::Result<Option<OpenFile>> {
         let Some(file) = self.set.open(index)? else { return Ok(None) };
         let tracked = self.set.file(index);
@@ -299,16 +304,16 @@ impl FileReader {
         tracked.read_to = open.tail.end();
     }
 
-    /// Returns the progress of the source for a batch of a file. `before` is the progress at the beginning of the
-    /// visit.
+    /// Returns the progress of the source for a batch of a file. `before` is the progress of the source at the
+    /// beginning of the visit.
     fn progress(&mut self, before: &SourceProgress, index: usize) -> SourceProgress {
         let current = self.set.file(index).progress.clone();
         SourceProgress { current, files: Arc::clone(&before.files), index }
     }
 
-    /// Handles a change of the data that was already read. If the set scans its folder, the next scan compares the file
-    /// with its fingerprint, and searches for a copy of the earlier data. A fixed file has no folder to search, so this
-    /// method then returns an error.
+    /// Handles a change of the data that was already read. If the set scans the folder, the next scan compares the file
+    /// with its fingerprint. If the two differ, the scan searches for a copy of the earlier data. The set does not scan
+    /// the folder of a fixed file, so this method then returns an error.
     fn handle_change(&mut self, index: usize, change: &str) -> io::Result<Visit> {
         let ordering = self.lines.decoder.ordering;
         let is_fixed = self.set.is_fixed();
@@ -326,7 +331,7 @@ impl FileReader {
     }
 
     /// Delivers the last line of a file although it has no line end. With `may_be_unfinished`, another process may
-    /// still be writing the line, so the method delivers the line only if it is an event.
+    /// still be writing the line, so the method delivers the line only if the line is an event.
     fn deliver_last_line(&mut self, index: usize, may_be_unfinished: bool) -> io::Result<Visit> {
         let Some(mut open) = self.open_file(index)? else { return Ok(Visit::Changed) };
         let tracked = self.set.file(index);
@@ -350,8 +355,9 @@ impl FileReader {
         self.deliver(index, batch)
     }
 
-    /// Delivers the last lines of all files, if these lines have no line end, and ends the source. No program completes
-    /// the last line of a fixed file that log rotation has renamed.
+    /// Delivers the last line of each file, if this line has no line end, and ends the source. If a program may still
+    /// complete the line, delivers the line only if it is an event. This method assumes that no program completes the
+    /// last line of a fixed file that log rotation has renamed.
     fn end(&mut self) -> io::Result<()> {
         let is_fixed = self.set.is_fixed();
         for index in 0..self.set.len() {
@@ -362,13 +368,13 @@ impl FileReader {
                 self.deliver_last_line(index, may_be_unfinished)?;
             }
         }
-        // The receiver is gone when the process is ending; the batch does not matter then.
+        // If the receiver is gone, nothing uses this source any more, and the batch does not matter.
         let _ = self.deliver.blocking_send(DeliveryBatch { end: true, ..Default::default() });
         Ok(())
     }
 
-    /// Delivers a batch. While the receiver is busy, searches the folder for new files and opens them, because log
-    /// rotation may remove them before the receiver takes the batch.
+    /// Delivers a batch. While the channel of the receiver is full, searches the folder for new files and opens them,
+    /// because log rotation may remove them before the channel has room.
     fn deliver(&mut self, index: usize, mut batch: DeliveryBatch) -> io::Result<Visit> {
         if batch.progress.is_none() {
             batch.progress = Some(self.set.source_progress(index));
@@ -386,7 +392,7 @@ impl FileReader {
                     permit.send(batch);
                     return Ok(Visit::Read);
                 }
-                // The process is ending; the batch does not matter then.
+                // Nothing uses this source any more, and the batch does not matter.
                 Poll::Ready(Err(_)) => return Ok(Visit::Closed),
                 Poll::Pending => thread::park_timeout(FOLLOW_INTERVAL),
             }
@@ -403,7 +409,7 @@ impl Wake for ThreadWaker {
     }
 }
 
-/// The place of a line, for the dead letter of a line that is not an event.
+/// The file from which a line was read, for the dead letter of a line that is not an event.
 #[derive(Clone, Copy)]
 struct LineOrigin<'a> {
     name: &'a str,
@@ -418,7 +424,8 @@ struct LineDecoder {
 }
 
 impl LineDecoder {
-    /// Collects a batch of the lines that are available. Returns the batch, and whether no further line is available.
+    /// Collects a batch of the lines that are available. Returns the batch, and `true` if a read has shown that no
+    /// further line is available.
     fn read_batch<R: Read>(
         &self,
         lines: &mut LineSplitter<R>,
@@ -457,9 +464,9 @@ impl LineDecoder {
         Ok((batch, is_end))
     }
 
-    /// Takes the last line if it has no line end. With `may_be_unfinished`, another process may still be writing the
-    /// line. The function then takes the line only if the line is an event. A line that is not an event stays for the
-    /// next run.
+    /// Returns the event in the last line, or the dead letter of this line, if the line has no line end and is not
+    /// blank. With `may_be_unfinished`, another process may still be writing the line. If the line is then not an
+    /// event, the method logs a warning and returns `None`, and the next run reads the line again.
     fn last_line<R: Read>(
         &self,
         lines: &mut LineSplitter<R>,
@@ -498,9 +505,9 @@ impl LineDecoder {
     }
 
     /// Returns the dead letter of a line that is not an event. The tag of the letter depends on the stream, on the
-    /// first line of the file that is not blank, and on the number and the text of the line of the letter. A line that
-    /// is read again after a crash produces the same letter, even if the file then has another name. Two lines with the
-    /// same text produce two letters.
+    /// first line of the file that is not blank, and on the number and the text of the line that is not an event. If
+    /// this line is read again after a crash, it produces the same letter, even if the file has another name by then.
+    /// Two lines with the same text produce two letters.
     fn letter(
         &self,
         error: DecodeError,
@@ -526,8 +533,8 @@ impl LineDecoder {
     }
 }
 
-/// Returns a digest of the first line of a file that is not blank, without the blanks around the line. Only the first
-/// bytes of the file are searched for this line.
+/// Returns a digest of the first line of a file that is not blank, without the blanks around the line. Searches only
+/// the first [`TAIL_LIMIT_BYTES`] bytes of the file.
 fn first_line_digest(file: &File) -> u64 {
     let head = head(file).unwrap_or_default();
     let mut lines = head.split(|byte| *byte == b'\n').map(trim_blanks);
@@ -537,7 +544,7 @@ fn first_line_digest(file: &File) -> u64 {
     digest(&[b"first line\0", line].concat())
 }
 
-/// Returns the dead letter about the unread rest of a file that is lost.
+/// Returns the dead letter about the lost unread rest of a file.
 fn loss_letter(stream: &str, progress: &FileProgress, error: String) -> Box<DeadLetter> {
     let FileProgress { device, inode, created_ns, .. } = progress;
     let offset = progress.position().offset;
@@ -557,7 +564,7 @@ fn too_long(whole: u64, limit: usize) -> DecodeError {
         cause: Cause::Unreadable,
         message: format!(
             "the line has {whole} bytes, more than {limit} (runtime.event_size): \
-             the dead letter contains only the beginning of the line"
+             a dead letter contains only the beginning of such a line"
         ),
         key: None,
         sequence: None,

@@ -3,11 +3,12 @@
 //!
 //! A file is recognised by its inode and by the bytes that were read, never by its name. After a rotation, the source
 //! therefore finds the file again in the folder, and reads it to its end before it reads newer files. A rotation that
-//! copies the file and truncates it (`copytruncate`) leaves the unread rest in the copy; the copy begins with the bytes
-//! that were read, and takes the place of the truncated file. If an unread rest cannot be found, the set reports a
-//! loss: no rest may be skipped silently.
+//! copies the file and truncates it (`copytruncate`) leaves the unread rest in the copy. The copy begins with the bytes
+//! that were read, so the set continues in the copy instead of the truncated file. If an unread rest cannot be found,
+//! the set reports a loss: no rest may be skipped silently.
 //!
-//! The set holds unread files open, so that a file that is removed while the source runs can still be read.
+//! The set holds unread files open, up to [`OPEN_FILES_LIMIT`] open files in all, so that the source can still read a
+//! file that was removed while the source runs.
 
 mod identity;
 mod listed_file;
@@ -40,13 +41,15 @@ pub(super) use identity::head;
 pub(crate) use identity::{find_by_identity, is_same_inode};
 pub(crate) use listed_file::rotated_files;
 
-/// Number of open files from which on the source opens no further file in advance. The source then opens each further
-/// file only when it reads the file.
+/// Number of open files at which the source stops opening files in advance. The source then opens a further file only
+/// when it reads this file.
 const OPEN_FILES_LIMIT: usize = 128;
-/// Time without a new line after which the source closes an older file that it has read to its end.
+/// Time since the last change of a file after which the source closes the file, if the source has read the file to its
+/// end and the file is not the newest. Without wildcards in the path of the source, the file that the path names stays
+/// open.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
-/// Maximum number of missing files with an unread rest that the checkpoint remembers, and of missing files that were
-/// read to their end. If such a file returns, the source reads only its unread rest.
+/// Maximum number of missing files of each kind that the checkpoint keeps: files with an unread rest, and files that
+/// were read to their end. If such a file returns, the source reads only the bytes that it has not read yet.
 const LOST_FILES_LIMIT: usize = 16;
 /// Minimum time between two warnings that the folder is missing, or that another device is mounted there. Also the
 /// minimum time between two warnings about files that this process may not read.
@@ -55,16 +58,16 @@ const WARN_INTERVAL: Duration = Duration::from_mins(1);
 /// The files of a source, in reading order.
 #[derive(Debug)]
 pub struct FileSet {
-    /// `None` for a fixed file, whose folder is not searched.
+    /// The path of the source; `None` for a fixed file, whose folder the set does not search.
     pattern: Option<FilePattern>,
     stream: String,
     ordering: OrderingMode,
     files: Vec<TrackedFile>,
-    /// The progress of all files at a recent time. The batches of one pass over the files share it. `None` if the files
-    /// have changed since then.
+    /// The progress of all files when a batch of the present pass over the files first needed it. The later batches of
+    /// the pass share this list. `None` before the first of these batches, and after the set has inserted a file.
     snapshot: Option<Arc<[FileProgress]>>,
-    /// `true` until the first scan of a stream of which the store has no data. The source does not read the older files
-    /// that this scan finds.
+    /// `true` before the first scan, if the store has no data of the stream. The source ignores the older files that
+    /// this first scan finds.
     is_first_start: bool,
     /// The device of each folder of the files.
     folder_devices: BTreeMap<PathBuf, u64>,
@@ -94,7 +97,7 @@ impl FileSet {
         }
     }
 
-    /// Creates the set of a stream with the files of the last run.
+    /// Creates the set of a stream with the files of the checkpoint, at their positions.
     pub fn resume(
         pattern: FilePattern,
         stream: &str,
@@ -108,7 +111,8 @@ impl FileSet {
         Self { files, ..Self::new(pattern, stream, ordering, false) }
     }
 
-    /// Creates the set of one open file, which is read from its position. The folder of the file is not searched.
+    /// Creates the set of one open file, which the source reads from the position in `progress`. The set does not
+    /// search the folder of the file.
     pub fn fixed(
         file: Arc<File>,
         name: &str,
@@ -137,8 +141,8 @@ impl FileSet {
         }
     }
 
-    /// Returns the number of lines that earlier runs have read of the file in which they stopped: the newest file of
-    /// which they have read a part. Returns `None` if there is no such file.
+    /// Returns how many lines of a file were read before this start. The file is the last one, in reading order, of
+    /// which a part was read and that is not missing. Returns `None` if there is no such file.
     pub fn resumed_line(&self) -> Option<u64> {
         let begun = self.files.iter().rev().find(|tracked| {
             tracked.is_read() && !tracked.is_missing && tracked.progress.is_begun()
@@ -177,16 +181,16 @@ impl FileSet {
         &mut self.files[index]
     }
 
-    /// Returns whether the source reads another file with content after this file, and the path of the source no longer
-    /// names this file. After a short time, no program completes the last line of such a file any more.
+    /// Returns whether the path of the source no longer names this file, and the source reads a later file that is not
+    /// empty. A program may still complete the last line of such a replaced file, but only for a short time.
     pub(super) fn is_replaced(&self, index: usize) -> bool {
         let has_content = |newer: &TrackedFile| newer.is_read() && newer.progress.length > 0;
         !self.files[index].progress.is_live && self.files[index + 1..].iter().any(has_content)
     }
 
-    /// Sets the position up to which the source reads each file. This method measures a newer file before an older
-    /// file. If a program adds a line to the older file and then a line to the newer file, the source therefore does
-    /// not read the second line before the first line.
+    /// Sets, for each file, the position up to which the source reads the file in this pass. This method measures a
+    /// newer file before an older file. If a program adds a line to the older file and then a line to the newer file,
+    /// the source therefore does not read the second line before the first line.
     pub(super) fn measure(&mut self) -> io::Result<()> {
         for tracked in self.files.iter_mut().rev() {
             let Some(file) = &tracked.file else {
@@ -194,7 +198,8 @@ impl FileSet {
                 continue;
             };
             tracked.target = file.metadata()?.len();
-            // The next scan searches for the bytes that were removed, and compares the file with its earlier length.
+            // If a program has truncated a file before anything of it was read, keep the earlier length: by this
+            // length, the next scan detects the truncation, and then searches for the removed bytes.
             if !tracked.is_cut_to(tracked.target) {
                 tracked.progress.length = tracked.target;
             }
@@ -202,8 +207,8 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns the file with this index, and opens it if necessary. Returns `None` if the file is missing, or is no
-    /// longer at its last known path.
+    /// Returns the file with this index, and opens it if necessary. Returns `None` if the file is missing, is no longer
+    /// at its last known path, or is an older file that this process may not read.
     pub(super) fn open(&mut self, index: usize) -> io::Result<Option<Arc<File>>> {
         let tracked = &mut self.files[index];
         if tracked.file.is_none() && !tracked.is_missing {
@@ -218,7 +223,7 @@ impl FileSet {
         Ok(tracked.file.clone())
     }
 
-    /// Closes a file that was read to its end, if too many files are open.
+    /// Closes a file that was read to its end, if [`OPEN_FILES_LIMIT`] files are open. Never closes a fixed file.
     pub(super) fn close_surplus(&mut self, index: usize) {
         let tracked = &self.files[index];
         if tracked.file.is_some() && !tracked.is_unread() && !self.is_fixed() && self.is_full() {
@@ -230,8 +235,8 @@ impl FileSet {
         self.files.iter().filter(|tracked| tracked.file.is_some()).count() >= OPEN_FILES_LIMIT
     }
 
-    /// Compares the set with the folder: finds files under their new names, adds new files, and reports files that
-    /// are lost.
+    /// Compares the set with the folder: finds files under their new names, adds new files, and reports the loss of
+    /// files that it cannot find.
     pub fn scan(&mut self) -> io::Result<()> {
         let Some(pattern) = self.pattern.clone() else { return Ok(()) };
         self.snapshot = None;
@@ -257,8 +262,8 @@ impl FileSet {
 
     /// Adds files that appeared since the last scan. Holds these files open, up to [`OPEN_FILES_LIMIT`] open files in
     /// all, so that the source can read them even if they are removed before the next scan. The indexes of known files
-    /// do not change. Leaves a file that may take the place of a known file, or that precedes a known file, to the next
-    /// scan.
+    /// do not change. Leaves two kinds of files to the next scan: a file that may be a copy of a known file, and a file
+    /// that the source must read before a known file.
     pub(super) fn discover(&mut self) -> io::Result<()> {
         let Some(pattern) = self.pattern.clone() else { return Ok(()) };
         let Some(listed) = self.list(&pattern)? else { return Ok(()) };
@@ -281,7 +286,7 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns whether `file` begins with all bytes that were read of a tracked file.
+    /// Returns whether `file` begins with all bytes that were read of one of the tracked files.
     fn has_read_beginning(&self, file: &File) -> io::Result<bool> {
         for tracked in self.files.iter().filter(|tracked| tracked.progress.is_begun()) {
             if tracked.progress.print.matches(file)? {
@@ -307,8 +312,8 @@ impl FileSet {
         let mut listed = Vec::new();
         self.list_folder(pattern, self.is_first_start, |_| true, &mut listed)?;
         if let Some(target) = &target {
-            // The link may lead to another file than before. The older files of this other file are no older files of
-            // the source.
+            // The link may lead to another file than before. The older files of this other file do not belong to the
+            // source, so ignore them.
             let is_known = |tracked: &TrackedFile| target.names(Path::new(&tracked.progress.path));
             let is_new = !self.files.is_empty() && !self.files.iter().any(is_known);
             let is_ignored = self.is_first_start || is_new;
@@ -322,7 +327,7 @@ impl FileSet {
         Ok(Some(listed))
     }
 
-    /// Returns whether a folder exists and still is on the same device.
+    /// Returns whether a folder exists and is still on the device of the first call. Otherwise logs a warning.
     fn is_available(&mut self, folder: &Path) -> io::Result<bool> {
         let device = match fs::metadata(folder) {
             Ok(metadata) => Some(metadata.dev()),
@@ -345,7 +350,7 @@ impl FileSet {
     }
 
     /// Adds the files of a folder that match the pattern and have a wanted role to `listed`. `is_ignored` is `true` if
-    /// the source does not read the older files of the folder that are unknown.
+    /// the source does not read the older files of the folder that the set does not track yet.
     fn list_folder(
         &mut self,
         pattern: &FilePattern,
@@ -366,13 +371,14 @@ impl FileSet {
         Ok(())
     }
 
-    /// Opens a listed file. Returns `None` if the path no longer leads to the file, or if the file is an older file that
-    /// this process may not read.
+    /// Opens a listed file. Returns `None` if the path no longer leads to the file, or if the file is an older file
+    /// that this process may not read.
     fn open_listed(&mut self, listed: &ListedFile) -> io::Result<Option<Arc<File>>> {
         self.unless_denied(&listed.path, listed.role, open_listed(listed))
     }
 
-    /// Treats an older file as missing if this process may not read it. The other streams of the process must continue.
+    /// Replaces an error by `None` and logs a warning, if the error shows that this process may not read an older file.
+    /// The set then treats the file as missing. The error would end the whole run, but the other streams must continue.
     fn unless_denied<T>(
         &mut self,
         path: &Path,
@@ -407,14 +413,15 @@ impl FileSet {
             let best = names.max_by_key(|found| {
                 (found.metadata.dev() == tracked.progress.device, found.role == FileRole::Live)
             });
-            // After a program has truncated a file in place, another entry has the inode of the file.
+            // A program may have truncated a lost file in place. Another tracked file then has the inode, and owns the
+            // listed file.
             let best = best.filter(|_| !tracked.progress.is_lost || !self.is_reused(tracked));
             self.find(index, pattern, best)?;
         }
         Ok(())
     }
 
-    /// Returns whether an entry that is not lost has the identity of a lost file.
+    /// Returns whether another tracked file, which is not lost, has the identity of the file `lost`.
     fn is_reused(&self, lost: &TrackedFile) -> bool {
         let has_identity = |other: &FileProgress| {
             other.inode == lost.progress.inode && other.created_ns == lost.progress.created_ns
@@ -422,7 +429,7 @@ impl FileSet {
         self.files.iter().any(|other| !other.progress.is_lost && has_identity(&other.progress))
     }
 
-    /// Finds a tracked file. `best` is the listed file with the identity of the tracked file.
+    /// Finds a tracked file. `best` is the listed file with the identity of the tracked file; `None` if there is none.
     fn find(
         &mut self,
         index: usize,
@@ -442,7 +449,8 @@ impl FileSet {
         let is_searched = !tracked.progress.is_ignored && !tracked.is_remembered();
         let mut moved_to = None;
         let file = match (best, tracked.file.clone()) {
-            // An open file without a listed name was removed, or was moved out of the listed files.
+            // Keep an open file even if it is not listed: it may have been removed or moved, but the source can still
+            // read it.
             (_, Some(file)) => Some(file),
             (Some(found), None) => self.open_listed(found)?,
             (None, None) if !is_searched => None,
@@ -488,8 +496,9 @@ impl FileSet {
         Ok(())
     }
 
-    /// Searches for a tracked file that is not listed. If the file still has the path that the source read, the path in
-    /// the settings has changed.
+    /// Searches for a tracked file that is not listed, in the folder where the file was last seen. Sets `has_old_path`
+    /// if the file is still at a path that an earlier setting named, and the present setting neither names this path
+    /// nor leads through a link.
     fn find_unlisted(
         &mut self,
         index: usize,
@@ -551,8 +560,9 @@ impl FileSet {
             if let Some(index) = self.original(&file, is_live)? {
                 self.replace(index, found, &file, (at, &positions))?;
             } else if !is_live && !found.is_ignored && self.is_copy(&file)? {
-                // A copy that another program makes of a file has nothing new, unless the program then truncates the
-                // original file. While the copy is incomplete, no comparison can distinguish the two cases.
+                // A copy of a tracked file has nothing new, unless the program that makes the copy then truncates the
+                // tracked file. While the program is still copying, no comparison shows whether it will truncate the
+                // file, so leave the copy to a later scan.
                 continue;
             } else {
                 let index = self.place(at, &positions);
@@ -566,8 +576,8 @@ impl FileSet {
         Ok(())
     }
 
-    /// Gives a tracked file that was copied the place of its copy. `at` is the position of the copy in the listing, and
-    /// `positions` contains the positions of all listed files.
+    /// Continues a tracked file in its copy: the entry gets the path and the identity of the copy. `at` is the position
+    /// of the copy in the listing, and `positions` contains the positions of all listed files.
     fn replace(
         &mut self,
         index: usize,
@@ -589,8 +599,8 @@ impl FileSet {
         let mut position = before.position();
         position.offset = position.offset.max(length);
         if is_shorter && position.offset < before.length && !before.is_lost {
-            // The copy has only a part of the unread rest. The next listing finds no other part, and the set then
-            // reports the other part as lost.
+            // The copy has only a part of the unread rest. Track the other part as a missing file: if no listed file
+            // has it, the set reports it as lost.
             let print = before.print;
             let rest =
                 TrackedFile::new(before.at(position, print), copy.path.display().to_string(), None);
@@ -599,8 +609,9 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns the index of a new file, which has the position `at` in the listing. The source reads the new file before
-    /// the files that are listed after it, if nothing of them was read.
+    /// Returns the index at which to insert a new file that has the position `at` in the listing: before the first
+    /// tracked file that is listed later and of which nothing was read, or at the end of the set if there is no such
+    /// file.
     fn place(&self, at: usize, positions: &Positions) -> usize {
         let is_later = |tracked: &TrackedFile| {
             let position = positions.get(&tracked.progress.inode);
@@ -610,13 +621,15 @@ impl FileSet {
     }
 
     /// Returns the index of the tracked file of which `copy` is a copy. In most cases, the tracked file is missing, and
-    /// `copy` begins with the bytes that were read of the tracked file. There are three further cases:
+    /// `copy` begins with the bytes that were read of the tracked file. If several tracked files match, returns the
+    /// file of which most bytes were read. There are three further cases:
     ///
     /// - The path of the source now names `copy`, the tracked file is no longer among the listed files, and `copy`
     ///   begins with the whole content of the tracked file.
-    /// - The source has read further than the end of `copy`, because it read more lines before a program truncated the
-    ///   original file.
-    /// - Nothing of the tracked file was read before a program truncated it, and `copy` is long enough.
+    /// - `copy` is an older file that begins with the first bytes that were read, but ends before the last of them: the
+    ///   source read further lines after the copy was made, and before a program truncated the original file.
+    /// - Nothing of the tracked file was read before a program truncated it, and `copy` is an older file that is at
+    ///   least as long as the tracked file was.
     fn original(&self, copy: &File, is_live: bool) -> io::Result<Option<usize>> {
         let length = copy.metadata()?.len();
         let mut best = None::<(usize, (bool, u64))>;
@@ -629,7 +642,8 @@ impl FileSet {
             let is_shorter = length < print.end();
             let is_original = match &tracked.file {
                 _ if is_copied => true,
-                // A file that the path names is another file if an earlier file had the same content.
+                // If the path names `copy`, then `copy` is a new file that only has the same content as the removed
+                // file.
                 None if tracked.is_remembered() => !is_live && print.matches(copy)?,
                 None if tracked.is_missing && is_shorter => !is_live && print.has_head(copy)?,
                 None => {
@@ -646,8 +660,8 @@ impl FileSet {
         Ok(best.map(|(index, _)| index))
     }
 
-    /// Returns whether a tracked file other than `file` has the same content as `file`, as far as both have bytes.
-    /// Also returns `true` for an empty file, of which nothing can be read; a later scan compares it again.
+    /// Returns whether a tracked file other than `file` has the same content as `file`, as far as both have bytes. Also
+    /// returns `true` if `file` is empty: nothing can be read of it yet, and a later scan compares it again.
     fn is_copy(&self, file: &File) -> io::Result<bool> {
         let metadata = file.metadata()?;
         if metadata.len() == 0 {
@@ -686,8 +700,10 @@ impl FileSet {
         self.snapshot = None;
     }
 
-    /// Decides about the files that are missing: remembers files that were read to their end, and reports the unread
-    /// rest of the others as lost.
+    /// Handles the files that have become missing. Reports the unread rest of a file as lost. Also reports a loss if
+    /// the path of the source named the file, and a compressed file may have more bytes than were read. Marks each
+    /// other file that was read to its end as lost, so that the source does not read it again if it returns. Removes
+    /// the remaining missing files from the set.
     fn report_missing(&mut self, listed: &[ListedFile]) -> io::Result<()> {
         let mut kept = Vec::with_capacity(self.files.len());
         for mut tracked in std::mem::take(&mut self.files) {
@@ -753,15 +769,16 @@ impl FileSet {
                 device = progress.device,
                 inode = progress.inode,
                 read_bytes = progress.position().offset,
-                "the file no longer begins with the lines that the last run read. Now reading the file from its \
-                 beginning; {}. If lines were appended to the old file after the bytes that were read, these lines \
-                 are lost",
+                "the file was removed, or no longer begins with the lines that Ordain had read. Now reading the file \
+                 at this path from its beginning; {}. If lines were appended to the old file after the bytes that were \
+                 read, these lines are lost",
                 reread_advice(self.ordering)
             ),
         }
     }
 
-    /// Removes the oldest missing files from the set, if it has too many missing files.
+    /// Removes the oldest missing files from the set, if it has more than [`LOST_FILES_LIMIT`] missing files with an
+    /// unread rest, or more than [`LOST_FILES_LIMIT`] missing files that were read to their end.
     fn forget_oldest(&mut self) {
         for is_read in [false, true] {
             let is_kind = |tracked: &TrackedFile| {
@@ -777,8 +794,10 @@ impl FileSet {
         }
     }
 
-    /// Closes older files that were read to their end and no longer change. If such a file is not in the last listing of
-    /// the folder, it counts as missing from then on.
+    /// Closes the files that were read to their end and did not change for [`IDLE_TIMEOUT`], except the newest file.
+    /// Without wildcards in the path of the source, also keeps the file that the path names open. Also closes the files
+    /// that the source does not read. If the last listing of the folder does not contain a closed file, the file counts
+    /// as missing from then on.
     fn close_idle(&mut self) {
         let is_glob = self.pattern.as_ref().is_some_and(FilePattern::is_glob);
         let newest = self.files.iter().rposition(TrackedFile::is_read);

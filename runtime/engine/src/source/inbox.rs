@@ -1,10 +1,11 @@
-//! Events received over HTTP for a stream whose source is a queue of the broker. The events wait in the store until the
-//! inbox has published a copy of each event to the stream's exchange. The broker routes the copy to the owner of the
-//! event's key. While the broker does not accept events, the inbox passes the events early: directly to the owner of
-//! their partition.
+//! Events received over HTTP for a stream whose source is a queue of the broker. The events wait in queues in the
+//! store. The inbox publishes a copy of each event to the stream's exchange, and removes the event from the store when
+//! the broker has confirmed this copy and the copies of all events that the inbox read earlier. The broker routes the
+//! copy to its queue for the partition of the event's key. While the broker does not accept events, the inbox passes
+//! events early: directly to the driver of their partition.
 //!
 //! The record of a key contains the key's partition. If a stream has several partitions, events of keys without a
-//! record wait in a separate queue, because only the broker knows their partition.
+//! record wait in a separate queue, because only the broker determines the partition of such a key.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +37,8 @@ pub fn unrouted_queue(stream: &Arc<str>, partitions: u32) -> Partition {
     Partition { stream: Arc::clone(stream), number: partitions }
 }
 
-/// The inbox of a partition: publishes events received over HTTP to the broker, or passes them to the driver early.
+/// The inbox of a partition: publishes events received over HTTP to the broker. While the broker does not accept
+/// events, also passes events to the driver early.
 #[derive(Debug)]
 pub struct Inbox {
     early_events: mpsc::Receiver<Arc<Event>>,
@@ -47,8 +49,8 @@ pub struct Inbox {
 impl Inbox {
     /// Starts to publish the events of a partition's queue (`routed`), and of the queue of events without a known
     /// partition (`unrouted`). While the broker does not accept events, passes at most `early_limit` events of the
-    /// partition's queue to the driver. The limit exists because the sequencer must recognise the copies of these
-    /// events when the broker delivers them. Never passes events without a known partition.
+    /// partition's queue to the driver early. The limit exists because the sequencer must recognise the copies of these
+    /// events when the broker delivers them. Never passes events without a known partition early.
     pub fn start(
         routed: QueueOptions,
         unrouted: Option<QueueOptions>,
@@ -131,24 +133,24 @@ impl IngressRelay {
     }
 
     fn set_broker_unavailable(&self, is_unavailable: bool) {
-        // The relay of the events without a known partition never reports the state of the broker, because no driver
-        // waits for these events.
+        // Only the relay of the partition's queue reports the state of the broker to the driver. The relay of the
+        // events without a known partition has the limit 0, because no driver can process these events early.
         if self.early_limit > 0 {
             self.is_broker_unavailable.store(is_unavailable, Ordering::Relaxed);
         }
     }
 
-    /// Publishes waiting and new events until publishing fails or the inbox ends. Returns the number of published
-    /// events and, after a failure, the reason. Publishing fails in three cases:
+    /// Publishes waiting and new events until publishing fails or the inbox ends. Returns the number of confirmed
+    /// events before the first unconfirmed event and, after a failure, the reason. Publishing fails in three cases:
     /// - The broker is unavailable.
     /// - The broker refuses all events of an attempt, and the limits of unconfirmed events leave no room for another
-    ///   event.
+    ///   batch of events.
     /// - The reader of the queue in the store fails.
     async fn publish(&mut self) -> (u64, Option<String>) {
         let SourceHandle { mut deliveries, failure, acknowledge, task: ended, .. } =
             read_queue(self.queue.clone());
-        // The limit exists because the sequencer must later recognise the copies of early events. A queue whose
-        // events never arrive early needs no limit.
+        // The limit exists because the sequencer must later recognise the copies of early events. A queue whose events
+        // are never passed early needs no limit.
         let repeat_limit = if self.early_limit == 0 { usize::MAX } else { self.early_limit };
         let mut unconfirmed = UnconfirmedEvents::new(repeat_limit);
         let mut failed = None;
@@ -214,7 +216,7 @@ impl IngressRelay {
         (unconfirmed.through(), failed)
     }
 
-    /// Passes at most `early_left` events to the driver, until the broker is available again.
+    /// Waits until the broker is available again. Meanwhile, passes at most `early_left` events to the driver.
     async fn pass_early_events(&mut self, backoff: &mut Backoff) {
         let Self { queue, producer, early_sender, early_left, .. } = self;
         let mut source = (*early_left > 0).then(|| read_queue(queue.clone()));

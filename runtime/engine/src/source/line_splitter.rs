@@ -1,6 +1,7 @@
-//! Splits a byte stream into lines with their positions. A line above the size limit is cut. The splitter skips blanks,
-//! which include NUL bytes, at the beginning of a line, so they do not count against the limit. If a program truncates
-//! a file while another program appends to the file, any number of NUL bytes may precede the next event.
+//! Splits a byte stream into lines with their positions. The splitter returns only the beginning of a line that exceeds
+//! the size limit. The splitter skips blanks, which include NUL bytes, at the beginning of a line, so the blanks do not
+//! count against the limit. If a program truncates a file while another program appends to the file, any number of NUL
+//! bytes may precede the next event.
 
 use std::io::{self, Read};
 
@@ -155,8 +156,8 @@ impl<R: Read> LineSplitter<R> {
         end
     }
 
-    /// Returns the line that ends at `to`, without a carriage return at its end. A line end of `end` bytes follows the
-    /// line.
+    /// Returns the line that ends at `to`, without a carriage return at its end. The line end has `end` bytes: 0 if the
+    /// line is incomplete.
     fn take_line(&mut self, to: usize, end: usize) -> NextLine<'_> {
         let from = self.start;
         let dropped = std::mem::take(&mut self.dropped);

@@ -16,10 +16,10 @@ use ordain_store::{Partition, QueueEnds};
 #[derive(Debug, Default)]
 pub struct QueueNotifiers {
     notifiers: Mutex<HashMap<Partition, Arc<QueueNotifier>>>,
-    /// The writer of the events that this process accepts over HTTP for each stream.
+    /// For each stream, the writer that adds the events that this process accepts over HTTP.
     writers: Mutex<HashMap<Arc<str>, Arc<QueueWriter>>>,
-    /// Wakes the task that checks whether the store has lost events, when a notifier has little room for further runs
-    /// (ranges of added entries).
+    /// Wakes the task that checks whether the store has lost events, when a shard of a notifier has half of the maximum
+    /// number of runs (ranges of added entries).
     nearly_full: Arc<Notify>,
 }
 
@@ -63,7 +63,7 @@ impl QueueNotifiers {
         clones.collect()
     }
 
-    /// Waits until a notifier has little room for further runs (ranges of added entries).
+    /// Waits until a shard of a notifier has half of the maximum number of runs (ranges of added entries).
     pub(super) async fn wait_until_nearly_full(&self) {
         self.nearly_full.notified().await;
     }
@@ -80,10 +80,11 @@ pub(super) type NewQueueRuns = VecDeque<(QueueRun, u64)>;
 #[derive(Debug, Default)]
 pub struct QueueNotifier {
     writes: AtomicU64,
-    /// The number of writes when the reader last found the queue empty, plus one; 0 if the reader has never found the
-    /// queue empty.
+    /// The number of writes when the reader last found the queue empty and all read entries were acknowledged, plus
+    /// one; 0 before the first time.
     emptied_at: AtomicU64,
-    /// Shards with new entries, and the positions of the entries that this process added.
+    /// The shards to which this process wrote, each with the added entries that no reader of this process has taken
+    /// yet.
     new_runs: Mutex<BTreeMap<u32, UnreadRuns>>,
     /// The number of readers of this process that read the queue now.
     readers: AtomicUsize,
@@ -158,9 +159,10 @@ impl QueueNotifier {
 
     /// Compares the unread entries of a shard with the answers of the store. Forgets the entries that a reader of
     /// another process has removed, and the entries that the store has lost. Returns the loss; `None` if the store has
-    /// lost no entry. The caller gets `asked` from [`Self::unread_calls`] first, and then requests `stored` and `ends`
-    /// from the store. A reader of this process that started in between has taken the entries, and detects their loss
-    /// itself.
+    /// lost no entry, or if its record of the writer's calls may have expired. In the latter case, also forgets the
+    /// compared entries. The caller gets `asked` from [`Self::unread_calls`] first, and then requests `stored` and
+    /// `ends` from the store. A reader of this process that started in between has taken the entries, and detects their
+    /// loss itself.
     pub(super) fn check_unread(
         &self,
         shard: u32,

@@ -6,9 +6,9 @@
 //! unacknowledged event. When this process adds entries to a queue, the queue notifier wakes the reader. The reader
 //! polls the store for entries of other processes.
 //!
-//! A store that went back in time (lost its newest writes) refuses the queue position that the reader names. The reader
-//! then reads the shard again from its beginning, and delivers only the entries that it has not delivered yet
-//! ([`QueueCursor`]).
+//! Each read names the last queue position that the reader has read. If the store went back in time (lost its newest
+//! writes) and lacks this position, it refuses the read. The reader then reads the queue of the shard again from its
+//! beginning, and delivers only the entries that it has not delivered yet ([`QueueCursor`]).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -46,6 +46,7 @@ const EXCLUSIVE_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// times this number, the reader uses a quarter of that limit instead.
 const REMOVAL_THRESHOLD_EVENTS: u64 = 512;
 /// Time after which the reader removes acknowledged events even if their number is below [`REMOVAL_THRESHOLD_EVENTS`].
+/// Also the minimum time before the next attempt if the store did not remove the events of a shard.
 const REMOVAL_DELAY: Duration = Duration::from_millis(100);
 /// Minimum time between two counts of the waiting events.
 const COUNT_INTERVAL: Duration = Duration::from_secs(2);
@@ -74,8 +75,8 @@ pub struct QueueOptions {
     pub notifier: Arc<QueueNotifier>,
     /// Maximum number of events that may wait for the partition, in all shards together.
     pub limit: u64,
-    /// True if every writer adds the events of each key to the queue in order and without gaps, as the streams of this
-    /// store do.
+    /// True if every writer adds the events of each key to the queue in order and without gaps, as other streams of
+    /// this store do through their sinks.
     pub is_fed_locally: bool,
     /// True if the reader polls often, because other processes may write to the queue.
     pub has_other_writers: bool,
@@ -83,15 +84,17 @@ pub struct QueueOptions {
     pub backlog_gauge: Option<Arc<BacklogGauge>>,
     /// True if the gauge also counts events that are delivered and not acknowledged yet.
     pub counts_delivered: bool,
-    /// The owner whose commits settle these events. `None` if events are removed without a commit, as from the queue of
-    /// an inbox.
+    /// The handle of the owner whose commits settle these events. `None` if the removal of events depends on no commit,
+    /// as in the queue of an inbox.
     pub handle: Option<Arc<PartitionHandle>>,
     /// The counter of lost events: events that this process put into the queue, and that the store lost before the
     /// reader read them.
     pub lost_events: Arc<AtomicU64>,
 }
 
-/// Starts a reader. The reader ends when the receiver of its deliveries closes.
+/// Starts a reader. The reader stops reading when the receiver of its deliveries closes, and ends when the sender of
+/// the acknowledgements is dropped. The reader also ends at a permanent error of the store; `failure` then has the
+/// error.
 pub fn read_queue(options: QueueOptions) -> SourceHandle {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD_BATCHES);
     let (fail, failure) = oneshot::channel();
@@ -115,7 +118,7 @@ pub fn read_queue(options: QueueOptions) -> SourceHandle {
 
 struct QueueReader {
     options: QueueOptions,
-    /// Held until the reader has returned its unread positions with [`Self::put_back`].
+    /// The reader holds this guard until it has returned its unread positions with [`Self::put_back`].
     _reading: ReadingGuard,
     acknowledged: watch::Receiver<AckProgress>,
     /// For each shard, the position of this reader in the queue, and the entries that the reader expects.
@@ -262,7 +265,8 @@ impl QueueReader {
         }
         for shard in 0..self.cursors.len() {
             if let Some(loss) = self.cursors[shard].take_loss() {
-                // This reader does not read the rest of the queue, so it does not know how many events are safe.
+                // This reader does not read the rest of the queue, so it cannot count the events that the store still
+                // has.
                 self.report_loss(shard as u32, loss, None);
             }
         }
@@ -276,9 +280,9 @@ impl QueueReader {
         }
     }
 
-    /// Removes acknowledged entries, and reads the next entries. If the read returned no entry, counts the waiting
-    /// events. The second value of the result is `true` if the read returned entries that this reader had delivered
-    /// earlier; the batch does not contain these entries.
+    /// Removes acknowledged entries if a removal is due, and reads the next entries. If the read returned no entry,
+    /// counts the waiting events. The second value of the result is `true` if the read returned entries that this
+    /// reader had delivered earlier; the batch does not contain these entries.
     async fn next_batch(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
         self.remove(false).await;
         if std::mem::take(&mut self.is_poll_due) {
@@ -323,8 +327,8 @@ impl QueueReader {
         tokio::time::sleep(STORE_RETRY_DELAY).await;
     }
 
-    /// Reads the next entries of the shards that may have unread entries. The reader does not read a shard without more
-    /// entries again until a notification or a poll. The result has the same meaning as the result of
+    /// Reads the next entries of the shards that may have unread entries. If a shard has no more entries, the reader
+    /// reads this shard again only after a notification or a poll. The result has the same meaning as the result of
     /// [`Self::next_batch`].
     async fn read(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
         let mut batch = DeliveryBatch::default();
@@ -395,7 +399,7 @@ impl QueueReader {
         Ok((batch, is_known))
     }
 
-    /// Starts to read a shard from its beginning, because the store went back in time.
+    /// Starts to read the queue of a shard from its beginning, because the store went back in time.
     fn restart_shard(&mut self, shard: u32) {
         let Partition { stream, number } = &self.options.partition;
         if self.restart_throttle.allow() {
@@ -413,22 +417,23 @@ impl QueueReader {
         self.notify_driver();
     }
 
-    /// Notifies the driver that the store may have gone back in time. An idle driver would not detect a loss by itself.
+    /// Notifies the driver that the store may have gone back in time. An idle driver would not detect by itself that
+    /// the store has lost commits.
     fn notify_driver(&self) {
         if let Some(handle) = &self.options.handle {
             handle.report_store_rollback();
         }
     }
 
-    /// Reports lost events. `safe` is the number of waiting events that the store still has; `None` if this number is
-    /// not known yet.
+    /// Reports lost events. `safe` is the number of waiting events that this process accepted and that the store still
+    /// has; `None` if the reader has not counted them yet.
     fn report_loss(&self, shard: u32, loss: QueueLoss, safe: Option<u64>) {
         let QueueOptions { partition, lost_events, .. } = &self.options;
         report_lost_events(partition, shard, loss, safe, lost_events, LOST_EVENTS_MESSAGE);
     }
 
-    /// Reports the result of a recount after the store went back in time: the number of waiting events that the store
-    /// still has, and the number of events that it has lost.
+    /// Reports the result of a recount after the store went back in time: how many of the waiting events that this
+    /// process accepted the store still has, and how many it has lost.
     fn report_recount(&self, shard: u32, recount: QueueRecount) {
         let Partition { stream, number } = &self.options.partition;
         let QueueRecount { safe, lost } = recount;
@@ -497,8 +502,8 @@ impl QueueReader {
         }
     }
 
-    /// Removes acknowledged entries from the store if a removal is due, or if `all` is set. Reads a shard again from
-    /// its beginning if the store has lost the last entry to remove.
+    /// Removes acknowledged entries from the store if a removal is due, or if `all` is set. Starts to read the queue of
+    /// a shard again if the store has lost the last entry to remove.
     async fn remove(&mut self, all: bool) {
         let threshold = (self.options.limit / 4).clamp(1, REMOVAL_THRESHOLD_EVENTS) as usize;
         let is_due =

@@ -1,5 +1,5 @@
 //! Events received over HTTP that the inbox has read from a queue in the store and that the broker has not confirmed.
-//! An event stays in the queue until the broker has confirmed this event and all earlier events.
+//! An event stays in the queue until the broker has confirmed this event and all events that the inbox read earlier.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -117,8 +117,8 @@ impl UnconfirmedEvents {
         self.through
     }
 
-    /// Returns refused events that were not passed to the driver yet. Returns at most `early_left` events, and reduces
-    /// `early_left` by their number.
+    /// Returns refused events that were not passed to the driver yet, and marks them as passed. Returns at most
+    /// `early_left` events, and reduces `early_left` by their number.
     pub(super) fn take_early_events(&mut self, early_left: &mut usize) -> Vec<Arc<Event>> {
         let pending = self.events.iter_mut().flatten();
         let refused = pending.filter(|pending| pending.is_refused && !pending.is_passed);

@@ -1,6 +1,6 @@
 //! Finds events that this process accepted over HTTP and that the store has lost, perhaps before another process read
 //! them. The store loses such events if it goes back in time (loses its newest writes). This module checks only the
-//! queues that this process does not read. The reader of a queue detects the loss itself.
+//! queues that this process does not read. In a queue that this process reads, the reader detects the loss.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use ordain_cloudevents::is_blank_byte;
 use ordain_store::checkpoint::{FileProgress, ReadFingerprint, created_ns};
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
-/// Returns the fingerprint of the first bytes of a file, up to `end`.
+/// Returns the fingerprint of the bytes of a file before the position `end`.
 pub(super) fn fingerprint(file: &File, end: u64) -> io::Result<ReadFingerprint> {
     let head = TailFingerprint::read(file, end.min(TAIL_LIMIT_BYTES as u64))?;
     Ok(ReadFingerprint::new(head.bytes(), &TailFingerprint::read(file, end)?))
@@ -24,7 +24,8 @@ pub(crate) fn is_same_inode(progress: &FileProgress, metadata: &Metadata) -> boo
     progress.inode == metadata.ino() && (created == before || created == 0 || before == 0)
 }
 
-/// Searches the folder in which a file was last seen for the file, under any name.
+/// Searches the folder in which a file was last seen for the file, under any name. Recognises the file by its inode and
+/// creation time.
 pub(crate) fn find_by_identity(
     progress: &FileProgress,
 ) -> io::Result<Option<(PathBuf, Arc<File>)>> {
@@ -85,9 +86,9 @@ pub(super) fn is_whole_copy(file: &File, copy: &File) -> io::Result<bool> {
 }
 
 /// Returns whether two files have the same content, as far as both have bytes. Compares only the first and the last of
-/// the common bytes. If the last common bytes are blank, both files may be rests of truncated files with different lines
-/// after the blanks. The result is then `true` only while `file` has no further bytes. The result is also `true` if a
-/// program truncates a file meanwhile; a later scan compares the files again.
+/// the common bytes. If the last common bytes are blank, both files may begin with blanks that a truncation left, and
+/// have different lines after the blanks. The result is then `true` only while `file` has no further bytes. The result
+/// is also `true` if a program truncates one of the files during the comparison; a later scan compares the files again.
 pub(super) fn has_same_content(
     file: &File,
     length: u64,
@@ -102,8 +103,9 @@ pub(super) fn has_same_content(
     })
 }
 
-/// Returns the last of the first `length` bytes of two files. Returns `None` if the first or the last of these bytes
-/// differ, or if a program truncated a file meanwhile.
+/// Compares the bytes before the position `length` in two files: only the first and the last of these bytes, each at
+/// most [`TAIL_LIMIT_BYTES`]. Returns the last bytes. Returns `None` if the files differ, or if a file is shorter than
+/// `length`, for example because a program has truncated it meanwhile.
 pub(super) fn common_beginning(
     one: &File,
     two: &File,

@@ -18,8 +18,8 @@ pub(super) struct ListedFile {
     pub(super) path: PathBuf,
     pub(super) role: FileRole,
     pub(super) metadata: Metadata,
-    /// `true` if the file is an older file that existed before the stream first read files of this name. If the file is
-    /// unknown, the source does not read it.
+    /// `true` if the file is an older file that existed at the first start of the stream, or when the path of the
+    /// source began to lead to another file. The source does not read such a file, unless the set already tracks it.
     pub(super) is_ignored: bool,
 }
 
@@ -94,16 +94,18 @@ pub(crate) fn rotated_files(path: &Path) -> io::Result<Vec<FileProgress>> {
 pub(super) enum CompressedRest {
     /// The folder has no compressed files.
     None,
-    /// The content of a compressed file has exactly the length that was read, so it has no unread rest.
+    /// The content of a compressed file has exactly the length that was read (modulo 2^32), so there is no unread rest.
     IsRead,
-    /// The compressed file with this path may contain the rest. Its format does not state the length of the content.
+    /// The compressed file with this path may contain the rest. The length of its content is unknown: its format does
+    /// not state the length, or this process cannot read the file.
     MayBeIn(PathBuf),
     /// The compressed file with this path may contain the rest. Its content has another length than the bytes that were
     /// read.
     HasOtherLength(PathBuf),
 }
 
-/// Searches the compressed files for the unread rest of a file of which the source has read `read` bytes.
+/// Searches the compressed files for the unread rest of a file of which the source has read `read` bytes. If no
+/// compressed file has content of this length, returns the result for the newest compressed file.
 pub(super) fn compressed_rest(listed: &[ListedFile], read: u64) -> io::Result<CompressedRest> {
     let compressed = listed.iter().filter(|listed| listed.role == FileRole::Compressed);
     let mut newest = CompressedRest::None;

@@ -22,15 +22,16 @@ pub(in crate::source) struct TrackedFile {
     /// The open file. `None` if the file is missing or ignored, if the source has not opened it yet, or if the source
     /// has closed it because it was read to its end.
     pub(in crate::source) file: Option<Arc<File>>,
-    /// The path for messages, in the spelling of the configuration.
+    /// The path of the file for messages: in the spelling of the configuration if a listing has found the file through
+    /// the configured path, and the canonical path otherwise.
     pub(in crate::source) name: String,
     /// The position up to which the source has read, including an incomplete last line.
     pub(in crate::source) read_to: u64,
-    /// The position up to which the source reads before it continues with the next file.
+    /// The position up to which the source reads the file in this pass, before it continues with the next file.
     pub(in crate::source) target: u64,
     /// The end of the incomplete last line, and the time when the source first found this end.
     pub(in crate::source) rest_seen: Option<(u64, Instant)>,
-    /// The description of the unread rest, if the file is lost and the loss is not reported yet.
+    /// The description of the lost unread rest, until the source delivers the dead letter about it.
     pub(in crate::source) loss: Option<String>,
     /// The length and the modification time of the file when a comparison last showed that the file matches its
     /// fingerprint.
@@ -41,7 +42,7 @@ pub(in crate::source) struct TrackedFile {
     /// `true` if a program truncated the file in place before the source had read anything of it. The unread bytes are
     /// then in a copy of the file, or lost.
     pub(super) is_cut: bool,
-    /// `true` if the path in the settings named the file in the last run, and names it no longer.
+    /// `true` if an earlier path in the settings named the file, and the present path does not name it.
     pub(super) has_old_path: bool,
     /// `true` if the last listing of the folder had this file.
     pub(super) is_listed: bool,
@@ -77,7 +78,8 @@ impl TrackedFile {
             && (self.progress.device == metadata.dev() || self.file.is_none())
     }
 
-    /// Gives the entry another file, which has the content that was read.
+    /// Replaces the file by another file, such as a copy, that begins with the bytes that were read. The position stays
+    /// the same.
     pub(super) fn continue_in(
         &mut self,
         path: &Path,
@@ -105,7 +107,8 @@ impl TrackedFile {
         self.is_listed = true;
     }
 
-    /// Sets the position to the end of a copy that has less than the bytes that were read.
+    /// Adapts the entry to a copy that ends before the last byte that was read: the position is then at most the end of
+    /// the copy, and the fingerprint covers only bytes of the copy.
     pub(super) fn end_at(&mut self, copy: &File, length: u64) -> io::Result<()> {
         let position = self.progress.position();
         let offset = position.offset.min(length);
@@ -123,7 +126,7 @@ impl TrackedFile {
         self.compared = None;
     }
 
-    /// Gives the entry the present name of its file.
+    /// Records the present name of the file, and whether the path of the source names the file.
     pub(super) fn rename(&mut self, listed: &ListedFile) {
         let name = listed.path.display().to_string();
         if self.name != name {
@@ -133,8 +136,9 @@ impl TrackedFile {
         self.progress.is_live = listed.role == FileRole::Live;
     }
 
-    /// Records that the stream gets a dead letter about the unread rest. If the file was truncated in place, the source
-    /// continues with the beginning of the file.
+    /// Records that the stream gets a dead letter about the unread rest. If a program truncated the file in place
+    /// before anything of it was read, the source continues with the beginning of the file. Otherwise the file counts
+    /// as lost.
     pub(in crate::source) fn record_loss(&mut self) {
         if self.is_cut {
             self.progress.length = 0;
@@ -146,8 +150,8 @@ impl TrackedFile {
         }
     }
 
-    /// Returns whether the file is known to have had complete unread bytes, nothing of the file was read, and the
-    /// length of the file shows that these bytes were removed.
+    /// Returns whether the present length of the file shows that a program truncated the file before any line of it was
+    /// read: the file had bytes after `read_to`, and `length` is below the last known length.
     pub(super) fn is_cut_to(&self, length: u64) -> bool {
         let known = self.progress.length;
         !self.progress.is_begun() && self.read_to < known && length < known
@@ -173,8 +177,8 @@ impl TrackedFile {
         self.is_read() && self.progress.unread_bytes() > 0
     }
 
-    /// Returns whether the file still has the bytes that were read. Compares the file with the fingerprint only if the
-    /// file has changed since the last comparison.
+    /// Returns whether the file still has the bytes that were read. Compares the file with the fingerprint only if its
+    /// length or its modification time has changed since the last comparison.
     pub(super) fn has_read_bytes(&mut self, file: &File, metadata: &Metadata) -> io::Result<bool> {
         let state = (metadata.len(), metadata.modified()?);
         if self.compared == Some(state) {
@@ -212,7 +216,7 @@ pub(super) fn describe_loss(tracked: &TrackedFile, compressed: CompressedRest) -
     };
     format!(
         "{}, device {device}, inode {inode}: {bytes} from byte {from} on were not read, because the file was removed, \
-         truncated or compressed before Ordain had read it to its end. {place}",
+         truncated, compressed or made unreadable before Ordain had read it to its end. {place}",
         tracked.name
     )
 }
