@@ -24,7 +24,8 @@ impl CommitTimes {
         }
     }
 
-    /// Returns a time that is not after any commit newer than `commit`. Returns `None` if no such time is recorded.
+    /// Returns the time of the newest recorded commit up to `commit`. No commit after `commit` has an earlier time.
+    /// Returns `None` if no such commit is recorded.
     pub fn before_commits_after(&self, commit: u64) -> Option<u64> {
         let earlier = self.0.iter().rev().find(|(recorded, _)| *recorded <= commit);
         earlier.map(|(_, time)| *time)

@@ -7,6 +7,9 @@
 //! several instances own equally few partitions, rendezvous hashing chooses one of them (Thaler and Ravishankar, "Using
 //! name-based mappings to increase hit rates", 1998). Rendezvous hashing alone would be uneven: with an average of ten
 //! partitions per instance, some instance would have about twenty.
+//!
+//! Finally, partitions move between instances whose total numbers of partitions, over all streams, differ by two or
+//! more. Such a move keeps the shares of each stream even.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +29,8 @@ pub struct OwnerCandidate<'a> {
 }
 
 /// Returns the owner of each partition of all streams that any candidate runs. `held` contains the current owners. A
-/// partition whose owner is not a candidate counts as free. Each candidate must occur once.
+/// partition counts as free if its owner is not a candidate, or no longer runs the stream. Each candidate must occur
+/// once.
 pub fn owners<'a>(
     candidates: &[OwnerCandidate<'a>],
     held: &BTreeMap<PartitionId<'a>, u64>,

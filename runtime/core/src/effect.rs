@@ -28,8 +28,8 @@ pub enum Effect {
     /// other batch of the same shard (a slice of the store). After the answer [`Unknown`](crate::CommitReply::Unknown),
     /// the sequencer requests the same batch again.
     Commit(Arc<Batch>),
-    /// Acknowledge all deliveries up to `through`. The events of these deliveries are durable in the store: settled, or
-    /// held until they can run.
+    /// Acknowledge all deliveries up to `through`. The store has the result of each of these deliveries durably: its
+    /// event is settled, dead-lettered, or held until it can run.
     Ack {
         /// The last delivery to acknowledge.
         through: DeliveryNumber,
@@ -41,7 +41,7 @@ pub enum Effect {
     Publish {
         /// The committed batch.
         batch: Arc<Batch>,
-        /// The result of the commit: its time, and the writes that the store refused.
+        /// The details of the commit, such as its time and the writes that the store refused.
         applied: AppliedCommit,
     },
     /// Read spilled events: events that the store holds until they can run. Start the read as soon as
@@ -85,22 +85,22 @@ pub enum Effect {
         /// of the entries.
         all: bool,
     },
-    /// Stop: this owner has lost the partition. The driver must stop processing the partition, and must not write to
-    /// the store again.
+    /// Stop: this owner has lost the partition. The driver must stop processing the partition, and must not write any
+    /// more data of the partition to the store.
     Stop(StopReason),
 }
 
-/// The reason why ownership ended.
+/// The reason why the ownership of a partition ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopReason {
     /// A newer owner has claimed the partition.
     Fenced,
-    /// The store lacks this owner's last commit, or has another commit under the number of that commit. The sequencer
+    /// The store went back in time: it has lost this owner's claim or some of this owner's commits. The sequencer
     /// cannot recover the lost commits.
     RolledBack {
         /// The shard that lacks commits.
         shard: u32,
-        /// The number of this owner's last commit in the shard.
+        /// The number of the last commit of the partition in the shard that the store had confirmed.
         last: u64,
         /// The number of the last commit that the shard still has, or that the store has applied again after the loss.
         /// `None` if the shard has lost this owner's claim, and therefore all commits of this owner.

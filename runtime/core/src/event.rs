@@ -120,8 +120,9 @@ impl Event {
 
     /// Returns a digest of the id alone.
     ///
-    /// The ids of messages contain this digest of their event. The store also recognises a repeated message of an
-    /// outbox by this digest, because all messages of an outbox have the same source.
+    /// The id of each message contains this digest of the event for which the handler emitted the message. If a process
+    /// sends a message of an outbox to the store again, the store recognises the message by the digest of the message's
+    /// own id, because all messages of an outbox have the same source.
     pub fn id_digest(&self) -> u64 {
         digest(self.parts.bytes(1))
     }
@@ -148,8 +149,9 @@ impl Event {
         hash.digest()
     }
 
-    /// Returns the digests under which an event with this identity may have been stored: the digest of source and id,
-    /// and the digest of the id alone, which applies if the event arrived without a source.
+    /// Returns the digests under which the store may have recorded this event: the digest of source and id, and the
+    /// digest of the id alone. The latter applies if the event arrived without a source, or in an earlier version of
+    /// Ordain.
     pub fn identity_digests(&self) -> [u64; 2] {
         [self.identity_digest(), self.id_digest()]
     }

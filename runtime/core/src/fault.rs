@@ -1,16 +1,17 @@
 //! Deliberate faults in the sequencer's decisions. Tests activate these faults to prove that the checker of the
 //! simulator finds such errors. This module exists only with the feature `faults`, which is off by default.
 //!
-//! The file `tests/sim/src/boundary.rs` defines the faults outside the sequencer, which change only an input, an effect
-//! or a setting.
+//! The file `tests/sim/src/boundary/fault.rs` defines the faults outside the sequencer, which change only an input, an
+//! effect or a setting.
 
 /// A deliberate fault in a decision of the sequencer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SequencerFault {
     /// The sequencer skips a single missing sequence instead of waiting for its event.
     SkipAGap,
-    /// The sequencer accepts a completion for the current attempt of a lane (the in-memory queue of a key) without
-    /// checking its token.
+    /// The sequencer accepts the answer to an earlier load, read or replay request of a lane (the in-memory queue of a
+    /// key) as the answer to the lane's current request. The sequencer also accepts the result of a turn that began
+    /// before the lane restarted.
     ForgetTheTokenCheck,
     /// The sequencer executes the last settled event once more when a repeat of this event arrives.
     TakeADuplicateForNew,
@@ -20,7 +21,8 @@ pub enum SequencerFault {
     NeverSpill,
     /// The sequencer dispatches nothing while any key is parked (stopped at an event).
     BlockOthers,
-    /// The sequencer never ends a key, even if an event has the end mark or an outcome of the handler ends the key.
+    /// The sequencer never ends a key, even if an event is the last event of its key
+    /// ([`Event::end`](crate::Event::end)) or an outcome of the handler ends the key.
     ForgetTheEnd,
     /// The sequencer executes events of a key although the key's earlier events were executed under a newer rollout (a
     /// later choice of the handler version).
@@ -30,9 +32,10 @@ pub enum SequencerFault {
     /// After the store has gone back in time (lost its newest commits), lanes keep the data that they read before the
     /// lost commits were recovered.
     TrustOldReads,
-    /// After the store has gone back in time, the sequencer does not remember the events of recovered commits.
+    /// After the store has gone back in time, the sequencer does not compare arriving events with the digests of the
+    /// events that recovered commits settled.
     ForgetRecoveredEvents,
-    /// The key record does not remember that dead-lettered events lie ahead of the key.
+    /// The sequencer does not write the range of dead-lettered events that may still take effect into the key record.
     ForgetEventsAhead,
 }
 

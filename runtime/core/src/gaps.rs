@@ -4,21 +4,22 @@ use std::sync::Arc;
 
 use crate::settings::SOURCES_LIMIT;
 
-/// The latest gaps of a key, the newest last. The history contains only gaps whose clock expired: their events were
-/// still missing after `gap.timeout`. Each commit clones the records of its keys. The clones are cheap, because they
-/// share one list until a clone changes it.
+/// The latest gaps of a key, the newest last. The history contains only two kinds of gaps: gaps whose clock expired
+/// (their events were still missing after `gap.timeout`), and lost newest events of the key that replay found
+/// (`gap.tail`). Each commit clones the records of its keys. The clones are cheap, because they share one list until a
+/// clone changes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GapHistory(Option<Arc<Vec<GapEntry>>>);
 
-/// A gap whose clock expired: consecutive events of a key that were still missing after `gap.timeout`.
+/// A gap: one or more consecutive events of a key that were missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GapEntry {
     /// The first missing sequence.
     pub first: u64,
     /// The last missing sequence.
     pub last: u64,
-    /// The time of the first write that recorded the gap, by the clock of the store. The field is 0 until that write,
-    /// because only the store knows its clock.
+    /// The time of the first write that recorded the gap, by the clock of the store. The field is 0 until the store has
+    /// applied that write.
     pub since: u64,
     /// The time, in ms, between the moment when the owner learned of the gap and the first write that recorded the gap.
     pub waited: u64,
@@ -27,7 +28,7 @@ pub struct GapEntry {
     pub known_since: u64,
     /// The number of replay rounds that have begun.
     pub rounds: u32,
-    /// The answers of each source, in the order in which the sources first answered.
+    /// The answers of each replay source, in the order in which the sources first answered.
     pub answers: Vec<SourceAnswers>,
     /// The state of the gap, or how it ended.
     pub end: GapEnd,
@@ -54,7 +55,7 @@ pub struct SourceAnswers {
 /// The state of a gap, or how it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GapEnd {
-    /// The gap has not ended.
+    /// The event is missing, and the sequencer has not applied `gap.on_exhausted` yet.
     Open,
     /// All rounds failed, and the key still waits for the event.
     Waiting,
@@ -110,7 +111,7 @@ impl GapEntry {
     /// The maximum length of [`SourceAnswers::error`], in bytes.
     pub const ERROR_LIMIT: usize = 120;
 
-    /// Creates an entry for a gap whose clock has just expired, after `waited` ms.
+    /// Creates an open entry for a gap of which the owner learned `waited` ms ago.
     pub fn new(first: u64, last: u64, waited: u64) -> Self {
         let answers = Vec::new();
         let end = GapEnd::Open;
@@ -151,8 +152,8 @@ impl GapEntry {
         }
     }
 
-    /// Returns the duration of the gap in ms. A gap that has not ended lasts until `now`. A recorded time of 0 counts
-    /// as `now`.
+    /// Returns the duration of the gap in ms. With [`GapEnd::Open`], the gap lasts until `now`; with every other value
+    /// of `end`, until the write that recorded this value. A recorded time of 0 counts as `now`.
     pub fn lasted(&self, now: u64) -> u64 {
         let or_now = |time: u64| if time == 0 { now } else { time };
         let until = if self.end == GapEnd::Open { now } else { or_now(self.until) };
@@ -187,8 +188,8 @@ impl GapHistory {
         Arc::make_mut(self.0.as_mut()?).last_mut()
     }
 
-    /// Removes the recorded gaps for the sequences from `from` on, because these sequences were not settled and are
-    /// missing again. There are two cases:
+    /// Removes the recorded gaps for the sequences from `from` on, so that the caller can record a new entry for these
+    /// sequences. There are two cases:
     /// - If gaps begin at or after `from`, removes all of them. Returns the first of these gaps, extended to the last
     ///   recorded sequence.
     /// - If no gap begins at or after `from`, removes and returns the newest gap, but only if this gap is open and its
@@ -225,8 +226,8 @@ impl GapHistory {
         }
     }
 
-    /// Reopens recorded gaps whose sequences are not settled yet, because the next owner may get another result for
-    /// these sequences. Changes the history only if a gap that reaches `next` or beyond has ended. Merges the gaps that
+    /// Reopens recorded gaps whose sequences are not settled yet: if another owner loads the record, these gaps may end
+    /// in another way. Changes the history only if a gap that reaches `next` or beyond has ended. Merges the gaps that
     /// begin at `next` or later into one open gap, and shortens earlier gaps to end before `next`.
     pub(crate) fn reopen_from(&mut self, next: u64) {
         let is_ahead = |gap: &GapEntry| gap.last >= next && !gap.end.is_open();
@@ -292,8 +293,8 @@ impl GapHistory {
         }
     }
 
-    /// Sets the times that were still 0 in `written`, the record that the commit wrote. A gap that ended after the
-    /// commit was formed gets no end time yet, because a later commit records this end.
+    /// Sets the times that were still 0 in `written`, the gap history in the record that the commit wrote. A gap that
+    /// ended after the commit was formed gets no end time yet, because a later commit records this end.
     pub(crate) fn fill_written_times(&mut self, written: &Self, now: u64) {
         if !self.lacks_times() {
             return;
@@ -306,8 +307,8 @@ impl GapHistory {
                 entry.since = now;
             }
             // Some events of the written gap may have arrived since, so that only the rest of the gap is still missing.
-            // The driver warns about each written gap without an end time, and has already warned about the whole gap.
-            // The rest gets its end time here, so that no second warning follows.
+            // When a commit writes a waiting gap without an end time, the driver logs a warning. The driver has already
+            // warned about the whole gap. The rest gets its end time here, so that no second warning follows.
             let is_rest = entry.end == GapEnd::Waiting && entry.last <= written.last;
             let is_same = (entry.first, entry.last) == (written.first, written.last);
             if (is_rest || is_same)

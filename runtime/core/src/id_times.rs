@@ -1,4 +1,4 @@
-//! The ages of the ids that a key of a `fifo` stream remembers. The sequencer forgets old ids.
+//! The ages of the event ids that the sequencer remembers for a key of a `fifo` stream. The sequencer forgets old ids.
 //!
 //! A separate timestamp for each id would make each id a third larger. Instead, each timestamp applies to a stretch: a
 //! run of consecutive ids. A key record has about four stretches for each period of `id_ttl`.
@@ -10,8 +10,9 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IdTimes(Option<Arc<Vec<IdStretch>>>);
 
-/// A run of consecutive ids. Usually, the events with these ids were settled within a quarter of `id_ttl`; the oldest
-/// stretch may cover a longer time after a merge. The run ends before the first sequence of the next stretch.
+/// A run of consecutive ids: the ids of events with consecutive sequences. Usually, these events were settled within a
+/// quarter of `id_ttl`; the oldest stretch may cover a longer time after a merge. The run ends before the first
+/// sequence of the next stretch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdStretch {
     /// The first sequence of the run.
@@ -31,8 +32,9 @@ impl IdTimes {
         self.0.as_deref().map_or(&[][..], Vec::as_slice).iter()
     }
 
-    /// Returns the first sequence whose id is not old. An id becomes old at an age between `ttl` and 1.25 times `ttl`.
-    /// Returns 0 if no id is old, and `u64::MAX` if all ids are old.
+    /// Returns the first sequence whose id is not old. An id becomes old at an age between `ttl` and 1.25 times `ttl`,
+    /// or later if its stretch was merged with a newer stretch. Returns 0 if no id is old, and `u64::MAX` if all ids
+    /// are old.
     pub(crate) fn first_young(&self, now: u64, ttl: u64) -> u64 {
         let is_old = |stretch: &&IdStretch| {
             let until = stretch.since.saturating_add(ttl).saturating_add(span(ttl));
@@ -146,6 +148,6 @@ mod tests {
         ids.forget_below(newest.from);
         assert_eq!(ids.iter().copied().collect::<Vec<_>>(), [newest]);
         ids.forget_below(u64::MAX);
-        assert_eq!(ids.iter().len(), 1, "the newest stretch stays open");
+        assert_eq!(ids.iter().len(), 1, "the newest stretch is kept");
     }
 }

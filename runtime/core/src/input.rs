@@ -8,8 +8,9 @@ use crate::letter::DeadLetter;
 use crate::turn::{AttemptToken, TurnResult};
 use crate::version::Rollout;
 
-/// The first spilled events of a key from the requested sequence on, in ascending order. Spilled events are events that
-/// the store holds until they can run. The `bool` is `true` if the key has no spilled event after these events.
+/// The first spilled events of a key from the requested sequence on, each with its sequence, in ascending order.
+/// Spilled events are events that the store holds until they can run. The `bool` is `true` if the key has no spilled
+/// event after these events.
 pub type SpillPage = (Vec<(u64, Arc<Event>)>, bool);
 
 /// An input of a sequencer. Some inputs are completions: a completion answers an [`Effect`](crate::Effect), and carries
@@ -36,11 +37,12 @@ pub enum Input {
     /// in the store for events that arrived over HTTP. Until the delivery, the inbox keeps the event durably, so the
     /// sequencer has nothing to acknowledge. The early events of a key arrive in the order in which the source will
     /// deliver them. If the inbox passes two events of a key early, it also passes all events of that key that it holds
-    /// between these two. Like a delivery, an early event needs [credit](crate::Sequencer::credit).
+    /// between these two. The driver (the code that calls the sequencer) may pass an early event, like a delivery, only
+    /// while [`credit`](crate::Sequencer::credit) is above 0.
     ArrivedEarly(Arc<Event>),
     /// The source became unavailable (`true`) or available again (`false`). An unavailable source may hold missing
-    /// events. The sequencer therefore gives up gaps (missing events of a key) only after the source has been available
-    /// again for `gap.timeout`.
+    /// events. The sequencer therefore applies `gap.on_exhausted` to a gap (missing events of a key) only after the
+    /// source has been available again for `gap.timeout`.
     SourceUnavailable(bool),
     /// The source lost its connection and will deliver all unacknowledged events again, under new delivery numbers.
     /// This input precedes the first of these deliveries.
@@ -48,8 +50,8 @@ pub enum Input {
     /// The maximum number of unacknowledged deliveries of the source, from now on. This number is lower than
     /// [`SequencerSettings::prefetch`](crate::SequencerSettings::prefetch) if the deliveries are large.
     Prefetch(usize),
-    /// The source ended. No more events can arrive, so the sequencer no longer waits for missing events and starts
-    /// their replay at once.
+    /// The source ended. No more events can arrive, so the sequencer starts the replay of missing events at once,
+    /// without waiting for `gap.timeout`.
     SourceEnded,
     /// The answer to [`Effect::Load`](crate::Effect::Load).
     Loaded {
@@ -93,8 +95,8 @@ pub enum Input {
     },
     /// The answer to [`Effect::ReadDue`](crate::Effect::ReadDue).
     DueRead {
-        /// The entries of the due index after the requested start, each with its time and its key, the earliest first.
-        /// The times are by the clock of the store.
+        /// The requested entries of the due index, each with its time and its key, the earliest first. The times are by
+        /// the clock of the store.
         entries: Vec<(u64, Key)>,
         /// The time, in ms, until the first entry after `entries` is due; 0 if that entry is due already. `None` if
         /// there is no further entry.
@@ -127,15 +129,15 @@ pub enum Input {
         /// The number of the newest commit whose messages are published.
         through: u64,
     },
-    /// A key may need processing for a reason that its sequencer does not know. For example, a new handler version has
-    /// become active, under which a parked key may continue. The sequencer loads the key record if the key is not in
-    /// memory.
+    /// A key may need processing although none of its events arrives and the due index does not contain the key. For
+    /// example, a new handler version has become active, under which a parked key may continue. The sequencer loads the
+    /// key record if the key is not in memory.
     Reload(Key),
     /// The handler version that executes events has changed. If the input contains a rollout, the version of that
     /// rollout executes all later turns. If the input contains `None`, the version is not available in this process,
     /// and events wait. Running turns finish under the previous version.
     VersionChanged(Option<Arc<Rollout>>),
-    /// The owner hands the partition over. The sequencer starts no more turns, and finishes and commits the running
-    /// turns.
+    /// The owner hands the partition over. The sequencer starts no more turns, and commits the results of the running
+    /// turns when they arrive.
     Drain,
 }

@@ -17,7 +17,7 @@ use crate::version::{Rollout, VersionName};
 /// a change of the record or of the state rewrites only the changed part.
 ///
 /// The times in the record are by the store's clock, in ms since the Unix epoch. In a record that is being written, a
-/// time of 0 means "the time of this commit". The store replaces the 0, because only the store knows its clock.
+/// time of 0 means "the time of this commit"; the store replaces the 0 by the time of its clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRecord {
     /// The next sequence to settle. All lower sequences are settled.
@@ -28,24 +28,24 @@ pub struct KeyRecord {
     /// The partition whose owner may commit to this key.
     pub partition: u32,
     /// The number of loads that took the key over from another partition. Only a load changes the number, never a
-    /// write. When the key has moved to another partition and back, the number is higher. A lane that loaded the key
-    /// before these moves recognises the moves by the higher number.
+    /// write. When the key has moved to another partition and back, the number is higher. The store therefore refuses a
+    /// write that was formed from a load before these moves.
     pub takeovers: u32,
     /// The status of the key.
     pub status: KeyStatus,
     /// The number of failed tries of event `next` that count towards `retry.attempts`.
     pub attempts: u32,
-    /// The number of replay rounds for event `next`.
+    /// The number of replay rounds for event `next` that count towards `gap.attempts`.
     pub rounds: u32,
     /// The number of times that the key was parked (stopped at an event). An operator's action contains this number, so
     /// that the action has no effect if the key was released and parked again in the meantime.
     pub park_count: u32,
     /// The extent of the key's events in the spill area: the part of the store that holds events before they can run.
     pub spilled: SpillExtent,
-    /// The range of the dead-lettered events that wait for the events before them: the letters with the
-    /// cause `far-ahead` or `overflow`. `None` if there is no such letter. While the range reaches beyond the events that
-    /// the key has, the key has a gap, even if the key holds no later event. Few keys have such letters, so the range
-    /// is in a box.
+    /// The range of the dead-lettered events that wait for the events before them: the letters with the cause
+    /// `far-ahead` or `overflow`. `None` if there is no such letter. While the range ends at or after the first missing
+    /// sequence of the key, the key has a gap, even if the key holds no later event. Few keys have such letters, so the
+    /// range is in a box.
     pub ahead: Option<Box<AheadRange>>,
     /// The rollout under which the last executed event was committed. The rollout names the handler version.
     pub rollout: Option<Arc<Rollout>>,
@@ -60,7 +60,7 @@ pub struct KeyRecord {
     pub ids_from: u64,
     /// The ages of the remembered ids, in a `fifo` stream.
     pub id_times: IdTimes,
-    /// The latest gaps whose clock expired: the event was still missing after `gap.timeout`.
+    /// The latest gaps (missing events), with the answers of the replay sources.
     pub gaps: GapHistory,
 }
 
@@ -147,7 +147,7 @@ impl KeyRecord {
 
 /// The status of a key. Two changes do not by themselves cause a write: the change to `Waiting`, and the change from
 /// `Retrying` to another status. The next write of the key stores the new status. The stored status may therefore be
-/// older than the state of the lane in memory.
+/// older than the status in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyStatus {
     /// The next event runs when it arrives.
@@ -156,8 +156,8 @@ pub enum KeyStatus {
     Waiting,
     /// Event `next` failed and will be retried.
     Retrying,
-    /// The key is stopped at event `next` until an operator, another version or the missing event
-    /// releases it.
+    /// The key is stopped at event `next`. An operator, another handler version, a changed limit or, after a gap, an
+    /// arriving event releases the key.
     Parked,
     /// The key has ended. The record stays for `complete_ttl`, so that the sequencer detects repeated events.
     Completed,
@@ -200,7 +200,7 @@ pub struct FailureInfo {
 }
 
 impl FailureInfo {
-    /// Returns the limit that the handler exceeded, if the configuration can lift it.
+    /// Returns the limit that the handler exceeded, if the configuration can change this limit.
     pub fn limit(&self) -> Option<HandlerLimit> {
         self.exceeded().map(|exceeded| exceeded.limit)
     }
@@ -253,12 +253,12 @@ impl SpillExtent {
         self.count += 1;
     }
 
-    /// Returns whether every sequence between the bounds is spilled.
+    /// Returns whether every sequence between the bounds is spilled; `false` if no event is spilled.
     pub fn contiguous(&self) -> bool {
         self.count > 0 && self.count - 1 == self.last - self.first
     }
 
-    /// Returns whether the sequence lies between the bounds.
+    /// Returns whether the sequence lies between the bounds; `false` if no event is spilled.
     pub fn spans(&self, sequence: u64) -> bool {
         self.count > 0 && (self.first..=self.last).contains(&sequence)
     }
@@ -289,9 +289,9 @@ impl AheadRange {
 }
 
 /// The content digests of the last settled events, in ascending order of their sequences. The last digest belongs to
-/// the sequence `next - 1`. The digest distinguishes a repeat of a settled event from a conflict. A conflict is an
-/// event with the same sequence but other content. For this purpose, 32 bits per digest are enough. At the default
-/// length of 64 digests, the list costs 256 bytes per key record.
+/// the sequence `next - 1`. A digest distinguishes a repeat of a settled event from a conflict. A conflict is an event
+/// with the same sequence but other content. For this purpose, 32 bits per digest are enough. At the default length of
+/// 64 digests, the list costs 256 bytes per key record.
 ///
 /// Each commit clones the records of its keys. The clones are cheap, because they share one list until a clone changes
 /// it.
@@ -437,8 +437,8 @@ pub struct AcceptedId {
     pub sequence: u64,
     /// The digest of the id: [`Event::id_digest`].
     pub id: u64,
-    /// The digest of the source: [`Event::source_digest`]. 0 for an event without a source; its id stands for the id
-    /// from any source.
+    /// The digest of the source: [`Event::source_digest`]. 0 for an event without a source. An event with the same id,
+    /// from any source, then counts as the same event.
     pub source: u32,
     /// The short digest of the content: [`ContentDigests::short`] of [`Event::content`].
     pub content: u32,
@@ -590,12 +590,12 @@ pub enum CommitReply {
     Applied(AppliedCommit),
     /// A newer owner has claimed the partition.
     Fenced,
-    /// The store lacks this owner's last commit, or has another commit under the number of that commit.
+    /// The store went back in time: it has lost this owner's claim, or commits before this commit.
     RolledBack {
         /// The state that the store found, as text.
         found: String,
-        /// The number of the last stored commit, if this owner made that commit. The store has then lost the later
-        /// commits. `None` if another owner made the last stored commit.
+        /// The number of the last stored commit, if the shard still has this owner's claim. The store has then lost the
+        /// later commits. `None` if the shard has lost the claim.
         last: Option<u64>,
     },
     /// No reply arrived, so the sequencer does not know whether the store applied the commit. The sequencer sends the
@@ -633,7 +633,8 @@ pub struct ExistingSpill {
 /// The reason why the store refused one write of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteRefusal {
-    /// The stored `next` differs from the condition. The value is the stored `next`, or `None` if the key record does
+    /// The condition of the write does not hold: the key record has another `next`, does not exist, or exists although
+    /// the condition is [`WriteCondition::Absent`]. The value is the stored `next`, or `None` if the key record does
     /// not exist.
     Next(Option<u64>),
     /// Another partition took the key over. The key may have returned to this partition since then. The value is the
@@ -641,7 +642,7 @@ pub enum WriteRefusal {
     Partition(u64),
     /// The last event of the key record was executed under a newer [`Rollout`] than the events of the write.
     Version,
-    /// The key record cannot be read.
+    /// The key record or other stored data of the key cannot be read, or the key is too long. The value is the reason.
     Corrupt(String),
 }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::event::{Event, Key};
 use crate::version::VersionName;
 
-/// The reason why an event ended without effect, or why a key is stopped.
+/// The reason why an event ended without effect, or why a key retries its next event or is parked (stopped).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
     /// The delivery cannot be read as an event.
@@ -37,9 +37,9 @@ pub enum Cause {
     Overflow,
     /// An operator discarded the event.
     Discarded,
-    /// The handler requested another try, and the tries of the event were exhausted.
+    /// The handler requested another try. The event is dead-lettered, or its key parked, only after the last try.
     Retry,
-    /// The handler exceeded its time limit, and the tries of the event were exhausted.
+    /// The handler exceeded its time limit. The event is dead-lettered, or its key parked, only after the last try.
     Timeout,
     /// The handler trapped: its WebAssembly code stopped with a fault.
     Trap,

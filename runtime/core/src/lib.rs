@@ -1,8 +1,8 @@
 //! The sequencer of Ordain: the state machine that decides, for one partition of a stream, what happens to each event
 //! and when.
 //!
-//! This crate must never perform I/O, read a clock or use a random source. Time and seeds are
-//! arguments, so that every run can be repeated.
+//! This crate must never perform I/O, read a clock or use a random source. Time and seeds are arguments, so that the
+//! same inputs always cause the same effects.
 //!
 //! [`Sequencer`] accepts [`Input`]s and returns [`Effect`]s. Most other modules define the types of the inputs and
 //! effects, and the records that a store keeps. `distribution` assigns partitions to processes, and `rollout` chooses a

@@ -1,12 +1,13 @@
-//! The limits that a handler can exceed. A failure carries its limit as a value; a key record carries the limit as a
-//! tag before the text of the failure.
+//! The limits that a handler can exceed. A failure in memory has the limit as a field. A key record stores the limit as
+//! a tag in front of the text of the failure.
 //!
-//! An example of a tag is `[memory:67108864]`: the name of the limit, and its value. Only this module writes and parses tags; it also accepts a text without a tag. A
-//! version of Ordain that does not know tags shows the tag as a part of the text.
+//! An example of a tag is `[memory:67108864]`: the name of the limit, and its value. Only this module writes and parses
+//! tags; it also accepts a text without a tag. A version of Ordain that does not parse tags shows the tag as a part of
+//! the text.
 
 use crate::event::digest;
 
-/// A limit that Ordain sets for handlers, and that the configuration can lift.
+/// A limit that Ordain sets for handlers, and that the configuration can change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandlerLimit {
     /// The time that the handler may run for one event.
@@ -59,8 +60,8 @@ impl HandlerLimit {
         Self::ALL.into_iter().find(|limit| limit.name() == name)
     }
 
-    /// Returns the settings that can raise the limit. For `Sinks`, there is no such setting: a new sink in the
-    /// configuration lifts this limit.
+    /// Returns the settings that can raise the limit. For `Sinks`, there is no such setting: the configuration needs a
+    /// new sink instead.
     pub fn settings(self) -> &'static [&'static str] {
         match self {
             Self::Timeout => &["plugins.timeout"],
@@ -75,8 +76,8 @@ impl HandlerLimit {
     }
 }
 
-/// The values of all limits, by the configuration of this process. If two values of a limit are equal, an event that
-/// exceeded the limit would exceed it again.
+/// The values of all limits in the configuration of this process. While a limit has the value that an event exceeded,
+/// the event would exceed the limit again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LimitValues([u64; HandlerLimit::ALL.len()]);
 

@@ -1,5 +1,6 @@
 //! The last messages that the owner of a partition sent from one outbox to one shard of a destination. An outbox
-//! contains committed messages that are to be published.
+//! contains committed messages that are to be published. A destination is an exchange, a stream or a file whose
+//! messages the store numbers. Each shard (slice of the store) numbers the messages of its keys.
 //!
 //! A store can go back in time: after a failure, the store lacks its newest writes. The store may then lack messages
 //! that the outbox records as published. The owner sends the messages of a commit in parts of a fixed size.
@@ -13,8 +14,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// The time that all parts of a history stay in memory after the store confirmed the newest part. A failover of the
-/// store takes less time.
+/// The time after which a history forgets all its parts, counted from the store's confirmation of the newest part. A
+/// failover of the store takes less time.
 const RETENTION_MS: u64 = 120_000;
 /// The maximum time between two checks whether the store still has the last messages of an outbox. A broken connection
 /// to the store causes an earlier check.
@@ -110,7 +111,7 @@ impl<P> Default for PublishHistory<P> {
 }
 
 impl<P: NumberedChunk + Clone> PublishHistory<P> {
-    /// Returns whether the owner has sent no part to the store yet.
+    /// Returns whether the store has not confirmed any part yet.
     pub fn is_empty(&self) -> bool {
         self.last.is_none() && self.forgotten.is_none() && !self.has_lost()
     }
@@ -171,7 +172,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         if !self.has_lost() {
             progress.new_chunks = parts.len();
         }
-        // For each key that has a message whose number changed: the last new number in this call.
+        // For each key with a changed number: the new number of the last such message in this call.
         let mut floors: BTreeMap<&P::Key, u64> = BTreeMap::new();
         let mut rest = numbers;
         for part in parts {
@@ -235,9 +236,10 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         self.checked_at = started;
     }
 
-    /// Returns whether the store may lack confirmed parts that are still in memory. `disconnects` is the number of
-    /// broken connections to the store so far. If the store confirmed the newest part two minutes ago or earlier, this
-    /// function first forgets all parts, and then returns `false`.
+    /// Returns whether the owner must check that the store still has the confirmed parts that are in memory: after a
+    /// broken connection, or 5 seconds after the last check. `disconnects` is the number of broken connections to the
+    /// store so far. If the store confirmed the newest part two minutes ago or earlier, this function first forgets all
+    /// confirmed parts, and then returns `false`.
     pub fn is_in_doubt(&mut self, disconnects: u64, now: u64) -> bool {
         if now.saturating_sub(self.last_at) >= RETENTION_MS {
             while !self.recent.is_empty() {

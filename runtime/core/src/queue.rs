@@ -2,10 +2,10 @@
 //! its newest entries.
 //!
 //! A store that lost the writes of the last seconds assigns the numbers of the lost entries to new entries. A number
-//! alone therefore does not identify an entry. For this reason, the store keeps a history with each number: a digest of
-//! the previous history and of a random number of the call that wrote the entry. If an entry has both the number and
-//! the history that the reader remembers, this entry and all earlier entries are still the same. The history of a
-//! damaged entry is unknown, so the reader identifies a damaged entry by its number alone.
+//! alone therefore does not identify an entry. For this reason, each entry also has a history digest: a digest of the
+//! previous history digest and of a random number of the call that wrote the entry. If an entry has both the number and
+//! the history digest that the reader remembers, this entry and all earlier entries are still the same. The history
+//! digest of a damaged entry is unknown, so the reader identifies a damaged entry by its number alone.
 //!
 //! Each request to read names the last queue position that the reader has read, and each request to remove entries
 //! names the last position to remove. The store rejects the request if the queue does not have this position. The
@@ -14,33 +14,34 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// The number of an entry in a queue, and the history (a digest of all writes to the queue) up to the entry.
+/// The number of an entry in a queue, and the history digest of the entry: a digest of all writes to the queue up to
+/// this entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct QueuePosition {
     /// The number of the entry, from 1. 0 is the position before all entries.
     pub number: u64,
-    /// The history of the queue up to this entry; 0 if the history is unknown.
+    /// The history digest of the entry; 0 if it is unknown.
     pub history: u64,
 }
 
 impl QueuePosition {
-    /// Returns whether the entry `found` is the entry that the cursor knows at this position. A damaged entry has no
-    /// history and counts as the same entry.
+    /// Returns whether the entry `found` is the entry that the cursor remembers at this position. A damaged entry has
+    /// no history digest and counts as the same entry if it has the same number.
     fn is_same_entry(self, found: Self) -> bool {
         self.number == found.number && (self.history == found.history || found.history == 0)
     }
 }
 
-/// Consecutive entries that one call put into a queue, with one history.
+/// A run: consecutive entries that one call put into a queue. All entries of a run have the same history digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct QueueRun {
     /// The number of the first entry of the run.
     pub first: u64,
     /// The number of the last entry of the run.
     pub last: u64,
-    /// The history that the call gave to the entries.
+    /// The history digest of the entries.
     pub history: u64,
-    /// The number that the writer gave to the call; 0 if it is unknown.
+    /// The number that the writer gave to the call; 0 if this number is unknown.
     pub call: u64,
 }
 
@@ -95,8 +96,8 @@ struct ExpectedRun {
 /// - the runs that a cursor expects
 /// - the runs of [`UnreadRuns`](crate::UnreadRuns)
 ///
-/// Each call of a producer makes one run, so the limit covers some seconds of a fast stream. Each list takes at most
-/// about 200 kB.
+/// Each call that adds entries makes one run, so the limit covers some seconds of a fast stream. At this length, each
+/// list takes at most about 200 kB.
 pub(crate) const RUNS_LIMIT: usize = 4_096;
 
 /// A cursor: the position of a reader in one queue, the entries that the reader has delivered, and the entries that it
@@ -106,7 +107,7 @@ pub struct QueueCursor {
     /// The delivered runs of entries, in ascending order. The numbers of the runs may have holes, because the queue may
     /// have had other entries between them.
     delivered: VecDeque<QueueRun>,
-    /// The numbers and histories of late entries: unfinished entries that the cursor delivered after entries with
+    /// The numbers and history digests of late entries: unfinished entries that the cursor delivered after entries with
     /// higher numbers. The store had removed a late entry before. Then the store went back in time and lost the
     /// removal, so the queue contained the entry again. The cursor did not recognise the entry: the cursor had
     /// forgotten that it had delivered the entry, or another reader had delivered the entry.
@@ -398,7 +399,7 @@ mod tests {
         assert_eq!(
             cursor.removable(),
             Some(place(6, 1)),
-            "another history does not finish the entry"
+            "a position with another history digest does not finish the entry"
         );
         cursor.finish(place(7, 2));
         assert_eq!((cursor.removable(), cursor.after()), (Some(place(7, 2)), place(7, 2)));
@@ -447,7 +448,7 @@ mod tests {
         assert!(cursor.accept(place(2, 0)));
         assert!(cursor.accept(place(3, 7)));
         cursor.restart();
-        // Since the first pass, entries 1 and 3 have been damaged, so their histories are unknown.
+        // Since the first pass, entries 1 and 3 have been damaged, so their history digests are unknown.
         assert!(!cursor.accept(place(1, 0)));
         assert!(!cursor.accept(place(2, 0)));
         assert!(!cursor.accept(place(3, 0)));

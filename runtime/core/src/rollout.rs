@@ -7,10 +7,11 @@
 //! stays while at least one instance offers it and no instance offers a higher version. When no instance offers the
 //! chosen version any more, an instance may choose an older version in only two cases. In the first case, this instance
 //! offered the chosen version and has lost its file. In the second case, no other instance offered the chosen version
-//! when this instance started. The restriction has two reasons: a crashed instance may return with the file, and an
-//! older version may be unable to read states that the newer version has written. The restriction applies only to the
-//! newest rollout of the same handler. It does not apply if the store went back in time and lost the newest rollout, or
-//! if the stream now has another handler.
+//! when this instance started. In both cases, the instance keeps the chosen version while only a temporary fault of its
+//! machine prevents the instance from using this version. The restriction has two reasons: a crashed instance may
+//! return with the file, and an older version may be unable to read states that the newer version has written. The
+//! restriction applies only to the newest rollout of the same handler. It does not apply if the store went back in time
+//! and lost the newest rollout, or if the stream now has another handler.
 
 use crate::{Build, Rollout, split_version};
 
@@ -37,9 +38,9 @@ pub struct RolloutMemory {
     /// The highest rollout number that the instance knows.
     newest_number: u64,
     /// The rollout that this instance may replace with a rollout of a lower version. The value is the last rollout
-    /// whose build this instance offered. Before such a rollout, the value is the rollout that this instance found at
-    /// its start. Exception: `None` if another instance then offered the build of the found rollout, and this build had
-    /// a higher version than the build of this instance.
+    /// whose build this instance offered. Until such a rollout exists, the value is the rollout that this instance
+    /// found at its start. Exception: `None` if another instance then offered the build of the found rollout, and this
+    /// build had a higher version than the build of this instance.
     revertible: Option<Rollout>,
     has_begun: bool,
 }
@@ -55,8 +56,8 @@ impl RolloutMemory {
         self.newest_number = self.newest_number.max(number);
     }
 
-    /// Returns whether the instance may execute events under a rollout of the store. If not, the store went back in
-    /// time, and a rollout with a higher number follows.
+    /// Returns whether the instance may execute events under `rollout`, the rollout that the store has. If not, the
+    /// store went back in time, and a rollout with a higher number follows.
     pub fn is_newest(&self, rollout: &Rollout) -> bool {
         rollout.number == self.newest_number
     }
@@ -73,7 +74,7 @@ impl RolloutMemory {
     ) -> Option<Rollout> {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         let is_own = current.is_some_and(|current| *own_build == current.build);
-        // If another instance runs a higher version when this instance starts, and that instance dies later, this
+        // If another instance runs a higher version when this instance starts, and that instance later stops, this
         // instance must not switch the stream to its own, lower version.
         let stands_alone = current.is_none_or(|current| {
             let is_higher =
@@ -141,8 +142,8 @@ mod tests {
         Rollout { number, build: build(version) }
     }
 
-    /// Returns the rollout that an instance computes if it offers `mine`, the other instances offer
-    /// `others`, and the last rollout is `last`.
+    /// Returns the version of the next rollout, as computed by an instance that offers `mine` while the other instances
+    /// offer `others` and the last rollout has the version `last`.
     fn answer(last: &str, mine: &str, others: &[&str], may_roll_back: bool) -> Option<String> {
         let others: Vec<Build> = others.iter().map(|version| build(version)).collect();
         let last = decided(4, last);

@@ -104,7 +104,8 @@ pub struct Sequencer {
     /// end of this turn.
     over_budget_turn: Option<(AttemptToken, u64)>,
     outbox: usize,
-    /// The number of lanes that will change even if no event arrives, because of a gap or a scheduled load.
+    /// The number of lanes that will change even if no event arrives, because of a gap with a time limit or a scheduled
+    /// load.
     changing_lanes: usize,
     timers: LaneTimers,
     due: DueScan,
@@ -112,8 +113,8 @@ pub struct Sequencer {
     effects: VecDeque<Effect>,
     /// `true` if the source has ended.
     source_has_ended: bool,
-    /// Until this time, the sequencer does not give up any gap, because the source is unavailable or was unavailable
-    /// recently.
+    /// Until this time, the sequencer does not apply `gap.on_exhausted`, because the source is unavailable or was
+    /// unavailable recently.
     gaps_held_until: u64,
     /// The current limit of unacknowledged deliveries.
     prefetch: usize,
@@ -230,13 +231,14 @@ impl Sequencer {
         &self.settled_times
     }
 
-    /// Returns the key that permanently prevents the sequencer from accepting events, and the sequence of the event at
-    /// which the key stopped. A key has this effect if three conditions hold:
+    /// Returns the key that prevents the sequencer from accepting events, and the sequence of the event at which the
+    /// key stopped. A key has this effect if three conditions hold:
     /// - The key is parked, or waits for a missing event without a time limit.
     /// - The store already holds `spill_limit` events of the key.
     /// - The setting `overflow` is `pause`.
     ///
-    /// Only an operator's action can release the key. Returns `None` if there is no such key.
+    /// Usually, only an operator's action or another handler version can release the key. Returns `None` if there is no
+    /// such key.
     pub fn stopped_by(&self) -> Option<(&Key, u64)> {
         if self.credit() > 0 || self.turns > 0 || !self.shards.iter().all(ShardState::is_quiet) {
             return None;

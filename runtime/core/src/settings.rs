@@ -20,15 +20,16 @@ pub struct SequencerSettings {
     pub shards: u32,
     /// The maximum number of lanes in memory. A lane is the in-memory queue of one active key.
     pub max_lanes: usize,
-    /// The memory limit for events, states, outcomes and unpublished messages. At three quarters of the limit, the
-    /// sequencer spills waiting events (moves them into the store) and accepts no further deliveries. At the limit, it
-    /// waits for the commits and publications in progress before it loads or executes anything.
+    /// The memory limit for events, states, outcomes, unpublished messages and kept commits. At three quarters of the
+    /// limit, the sequencer spills waiting events (moves them into the store) and accepts no further deliveries. At the
+    /// limit, the sequencer waits for the commits and publications in progress before it loads or executes anything.
     pub memory_budget: usize,
     /// The maximum number of events that are dispatched to workers or executed, but not yet committed.
     pub run_ahead: usize,
     /// The maximum number of concurrent turns.
     pub max_turns: usize,
-    /// The number of events at which a commit is full. The last write of the commit may exceed this number.
+    /// The number of events at which a commit is full. Spilled events, dead letters and removed dead letters also count
+    /// as events. The last write of the commit may exceed this number.
     pub batch_events: usize,
     /// The size at which a commit is full, in bytes. The last write of the commit may exceed this size, so that the
     /// outcome of one turn always fits.
@@ -44,18 +45,20 @@ pub struct SequencerSettings {
     pub quantum: usize,
     /// The maximum number of concurrent loads of key records.
     pub max_loads: usize,
-    /// The maximum number of messages and forwarded dead letters that are committed but not yet published.
+    /// The number of committed but unpublished messages and forwarded dead letters at which the sequencer starts no
+    /// more turns. If dead letters are forwarded, the sequencer then also forms no more commits.
     pub max_outbox: usize,
     /// `true` if dead letters are forwarded: published like the messages of handlers.
     pub forward_letters: bool,
-    /// The maximum number of events that a blocked key has in memory. A blocked key holds events which cannot run now.
-    /// If such a key has more events in memory, the sequencer moves its events into the store.
+    /// The number of waiting events of a blocked key that may stay in memory. A blocked key has events that cannot run
+    /// now. If such a key has more waiting events in memory, the sequencer moves its events into the store.
     pub lane_buffer: usize,
     /// The time that the oldest unacknowledged delivery may wait for its acknowledgement. After this time, the
     /// sequencer moves the events of the delivery's key from memory into the store, and can then acknowledge the
     /// delivery.
     pub spill_after: u64,
-    /// The maximum number of events of one key in the store's spill area.
+    /// The maximum number of events of one key in the spill area: the part of the store that holds events before they
+    /// can run. Exception: the event at which a key stopped moves into the spill area even above this number.
     pub spill_limit: u64,
     /// The handling of events beyond `spill_limit`.
     pub overflow: OverflowPolicy,
@@ -63,7 +66,7 @@ pub struct SequencerSettings {
     pub gap: GapSettings,
     /// The handling of failures.
     pub retry: RetrySettings,
-    /// The number of ids remembered for a key of a `fifo` stream.
+    /// In a `fifo` stream, the number of newest ids of a key that the sequencer remembers for at least `id_ttl`.
     pub id_window: usize,
     /// The minimum time from the commit that settles an event until the sequencer forgets the id of the event. Only the
     /// last `id_window` ids of a key have this minimum time; the sequencer may forget earlier ids at any time.
@@ -71,12 +74,12 @@ pub struct SequencerSettings {
     /// The number of newest ids of a key that the sequencer remembers regardless of their age. After a crash or a lost
     /// answer, the source may deliver the events with these ids again.
     pub id_floor: usize,
-    /// The number of content digests remembered for a key.
+    /// The number of content digests in a key record: one digest for each of the last settled events.
     pub digests: usize,
     /// The maximum time between two reads of the due index, which names the keys that their owner must process again.
     /// Other processes also write to the index, and do not notify this sequencer.
     pub due_poll: u64,
-    /// The time for which the store keeps the record of a completed key.
+    /// The time, after the end of a key, for which the store keeps the record of the key.
     pub complete_ttl: u64,
     /// The time for which the store keeps the record of an idle key after its last write. A key is idle if it has not
     /// ended, is not parked, has no spilled or dead-lettered event that may still take effect, and has no entry in the
@@ -86,7 +89,8 @@ pub struct SequencerSettings {
     /// `None` if that version is not available in this process. The sequencer then executes nothing until that version
     /// becomes available.
     pub rollout: Option<Arc<Rollout>>,
-    /// The seed of the jitter: the random part of the delays between tries and between rounds.
+    /// The seed of the jitter: the random part of the delays between tries of an event, between rounds, and before a
+    /// commit is sent again.
     pub seed: u64,
 }
 
@@ -102,7 +106,8 @@ pub enum OrderingMode {
 /// The handling of an event that would exceed `spill_limit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OverflowPolicy {
-    /// The event stays unacknowledged. When the limit of unacknowledged deliveries is reached, the stream pauses.
+    /// The event stays unacknowledged. When the limit of unacknowledged deliveries is reached, the partition accepts no
+    /// more deliveries.
     Pause,
     /// The event is dead-lettered.
     DeadLetter,
@@ -146,7 +151,7 @@ pub struct GapSettings {
     /// The time from the arrival of the first event after the gap to the first round. A round requests the missing
     /// events from the replay sources, one after the other.
     pub timeout: u64,
-    /// The maximum number of rounds for one gap.
+    /// The maximum number of rounds for one gap. A round in which a source could not be queried does not count.
     pub attempts: u32,
     /// The bounds of the delay between two rounds.
     pub backoff: BackoffBounds,
@@ -158,9 +163,9 @@ pub struct GapSettings {
     pub max_width: u64,
     /// The action after the last round if the event is still missing.
     pub on_exhausted: ExhaustedPolicy,
-    /// The time without events after which the newest event of a key may be lost. After this time, the sequencer
-    /// requests the next event of the key from the replay sources. The sequencer repeats this request only if a source
-    /// could not be queried. With `None`, the sequencer never makes this request.
+    /// If a key receives no event for this time, its newest event may be lost. The sequencer then requests the next
+    /// event of the key from the replay sources. The sequencer repeats this request only if no source found the event
+    /// and a source could not be queried. With `None`, the sequencer never makes this request.
     pub tail: Option<u64>,
 }
 
@@ -177,7 +182,7 @@ impl GapSettings {
     }
 
     /// Returns the longest time from the arrival of the first event after a gap to the start of the last round. This
-    /// time does not include the time that the requests take.
+    /// time does not include the time that the requests take, and rounds that do not count towards `attempts`.
     pub fn longest_wait(&self) -> u64 {
         let delays =
             (0..self.attempts.saturating_sub(1)).map(|tries| self.backoff.longest_delay(tries));
@@ -194,16 +199,17 @@ pub struct RetrySettings {
     pub backoff: BackoffBounds,
     /// The action after the last failed try.
     pub on_exhausted: ExhaustedPolicy,
-    /// `true` if the sequencer retries a key under another handler version after a failure parked the key.
+    /// `true` if, under another handler version, the sequencer retries a key that a failure of the handler parked.
     pub on_new_version: bool,
-    /// The values of the limits. The sequencer retries a key that a limit parked if the value of that limit has changed.
+    /// The values of the handler's limits. If a key is parked because the handler exceeded a limit, the sequencer
+    /// retries the key as soon as the limit has another value.
     pub limits: LimitValues,
 }
 
 impl RetrySettings {
     /// Returns whether the reason why a key is parked no longer applies: `version` is another handler version than the
-    /// version that failed, or the exceeded limit has another value now. A failure without a handler version, such as
-    /// a gap, never counts.
+    /// version that failed, or the exceeded limit has another value now. For a failure without a handler version, such
+    /// as a gap, always returns `false`.
     pub fn is_outdated(&self, failure: &FailureInfo, version: &VersionName) -> bool {
         let Some(failed) = &failure.version else { return false };
         let is_changed =

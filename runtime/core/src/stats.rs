@@ -7,11 +7,12 @@ use crate::turn::FailureKind;
 /// The counters of a sequencer since its start, and the current values of its gauges.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// The number of accepted deliveries.
+    /// The number of deliveries that the sequencer has received, including unreadable deliveries.
     pub delivered: u64,
     /// The number of events settled durably with effect.
     pub settled: u64,
-    /// The number of deliveries that repeat an event. A repeat counts as soon as its event is durably settled or held.
+    /// The number of deliveries that repeat an event. A repeat counts as soon as the original event is durably settled
+    /// or held.
     pub duplicates: u64,
     /// The number of durable dead letters of each [`Cause`], in the order of [`Cause::ALL`].
     pub dead: [u64; Cause::ALL.len()],
@@ -28,7 +29,7 @@ pub struct Stats {
     /// The durations of the gaps that ended because the missing event arrived. A duration begins when a later event
     /// arrives, and ends when the missing event arrives.
     pub recovery_times: RecoveryTimes,
-    /// The number of events found by replay.
+    /// The number of events that replay sources have returned.
     pub replayed: u64,
     /// The number of events that the sequencer has sent to the spill area of the store, including repeats of events
     /// that are already in the spill area.
@@ -39,12 +40,12 @@ pub struct Stats {
     pub refused: u64,
     /// The number of commits that the store had lost and the sequencer sent again.
     pub recommitted: u64,
-    /// The number of completions that the sequencer dropped, because it no longer waited for them.
+    /// The number of completions (answers to effects) that the sequencer dropped, because it no longer waited for them.
     pub stale: u64,
     /// The number of committed messages.
     pub messages: u64,
 
-    /// The number of lanes in memory.
+    /// The number of lanes. A lane is the in-memory queue of one active key.
     pub lanes: usize,
     /// The maximum number of lanes so far; the limit is `max_lanes`. For several sequencers together, this is the sum
     /// of their maxima.
@@ -62,8 +63,8 @@ pub struct Stats {
     pub turns: usize,
     /// The number of loads of key records in progress.
     pub loads: usize,
-    /// The number of messages and forwarded dead letters that are committed but not yet published; the limit is
-    /// `max_outbox`.
+    /// The number of messages and forwarded dead letters that are committed but not yet published. At `max_outbox`, no
+    /// more turns start.
     pub outbox: usize,
 }
 
@@ -197,21 +198,21 @@ impl RecoveryTimes {
     }
 }
 
-/// The state of a lane.
+/// The state of a lane: the in-memory queue of one active key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneState {
     /// The lane has nothing to do.
     Idle,
     /// The lane waits for its key record, or for a read of its spilled events.
     Loading,
-    /// The lane has an event to execute, and waits for its turn.
+    /// The lane has an event to execute, and waits until its turn starts.
     Ready,
     /// A worker executes a turn of the lane.
     Running,
     /// A write of the lane waits for the next commit, or is in flight. The write contains results, events to spill or a
     /// change of the key record.
     Committing,
-    /// The lane's next event is missing, or another partition has the key.
+    /// The lane waits for a missing event, or another partition has the key.
     Waiting,
     /// The lane's next event has arrived, but this process lacks the handler version that must execute the event.
     Version,

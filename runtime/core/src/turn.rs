@@ -32,7 +32,7 @@ pub struct Turn {
     pub state: Option<Bytes>,
     /// The events with their sequences: at least one, with consecutive sequences.
     pub events: Vec<(u64, Arc<Event>)>,
-    /// `true` if the first event must run on an unused instance of the handler.
+    /// `true` if the first event must run on a new instance of the handler.
     pub fresh: bool,
     /// The byte limit for the messages of the turn. The turn ends with the event whose messages reach the limit.
     /// Without the limit, uncommitted messages could fill the memory, because no result of a turn can be committed
@@ -78,7 +78,7 @@ pub enum HandlerOutcome {
 pub struct FailedAttempt {
     /// The class of the failure.
     pub kind: FailureKind,
-    /// The limit that the handler exceeded, if the configuration can lift this limit; otherwise `None`.
+    /// The limit that the handler exceeded, if the configuration can change this limit; otherwise `None`.
     pub limit: Option<HandlerLimit>,
     /// The description of the failure, with the setting to check if there is one.
     pub message: String,
@@ -97,7 +97,7 @@ pub enum FailureKind {
     Timeout,
     /// The handler trapped: its WebAssembly code stopped with a fault.
     Trap,
-    /// The handler exceeded a limit.
+    /// The handler exceeded a limit other than its time limit.
     Limit,
     /// The handler raised an uncaught error of its language.
     Error,

@@ -5,16 +5,16 @@
 //! writer's calls that the shard has processed. The store writes the record in the same atomic write as the entries of
 //! a call, so the record goes back in time together with the entries. If the record lacks a call, the store has lost
 //! the call. This conclusion is valid even if another reader has removed the entries of the call, and other entries
-//! have the same numbers now. [`UnreadRuns`] compares the runs of a process with the record.
+//! have the same numbers now. [`UnreadRuns`] compares the runs (a run is the entries of one call) with the record.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 
 use crate::queue::{QueueLoss, QueueRun, RUNS_LIMIT};
 
-/// The time, in ms, during which a record certainly cannot expire. If the record of the writer is missing, and the
-/// store last had the record within this time, the store has lost the record. Otherwise the record may have expired.
-/// The store keeps a record for at least half an hour after a call.
+/// The time, in ms, for which a record certainly does not expire after a call of its writer. If the record is missing
+/// although the newest run is younger than this time, or a check within this time found the record, the store has lost
+/// the record. Otherwise the record may have expired. The store keeps a record for at least half an hour after a call.
 const RECORD_AGE_LIMIT: u64 = 20 * 60 * 1_000;
 
 /// The numbers of the calls of one writer that a shard (a slice of the store) has processed.
@@ -51,7 +51,7 @@ pub struct UnreadRuns {
     /// The runs, each with the time when the writer put it into the queue, in ms since 1970. The runs are in the order
     /// in which the writer received the answers to its calls.
     runs: VecDeque<(QueueRun, u64)>,
-    /// The time when the store last had the record of the writer, in ms since 1970.
+    /// The time of the last check that found a record of the writer in the store, in ms since 1970.
     record_seen_at: u64,
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The name of a handler's version: `name@semver`, or `name+digest` if the file has no semver.
+/// The name of a handler's version: `name@semver`, or `name+digest` if the name of the file contains no semver.
 pub type VersionName = Arc<str>;
 
 /// One build of a handler. Two builds may have the same version name, but their digests differ.
@@ -16,8 +16,8 @@ pub struct Build {
     pub digest: FileDigest,
 }
 
-/// Splits the name of a version into the handler's name and the semver of its file. The semver is `None` if the file
-/// has none; such a file ranks as the lowest version.
+/// Splits the name of a version into the handler's name and the semver. The semver is `None` if the name of the version
+/// contains no valid semver; such a version ranks as the lowest version.
 pub fn split_version(version: &str) -> (&str, Option<semver::Version>) {
     match version.split_once('@') {
         Some((name, semver)) => (name, semver::Version::parse(semver).ok()),
@@ -27,9 +27,9 @@ pub fn split_version(version: &str) -> (&str, Option<semver::Version>) {
 
 /// A rollout: a record in the store. The record names the build that executes the events of a stream.
 ///
-/// Each rollout of a stream has a higher number than the previous rollout. A key record contains the number of the
-/// rollout under which the key's last event was executed. The store refuses a write for this key under an older
-/// rollout. A key therefore returns to an earlier version only if a new rollout names that version.
+/// Each rollout of a stream has a higher number than the previous rollout. A key record contains the rollout under
+/// which the key's last event was executed. The store refuses a write for this key under an older rollout. A key
+/// therefore returns to an earlier version only if a new rollout names that version.
 ///
 /// If the store goes back in time (loses its newest writes), two different rollouts may get the same number. The build
 /// then distinguishes them.

@@ -230,8 +230,10 @@ impl Sequencer {
         self.hold(index, sequence, delivery, event);
     }
 
-    /// Holds a new event of the lane. The sequence of the event is `done` or higher. In a `sequenced` stream, if the
-    /// event is too far ahead or its key is full, dead-letters the event instead, or drops an event without a delivery.
+    /// Holds a new event of the lane. The sequence of the event is `done` or higher. In a `sequenced` stream,
+    /// dead-letters the event instead if it is too far ahead, or if `overflow` is `dead-letter` and its key is full.
+    /// Drops such an event if it has no delivery. Defers such an event while the stored key record does not permit the
+    /// dead letter yet.
     fn hold(&mut self, index: u32, sequence: u64, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         if sequence != lane.done {
@@ -301,10 +303,10 @@ impl Sequencer {
         self.stats.reordered += u64::from(reordered && delivered);
     }
 
-    /// Returns whether the stored key record shows that a dead-lettered event lies ahead at `sequence`. If not, makes
-    /// the lane write the wider range of such events into its record; the caller defers the event until the write is
-    /// durable. The record must never lag behind the letters: if it did, a later owner would not know that the key
-    /// waits for earlier events.
+    /// Returns whether the range `ahead` of the stored key record contains `sequence`, so that the event may become a
+    /// dead letter. If not, makes the lane write a wider range into its record; the caller defers the event until the
+    /// write is durable. The range must be durable before the dead letter: otherwise, a later owner would not learn
+    /// from the record that the letter waits for earlier events.
     pub(super) fn record_ahead(&mut self, index: u32, sequence: u64) -> bool {
         if fault!(self, ForgetEventsAhead) {
             return true;

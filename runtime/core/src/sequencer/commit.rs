@@ -26,7 +26,8 @@ const RESEND_BACKOFF: BackoffBounds = BackoffBounds { min: 50, max: 5_000 };
 
 #[derive(Debug, Default)]
 pub(super) struct ShardState {
-    /// The time of the store's server minus the time of the sequencer, at the last reply, as a wrapping difference.
+    /// The time of the store's server minus the time of the sequencer, as a wrapping difference. The value is from the
+    /// last commit or load in the shard.
     pub(super) store_clock_offset: u64,
     /// The number of the last batch that was formed.
     number: u64,
@@ -97,7 +98,7 @@ impl ShardState {
         self.in_doubt || self.query_sent || self.rolled_back
     }
 
-    /// Returns whether commits of the history are being sent to the store again.
+    /// Returns whether the shard is sending lost commits, which it kept in `history`, to the store again.
     fn is_recovering(&self) -> bool {
         self.sending.len() > usize::from(self.in_flight.is_some())
     }
@@ -147,7 +148,8 @@ impl Sequencer {
             batch.letters.push(free.letter);
         }
         // A write that removes one of these letters waits for the next batch. The store applies the letters of a batch
-        // after its writes, so the letter would stay in the store although its event is settled.
+        // after its writes. If this batch also contained the write, the letter would stay in the store although its
+        // event is settled.
         let new_letters: BTreeSet<_> =
             batch.letters.iter().map(|letter| letter.id.clone()).collect();
         let mut postponed = Vec::new();

@@ -5,14 +5,15 @@ use super::Sequencer;
 use crate::effect::Effect;
 use crate::event::{Key, shard_of};
 
-/// The delay until the next read of the due index, in ms, in three cases:
-/// - No lane is free.
+/// The delay until the next read of the due index, in ms, in four cases:
+/// - No lane is free for the read.
+/// - During the read, other keys took the last free lanes.
 /// - A lane whose key must be processed again left memory during the last pass over the index.
 /// - The store has not searched the whole index.
 ///
 /// Without the delay, the sequencer would read the index in a busy loop.
 const SCAN_RETRY_DELAY_MS: u64 = 1_000;
-/// The delay in the last two of these cases, in ms, after the source has ended. This delay is shorter, because the
+/// The delay in the last three of these cases, in ms, after the source has ended. This delay is shorter, because the
 /// caller then waits until all events are settled.
 const SCAN_RETRY_DELAY_AT_END_MS: u64 = 20;
 /// The maximum number of entries in one read of the due index.

@@ -2,10 +2,9 @@
 //! the clock expires, rounds query the replay sources, one after the other ([`round`]). If all rounds fail,
 //! [`exhausted`] applies `gap.on_exhausted`. The arrival of the missing event ends the gap at any time.
 //!
-//! A later event may also be in a dead letter, because it arrived too far ahead, or its key was full or unreadable. The
-//! key record has the range of these letters ([`crate::KeyRecord::ahead`]). If a gap begins within this range, its
-//! first event is probably in a letter. The sequencer then first queries the store alone, without waiting for the
-//! clock.
+//! A later event may also be in a dead letter, because it arrived too far ahead, or because its key was full. The key
+//! record has the range of these letters ([`crate::KeyRecord::ahead`]). If a gap begins within this range, its first
+//! event may be in such a letter. The sequencer then first queries the store alone, without waiting for the clock.
 
 mod exhausted;
 mod round;
@@ -28,7 +27,8 @@ pub(super) struct LaneGap {
     /// The time at which the clock expires, if the sequencer must first query the store for the dead letters of missing
     /// events. `None` if no such query is necessary, or after the query.
     clock_after_letters: Option<u64>,
-    /// The lowest sequence of the events that the store found in the last query, but that the lane cannot hold yet.
+    /// The lowest sequence of the events that are in dead letters in the store and that the lane cannot hold yet. The
+    /// sequencer learns of these letters from the last query to the store, and from its own commits.
     pub(super) next_letter: Option<u64>,
     /// `true` if no later event has arrived. The sequencer then requests the next event only because the key has
     /// received no event for `gap.tail`.

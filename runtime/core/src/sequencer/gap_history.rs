@@ -1,4 +1,5 @@
-//! Records the gaps of a lane in the key record, as soon as their clocks expire.
+//! Records the gaps of a lane in the key record: each gap when its clock expires, then the answers of the replay
+//! sources and the end of the gap.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ impl Lane {
         self.record.gaps.push(GapEntry { first, last, end: GapEnd::Open, until: 0, ..entry });
     }
 
-    /// Records that replay found the lost last event of a key. The sequencer began to request the event at `since`.
+    /// Records that replay found the lost newest event of a key. The sequencer began to request the event at `since`.
     pub(super) fn record_tail(&mut self, sequence: u64, now: u64, since: u64) {
         let new = GapEntry::new(sequence, sequence, now.saturating_sub(since));
         // The new entry replaces an earlier entry for the same event.
@@ -115,8 +116,8 @@ impl Lane {
     }
 
     /// Returns the lowest known sequence after `first`. A sequence is known in four cases: its event is in memory, it
-    /// is the lower bound of the spilled events, it bounds the range of the dead letters, or the last query for dead
-    /// letters found its event, but the lane could not hold the event.
+    /// is the lower bound of the spilled events, it bounds the range of the dead letters, or it is the `next_letter` of
+    /// the gap.
     pub(super) fn next_known(&self, first: u64) -> Option<u64> {
         let held = self.held.iter().map(|held| held.sequence).find(|sequence| *sequence > first);
         let rest = (self.cold.stored_only.count > 0).then_some(self.cold.stored_only.first);

@@ -1,6 +1,5 @@
-//! The events of one key in memory, ordered by sequence, with the counts that every write and every
-//! turn needs. Every change of an event must go through this module, so that the counts are
-//! correct.
+//! The events of one key in memory, ordered by sequence, with the counts that every write and every turn needs. Every
+//! change of an event must go through this module, so that the counts are correct.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -158,8 +157,8 @@ impl HeldQueue {
     }
 
     /// Selects the events from `next` on that have no copy in the spill area. Passes each of them to `write`, in order,
-    /// and marks its copy as being written. Stops when `write` returns `false`, because the write is full. Returns
-    /// whether all events fitted into the write.
+    /// and marks its copy as being written. Stops when `write` returns `false`, because the write of the key is full.
+    /// Returns whether all events fitted.
     pub(super) fn write_copies(
         &mut self,
         next: u64,

@@ -1,4 +1,6 @@
-//! The remembered ids of a key's events in a `fifo` stream. An event whose id is remembered is a repeat.
+//! The remembered ids of a key's events in a `fifo` stream. An arriving event with a remembered id is a repeat or a
+//! conflict, unless the two events have different sources. An event without a source counts as an event from any
+//! source.
 //!
 //! The sequencer remembers an id at least while two conditions hold: the id is among the last `id_window` ids of its
 //! key, and its event was settled at most `id_ttl` ago. The sequencer remembers the last `id_floor` ids regardless of
@@ -18,7 +20,8 @@ use crate::key_record::AcceptedId;
 
 #[derive(Debug, Default)]
 pub(super) struct IdWindow {
-    /// The events with an id: one event, unless several sources have used the id.
+    /// For each digest of an id, the accepted events with this id: usually one event, but several events if several
+    /// sources have used the id.
     by_id: HashMap<u64, SmallVec<[KnownEvent; 1]>, FixedState>,
     /// The ids with their sequences, ascending by sequence.
     order: VecDeque<(u64, u64)>,

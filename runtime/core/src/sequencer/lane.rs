@@ -69,7 +69,9 @@ pub(super) struct Lane {
     pub(super) absence_assumed: bool,
     /// The handler's state after all events below `done`.
     pub(super) state: Option<Bytes>,
+    /// The next sequence to execute. All lower sequences are executed, skipped or settled.
     pub(super) done: u64,
+    /// The first sequence from `done` on whose event is not known to be in memory or in the spill area.
     pub(super) front: u64,
     pub(super) held: HeldQueue,
     /// The events that wait until the lane can decide what happens to them, in order of arrival.
@@ -281,14 +283,14 @@ impl Lane {
         }
     }
 
-    /// Returns whether event `front` is certainly missing while a later event is held, or while this event or a later
-    /// event lies ahead in a dead letter.
+    /// Returns whether event `front` is certainly missing while the lane holds a later event, or while the range of
+    /// dead-lettered events ends at `front` or later.
     pub(super) fn has_gap(&self) -> bool {
         self.misses(self.front) && self.waits_beyond(self.front)
     }
 
-    /// Returns whether the lane holds an event after `sequence`, or a dead-lettered event lies ahead at `sequence` or
-    /// later.
+    /// Returns whether the lane holds an event after `sequence`, in memory or in the spill area, or the range of
+    /// dead-lettered events ends at `sequence` or later.
     pub(super) fn waits_beyond(&self, sequence: u64) -> bool {
         self.highest() > Some(sequence)
             || self.record.ahead.as_ref().is_some_and(|ahead| ahead.last >= sequence)

@@ -29,7 +29,7 @@ fn tag_of(event: &Event, identity: u64, cause: Cause) -> u64 {
     mixed.wrapping_add(cause as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }
 
-/// Creates the letter of an event that ends without changing its key record.
+/// Creates the orphan dead letter of an event. No write of a key record contains such a letter.
 pub(super) fn orphan_letter(
     key: &Key,
     sequence: u64,
@@ -60,8 +60,8 @@ pub(super) fn settling_letter(
         id: LetterId {
             key: Arc::clone(key),
             sequence,
-            // The tag includes a digest of the event. The letters of a key that starts again after its end therefore do
-            // not replace the letters from before its end.
+            // The tag of an event that arrived includes a digest of the event. If the key starts again after its end,
+            // the letters of its new events therefore do not replace the earlier letters.
             tag: event.map_or(0, |event| tag(event, cause)),
         },
         cause,
@@ -73,8 +73,9 @@ pub(super) fn settling_letter(
     }
 }
 
-/// Returns the ids of the letters that the event may have got before its key reached it: for each cause the present id,
-/// and, if it differs, the id that earlier versions gave the letter.
+/// Returns the ids of the letters that the event may have got before its key reached it. For each cause that does not
+/// settle the event ([`Cause::waits_for_earlier`]), returns the id that this version of Ordain gives the letter and, if
+/// it differs, the id that earlier versions gave the letter.
 pub(super) fn early_letter_ids(
     key: &Key,
     sequence: u64,

@@ -193,8 +193,7 @@ impl Sequencer {
     }
 }
 
-/// Returns whether the fault `KeepRefusedState` left a state in a lane that waits for the key
-/// record.
+/// Returns whether the fault `KeepRefusedState` left a state in a lane that waits for the key record.
 fn fault_keeps_state(lane: &Lane) -> bool {
     cfg!(feature = "faults") && lane.state.is_some()
 }

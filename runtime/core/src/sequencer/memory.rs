@@ -2,12 +2,12 @@
 //! memory, and which actions wait.
 //!
 //! At three quarters of the budget, the sequencer stops accepting events, blocked lanes spill (move their events into
-//! the store), and idle lanes leave memory. The last quarter is for the work on events already accepted. The sequencer
-//! learns only at the end of a turn, a load or a read of spilled events how much memory this action needed, so the used
-//! memory may exceed the budget. When the memory has reached the full budget, no turn, load or read starts while a
-//! commit or a publication is in progress. When all commits and publications are done, turns start one at a time, and
-//! loads and reads start when no lane is ready to run. A turn that started beyond the budget delays other turns, loads
-//! and reads for at most 50 ms.
+//! the store), and lanes whose content is durable leave memory. The last quarter is for the work on events already
+//! accepted. The sequencer learns only at the end of a turn, a load or a read of spilled events how much memory this
+//! action needed, so the used memory may exceed the budget. When the memory has reached the full budget, no turn, load
+//! or read starts while a commit or a publication is in progress. When all commits and publications are done, turns
+//! start one at a time, and loads and reads start when no lane is ready to run. A turn that started beyond the budget
+//! delays other turns, loads and reads for at most 50 ms.
 
 use super::Sequencer;
 use super::lanes::LaneList;

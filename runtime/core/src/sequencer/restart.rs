@@ -19,8 +19,8 @@ impl Sequencer {
 
     /// Yields the key, because another partition took it over. If the next event of the key waits in this lane, the
     /// lane takes the key back at once. Otherwise the lane takes the key back when that event arrives, or after
-    /// `gap.timeout`. The time limit is necessary, because the stored `next` may change without this owner's knowledge.
-    /// The lane would then wait for the wrong event.
+    /// `gap.timeout`. The time limit is necessary, because the other owner may change the stored `next`. Without the
+    /// time limit, the lane would then wait for the wrong event.
     pub(super) fn yield_lane(&mut self, index: u32, next: u64) {
         self.unwind(index);
         let lane = &self.lanes[index];
@@ -35,7 +35,8 @@ impl Sequencer {
     }
 
     /// Marks the lane as broken, because the key's stored record or its spilled events cannot be read. The sequencer
-    /// dead-letters the events of this key, and only of this key, until the lane has left memory and is loaded again.
+    /// dead-letters the delivered events of this key, and only of this key, until the lane has left memory and is
+    /// loaded again.
     pub(super) fn break_lane(&mut self, index: u32, error: String) {
         self.unwind(index);
         self.lanes[index].mode = LaneMode::Broken(error);

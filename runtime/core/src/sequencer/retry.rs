@@ -12,7 +12,7 @@ use crate::turn::FailedAttempt;
 use crate::version::Rollout;
 
 impl Sequencer {
-    /// Handles a failure of the event at `done`.
+    /// Handles a failure of the lane's next event: the event at `done`.
     pub(super) fn handle_failure(
         &mut self,
         index: u32,

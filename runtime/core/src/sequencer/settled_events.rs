@@ -8,8 +8,8 @@
 //!
 //! The key record has the digests of only the last settled events. But the `CommitHistory` (`commit/recovery.rs`) still
 //! has the commits of all lost events, and therefore the digests of these events. The sequencer collects the digests
-//! from the history in two cases: at a recovery, and when an event arrives for a settled sequence whose digest is not
-//! in the key record.
+//! from the `CommitHistory` in two cases: at a recovery, and when an event arrives for a settled sequence whose digest
+//! is not in the key record.
 //!
 //! A publisher that still runs writes its lost events again. The store must give each of these events its earlier
 //! number, so that the sequencer can recognise the events as repeats.

@@ -16,8 +16,8 @@ use crate::settings::{OrderingMode, OverflowPolicy};
 use crate::turn::AttemptToken;
 
 impl Sequencer {
-    /// Requests a read of spilled events in two cases: the next event to execute is among the spilled events, or the
-    /// key has ended and its spilled events must become dead letters.
+    /// Requests a read of spilled events in two cases: the next event to execute may be among the spilled events, or
+    /// the key has ended and its spilled events must become dead letters.
     pub(super) fn request_page(&mut self, index: u32) {
         let lane = &self.lanes[index];
         let is_requested = lane.cold.page.is_some() || lane.cold.unreadable.is_some();
@@ -264,7 +264,7 @@ impl Sequencer {
         }
     }
 
-    /// If a parked key (stopped at an event) has reached `spill_limit`, and therefore blocks the stream, schedules
+    /// If a parked key (stopped at an event) has reached `spill_limit`, and therefore blocks the partition, schedules
     /// another load of its record. Another owner may have released the key meanwhile: the event that releases the key
     /// may have gone to another partition.
     pub(super) fn watch_full(&mut self, index: u32) {

@@ -211,8 +211,8 @@ impl Sequencer {
     }
 
     /// Recovers lost commits, because the store does not have this owner's last commit. `last` is the number of the
-    /// last commit in the store; `None` if another owner made that commit. Ends the ownership if some of the lost
-    /// commits are not in memory.
+    /// last commit in the store; `None` if the store has lost the claim of this owner. Ends the ownership if the store
+    /// has lost the claim, or if some of the lost commits are not in memory.
     pub(super) fn recover_commits(&mut self, shard: u32, found: &str, last: Option<u64>) {
         let state = &mut self.shards[shard as usize];
         let newest = state.number - u64::from(state.in_flight.is_some());
@@ -254,7 +254,8 @@ impl Sequencer {
     }
 
     /// Returns whether `content` differs from the content of the event that a recent commit settled with this sequence.
-    /// Returns `None` if the digest of that event is not in memory, and always in a `fifo` stream.
+    /// Returns `None` if the digest of that event is not in memory. Always returns `None` in a `fifo` stream, and if
+    /// the setting `digests` is 0.
     pub(in super::super) fn differs_in_history(
         &mut self,
         index: u32,

@@ -6,8 +6,8 @@ use super::{GapState, LaneGap};
 use crate::gaps::{GapEnd, GapHistory};
 use crate::settings::{ExhaustedPolicy, GapSettings};
 
-/// The interval, in ms, between two checks whether the sequencer may give up gaps again. The sequencer must not give up
-/// a gap while the source is unavailable, and for `gap.timeout` after that.
+/// The interval, in ms, between two checks whether the sequencer may apply `gap.on_exhausted` again. The sequencer must
+/// not apply this policy while the source is unavailable, and for `gap.timeout` after that.
 const SOURCE_CHECK_INTERVAL_MS: u64 = 1_000;
 
 /// Describes the missing events, and the replay sources that failed and may still have these events.
@@ -42,7 +42,7 @@ impl Sequencer {
     }
 
     /// Applies `gap.on_exhausted` if all rounds are over and all events before the gap have been executed. If the
-    /// source is unavailable or was so recently, schedules another check instead.
+    /// source is unavailable, or was unavailable within the last `gap.timeout`, schedules another check instead.
     pub(super) fn act_on_exhausted(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         let Some(gap) = lane.cold.gap else { return };
@@ -59,8 +59,8 @@ impl Sequencer {
         let rounds = gap.round;
         let arriving = self.arriving_from(index, first);
         if arriving == Some(first) {
-            // The event is not missing. The sequencer continues when the lane accepts the event, or when its dead letter
-            // is durable.
+            // The event is not missing. The sequencer continues when the lane accepts the event, or when the dead
+            // letter of the event is durable.
             return;
         }
         let lane = &mut self.lanes[index];

@@ -15,8 +15,8 @@ use crate::turn::AttemptToken;
 
 /// The maximum number of sequences in one request to a replay source other than the store. The sequencer requests the
 /// other missing sequences in later rounds, when the requested events have arrived or the key has skipped their
-/// sequences. The store is queried for all missing sequences, because only the store knows the next sequence that has a
-/// dead letter.
+/// sequences. The store is queried for all missing sequences, because only the store can find the next sequence that
+/// has a dead letter.
 const SEQUENCES_PER_REQUEST_LIMIT: u64 = 4_096;
 
 impl Sequencer {
@@ -112,7 +112,7 @@ impl Sequencer {
         if !is_missing || missing.is_empty() {
             // There are two cases. First, the missing sequence may be among the spilled events, whose sequences are not
             // in memory. The round then follows when the sequencer has read these events. Second, the lane may hold no
-            // later event any more. The gap is then gone.
+            // later event any more. The gap then ends.
             gap.state = GapState::Clock(self.now);
             return;
         }
@@ -125,7 +125,7 @@ impl Sequencer {
         }
         cold.replay = Some(serial);
         if let Some(arriving) = arriving {
-            // The store does not have this event yet, so the answer may lack the event.
+            // Event `arriving` is not in the store yet, so the answer may lack this event.
             lane.cut_requested(arriving);
         }
         self.outstanding_replays.insert(AttemptToken { lane: index, serial });
@@ -142,8 +142,8 @@ impl Sequencer {
     }
 
     /// Returns the ranges of the sequences that are certainly missing, according to the data in memory: up to the
-    /// highest sequence of the lane, or up to the end of the dead-lettered range. Returns at most `room` sequences. For a
-    /// tail request (`LaneGap::tail`), returns only the next sequence.
+    /// highest sequence of the lane, or up to the end of the dead-lettered range. Returns at most `room` sequences. For
+    /// a tail request (`LaneGap::tail`), returns only the next sequence.
     fn missing_ranges(&self, index: u32, mut room: u64) -> Vec<RangeInclusive<u64>> {
         let lane = &self.lanes[index];
         let Some(gap) = &lane.cold.gap else { return Vec::new() };
