@@ -89,8 +89,8 @@ impl RedisStore {
         }
     }
 
-    /// Returns `answer`. The server's error for a Redis key with the wrong type does not name the key. In place of such
-    /// an error, returns an error that names the key.
+    /// Returns `answer`, with one exception: if a Redis key in `keys` has the wrong type, returns an error that names
+    /// this key. The server's own error does not name the key.
     pub(super) async fn with_key_name<T>(
         &self,
         answer: Result<T, StoreError>,
@@ -102,8 +102,8 @@ impl RedisStore {
         }
     }
 
-    /// Finds the Redis key with the wrong type among `keys`, and returns an error that names this key. If no key has a
-    /// wrong type, returns an error with the text `words`.
+    /// Finds the first Redis key with a wrong type among `keys`, and returns an error that names this key. If no key
+    /// has a wrong type, returns an error with the text `words`.
     pub(super) async fn wrong_type_error(&self, words: String, keys: Vec<String>) -> StoreError {
         for key in keys {
             let Some(right) = type_of(&key) else { continue };

@@ -1,4 +1,4 @@
-//! Claims partitions: writes the identity of a new owner into every shard.
+//! Claims partitions: writes the claim of a new owner into the partition's fence in every shard.
 
 use std::sync::PoisonError;
 
@@ -15,9 +15,10 @@ use ordain_store::{Claim, Partition, StoreError, claimed_by_another};
 /// it.
 pub(super) const EPOCH_LIMIT: u64 = 1 << 52;
 
-/// Registers a partition in the store, once per process. First checks that the store still has its record (schema and
-/// number of shards). Without this check, the partitions of a store that lost all its data would begin anew without an
-/// error. The next start would then fail, because the store would have the Redis key `partitions` but no record.
+/// Registers a partition in the store, unless this process has already registered it. First checks that the store still
+/// has its record (schema and number of shards). Without this check, the partitions of a store that lost all its data
+/// would begin anew without an error. The next start would then fail, because the store would have the Redis key
+/// `partitions` but no record.
 pub(super) async fn register_partition(
     store: &RedisStore,
     partition: &Partition,
@@ -58,14 +59,14 @@ async fn check_record(store: &RedisStore) -> Result<(), StoreError> {
     )))
 }
 
-/// Makes this process check the record of the store again before it next claims a partition, or next adds entries to
-/// the queue of a partition.
+/// Makes this process check the record of the store again, and register a partition again, before the process next adds
+/// entries to the queue of the partition. A claim makes this check in any case.
 pub(super) fn forget_registrations(store: &RedisStore) {
     store.registered_partitions.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
 /// Returns the highest epoch in the fences of the partition in all shards; 0 if the partition has no fence. Logs an
-/// error if only some of the shards have lost their fences.
+/// error if some shards have no fence, although another shard has commits of the partition.
 pub(super) async fn newest_epoch(
     store: &RedisStore,
     partition: &Partition,

@@ -13,8 +13,8 @@ use ordain_store::codec::{
 };
 use ordain_store::{Claim, StoreError};
 
-/// The maximum time, in ms, that the server waits until enough replicas have a commit. The server then replies with the
-/// number of replicas that have it.
+/// The maximum time, in ms, that the server waits until enough replicas have a write. The server then replies with the
+/// number of replicas that have the write.
 const REPLICAS_TIMEOUT_MS: u64 = 1_000;
 
 /// The operations of a write: the possible changes of the key's state, as numbers in the arguments of the commit
@@ -66,7 +66,7 @@ pub(super) fn record_field(key: &str) -> Vec<u8> {
 }
 
 /// Runs a writing script once. If replicas are required, waits until enough of them have the write. Returns `None` if
-/// too few replicas have the write in time.
+/// too few replicas have the write in time; the master has the write nevertheless.
 pub(super) async fn send_durably(
     store: &RedisStore,
     script: &LuaScript,
@@ -95,7 +95,7 @@ pub(super) async fn send_durably(
 }
 
 /// Sends a writing command once. If replicas are required, waits until enough of them have the write. Returns `None` if
-/// too few replicas have the write in time.
+/// too few replicas have the write in time; the master has the write nevertheless.
 pub(super) async fn send_with_wait(
     store: &RedisStore,
     shard: u32,
@@ -167,7 +167,7 @@ pub(super) fn put_batch(
 }
 
 /// Appends the operation, the flags, and the condition of a write. The operation is the change of the state. The
-/// condition consists of the partition, the number of takeovers and the next sequence. A key record contains these
+/// condition consists of the partition, the number of take-overs and the next sequence. A key record contains these
 /// three fields in the same order, so the script compares them as one text.
 fn put_op(partition: u32, write: &KeyWrite, out: &mut Vec<u8>) {
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
@@ -257,7 +257,8 @@ fn spilled_event(event: &Event) -> Vec<u8> {
     value
 }
 
-/// Decodes the script's reply; `None` if it is not valid.
+/// Decodes the reply of the commit script; `None` if the reply is not valid, or contains a fence that permits the
+/// commit.
 pub(super) fn parse_reply(answer: Value, claim: Claim, number: u64) -> Option<CommitReply> {
     let answer = bytes(answer)?;
     match answer.split_first()? {

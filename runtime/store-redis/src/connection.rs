@@ -1,9 +1,10 @@
 //! The connections: to one server, to the master that Sentinels name, or to all masters of a Cluster.
 //!
 //! After a connection has broken, the next call opens a new connection; concurrent calls share the result of one
-//! attempt. Each call is executed at most once. In a Cluster, this module repeats a call only if a node has redirected
-//! or refused it. In all other cases the caller decides whether to repeat a call, because only the caller can judge
-//! whether a repetition is harmless.
+//! attempt. A server executes each call at most once. In a Cluster, this module repeats a call only if no node has
+//! executed it: a node has redirected or refused the call, or no connection to the node could be opened. In all other
+//! cases the caller decides whether to repeat a call, because only the caller can judge whether a repetition is
+//! harmless.
 
 mod cluster;
 mod connect;
@@ -34,7 +35,7 @@ enum RedisDeployment {
     Single(Box<SingleServer>),
     Cluster {
         cluster: Arc<Cluster>,
-        /// The number of the link that this connection uses to each node.
+        /// The index of the link (one of several connections to the same node) that this connection uses to each node.
         link: usize,
     },
 }
@@ -119,8 +120,8 @@ impl RedisConnection {
         Ok(Self { deployment: to })
     }
 
-    /// Connects once more to the same servers. A commit that waits for replicas uses such a connection, because it
-    /// delays all later calls on its connection. `number` distinguishes such connections: 1 to 8.
+    /// Returns another connection to the same servers, for commits that wait for replicas: such a commit delays all
+    /// later calls on its connection. `number`, from 1 to 8, distinguishes these additional connections.
     pub(super) async fn connect_again(&self, number: usize) -> RedisResult<Self> {
         match &self.deployment {
             RedisDeployment::Single(single) => {
@@ -128,7 +129,7 @@ impl RedisConnection {
                 link.connection().await?;
                 Ok(Self { deployment: RedisDeployment::Single(link) })
             }
-            // All links share the masters of the slots and the counts.
+            // All links to a Cluster share the table of the slots' masters, and the counts of disconnects.
             RedisDeployment::Cluster { cluster, .. } => {
                 let link = number % LINKS_LIMIT;
                 let deployment = RedisDeployment::Cluster { cluster: Arc::clone(cluster), link };
@@ -147,8 +148,9 @@ impl RedisConnection {
         }
     }
 
-    /// In a Cluster, counts only the broken connections to the nodes that may have Redis keys with this hash tag, and
-    /// the changes of these nodes. Without a Cluster, returns the same count as [`Self::disconnects`].
+    /// Returns the part of [`Self::disconnects`] that concerns the Redis keys with this hash tag. In a Cluster, this
+    /// part consists of the broken connections to the nodes that may have these Redis keys, and the replacements of
+    /// these nodes by other nodes. Without a Cluster, the part is the whole count.
     pub(super) fn tag_disconnects(&self, tag: &str) -> u64 {
         match &self.deployment {
             RedisDeployment::Single(single) => single.disconnects(),
@@ -156,7 +158,7 @@ impl RedisConnection {
         }
     }
 
-    /// Returns whether the Redis keys with these hash tags are on several nodes of a Cluster.
+    /// Returns whether the Redis keys with these hash tags are, or may be, on several nodes of a Cluster.
     pub(super) fn has_several_nodes(&self, tags: &[String]) -> bool {
         match &self.deployment {
             RedisDeployment::Single(_) => false,

@@ -51,8 +51,8 @@ async fn read_shard(
             Some((at, key)) => call.arg(at).arg(key.as_bytes()),
         };
         let due = ShardDueEntries::read(store.run_script(script, call).await?, &keys[1])?;
-        // One call examines a limited number of entries. If none of them is due, the loop continues after the last
-        // examined entry.
+        // One call examines a limited number of entries. If the call returned none of them, the loop continues after
+        // the last examined entry.
         match due.next {
             Some(next) if due.entries.is_empty() && next.0 <= due.now && limit > 0 => {
                 after = Some(next);
@@ -67,7 +67,8 @@ struct ShardDueEntries {
     now: u64,
     /// The entries that the read returned.
     entries: Vec<(u64, Key)>,
-    /// The first entry after the entries that the read returned.
+    /// The first entry after the entries that the read returned. If the read ended because it had examined the maximum
+    /// number of entries, the last examined entry.
     next: Option<(u64, Key)>,
 }
 
@@ -102,8 +103,9 @@ impl ShardDueEntries {
         Ok(Self { now, entries: read, next })
     }
 
-    /// Merges the entries of all shards in order. The result ends before the first entry that the read of a shard has
-    /// omitted.
+    /// Merges the entries of all shards in order, at most `limit` entries. The result ends before the first entry that
+    /// the read of a shard has omitted. Also returns the time, in ms, until the next entry is due; `None` if no entry
+    /// follows.
     fn merge(shards: Vec<Self>, limit: usize) -> (Vec<(u64, Key)>, Option<u64>) {
         let now = shards.iter().map(|shard| shard.now).max().unwrap_or_default();
         let next = shards.iter().filter_map(|shard| shard.next.clone()).min();

@@ -1,4 +1,4 @@
-//! Translates the server's errors for callers.
+//! Converts the errors of the server and of the Redis library into errors of the store.
 
 use std::error::Error;
 use std::io;
@@ -11,7 +11,7 @@ use ordain_store::RedisUrl;
 use ordain_store::StoreError;
 use ordain_util::text::escape_invisible;
 
-/// The maximum number of characters of a server's text that a message shows.
+/// The maximum number of characters of a server's text that an error or a log line shows.
 const DISPLAY_LIMIT: usize = 400;
 
 /// Adds the address and the user to an error that occurred while the store was opened. Adds a hint if the URL may be
@@ -41,7 +41,8 @@ pub(super) fn with_address(url: &RedisUrl, error: StoreError) -> StoreError {
     }
 }
 
-/// Returns whether a command failed with this code. The command may be a part of a pipeline.
+/// Returns whether a command failed with this error code of the server, such as `NOSCRIPT`. The command may be a part
+/// of a pipeline.
 pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
     let of_one = |errors: Arc<[(usize, redis::ServerError)]>| {
         errors.iter().any(|(_, error)| error.code() == code)
@@ -49,8 +50,9 @@ pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
     error.code() == Some(code) || error.clone().into_server_errors().is_some_and(of_one)
 }
 
-/// Converts the error of a request: [`StoreError::Corrupt`] if the stored value is damaged. All other errors become
-/// [`StoreError::Unavailable`], because a retry may succeed, for example after an operator has restored a permission.
+/// Converts the error of a request: [`StoreError::Corrupt`] if a stored value is damaged or has the wrong type. All
+/// other errors become [`StoreError::Unavailable`], because a retry may succeed, for example after an operator has
+/// restored a permission.
 pub(super) fn request_error(error: &RedisError) -> StoreError {
     if ["WRONGTYPE", "CORRUPT"].into_iter().any(|code| has_code(error, code)) {
         return StoreError::Corrupt(error_text(error));
@@ -59,8 +61,9 @@ pub(super) fn request_error(error: &RedisError) -> StoreError {
 }
 
 /// Converts an error that occurred while the store was opened. An error that a retry cannot resolve becomes
-/// [`StoreError::Unusable`], which ends the start: the URL does not match the server, or another program uses the key of
-/// the store. A login, a right or a certificate that is refused now may be accepted later.
+/// [`StoreError::Unusable`], which ends the start: the URL does not match the server, or another program has written a
+/// Redis key of the store. A refused login, right or certificate is no such error, because the server may accept it
+/// later.
 #[allow(clippy::needless_pass_by_value, reason = "it is an argument of `map_err`")]
 pub(super) fn start_error(error: RedisError) -> StoreError {
     let is_unusable = error.code() == Some("WRONGTYPE")
@@ -69,7 +72,8 @@ pub(super) fn start_error(error: RedisError) -> StoreError {
     if is_unusable { StoreError::Unusable(error_text(&error)) } else { request_error(&error) }
 }
 
-/// Returns the text of the server or of the Redis library, without the parts that are useful only to a programmer.
+/// Returns the text of the server or of the Redis library, without the parts that are useful only to a programmer, and
+/// with the next step if `advice` returns one.
 pub(super) fn error_text(error: &RedisError) -> String {
     let words = match (error.code(), error.detail()) {
         (Some("CORRUPT" | "NOPERM"), Some(detail)) => detail.to_owned(),
@@ -91,7 +95,8 @@ pub(super) fn error_text(error: &RedisError) -> String {
     }
 }
 
-/// Returns the next step after an error, if the error does not show it.
+/// Returns the next step after an error whose own text does not show it; `None` for all other errors. `words` is the
+/// text of the error.
 fn advice(error: &RedisError, words: &str) -> Option<&'static str> {
     if error.code() == Some("NOAUTH") || words.contains("unauthenticated") {
         return Some("The server requires a password: add it to `store.url`");
@@ -100,7 +105,8 @@ fn advice(error: &RedisError, words: &str) -> Option<&'static str> {
         rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => Some(
             "The server requires a client certificate, but Ordain has none: set tls-auth-clients no in the server",
         ),
-        // The last two reasons mean that another authority has the name of a trusted authority.
+        // The last two reasons occur if the authority that signed the certificate has the name of a trusted authority,
+        // but another key pair.
         rustls::Error::InvalidCertificate(
             CertificateError::UnknownIssuer
             | CertificateError::BadSignature
@@ -109,7 +115,7 @@ fn advice(error: &RedisError, words: &str) -> Option<&'static str> {
             "The server's certificate must be signed by a CA that the system trusts, or by a CA in the file that \
              SSL_CERT_FILE names",
         ),
-        // These two reasons have no name of their own in the library.
+        // The library has no variants for the following two reasons.
         rustls::Error::InvalidCertificate(CertificateError::Other(reason)) => {
             match &*reason.0.to_string() {
                 "CaUsedAsEndEntity" => Some(
@@ -133,13 +139,13 @@ fn tls_error(error: &RedisError) -> Option<&rustls::Error> {
     cause.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
 }
 
-/// Removes the end of a server's text about an unknown command, which repeats the arguments of the command. The
-/// arguments may contain a password or the data of an event.
+/// Removes the arguments of a command from a server's text about an unknown command. They are at the end of the text,
+/// and may contain a password or the data of an event.
 pub(super) fn without_arguments(words: &str) -> &str {
     words.split_once(", with args beginning with").map_or(words, |(command, _)| command)
 }
 
-/// Removes the end of a server's text that names the digest of a script and a line in the script.
+/// Removes the digest of a script, and the line in the script, from the end of a server's text.
 fn without_script_position(words: &str) -> &str {
     const BEFORE_DIGEST: &str = " script: ";
     let is_digest =

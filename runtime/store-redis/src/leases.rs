@@ -1,4 +1,4 @@
-//! The memberships, the leases, and the rollouts of handler versions. All of this data is in shard 0.
+//! The memberships, the leases, and the rollouts of handler versions. All this data is in the slot of shard 0.
 //!
 //! The sorted set `instances` contains the expiry time of each membership. The hash `about` contains, for each
 //! instance, its information (field: the id), its report (field: `r` and the id) and the duration of its lease (field:
@@ -32,8 +32,8 @@ fn lease_field(Partition { stream, number }: &Partition) -> String {
 }
 
 fn random_version() -> MembershipVersion {
-    // The number is not 0, because version 0 means that there is no table. It has at most 19 digits, as the scripts
-    // require.
+    // The version is not 0, because version 0 means that there is no table. The version has at most 19 digits, as the
+    // scripts require.
     rand::rng().random_range(1..10_u64.pow(19))
 }
 
@@ -55,7 +55,8 @@ impl LeaseStore for RedisStore {
             None
         } else {
             // The version also changes if the store has lost all its data. Make this process check the record of the
-            // store again before it registers a partition, so that it accepts no events into a store without a record.
+            // store again before the process next adds entries to a queue, so that it accepts no events into a store
+            // without a record.
             forget_registrations(self);
             Some(self.table().await?)
         };
@@ -113,7 +114,8 @@ impl LeaseStore for RedisStore {
         let row = versions::encode(decided);
         let found = bytes(self.run_command(&get).await?);
         let found = found.unwrap_or_default();
-        // An unreadable value counts as no rollout, so the new rollout replaces the value.
+        // An unreadable value counts as no rollout. If `before` is `None`, the new rollout therefore replaces the
+        // value.
         let last = std::str::from_utf8(&found).ok().and_then(versions::decode);
         if last.as_ref() != before && found != row {
             return Ok(false);

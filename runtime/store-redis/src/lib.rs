@@ -1,18 +1,18 @@
 //! The store in Redis: one server, a master under Sentinel, or a Cluster.
 //!
 //! **Commits.** One script call (`scripts/commit.lua`) commits a batch of one shard (a slice of the store). All Redis
-//! keys of a shard are in one hash slot. If the server does not answer a call, the store returns
+//! keys of a shard are in one hash slot. If the server does not confirm a commit, the store returns
 //! [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown). The caller then sends the batch again under the same
 //! commit number. If the server had already committed the batch, the script recognises the number and returns the reply
-//! of that commit. If the server fails in the middle of a call, readers ignore the data that the call has written, and
-//! the next try overwrites this data.
+//! of that commit. One write of the script makes the commit. If the script ends before this write, readers ignore the
+//! data that the script has written, and the next try overwrites this data.
 //!
 //! **Durability** depends on the server. The store reads the server's settings when it is opened, and reports the
 //! durability that they provide.
 //!
 //! **Foreign and damaged values.** If a damaged value belongs to one key, the store refuses requests for that key only.
-//! If all keys of a shard share the damaged value, each request to the shard returns an error that names the value,
-//! until an operator repairs it.
+//! If all keys of a shard share the damaged value, each request that needs the value returns an error that names the
+//! value, until an operator repairs the value.
 //!
 //! This crate must never decide anything that the sequencer decides: the batch contains each write and its condition.
 
@@ -66,8 +66,8 @@ use ordain_util::wait::shortened;
 /// The version of the stored layout. Ordain refuses a store whose layout has another version.
 const SCHEMA_VERSION: &str = "10";
 
-/// The maximum time for which [`RedisStore::open`] waits for servers that do not answer, or that are still loading
-/// their data.
+/// The time after which [`RedisStore::open`] no longer repeats a try that failed for a temporary reason, for example
+/// because a server does not answer or is still loading its data.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The delay between two tries to open the store.
 const START_RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -76,8 +76,9 @@ const START_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// delays all later commands on its connection.
 const WAIT_CONNECTIONS: u32 = 8;
 
-/// The interval between two probes on a connection. A server closes a connection that is idle for longer than the
-/// server's setting `timeout`. The interval is shorter than any sensible value of this setting.
+/// The interval between two probes on a connection. If the server's setting `timeout` is not 0, the server closes a
+/// connection that is idle for longer than this setting. The interval is shorter than any sensible value of the
+/// setting.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A task that regularly sends a probe on rarely used connections, so that the server does not close them as idle.
@@ -144,7 +145,8 @@ pub struct RedisStore {
     retry_timeout: Option<Duration>,
     clock_offset_ms: Arc<AtomicU64>,
     durability: DurabilityReport,
-    /// The durability of the weakest log of the servers when the store was opened; `None` if a server hid its setting.
+    /// The weakest level of durability among the servers when the store was opened; `None` if a server hid its setting
+    /// `appendfsync`.
     sync_level: Option<SyncLevel>,
     retry_warnings: RetryWarnings,
     /// The number of times that this process noticed that the store had gone back in time.
@@ -154,9 +156,10 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Connects to the servers and opens the store. Waits at most half a minute for servers that do not answer. Returns
-    /// an error if a server could silently lose acknowledged events, if the user lacks a required permission, or if the
-    /// store has another schema or number of shards.
+    /// Connects to the servers and opens the store. If a try fails for a temporary reason, for example because a server
+    /// does not answer or the user lacks a required permission, tries again for about half a minute, or for
+    /// `retry_timeout` if that is shorter. Returns an error without another try if a server is too old or would evict
+    /// Redis keys when its memory is full, or if the store has another schema or number of shards.
     pub fn open(options: RedisOptions) -> BoxFuture<'static, Result<Self, StoreError>> {
         Box::pin(Self::wait_to_open(options))
     }
@@ -358,7 +361,7 @@ impl Store for RedisStore {
             Err(error) => return Err(error),
         }
         let report = settings.durability(self.connection.kind(), self.replicas);
-        // A server that hides its setting is not compared.
+        // If a server hides its setting now, or hid it when the store was opened, the levels are not compared.
         let is_weaker =
             settings.sync_level().zip(self.sync_level).is_some_and(|(now, before)| now < before);
         let is_new_risk = report.is_at_risk && report != self.durability;

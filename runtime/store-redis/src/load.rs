@@ -15,7 +15,8 @@ use ordain_store::{KEY_SIZE_LIMIT, KeyResult, Partition, StoreError, key_length_
 /// The result of a load for one key.
 pub(super) type LoadedKey = KeyResult<Option<Box<KeySnapshot>>>;
 
-/// Loads the key records of `keys` in order, until they reach `bytes` in total.
+/// Loads the key records of `keys` in order, until their total size reaches about `bytes`. The result ends before the
+/// first key that was not loaded.
 pub(super) async fn load_some(
     store: &RedisStore,
     stream: &str,
@@ -24,8 +25,8 @@ pub(super) async fn load_some(
 ) -> Result<Vec<LoadedKey>, StoreError> {
     let shards = by_shard(store, keys);
     let loads = shards.iter().map(|(shard, positions)| {
-        // The limit of each shard is a part of `bytes`, in proportion to the number of its keys. Each shard returns at
-        // least one key record.
+        // The limit of each shard is a part of `bytes`, in proportion to the number of its keys. Each shard returns the
+        // result for at least one of its keys.
         let part = bytes / keys.len().max(1) * positions.len();
         let keys = positions.iter().map(|at| &keys[*at]);
         load_shard(store, stream, *shard, keys, if shards.len() == 1 { bytes } else { part })
@@ -36,7 +37,7 @@ pub(super) async fn load_some(
             all[*at] = Some(key_length_error(&keys[*at]).map_or(loaded_key, Err));
         }
     }
-    // End the result before the first key that a shard did not load because of its limit.
+    // End the result before the first key that was not loaded because of the limit of its shard.
     Ok(all.into_iter().map_while(|loaded_key| loaded_key).collect())
 }
 
@@ -49,8 +50,8 @@ fn by_shard(store: &RedisStore, keys: &[Key]) -> Vec<(u32, Vec<usize>)> {
     (0..).zip(shards).filter(|(_, keys)| !keys.is_empty()).collect()
 }
 
-/// Loads key records of one shard in order, until they reach `bytes`. Does not change the partition that a record
-/// names.
+/// Loads key records of one shard in order, until their total size reaches `bytes`. Does not change the partition that
+/// a record names.
 async fn load_shard(
     store: &RedisStore,
     stream: &str,

@@ -1,4 +1,5 @@
-//! Marks: small values by name. Most marks are in shard 0. `put_mark_in_shards` writes a mark into every shard.
+//! Marks: small values by name. Most marks are in shard 0. `put_mark_in_shards` and `check_writable` write a mark into
+//! every shard.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use ordain_store::{
 };
 
 impl RedisStore {
-    /// Creates a call of the script that writes a mark if its present value is `before`.
+    /// Creates a call of the script that writes a mark if the stored value of the mark is `before`.
     fn mark_call(&self, keys: &[String], mark: &Mark, before: Option<&Bytes>) -> Cmd {
         let mut call = self.script_call(&self.scripts.mark, keys);
         call.arg(&mark.name).arg(&mark.value[..]).arg(u8::from(before.is_some()));
@@ -45,8 +46,8 @@ impl MarkStore for RedisStore {
         let keys = [self.names.in_common_shard(RedisKeyKind::Marks)];
         let call = self.mark_call(&keys, mark, before);
         let is_put = self.run_script(&self.scripts.mark, call).await? == Value::Int(1);
-        // If the reply of the first try was lost, `run_script` has repeated the call. The repeated call then found the
-        // new value and wrote nothing.
+        // If the reply of the first try was lost, `run_script` has repeated the call. The second try then found the new
+        // value and wrote nothing.
         Ok(is_put || self.mark(&mark.name).await?.as_ref() == Some(&mark.value))
     }
 

@@ -29,7 +29,7 @@ use ordain_store::{
     Partition, QueueEnds, QueuePage, StoreError, Witness, WriterCall, ok_or_log,
 };
 
-/// The maximum number of sequences that one call reads.
+/// The maximum number of sequences that one call of the script `retained` requests.
 const SEQUENCES_LIMIT: usize = 1_000;
 
 #[async_trait]
@@ -232,8 +232,8 @@ fn writer_id(writer: u64) -> String {
     format!("{writer:016x}")
 }
 
-/// Returns the calls of a writer from the record of the writer: the time when the record expires, and then the ranges
-/// of the calls. Returns `None` if the record is not valid.
+/// Parses the record of a writer: the time when the record expires, and then the ranges of the calls that the shard has
+/// processed. Returns these calls. Returns `None` if the record is not valid.
 fn parse_calls(record: &[u8]) -> Option<WriterCalls> {
     let (_, ranges) = record.split_first_chunk::<8>()?;
     let (ranges, []) = ranges.as_chunks::<16>() else { return None };
@@ -277,7 +277,7 @@ impl RedisStore {
         let what = || format!("{} of {}", script.name, LuaScript::keys(&call).concat());
         let send = || async {
             send_durably(self, script, shard, call.clone()).await?.ok_or_else(|| {
-                let few = format!("fewer than {} replicas have it", self.replicas);
+                let few = format!("fewer than {} replicas have the write", self.replicas);
                 StoreError::Unavailable(few)
             })
         };
@@ -286,8 +286,8 @@ impl RedisStore {
     }
 }
 
-/// Appends the arguments of the script: the rules, a random number, the witness, the writer and the number of its call,
-/// and the groups.
+/// Appends the arguments of the script `assign`: the rules of the destination, a random number, the witness, the id of
+/// the writer and the number of its call, and the groups.
 fn put_request(call: &mut Cmd, assign: &AssignRequest) {
     let rules = assign.rules;
     match rules.numbering {
@@ -322,7 +322,7 @@ fn put_request(call: &mut Cmd, assign: &AssignRequest) {
     }
 }
 
-/// Appends a witness (the newest message that a producer has written to the shard, or its newest call) as four
+/// Appends a witness (the newest message or the newest call that the shard has confirmed to a producer) as four
 /// arguments. The first argument is the kind of the witness. The other three arguments depend on the kind:
 ///
 /// - for a message that the store numbered: the key, the id and the number;
@@ -345,8 +345,8 @@ pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
     };
 }
 
-/// Appends the fields of an origin: the name of the outbox, then the epoch, the claimed commit, the last confirmed
-/// outbox position, and the published commit of [`OriginOutbox`].
+/// Appends an [`OriginOutbox`]: the name of the outbox, the epoch, the claimed commit, the last confirmed outbox
+/// position, and the published commit. Appends empty or zero values for the messages of a producer.
 fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
     let Some(origin) = origin else {
         call.arg("").arg(0).arg(0).arg("").arg("").arg(0);
@@ -362,15 +362,16 @@ fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
     call.arg(origin.published_commit);
 }
 
-/// Appends an item as three arguments. The first argument is the key. The second argument begins with two flags:
-/// whether the item has its own number, and whether it is the last event of its key. The flags are followed by the
-/// partition, the digests of content and id, the bytes of the event up to and including its number, and the digest of
-/// the id in its earlier form. The third argument has the bytes of the event after its number.
+/// Appends a message to be assigned as three arguments. The first argument is the key. The second argument begins with
+/// two flags: whether the message has its own number, and whether it is the last one of its key. The flags are followed
+/// by the partition, the content digest, the digest of the id (for a producer's message, of source and id), the bytes
+/// of the event up to and including its number, and the digest of the id alone, which earlier versions stored. The
+/// third argument has the bytes of the event after its number.
 fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool, has_origin: bool) {
     let event = &item.event;
     let own_number = event.sequence().or((item.number > 0).then_some(item.number));
     let sequence = own_number.or(is_numbered.then_some(0));
-    // The value consists of the content digest and the event.
+    // `value` consists of the content digest and the event.
     let value = encode_retained(event, sequence);
     let (before, rest) = value.split_at(8 + EVENT_SEQUENCE_OFFSET);
     let (own, rest) = rest.split_at(8);
@@ -419,15 +420,16 @@ fn parse_reply(answer: &Bytes, assign: &AssignRequest) -> Option<AssignReply> {
     rest.is_empty().then_some(AssignReply::Groups(replies, runs))
 }
 
-/// Parses the last outbox position of an owner that the store has. The commit in the position is 0 if the store has no
-/// position of the owner.
+/// Parses the last outbox position that the store has assigned for an owner. The commit in the position is 0 if there
+/// is none.
 fn parse_position(bytes: &[u8; 12]) -> Option<OutboxPosition> {
     let (commit, chunk) = bytes.split_first_chunk::<8>()?;
     let chunk = chunk.first_chunk::<4>()?;
     Some(OutboxPosition { commit: u64::from_le_bytes(*commit), chunk: u32::from_le_bytes(*chunk) })
 }
 
-/// Parses the range of entries that a call added to the queue of a partition.
+/// Parses the range of entries that the call with the number `call` added to the queue of a partition. Returns the
+/// partition and the range.
 fn parse_run(bytes: &[u8; 28], call: u64) -> Option<(u32, QueueRun)> {
     let (partition, rest) = bytes.split_first_chunk::<4>()?;
     let ([first, last, history], []) = rest.as_chunks::<8>() else { return None };

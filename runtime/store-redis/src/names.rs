@@ -1,8 +1,8 @@
 //! The names of all Redis keys.
 //!
-//! A name has the form `PREFIX:{SHARD}:KIND:…`. All Redis keys of one shard have the shard's hash tag, so they are in
-//! one slot, and one script may use them together. The name of a stream comes last, so that two Redis keys never have
-//! the same name.
+//! A name has the form `PREFIX:{SHARD}:KIND` or `PREFIX:{SHARD}:KIND:…`. All Redis keys of one shard have the shard's
+//! hash tag, so they are in one slot, and one script may use them together. The name of a stream or destination comes
+//! last, because it may contain colons: so two Redis keys never have the same name.
 //!
 //! A shard has only a few Redis keys: all key records of a stream in a shard are fields of one hash. The caller of a
 //! script must name every Redis key that the script uses. While a slot moves to another server, a script would not find
@@ -19,7 +19,7 @@ const COMMON_SHARD: u32 = 0;
 pub(super) enum RedisKeyKind {
     /// The description of the store: schema and number of shards.
     Store,
-    /// The partitions that instances have claimed, and the partitions whose queues have received events.
+    /// The partitions that instances have claimed, or into whose queues a process was about to put events.
     Partitions,
     /// Marks: small values by name.
     Marks,

@@ -1,4 +1,5 @@
-//! Reads and removes the unpublished messages and letters of committed batches.
+//! Reads the unpublished messages and dead letters of committed batches from the outbox, and removes the published
+//! ones.
 
 use async_trait::async_trait;
 use redis::Value;
@@ -9,7 +10,8 @@ use super::{RedisStore, commit};
 use ordain_store::codec::decode_outbox;
 use ordain_store::{Claim, Mark, Outbox, OutboxEntry, Partition, StoreError};
 
-/// The number of bytes at which a read ends. The entry that reaches this number is the last entry of the read.
+/// The number of bytes at which a read of the outbox ends. The entry that reaches this number is the last entry of the
+/// read.
 const OUTBOX_PAGE_BYTES: usize = 16 << 20;
 
 #[async_trait]
@@ -24,7 +26,8 @@ impl Outbox for RedisStore {
         let script = &self.scripts.outbox;
         let names = self.stream_keys(shard, &partition.stream, [RedisKeyKind::Data]);
         let mut entries = Vec::new();
-        // One call examines a limited number of commits. Repeat the call while it finds only commits without messages.
+        // One call examines a limited number of commits. Repeat the call while it finds only commits without an outbox
+        // entry.
         while entries.is_empty() {
             let mut call = self.script_call(script, &names);
             call.arg(partition.number).arg(after).arg(limit.max(1)).arg(OUTBOX_PAGE_BYTES);
@@ -50,10 +53,10 @@ impl Outbox for RedisStore {
         marks: &[Mark],
     ) -> Result<Option<u64>, StoreError> {
         if !marks.is_empty() {
-            // The marks may be on another server than the outbox, and one atomic write cannot change both servers.
+            // The marks may be on another server than the outbox, and no atomic write changes two servers.
             return Err(StoreError::Unusable(
-                "the position of a file sink must be stored in one write with the outbox, and only the \
-                 embedded store can do this"
+                "the position of a file sink must be stored in one write with the removal from the outbox, and only \
+                 the embedded store can do this"
                     .to_owned(),
             ));
         }

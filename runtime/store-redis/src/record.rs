@@ -1,6 +1,6 @@
-//! The stored form of a key record in the Redis store. The stored form begins with the store's own fields. They have
-//! fixed offsets, because scripts read and write them. The key record follows, and then the state if it is small. A
-//! large state has a separate hash field.
+//! The stored form of a key record in the Redis store. The stored form begins with the envelope: the store's own
+//! fields. These fields have fixed offsets, because scripts read and write them. The key record follows, and then the
+//! state if it is small. A large state has a separate hash field.
 
 use bytes::Bytes;
 use ordain_core::{KeyRecord, KeyStatus, KeyWrite, StateUpdate};
@@ -26,12 +26,12 @@ const FLAG_STATE: u8 = 16;
 /// The state is in a separate hash field.
 const FLAG_SEPARATE_STATE: u8 = 32;
 
-/// The size of the envelope (the store's own fields): format, flags, due time, expiry time, time of the expiry entry,
-/// length of the key record.
+/// The size of the envelope in bytes: format, flags, due time, expiry time, time of the expiry entry, length of the key
+/// record.
 const ENVELOPE_BYTES: usize = 1 + 1 + 8 + 8 + 8 + 4;
 
-/// The maximum size of a state that is stored with its record, in bytes. Up to this size, storing the state in a
-/// separate hash field would need more memory, and reads and writes would take more time.
+/// The maximum size of a state that is stored with its record, in bytes. Up to this size, a separate hash field for the
+/// state would need more memory, and would make reads and writes slower.
 const INLINE_STATE_BYTES: usize = 4 << 10;
 
 /// The number of accepted ids in one hash field. A larger number would make each new id rewrite more bytes; a smaller
@@ -95,7 +95,7 @@ pub(super) fn layout() -> [(&'static str, usize); 42] {
     ]
 }
 
-/// A parsed key record, which borrows the bytes of its stored form.
+/// A parsed stored form of a key record, which borrows the bytes of the stored form.
 pub struct RedisRecord<'a> {
     /// The time of the key's entry in the due index; `None` if the key has no entry.
     pub due_at: Option<u64>,
@@ -117,7 +117,7 @@ pub(super) enum StatePlacement<'a> {
 
 /// The error of a record with [`StatePlacement::Separate`] whose state is missing.
 pub(super) const MISSING_STATE_MESSAGE: &str =
-    "the state of the key is missing; it has a separate field";
+    "the state of the key is missing: its record refers to a separate field, which does not exist";
 
 impl<'a> RedisRecord<'a> {
     /// Parses a stored key record, with the store's own fields and the location of the state.
@@ -156,8 +156,9 @@ pub(super) fn separate_state(change: &StateUpdate) -> Option<&Bytes> {
     }
 }
 
-/// Appends the record of a write for the commit script. In place of due and expiry times, the record contains durations
-/// from now, and the script adds the time of the commit. Omits a state that does not change.
+/// Appends the record of a write for the commit script. In place of due and expiry times, the record contains
+/// durations, to which the script adds the server's time. Omits the state if it does not change, or if it is stored in
+/// a separate field.
 pub(super) fn encode(write: &KeyWrite, out: &mut Vec<u8>) {
     let KeyRecord { spilled, ids_from, .. } = &write.record;
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };

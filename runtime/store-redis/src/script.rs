@@ -45,7 +45,7 @@ impl LuaScript {
     }
 }
 
-/// Returns the Redis key of a command that does not call a script.
+/// Returns the only Redis key of a command that does not call a script.
 pub(super) fn key_of(cmd: &Cmd) -> Vec<String> {
     let key = simple_args(cmd).nth(1).map(String::from_utf8_lossy);
     key.map(Into::into).into_iter().collect()
@@ -74,8 +74,8 @@ fn simple_args(call: &Cmd) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Replaces each `layout.NAME` in a script by the constant's number. Locals would be an alternative, but they would
-/// count against Lua's limit of 200 locals in a script, and a number in the text is faster than a local.
+/// Replaces each `layout.NAME` in a script by the number of the constant `NAME`. Locals would be an alternative, but
+/// they would count against Lua's limit of 200 locals in a script, and a number in the text is faster than a local.
 fn inline_constants(text: &str, layout: &BTreeMap<&str, usize>) -> String {
     let mut parts = text.split(CONSTANT_PREFIX);
     let mut whole = parts.next().unwrap_or_default().to_owned();
@@ -85,8 +85,8 @@ fn inline_constants(text: &str, layout: &BTreeMap<&str, usize>) -> String {
         let (name, rest) = part.split_at(end);
         match layout.get(name) {
             Some(number) => whole.push_str(&number.to_string()),
-            // Leave an unknown constant in the script. The script then fails in the server, and the server's error
-            // names the constant.
+            // Leave the expression for an unknown constant in the script. The script then fails in the server, and the
+            // server's error names the constant.
             None => whole.extend([CONSTANT_PREFIX, name]),
         }
         whole.push_str(rest);

@@ -1,5 +1,5 @@
 //! Checks the properties of the servers that affect stored data: version, eviction, durability and replicas. The store
-//! makes these checks when it is opened, and `ordain check --connect` reports the results.
+//! makes these checks when it is opened and while it is open, and `ordain check --connect` reports the results.
 
 use std::collections::BTreeSet;
 
@@ -18,14 +18,15 @@ const OLDEST_VERSION: (u64, u64) = (7, 0);
 const UNKNOWN_EVICTION: &str = "the server does not report whether it evicts keys when its memory is full: it must not \
      evict keys (maxmemory-policy noeviction)";
 
-/// The durability of the log in which the servers write each commit, from the weakest to the strongest.
+/// The levels of durability of the servers' logs (append-only files), which contain each commit, from the weakest level
+/// to the strongest. The weakest log determines the level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SyncLevel {
-    /// A server keeps no log.
+    /// At least one server keeps no log.
     NoLog,
-    /// A server leaves syncing to its operating system.
+    /// At least one server leaves syncing to its operating system.
     System,
-    /// A server syncs its log once a second.
+    /// At least one server syncs its log only once a second.
     EverySecond,
     /// Each server syncs its log before it answers.
     Always,
@@ -52,7 +53,8 @@ impl ServerSettings {
         Ok(Self { syncs, ..settings })
     }
 
-    /// Returns an error if a server has a version that is too old, is a replica, or would evict Redis keys.
+    /// Returns an error if a server has a version that is too old, is a replica, or would evict Redis keys when its
+    /// memory is full.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         for info in &self.infos {
             check_version(info_field(info, "redis_version").unwrap_or("unknown"))?;
@@ -127,7 +129,7 @@ impl ServerSettings {
         self.infos.iter().all(|info| info_field(info, "aof_enabled") == Some("1"))
     }
 
-    /// Returns the durability of the weakest log; `None` if a server hides its setting.
+    /// Returns the level of the weakest log; `None` if a server hides its setting `appendfsync`.
     pub(super) fn sync_level(&self) -> Option<SyncLevel> {
         match (self.appends(), self.syncs.as_deref()) {
             (false, _) => Some(SyncLevel::NoLog),
@@ -138,7 +140,7 @@ impl ServerSettings {
         }
     }
 
-    /// Returns whether a restart of a server can lose more than the writes of the last seconds.
+    /// Returns whether a crash of a server's machine can lose more than the writes of the last seconds.
     fn may_lose_much(&self) -> bool {
         !self.appends() || self.syncs.as_deref() == Some("no")
     }

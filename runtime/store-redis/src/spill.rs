@@ -83,8 +83,8 @@ fn first_events(bytes: usize, read: Vec<NumberedEvent>, end: bool) -> SpillPage 
     (events, end)
 }
 
-/// Returns spilled events whose sequences are in `range`, and `true` if no more events in `range` are spilled. Returns
-/// at least one event if the range has one.
+/// Returns the first spilled events whose sequences are in `range`: at most `limit` events of about `limit_bytes`
+/// bytes, but at least one event if the range has one. Also returns `true` if no more events in `range` are spilled.
 async fn spilled(
     store: &RedisStore,
     partition: &Partition,
@@ -130,8 +130,8 @@ fn read_event(key: &str, sequence: &Bytes, event: &Bytes) -> KeyResult<NumberedE
     decode_spilled(key, sequence, event).map(|event| (sequence, event))
 }
 
-/// Returns events in `range` from dead letters with a cause of [`Cause::waits_for_earlier`] that were stored at most
-/// `within` ms ago. Returns at least one event if there is one.
+/// Returns the first events in `range` from dead letters with a cause of [`Cause::waits_for_earlier`] that were stored
+/// at most `within` ms ago. One call returns a limited number of events, but at least one event if there is one.
 async fn early_letters(
     store: &RedisStore,
     partition: &Partition,

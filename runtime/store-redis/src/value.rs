@@ -1,5 +1,5 @@
-//! Decodes the server's answers. The functions must accept an answer of any form, because another program may have
-//! written the data.
+//! Decodes the server's answers. The functions must not panic for an answer of any form, because another program may
+//! have written the data.
 
 use bytes::Bytes;
 use redis::Value;
@@ -11,7 +11,7 @@ pub(super) fn unexpected_reply(what: &str) -> StoreError {
     StoreError::Corrupt(format!("the server's answer to {what} has an unexpected form"))
 }
 
-/// Returns the bytes of a value; `None` for nil, and for a value that is not a text.
+/// Returns the bytes of a value; `None` for nil, and for any other value that is not a string.
 pub(super) fn bytes(value: Value) -> Option<Bytes> {
     match value {
         Value::BulkString(bytes) => Some(bytes.into()),
@@ -20,12 +20,13 @@ pub(super) fn bytes(value: Value) -> Option<Bytes> {
     }
 }
 
-/// Returns the text of a value; `None` for nil and for bytes that are not UTF-8.
+/// Returns the text of a value; `None` for a value that is not a string (such as nil), and for bytes that are not
+/// UTF-8.
 pub(super) fn text(value: Value) -> Option<String> {
     String::from_utf8(bytes(value)?.into()).ok()
 }
 
-/// Returns the number of a value, which may be an integer or a text.
+/// Returns the number of a value that is an integer or a string of digits; `None` for any other value.
 pub(super) fn number(value: &Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(*number).ok(),

@@ -26,7 +26,8 @@ use ordain_store::{RedisAddress, RedisUrl};
 /// The maximum number of tries of one call that nodes redirect or refuse. After the last try, the caller gets the
 /// error.
 const TRIES_LIMIT: u32 = 6;
-/// The delay after the first refused try of a call. Each further delay is twice as long as the previous one.
+/// The first delay between two tries of a call. Each further delay is twice as long as the previous one. Some tries
+/// follow without a delay, for example the try after the first redirection.
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 /// The timeout for a node's answer about the masters of the slots, including the connection to the node. The timeout is
 /// a little longer than `CONNECT_TIMEOUT`, so that a failed attempt to connect ends by itself, and all calls that share
@@ -52,8 +53,8 @@ struct ClusterState {
     slots: Vec<SlotState>,
     /// The masters of all slots, and the nodes to which slots are moving.
     nodes: HashMap<NodeAddress, Arc<ClusterNode>>,
-    /// The number of broken connections, plus the number of refreshes that found new masters, plus the number of
-    /// changes of `next` in all slots.
+    /// The number of broken connections, plus the number of refreshes that found new masters, plus the number of times
+    /// that a redirection changed `next` of a slot.
     disconnects: u64,
     /// The number of times that this process tried to fetch the masters of the slots.
     refreshes: u64,
@@ -129,7 +130,8 @@ impl Cluster {
         self.state().slots[slot_of(tag)].disconnects
     }
 
-    /// Returns whether the slots of these hash tags have different masters, or are moving.
+    /// Returns whether the slots of several hash tags have different masters, or one of the slots is moving or has no
+    /// master. Returns `false` for fewer than two hash tags.
     pub(super) fn has_several_masters(&self, tags: &[String]) -> bool {
         let state = self.state();
         let mut slots = tags.iter().map(|tag| &state.slots[slot_of(tag.as_bytes())]);
@@ -211,7 +213,8 @@ impl Cluster {
                     }
                 }
                 RetryMethod::WaitAndRetry => {
-                    // While a slot moves to another node, both nodes refuse some calls. Neither node has failed.
+                    // While a slot moves to another node, both nodes refuse some calls with `TRYAGAIN`. This error does
+                    // not mean that the node has failed, so no refresh is necessary.
                     if error.kind() != ErrorKind::Server(ServerErrorKind::TryAgain) {
                         self.refresh(refreshes, slot, Some(&node), None).await;
                     }
@@ -249,9 +252,9 @@ impl Cluster {
         try_join_all(calls).await
     }
 
-    /// Drops a broken connection, and counts it for all slots of which the node may have data. `before` counts the
-    /// earlier connections of this link that broke. Does nothing if another call has already dropped or replaced the
-    /// connection.
+    /// Drops a broken connection, and counts it for all slots of which the node may have data. `before` is the number
+    /// of connections of this link that broke before this connection. Does nothing if another call has already dropped
+    /// or replaced the connection.
     fn record_disconnect(&self, node: &Arc<ClusterNode>, link: usize, before: u64) {
         let mut state = self.state();
         if !node.links[link].drop_broken(before) {
@@ -269,14 +272,14 @@ impl Cluster {
         }
     }
 
-    /// Records the node to which a slot is moving, and returns the node.
+    /// Records the node at `address` as the node to which a slot is moving, and returns the node.
     fn record_next(&self, slot: usize, address: &NodeAddress) -> Arc<ClusterNode> {
         let mut state = self.state();
         let node = state.nodes.entry(address.clone());
         let node = Arc::clone(node.or_insert_with(|| ClusterNode::new(&self.url, address)));
         let known = state.slots[slot].next.replace(Arc::clone(&node));
         if known.is_none_or(|known| !Arc::ptr_eq(&known, &node)) {
-            // The node may have lost data of the slot before this process knew that the node has such data.
+            // The node may have received data of the slot and lost it before this process learned of the move.
             state.slots[slot].disconnects += 1;
             state.disconnects += 1;
         }
@@ -303,8 +306,8 @@ impl Cluster {
         (masters, state.refreshes)
     }
 
-    /// Fetches the masters of the slots after a call for `slot` failed. Returns at once if another call has fetched
-    /// the masters since this call read `refreshes`, the number of refreshes. `failed` is the node that did not answer,
+    /// Fetches the masters of the slots after a call for `slot` failed. Returns at once if another call has refreshed
+    /// the masters since this call read the number of refreshes, `refreshes`. `failed` is the node that did not answer,
     /// or that refused or redirected the call. `named` is the node to which `failed` redirected the call.
     async fn refresh(
         &self,
@@ -330,9 +333,10 @@ impl Cluster {
     }
 
     /// Queries the nodes for the masters of the slots: first `named`, then all other known nodes except `failed`. If
-    /// none of them names a master for each slot, queries the configured hosts, because the nodes may have new
+    /// none of these nodes names a master for each slot, queries the configured hosts, because the nodes may have new
     /// addresses, or their names may not resolve. Returns the first answer that names a master for each slot, and for
-    /// `slot` a master other than `failed`. If there is no such answer, returns the answer that comes closest.
+    /// `slot` a master other than `failed`. If there is no such answer, returns the answer with the most slots among
+    /// the answers that name another master than `failed` for `slot`, or, if there is none, among all answers.
     async fn find_owners(
         &self,
         slot: usize,

@@ -27,11 +27,11 @@ pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The time to wait for the reason why a server refuses connections. The server sends the reason at once.
 const REFUSAL_TIMEOUT: Duration = Duration::from_millis(300);
-/// The maximum size of that reason, in bytes.
+/// The maximum size of the text with this reason, in bytes.
 const REFUSAL_LIMIT_BYTES: u64 = 1 << 10;
 
-/// The number of characters by which a password is recognised in a server's text. The text may contain only the start
-/// of a long password.
+/// The number of characters at the start of a password by which the password is recognised in a server's text. The text
+/// may contain only the start of a long password.
 const PASSWORD_START_CHARS: usize = 16;
 
 /// The address of a server, as Sentinels or the nodes of a Cluster report it.
@@ -47,8 +47,9 @@ impl fmt::Display for NodeAddress {
     }
 }
 
-/// Connects to the first host that answers. Returns the connection and the host. If no host answers, returns the error
-/// of the last host.
+/// Connects to the first host of the URL that accepts the connection and the login. If a host refuses the login, but is
+/// a Sentinel, connects to this host without a login. Returns the connection and the host. If no connection succeeds,
+/// returns the error of the last host.
 pub(super) async fn connect_any(
     address: &RedisAddress,
 ) -> RedisResult<(MultiplexedConnection, &str)> {
@@ -99,9 +100,11 @@ pub(in super::super) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a 
     info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
 }
 
-/// Connects to one host. With `login`, also logs in, and selects the database.
+/// Connects to one host. If `login` is `true`, also logs in if the URL has a password, and selects the database if the
+/// URL names one.
 ///
-/// If the server refuses the connection or the login, the error contains the server's own words.
+/// If the server refuses the connection or the login, the error contains the server's own words, unless they contain
+/// the password.
 pub(super) async fn open(
     address: &RedisAddress,
     host: &str,
@@ -193,8 +196,8 @@ fn is_closed_by_server(error: &RedisError) -> bool {
 }
 
 /// Connects once more, and reads the reason why a server refuses connections, for example because it has reached its
-/// limit of clients. The server sends the reason at once and closes the connection. If a request was on its way by then,
-/// the client library reports only the end of the connection.
+/// limit of clients. The server sends the reason at once and closes the connection. If the client has already sent a
+/// request by then, the client library reports only the end of the connection.
 async fn read_refusal(host: &str, port: u16) -> Option<RedisError> {
     let reading = async {
         let mut line = String::new();

@@ -1,12 +1,12 @@
 //! The master that Sentinels name. All links of a store share this master.
 //!
-//! A store has several links if its commits wait for replicas. During a split, an old master may still accept writes
-//! when the Sentinels already name a new master. If each link found the master by itself, one link could use the old
-//! master and another link the new one. A request over several shards would then be written partly to each master, and
-//! the part in the old master would be lost, although no connection breaks during the request. The links therefore
-//! share the known master and the number of its changes. A connection is valid for one value of this number: a link
-//! uses the connection only while the number still has this value. This module must count a change before any link uses
-//! the new master.
+//! A store has several links if its commits wait for replicas. While the network is split, an old master may still
+//! accept writes when the Sentinels already name a new master. If each link found the master by itself, one link could
+//! use the old master and another link the new one. A request over several shards would then be written partly to each
+//! master, and the part in the old master would be lost, although no connection breaks during the request. The links
+//! therefore share the known master, and the number of times that another server became the known master. A connection
+//! is valid for one value of this number: a link uses the connection only while the number still has this value. This
+//! module must count a change before any link uses the new master.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
@@ -41,9 +41,10 @@ pub(super) struct SentinelMaster {
 struct KnownMaster {
     /// The address of the master; `None` before the first connection.
     address: Option<NodeAddress>,
-    /// The epoch of the newest election whose result is this master.
+    /// The epoch in the last answer that led to this master, or that named this master and was not outdated.
     epoch: u64,
-    /// The master that this master has replaced; `None` if there is none, or if an outdated answer led to this master.
+    /// The master that this master has replaced; `None` if this master is the first one, or if an outdated answer led
+    /// to this master.
     replaced: Option<NodeAddress>,
 }
 
@@ -89,8 +90,8 @@ impl SentinelMaster {
         }
     }
 
-    /// Queries the Sentinels, and records a new master if it accepts a connection. If no Sentinel answers, keeps the
-    /// known master.
+    /// Queries the Sentinels. If the Sentinels name a new master, and this server accepts a connection and acts as a
+    /// master, records the new master. If no Sentinel answers, keeps the known master.
     async fn check(&self) {
         let address = self.url.refresh();
         let Ok(answer) = query_sentinels(&address, &self.name).await else { return };
@@ -107,9 +108,10 @@ impl SentinelMaster {
         (known.choose(answer).clone(), self.changes())
     }
 
-    /// Records that `master`, which was chosen after `answer`, accepted a connection. `changes` is the number of
-    /// changes at the time of the choice. Counts a change of the master before it returns. Returns the number of
-    /// changes for which a connection to `master` is valid, or `None` if another master was recorded since the choice.
+    /// Records `master`, which was chosen after `answer`, as the known master. The caller has connected to `master`, or
+    /// `master` is the known master already. `changes` is the number of changes at the time of the choice. Counts a
+    /// change of the master before it returns. Returns the number of changes for which a connection to `master` is
+    /// valid, or `None` if another master was recorded since the choice.
     fn record(&self, master: &NodeAddress, answer: &SentinelAnswer, changes: u64) -> Option<u64> {
         let mut known = self.known();
         if known.address.as_ref() == Some(master) {
@@ -161,7 +163,7 @@ impl KnownMaster {
             || (answer.epoch == self.epoch && self.epoch > 0 && names_replaced())
     }
 
-    /// Records the epoch of an answer that names the known master.
+    /// Records the epoch of an answer, if the answer names the known master and is not outdated.
     fn confirm(&mut self, answer: &SentinelAnswer) {
         let is_named = self.address.as_ref().is_some_and(|known| answer.names(known));
         if is_named && !self.is_outdated(answer) {

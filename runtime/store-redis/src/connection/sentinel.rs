@@ -15,14 +15,15 @@ use ordain_store::RedisAddress;
 /// Sentinels may not answer at all: a Sentinel often runs on the machine of the failed master.
 const OTHER_SENTINELS_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// The answer of the Sentinels that know of the newest election.
+/// The master that Sentinels name. If the Sentinels disagree, the answer of the Sentinels that know of the newest
+/// election.
 pub(super) struct SentinelAnswer {
     /// The epoch of the election; 0 if there was none, or if the Sentinels do not report the epoch.
     pub(super) epoch: u64,
     /// The address of the master.
     pub(super) master: NodeAddress,
-    /// Further addresses of the master, if the Sentinels spell the address differently, for example as a name and as an
-    /// IP address.
+    /// The addresses that further Sentinels with the same epoch report. These addresses can differ from `master` if the
+    /// Sentinels spell the address differently, for example as a name and as an IP address.
     pub(super) other_addresses: Vec<NodeAddress>,
     /// True if all Sentinels of the URL have answered.
     pub(super) is_complete: bool,

@@ -18,17 +18,18 @@ use ordain_store::{
     Destination, KeyFilter, KeyListing, ListPage, PAGE_ROWS_LIMIT, StoreError, StoredKey,
 };
 
-/// The maximum number of fields that the store examines for one page. With this limit, a page takes a short time even
-/// if the filter finds only a few keys.
+/// The approximate maximum number of fields that the store examines for one page, if the caller requests no other
+/// limit. With this limit, a page takes a short time even if the filter finds only a few keys.
 const PAGE_SCAN_LIMIT: usize = 20_000;
-/// The maximum number of fields that one call examines. Such a call blocks the server for about a millisecond.
+/// The approximate maximum number of fields that one call of the script `keys` examines. A call with this number of
+/// fields blocks the server for about a millisecond.
 const CALL_SCAN_LIMIT: usize = 500;
 
 /// The prefix of the cursors.
 const CURSOR_PREFIX: &str = "k1:";
 
 /// The start of a page: the shard, the cursor of `HSCAN` in the shard, and the key after which the page starts in the
-/// result of this cursor.
+/// sorted result of this cursor. `after` is `None` if the page starts with the first key of this result.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KeyCursor {
     shard: u32,
@@ -147,7 +148,8 @@ impl KeyListing for RedisStore {
 
 async fn holds_anything(store: &RedisStore, stream: &str) -> Result<bool, StoreError> {
     let script = &store.scripts.holds;
-    // Check the shards one after the other, because the first shard nearly always has data of the stream.
+    // Check the shards one after the other. Usually the first check is enough, because the first shard nearly always
+    // has data of the stream.
     for shard in 0..store.shards {
         let [data] = store.stream_keys(shard, stream, [RedisKeyKind::Data]);
         let log = store.log_key(shard, &Destination::Stream(stream.into()));

@@ -32,8 +32,8 @@ impl LetterRange {
         self.from = bound(b'(', place);
     }
 
-    /// Creates the range of a key's letters with these sequences. `key` is the common prefix of the places of the key's
-    /// letters.
+    /// Creates the range of a key's letters with sequences in `range`. `key` is the common prefix of the places of the
+    /// key's letters.
     pub(in super::super) fn of_sequences(key: &[u8], range: &RangeInclusive<u64>) -> Self {
         let place = |sequence: u64| [key, &sequence.to_be_bytes()].concat();
         Self {
@@ -48,11 +48,12 @@ impl LetterRange {
 
 /// The selection of letters within a range.
 pub(in super::super) struct LetterFilter {
-    /// The maximum number of letters.
+    /// The number of letters at which the read ends. The script reads pages of at most 16 places, so the last page may
+    /// exceed this number.
     pub(in super::super) limit: usize,
-    /// The number of bytes at which the read ends: the letter that reaches this number is the last one.
+    /// The number of bytes at which the read ends. The page that reaches this number is the last one.
     pub(in super::super) bytes: usize,
-    /// The causes of the letters; empty selects all letters.
+    /// The causes of the letters. An empty list selects all letters.
     pub(in super::super) causes: Vec<Cause>,
     /// The maximum age of the letters, in ms, if `causes` is not empty.
     pub(in super::super) within: u64,
@@ -69,7 +70,7 @@ pub(in super::super) struct ShardLetters {
     now: u64,
     /// The place and the record of each letter.
     pub(in super::super) letters: Vec<(Bytes, Bytes)>,
-    /// The place after which the next call continues; `None` if there are no more letters.
+    /// The place after which the next call continues; `None` if the range has no more letters.
     pub(in super::super) continue_after: Option<Bytes>,
 }
 
@@ -122,8 +123,8 @@ impl LetterListing for RedisStore {
             let place = read_cursor(cursor).filter(|place| place.starts_with(&prefix));
             bounds.continue_after(&place.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?);
         }
-        // A dead letter whose event has no key may be in any shard, so read every shard. Each shard returns at most an
-        // equal part of the bytes of one page.
+        // A dead letter whose event has no key may be in any shard, so read every shard. The read of each shard ends at
+        // an equal part of the bytes of one page.
         let wanted = LetterFilter::all(limit, LETTERS_PAGE_BYTES / self.shards as usize);
         let shards =
             (0..self.shards).map(|shard| letters_of_shard(self, stream, shard, &bounds, &wanted));
@@ -173,8 +174,8 @@ impl LetterListing for RedisStore {
     }
 }
 
-/// Returns the letter that is stored at `place`; `None` if the letter has expired. The letter of an unreadable record
-/// contains the raw bytes of the record.
+/// Returns the letter that is stored at `place`; `None` if the letter has expired. For an unreadable record, returns a
+/// letter with the raw bytes of the record, or `None` if `place` is not valid either.
 fn kept_letter(store: &RedisStore, place: &[u8], record: Bytes, now: u64) -> Option<StoredLetter> {
     match decode_letter(&record) {
         Ok(stored) => (stored.at.saturating_add(store.dead_ttl) > now).then_some(stored),
@@ -192,8 +193,8 @@ fn bound(kind: u8, place: &[u8]) -> Vec<u8> {
     [&[kind], place].concat()
 }
 
-/// Returns the upper bound of all places with this prefix. Every prefix ends with a terminator, whose last byte is
-/// below 255, so the addition cannot overflow.
+/// Returns the upper bound of all places with this prefix. Every prefix that is not empty ends with a terminator. The
+/// last byte of the terminator is below 255, so the addition cannot overflow.
 fn after_all(prefix: &[u8]) -> Vec<u8> {
     match prefix.split_last() {
         None => b"+".to_vec(),

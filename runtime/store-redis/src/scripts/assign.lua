@@ -1,5 +1,9 @@
--- Numbers messages, retains them for replay, and puts them into the queue of their stream. One HSET writes all of this.
--- After that HSET, the script removes expired fields, and other fields that are no longer needed.
+-- Assigns messages to a destination (an exchange, a stream or a file): numbers them, retains them for replay, and puts
+-- them into the queues of a stream, as far as the rules of the destination require these steps. One HSET writes all of
+-- this. After that HSET, the script removes expired fields, and other fields that are no longer needed.
+--
+-- The origin of messages is the outbox of a stream, partition and shard from which an owner sends them. The messages of
+-- a producer have no origin.
 --
 -- Fields of the hash:
 --
@@ -7,13 +11,13 @@
 -- m KEY SEQUENCE      a retained message
 -- i KEY ID            a producer's id
 -- o ORIGIN            the record of an origin: for example, the last outbox position whose messages are assigned
--- p NUMBER:ORIGIN     a block of messages that an owner has assigned
--- q PARTITION         the ends of a partition's queue: two numbers and two histories
--- n PARTITION:NUMBER  an entry of a partition's queue: its history, then the event
+-- p NUMBER:ORIGIN     a block of an origin: the ids and numbers of the messages that were new in one call
+-- q PARTITION         the ends of a partition's queue: two numbers and two history digests
+-- n PARTITION:NUMBER  an entry of a partition's queue: its history digest, then the event
 -- w                   the number of waiting events of all partitions
--- r WRITER            the record of a writer of queue entries: its expiry time, and its calls in this shard
--- a, d, e             blocks of three lists of expiring fields; the fields of a block expire together
--- A, D, E             the ends of these lists
+-- r WRITER            the record of a writer of queue entries: the expiry time of the record, and the writer's calls
+-- a, d, e NUMBER      blocks of three lists of expiring fields; the fields of a block expire together
+-- A, D, E             the first and the last block of each list, and the expiry time of the first block
 -- b                   the time of the last call, and the clock of the records of writers at that time
 --
 -- Lua allows at most 200 locals in the main chunk. A local that only one phase needs is therefore declared in the block
@@ -21,16 +25,17 @@
 local log = KEYS[1]
 local numbered, first, retain = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
 local retain_events, ttl, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
--- `nonce` is a random number of the call. If the store goes back in time and another call then writes entries with the
--- same numbers, the nonce distinguishes the entries of the two calls.
+-- `nonce` is a random number of the call, which enters the history digests of the new queue entries. If the store goes
+-- back in time, another call may write entries with the numbers of the lost entries. The nonce makes the history
+-- digests of these entries differ from the history digests of the lost entries.
 local nonce, count, argument = ARGV[8], tonumber(ARGV[15]), 15
 -- The id of the writer that makes this call, and the number that the writer gave to the call. `call_number` is nil if
--- the messages come from owners.
+-- no writer makes the call, for example if the messages come from owners.
 local writer, call_number = ARGV[13], tonumber(ARGV[14])
 local now = time_now()
--- The clock by which the records of writers expire. Each call advances this clock by the time since the last call, but
--- by at most five minutes, and never sets it back. If the server's clock jumps, the records therefore do not all expire
--- at once.
+-- The clock by which the records of writers expire. Each call advances this clock by the time since the previous call,
+-- but by at most five minutes, and never sets the clock back. If the server's clock jumps, the records therefore do not
+-- all expire at once.
 local writer_clock = now
 do
   local CLOCK_STEP_LIMIT = 5 * 60 * 1000
@@ -47,11 +52,11 @@ local function next_argument()
 end
 
 -- The description of a message begins with two flags: whether the message has its own number, and whether the message
--- is the last of its key. The flags are followed by the partition, the content digest, the digest of the id, the first
--- bytes of the event, the message's own number, and the digest of the id in the form that earlier versions stored.
--- These parts have the following offsets:
+-- is the last of its key. The flags are followed by the partition, the content digest, the digest of the id (for a
+-- producer's message, of source and id), the first bytes of the event, the message's own number, and the digest of the
+-- id alone, which earlier versions stored. These parts have the following offsets:
 local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN, EARLIER_ID_IN = 3, 7, 15, 23, 25, 33
--- A time in ms that is longer than any retention time.
+-- A duration, in ms, that is longer than any retention time.
 local EXPIRY_DELAY_LIMIT_MS = 2 ^ 42
 local NEW, KNOWN, BEHIND = char(0), char(1), char(3) .. NO_NUMBER
 
@@ -62,8 +67,8 @@ end
 -- The record of the writer, with the number of this call added. The script writes this number together with the entries
 -- of the call, so a store that loses the entries loses the number too.
 local writer_expires, writer_ranges
--- True if the record already has the number of this call. The sender then did not receive the reply, and has repeated
--- the call.
+-- True if the record already has the number of this call. The writer then did not receive the reply to an earlier try,
+-- and has repeated the call.
 local is_repeated = false
 
 -- Returns the encoded record of the writer.
@@ -76,11 +81,11 @@ local function pack_writer(expires)
 end
 
 if call_number then
-  -- The maximum number of ranges of calls in a record. Above the limit, the script joins the first two ranges, and the
-  -- shard then counts the calls between them as present.
+  -- The maximum number of ranges of calls in a record. Above the limit, the script joins the first two ranges. From
+  -- then on, the calls between these two ranges count as processed.
   local RANGES_LIMIT = 64
   writer_expires, writer_ranges = read_writer(log, writer)
-  -- Find the last range that begins at or before this call; `at` is 0 if no range does.
+  -- Find the last range that begins at or before the number of this call; `at` is 0 if there is no such range.
   local at = #writer_ranges
   while at > 0 and writer_ranges[at].first > call_number do
     at = at - 1
@@ -129,9 +134,9 @@ local function put(field, value)
   main[#main + 1] = value
 end
 
--- The groups of the call. A group comes from an owner, or, if its origin is empty, from a producer. `from` in a chunk
--- of a group is the index of the argument before the messages of the chunk. A message has three arguments: its key, its
--- description, and the bytes of the event after the event's number.
+-- The groups of the call. A group comes from an owner, or, if its origin is empty, from a producer. `chunk.from` is the
+-- index of the argument before the messages of the chunk. A message has three arguments: its key, its description, and
+-- the bytes of the event after the event's number.
 local groups = {}
 for i = 1, count do
   local group = {origin = next_argument(), epoch = tonumber(next_argument()),
@@ -157,7 +162,8 @@ local function each_message(visit)
   end
 end
 
--- The queues that get messages. The index is the number of the partition: four bytes of the description of a message.
+-- The queues of the partitions that the messages of this call name. The table maps the number of a partition, as the
+-- four bytes in the description of a message, to the queue of the partition.
 local queues = {}
 if limit then
   local is_full = false
@@ -182,15 +188,15 @@ local function is_after_position(commit, chunk, other_commit, other_chunk)
 end
 
 local RECORD, BLOCK = 'record of an origin', 'block of an origin\'s messages'
--- If an origin has at least `TRIM_BLOCKS_THRESHOLD` blocks, a group of the origin removes the oldest blocks: the first
--- block, and then up to `TRIM_BLOCKS_LIMIT` further blocks. The removal stops at the first block with an unpublished
--- message.
+-- If an origin has at least `TRIM_BLOCKS_THRESHOLD` blocks, each group of the origin removes the oldest blocks: the
+-- first block, and then up to `TRIM_BLOCKS_LIMIT` further blocks. The removal stops before the first block with an
+-- unpublished message.
 local TRIM_BLOCKS_THRESHOLD, TRIM_BLOCKS_LIMIT = 8, 16
 
 -- The new content of the blocks from which this call removes messages, by field.
 local shortened = {}
 
--- Returns the field of a block of messages that an owner has assigned.
+-- Returns the field of a block: the ids and numbers of the messages of an origin that were new in one call.
 local function block_field(origin, number)
   return 'p' .. text(number) .. ':' .. origin
 end
@@ -216,7 +222,7 @@ local function read_block(origin, number)
   return chunks_of(block, field), block
 end
 
--- Visits the blocks from one number to another, until `visit` returns true.
+-- Calls `visit` for the blocks of an origin from number `from` to number `to`, until `visit` returns true.
 local function each_block(origin, from, to, visit)
   for start = from, to, 16 do
     local fields = {}
@@ -233,9 +239,10 @@ local function each_block(origin, from, to, visit)
   end
 end
 
--- Read the record of each origin, which contains the last outbox position whose messages are assigned. Refuse a group
--- if its epoch is older than the epoch in the record, if the store lacks messages that it has already confirmed to the
--- owner, or if the group comes from a stale request.
+-- Read the record of each origin. The record contains the epoch of the last owner, and the last outbox position whose
+-- messages are assigned. Refuse a group if its epoch is lower than the epoch in the record, if the store lacks messages
+-- that it has already confirmed to the owner, if the group comes from a stale request, or if an earlier group of this
+-- call has the same origin.
 do
   -- Decodes the record of an origin; `found` is false if the origin has no record yet.
   local function read_record(found, field)
@@ -255,8 +262,9 @@ do
     return record
   end
 
-  -- Removes the messages of commits that the outbox has lost. If commits ascend from block to block, only the last
-  -- blocks contain such messages; otherwise any block may contain them.
+  -- Removes from the blocks of an origin the messages of lost commits: commits above the last commit that the shard had
+  -- when the owner claimed it. If commits ascend from block to block, only the last blocks contain such messages;
+  -- otherwise any block may contain them.
   local function drop_lost_commits(group)
     local record = group.record
     for number = record.next - 1, record.first, -1 do
@@ -282,8 +290,9 @@ do
     record.highest_commit, record.highest_chunk = group.claimed_commit, 2 ^ 32 - 1
   end
 
-  -- Decodes the record of the origin of a group. If the group may contain messages that are already assigned, also
-  -- reads the numbers of the assigned messages. Returns the reply to a refused group; nil if the group is accepted.
+  -- Decodes the record of the origin of a group. If the group is the first one of a new owner, also removes the
+  -- messages of lost commits. If the group may contain messages that are already assigned, also reads the numbers of
+  -- these messages. Returns the reply to a refused group; nil if the group is accepted.
   local function read_origin(group, found, field)
     local record, epoch = read_record(found, field), group.epoch
     group.record, group.known_numbers = record, {}
@@ -335,7 +344,8 @@ do
       end
     end)
     -- A chunk at or before the last assigned outbox position is a repetition, so all its messages must be assigned
-    -- already. If a message is not assigned, the request is stale, and its sender no longer waits for the reply.
+    -- already. If no block contains one of these messages, the message is published, and its block is removed. The
+    -- request is then stale: it arrived late, and its sender no longer waits for the reply.
     for _, chunk in ipairs(group.chunks) do
       if epoch == record.epoch and not is_after_position(chunk.commit, chunk.number, record.commit, record.chunk) then
         local commit = text(chunk.commit) .. ':'
@@ -398,8 +408,8 @@ if numbered then
   end
 end
 
--- Returns whether a retained message, an id or the record of a writer has not expired. The value of an id ends with the
--- expiry time. The value of a message or of a writer begins with the expiry time.
+-- Returns whether the value of a field (a retained message, an id, or the record of a writer) has not expired. The
+-- value of an id ends with the expiry time. The two other kinds of values begin with the expiry time.
 local function is_unexpired(field, value)
   local at = byte(field, 1) == byte('i') and 17 or 1
   local time = byte(field, 1) == byte('r') and writer_clock or now
@@ -417,13 +427,14 @@ do
     fresh[field] = value
   end
 
-  -- Appends a field, with its kind, to a list of fields that expire together.
+  -- Appends a field to a list of fields that expire together. The field consists of a kind (one letter), a key and
+  -- further bytes.
   local function append_expiring(list, kind, key, bytes)
     list[#list + 1] = kind .. pack('<I2', #key) .. key .. bytes
   end
 
   -- Writes a new message. If `own` is true, the message keeps its own number. Returns the number of the message as
-  -- eight bytes, the lowest first.
+  -- eight bytes, in little-endian order.
   local function put_message(key, description, rest, own)
     local number8 = sub(description, OWN_IN, OWN_IN + 7)
     local head = sub(description, HEAD_IN, HEAD_IN + 1)
@@ -472,11 +483,12 @@ do
     return found and is_unexpired(field, found) and found or nil
   end
 
-  -- Returns nil if the store has given the highest number of a key. If a reader of the destination (its hash of data is
-  -- one of the keys after the first) has events of the key with higher numbers, returns the refusal: the kind of the
-  -- result, and the sequence after the highest of them, as eight bytes. If an owner has repeated lost commits of the
-  -- reader within `retain`, the log may have lost numbers that it had given. The script then ignores the numbers in
-  -- this reader, and gives the lost numbers again; the reader recognises repeated events.
+  -- Checks whether a reader of the destination has events of a key with numbers that the store has not given. A reader
+  -- is a stream whose hash of data is one of the Redis keys after the first one. Returns nil if no reader has such
+  -- events. Otherwise returns the refusal: the kind of the result, and the sequence after the highest of these numbers,
+  -- as eight bytes. If an owner has repeated lost commits of a reader within the last `retain` ms, the log may have
+  -- lost numbers that it had given. The function then ignores the numbers in this reader, so that the script gives the
+  -- lost numbers again; the reader recognises repeated events.
   local function numbered_elsewhere(key)
     local highest, has_ended = counters[key].next, false
     for i = 2, #KEYS do
@@ -494,9 +506,10 @@ do
     return highest > counters[key].next and char(has_ended and 5 or 4) .. pack('<I8', highest) or nil
   end
 
-  -- Writes a producer's message, unless the log already has the message. The log has a message with its own number if
-  -- the log retains a message with this number. The log has another message if the log has the id of the message. If
-  -- the destination numbers no messages, every message is new. Returns the result for the message.
+  -- Assigns a producer's message, unless the log already has the message, or a reader has events with numbers that the
+  -- store has not given. The log recognises a message with its own number by this number, and a message without a
+  -- number by its id. If the destination numbers no messages, every message is new. Returns the result for the message:
+  -- its kind, and a number.
   local function put_by_id(key, description, rest)
     if not numbered then
       return char(0) .. put_message(key, description, rest, is_own(description))
@@ -536,8 +549,8 @@ do
     end
   end
 
-  -- Removes the first blocks, up to and including block `last`, but stops before a block with an unpublished chunk.
-  -- Returns whether it removed all blocks up to `last`.
+  -- Removes the first blocks of the group's origin, up to and including block `last`, but stops before a block with an
+  -- unpublished chunk. Returns whether it removed all blocks up to `last`.
   local function trim_blocks(group, last)
     local record, are_done = group.record, true
     each_block(group.origin, record.first, last, function(chunks, number)
@@ -556,7 +569,8 @@ do
   -- Assigns the messages of an owner, and writes the block of new messages and the record of the origin.
   local function assign_owner_group(group)
     local record, origin, new = group.record, group.origin, {}
-    -- The number of the last processed message of each key. Each further message of the key must get a higher number.
+    -- For each key, the number of its last message that the loop has processed. Each later message of the key must get
+    -- a higher number.
     local floors = {}
     for _, chunk in ipairs(group.chunks) do
       local commit, messages = text(chunk.commit) .. ':', {}
@@ -567,8 +581,8 @@ do
         local number8 = known
         if not known then
           -- If the store has lost a message, the caller sends the message with its earlier number. The message keeps
-          -- this number on two conditions: the number is above the floor of the key, and no other message has the
-          -- number now.
+          -- this number on two conditions: the number is above the floor of the key, and the log retains no other
+          -- message with this number.
           local own = is_own(description) and unpack8('<I8', description, OWN_IN) > (floors[key] or 0)
             and not retained_at('m' .. key .. string.reverse(sub(description, OWN_IN, OWN_IN + 7)))
           number8 = put_message(key, description, ARGV[from + 2], own)
@@ -602,7 +616,8 @@ do
       record.mixed = 1
     end
     if #new > 0 then
-      -- The field may also be in `removed_fields`, because it contained a lost block. `fresh` prevents its removal.
+      -- `removed_fields` may also contain this field, because a lost block had the same number. `fresh` prevents the
+      -- removal of the new block.
       local field = block_field(origin, record.next)
       put(field, table.concat(new))
       fresh[field] = true
@@ -653,9 +668,10 @@ end
 do
   -- The fields of expired blocks, except counters and fields that this call has written.
   local due = {}
-  -- Adds a block to a list of expiring fields, and removes expired blocks from the list. `time` is the present time of
-  -- the clock by which the fields expire. `until_when` is the time at which the fields of the new block expire. A call
-  -- adds at most one block and removes up to four, so that the removals keep up with the additions.
+  -- Adds a block with the fields in `blocks` to a list of expiring fields, if there are any, and removes expired blocks
+  -- from the list. `time` is the present time of the clock by which the fields expire. `until_when` is the time at
+  -- which the fields of the new block expire. A call adds at most one block and removes up to four, so that the
+  -- removals keep up with the additions.
   local function age(list, head, blocks, until_when, time)
     local ends = redis.call('HGET', log, head) or '1 0 0'
     -- The number of the first block, the number of the last block, and the expiry time of the first block.
@@ -675,7 +691,7 @@ do
     local values = #old > 0 and redis.call('HMGET', log, unpack(old)) or {}
     for i = 1, #values do
       local block = values[i]
-      -- Remove a damaged block. Its removal loses only the names of expiring fields, so these fields stay.
+      -- Remove a damaged block too. The names of its expiring fields are then lost, so these fields stay in the hash.
       local is_whole = block and #block >= 8 and unpack8('<I8', block, 1) < time + EXPIRY_DELAY_LIMIT_MS
       at_first = is_whole and unpack8('<I8', block, 1) or 0
       if at_first > time then
@@ -717,7 +733,7 @@ do
   if call_number then
     age('d', 'D', expiring_writers, writer_expires, writer_clock)
   end
-  -- If a later call has written a due field again, the field has a later expiry time, and stays.
+  -- If a later call has written a field of an expired block again, the field has a later expiry time, and stays.
   for from = 1, #due, ARGUMENT_LIMIT do
     local values = redis.call('HMGET', log, unpack(due, from, math.min(from + ARGUMENT_LIMIT - 1, #due)))
     for i = 1, #values do
@@ -728,7 +744,8 @@ do
   end
 end
 
--- This write makes each call a transaction in the server's append-only file (see docs/internals/storage.md).
+-- This separate write makes each call that changes other fields a transaction of at least two commands in the server's
+-- append-only file (see docs/internals/storage.md).
 redis.call('HSET', log, 'b', text(now) .. ' ' .. text(writer_clock))
 if #main > 0 then
   redis.call('HSET', log, unpack(main))

@@ -1,5 +1,6 @@
--- Writes the heartbeat of an instance, and removes instances whose heartbeat has expired. Returns the time in ms until
--- the new heartbeat expires, and the version of the membership table (members, leases and rollouts).
+-- Writes the heartbeat of an instance (the time when its membership expires), and removes the instances whose heartbeat
+-- has expired. Does not move the expiry time if at least nine tenths of the lease are left. Returns the time in ms
+-- until the heartbeat of the instance expires, and the version of the membership table (members, leases and rollouts).
 local instances, instance_info = KEYS[1], KEYS[2]
 local id, info, report = ARGV[2], ARGV[3], ARGV[4]
 local lease, nonce = tonumber(ARGV[5]), ARGV[6]
@@ -11,18 +12,18 @@ local now = time_now()
 local expires = tonumber(redis.call('ZSCORE', instances, id) or '0')
 local found = redis.call('HMGET', instance_info, 'generation', id)
 local membership_version = membership_version_of(found[1])
--- True if the table must get a new version, because the table that other instances have read may lack this instance,
+-- True if the table must get a new version, because the copies that other instances have read may lack this instance,
 -- or may be out of date.
 local changed = found[2] ~= info or membership_version == '0' or expires <= now
 
--- If all heartbeats are old, the server was unreachable, or its clock has jumped. The running instances then get
--- additional time, so that they can write their heartbeats again.
+-- If no heartbeat is valid for at least another half lease, the server was unreachable, or its clock has jumped. The
+-- running instances then get additional time, so that they can write their heartbeats again.
 local newest = redis.call('ZRANGE', instances, -1, -1, 'WITHSCORES')
 local all_silent = newest[1] and tonumber(newest[2]) < now + lease / 2
 local grace_end = now + math.min(lease, HEARTBEAT_GRACE_MS)
 local to = all_silent and grace_end or now
--- An instance gets no additional time if its heartbeat expires at least half a lease before the newest heartbeat: it
--- has probably ended earlier.
+-- An instance gets no additional time if its heartbeat expires at least half a lease before the newest heartbeat: the
+-- instance has probably ended earlier.
 local living = all_silent and tonumber(newest[2]) - lease / 2 or now
 local silent = redis.call('ZRANGEBYSCORE', instances, '-inf', text(to), 'WITHSCORES', 'LIMIT', 0, ARGUMENT_LIMIT)
 for i = 1, #silent, 2 do
@@ -36,8 +37,8 @@ for i = 1, #silent, 2 do
     changed = true
   end
 end
--- If a heartbeat expires later than its lease allows, the clock has gone back since the heartbeat was written. Correct
--- the expiry time.
+-- If a heartbeat is valid for longer than two leases, the server's clock has gone back since the heartbeat was written.
+-- Correct the expiry time.
 local latest = '(' .. text(now + 2 * lease)
 local late_entries = redis.call('ZRANGEBYSCORE', instances, latest, '+inf', 'WITHSCORES', 'LIMIT', 0, ARGUMENT_LIMIT)
 for i = 1, #late_entries, 2 do

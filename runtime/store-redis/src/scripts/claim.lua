@@ -1,8 +1,8 @@
--- Writes a claim into a fence. Does not change the fence if it has a claim with a higher epoch, or another claim with
--- the same epoch. Returns the fence as it is after the call.
+-- Writes a claim into the fence of a partition in this shard. Does not change the fence if it has a claim with a higher
+-- epoch, or another claim with the same epoch. Returns the fence as it is after the call.
 local data, partition, claim = KEYS[1], ARGV[2], ARGV[3]
 
--- Returns whether epoch `a` is lower than epoch `b`. An epoch has eight bytes, the lowest first.
+-- Returns whether epoch `a` is lower than epoch `b`. An epoch has eight bytes, in little-endian order.
 local function is_older(a, b)
   local a2, a1 = unpack8('<I4I4', a)
   local b2, b1 = unpack8('<I4I4', b)
@@ -15,7 +15,8 @@ if fence and fence_epoch ~= own_epoch and not is_older(fence_epoch, own_epoch) t
   return fence
 end
 if fence_epoch == own_epoch and claim_of(fence) ~= claim then
-  -- Another process has the same epoch, because the server went back in time and granted the epoch twice.
+  -- Another process has a claim with the same epoch: the server went back in time, lost the first grant of the epoch,
+  -- and granted the epoch again.
   return fence
 end
 if not fence then

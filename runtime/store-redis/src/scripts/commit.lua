@@ -4,10 +4,12 @@
 -- - the key of the write is too long, or the stored record of the key is damaged;
 -- - the write belongs to an older rollout than the stored record.
 --
--- Key records with their states, spilled events, letters, messages and the fence are fields of one hash, and one HSET
--- writes all of them. This HSET makes the commit. The script writes index entries and blocks of ids before the HSET. No
--- record refers to them yet, and if this attempt fails, the next attempt overwrites them. The script removes fields and
--- index entries after the HSET, when no record refers to them any more. The data is therefore correct even if the
+-- Key records with their states, spilled events, dead letters, messages and the fence are fields of one hash, and one
+-- HSET writes all of them. This HSET makes the commit. The script writes index entries and blocks of ids before the
+-- HSET. No record refers to them yet, and if this attempt fails, the next attempt overwrites them. If a batch has more
+-- fields than fit into one HSET, the script also writes the letters before that HSET. The script removes fields and
+-- index entries after the HSET, when no record refers to them any more. Before the HSET, the script removes only the
+-- data of expired records, and data that earlier calls have left. The stored data is therefore correct even if the
 -- script ends half-way, or if a restarted server reads its append-only file only up to a point within the script.
 -- Ordain can then send the same commit again.
 --
@@ -43,7 +45,7 @@ do
   local last8 = sub(fence, layout.FENCE_NUMBER, layout.FENCE_ANSWER - 1)
   if last8 == number8 then
     -- The shard already has this commit. Write the fence again without a change: a caller that waits for replicas can
-    -- then wait until they have this write, and with it the commit.
+    -- then wait until the replicas have this write, and therefore also the commit.
     redis.call('HSET', data, 'f' .. partition, fence)
     return 'A' .. sub(fence, layout.FENCE_ANSWER)
   end
@@ -52,9 +54,9 @@ do
   end
 end
 
--- The script adds durations to the server's clock (`wall`). The time of the commit (`now8`) is always later than the
--- time of the previous commit, even if the clock has gone back. New key records get `now8` as their incarnation, which
--- distinguishes a record from an earlier record of the same key.
+-- The script adds durations to the server's time (`wall`). The time of the commit (`now8`) is always later than the
+-- time of the previous commit in the fence, even if the server's clock has gone back. New key records get `now8` as
+-- their incarnation, which distinguishes a record from an earlier record of the same key.
 local wall = time_now()
 local now8 = pack('<I8', math.max(wall, unpack8('<I8', fence, layout.FENCE_ANSWER) + 1))
 
@@ -68,11 +70,11 @@ for from = 1, count, ARGUMENT_LIMIT do
   end
 end
 
--- Check each write. The index in each of these tables is the number of the write. `refused`: whether the write is
--- refused. `expired`: the old record, if it has expired. `extras`: the data of the write besides its record. `beside`:
--- the new state, if it is large.
+-- Check each write. The index in each of these tables is the number of the write in the batch, from 1. `refused`: true
+-- if the write is refused. `expired`: the stored record, if it has expired. `extras`: the data of the write besides its
+-- record. `beside`: the new state, if it gets a separate field.
 local refused, expired, extras, beside = {}, {}, {}, {}
--- Parts of the reply: refused writes with their reasons, and spilled events that the store already had.
+-- Parts of the reply: refused writes with their reasons, and events to spill that the store already has.
 local refusals, present = {}, {}
 -- The encoded letters that the commit puts into its outbox entry.
 local pieces = {}
@@ -117,7 +119,8 @@ do
     if is == expected and not has(flags, layout.ABSENT) then
       return is_older(old, new) and char(layout.REFUSED_VERSION) or nil
     end
-    -- If the write expects no key record, its condition has no number of takeovers, so compare only the partition.
+    -- If the write expects no key record, its condition has no number of take-overs, so compare only the partition.
+    -- Otherwise, compare the partition and the number of take-overs.
     local owner = (has(flags, layout.ABSENT) and layout.TAKEOVERS or layout.NEXT) - layout.PARTITION
     local same_owner = sub(is, 1, owner) == sub(expected, 1, owner)
     return char(same_owner and layout.REFUSED_NEXT or layout.REFUSED_PARTITION)
@@ -129,12 +132,13 @@ do
     return char(layout.REFUSED_CORRUPT) .. pack('<I4', #words) .. words
   end
 
-  -- Removes from a write the spilled events that the store already has. The reply names these events, each with a flag:
-  -- whether the stored event has the same content.
+  -- Removes from a write the events to spill that the store already has. The reply names these events, each with a
+  -- flag: whether the stored event has the same content.
   local function find_present(i, key, extra, old)
     local new, last = {}, spilled_and_first(old)
     for _, event in ipairs(extra.spill) do
-      -- Usually the sequence is higher than all stored sequences. The script then need not read the event.
+      -- Usually the sequence is higher than the sequences of all stored events. The script then need not check whether
+      -- the store has the event.
       local may_be = last >= EXACT or unpack8('>I8', event[1]) <= last
       local there = may_be and redis.call('HGET', data, 'e' .. key .. event[1])
       if there then
@@ -186,7 +190,7 @@ do
   end
 end
 
--- Remove the messages of refused writes.
+-- Remove the messages of refused writes from the outbox entry.
 if #refusals > 0 then
   local lengths, chunks, from = ARGV[10], {}, 1
   for i = 1, count do
@@ -199,14 +203,14 @@ if #refusals > 0 then
   messages = table.concat(chunks)
 end
 
--- Read the letters of the batch that belong to no write. If letters are forwarded, the outbox gets only those letters
--- that the store does not have yet.
+-- Read the orphan dead letters of the batch: the letters that belong to no write. If the stream forwards dead letters,
+-- the outbox gets only those orphan letters that the store does not have yet.
 local orphan_letters, known = {}, {}
 do
   local orphan_count, forward, seen = tonumber(ARGV[12]), ARGV[13] == '1', {}
 
-  -- Returns whether the store has an unexpired letter with this place, or an earlier orphan letter of this batch has
-  -- this place.
+  -- Returns whether the store has an unexpired letter with this place (its sort key), or an earlier orphan letter of
+  -- this batch has the same place.
   local function is_known(place)
     if seen[place] then
       return true
@@ -247,8 +251,8 @@ local function put_field(field, value)
   main[#main + 1] = value
 end
 
--- The arguments of the commands before and after that HSET, as one list for each command. `add` creates a list when it
--- gets the first argument, because most commits need only a few of the lists.
+-- The arguments of the commands that run before and after that HSET, as one list for each command. `add` creates a list
+-- together with its first argument, because most commits need only a few of the lists.
 local lists = {}
 
 -- Appends one or two arguments to a list of `lists`.
@@ -271,7 +275,8 @@ local function run(command, key, name)
   end
 end
 
--- Removes the spilled events of a key before a sequence; without a sequence, removes all spilled events of the key.
+-- Removes the spilled events of a key with sequences below `before`, and their index entries. Without `before`, removes
+-- all spilled events of the key.
 local function drop_spilled(key, before)
   -- The number of blocks that one pass of the loop removes.
   local blocks = 64
@@ -297,8 +302,9 @@ local function drop_spilled(key, before)
   until #members < blocks
 end
 
--- Appends to a list the blocks of ids that the key does not need after this commit. The commit replaces the record
--- `old` by `record`, or removes `old` if there is no `record`.
+-- Appends to a list the fields of the blocks of ids that the key no longer needs if `record` replaces the record `old`.
+-- If `record` is nil, the key needs no block. If the key needs only the end of a block, adds this block to the list
+-- `ids_cut`.
 local function old_ids(key, old, record, list)
   local from, behind = ids_range(old)
   local to = behind + layout.BLOCK - 1
@@ -331,7 +337,7 @@ do
   local wall8 = pack('<I8', wall)
 
   -- Collects the writes of new letters. If the batch has more fields than fit into one HSET, the script writes the new
-  -- letters earlier, in separate calls. This is safe, because no key record depends on a letter.
+  -- letters in separate commands before that HSET. This is safe, because no key record depends on a letter.
   local function put_letters(letters)
     for _, letter in ipairs(letters) do
       local place, record, at = letter[1], letter[2], layout.LETTER_TIME
@@ -342,8 +348,8 @@ do
     end
   end
 
-  -- Puts ids into their places in the blocks, and collects the writes of these blocks. Drops the ids that follow a new
-  -- id in its block, because a failed attempt at a commit may have left them.
+  -- Puts ids into their places in the blocks, and collects the writes of these blocks. Drops the stored ids that follow
+  -- a new id in its block, because an earlier attempt that failed before it made its commit may have left them.
   local function put_ids(key, taken)
     local block, value
     for at = 1, #taken, 8 + layout.ID do
@@ -363,12 +369,13 @@ do
     end
   end
 
-  -- Collects the writes of the spilled events of a key, and the removal of spilled events that have been processed.
+  -- Collects the writes of the new spilled events of a key, and the removal of the settled ones.
   local function put_spilled(key, record, old, extra)
     local has_old = old and has(byte(old, 2), layout.SPILLED)
     local has_new = has(byte(record, 2), layout.SPILLED)
     if has_new and not has_old then
-      -- The key had no spilled events until now. Remove the spilled events that a crash may have left.
+      -- The key had no spilled events until now. Remove the spilled events that earlier commits should have removed,
+      -- but may have left because of a crash.
       drop_spilled(key)
     end
     if has_new or has_old then
@@ -412,7 +419,7 @@ do
     end
     if has(flags, layout.EXPIRES) then
       expire_at = wall + unpack8('<I8', record, layout.END)
-      -- If the existing entry has an earlier time, it stays. The sweep moves it when that time comes.
+      -- If the existing entry has an earlier time, the entry stays. When that time comes, the sweep moves the entry.
       if entry == 0 or entry > expire_at then
         add('expiry_put', expire_at, key)
         entry = expire_at
@@ -489,8 +496,8 @@ do
   end
   reply = now8 .. pack('<I4', #refusals) .. table.concat(refusals)
     .. pack('<I4', #known) .. table.concat(known) .. table.concat(present)
-  -- A shard that has lost commits may also have lost numbers of messages. `assign.lua` reads the time of the last
-  -- repeated commit.
+  -- If the owner repeats a lost commit, write the time. A shard that has lost commits may also have lost numbers of
+  -- messages, so `assign.lua` reads the time of the last repeated commit.
   if ARGV[14] == '1' then
     put_field('r', wall8)
   end
@@ -514,7 +521,7 @@ do
   redis.call('HSET', data, unpack(main))
 end
 
--- The batch is committed. From here on the script only removes old data, and moves entries of the due index.
+-- The batch is committed. From here on the script only removes old data, and moves entries of indexes to later times.
 run('HDEL', data, 'removed')
 run('ZADD', due, 'due_later')
 run('ZREM', due, 'due_removed')
@@ -533,12 +540,14 @@ for _, done in ipairs(lists.spilled_done or {}) do
   drop_spilled(done[1], done[2])
 end
 
--- Sweep: remove a limited amount of expired data. The limit exceeds the amount that one commit can add, so that the
--- sweep keeps up. Readers ignore expired data that still exists.
+-- Sweep: remove a limited number of expired key records, and the same number of expired letters. The limit exceeds the
+-- number of key records that one commit can add, so that the sweep keeps up with them. Readers ignore expired data that
+-- still exists.
 do
   local sweep, removed = 16 + 2 * count, 0
 
-  -- Removes an expired key record with its ids and spilled events, or moves the entry of a record that expires later.
+  -- Handles a key whose entry in the expiry index has reached its time. Removes an expired record with its state, ids
+  -- and spilled events. If the record expires later, moves the entry; in all other cases, removes only the entry.
   -- Returns the number of removed blocks of ids.
   local function sweep_key(key)
     local record = redis.call('HGET', data, 'j' .. key)

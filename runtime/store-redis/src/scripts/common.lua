@@ -1,34 +1,36 @@
--- Ordain puts this text at the beginning of every script. The first argument of each script is a number of ms that the
--- script adds to the server's time. The number is 0 except in tests.
+-- Ordain puts the text of this file at the beginning of every script. The first argument of each script (`ARGV[1]`) is
+-- a number of ms that `time_now` adds to the server's time. The number is 0 except in tests.
 --
 -- The word `layout`, followed by a dot and a name, stands for a constant of Ordain (layout of records, flags, limits).
 -- Before Ordain sends a script, it replaces each of these expressions by the constant's number, so that a constant
 -- needs no local and no lookup.
 --
--- A sequence can be larger than 2^53, up to which Lua's numbers are exact. Scripts therefore keep such a sequence in
--- the form of eight bytes. No script compares texts with `<`, because Lua compares texts by the server's locale. Commit
--- numbers, and sequences in a `fifo` stream, start at 1 and never reach 2^53, so Lua's numbers are exact for them.
+-- Lua's numbers are exact up to 2^53, but a sequence can be larger. Scripts therefore store, compare and return a
+-- sequence in the form of eight bytes, if its exact value matters. No script compares texts with `<`, because Lua
+-- compares texts by the server's locale. Commit numbers, and sequences in a `fifo` stream, start at 1 and never reach
+-- 2^53, so Lua's numbers are exact for them.
 --
--- Every script has the locals of this text, even those that it does not use. `cargo xtask lua` checks that each script
--- stays below Lua's limits of 200 locals and 60 upvalues.
+-- Every script has the locals of this file, even the locals that it does not use. `cargo xtask lua` checks that each
+-- script stays below Lua's limits of 200 locals and 60 upvalues.
 local byte, sub, char = string.byte, string.sub, string.char
 local pack, unpack8 = struct.pack, struct.unpack
 
--- The maximum number of arguments of one call, well below the capacity of Lua's stack. The number is even, so that a
--- pair of arguments is never split.
+-- The maximum number of arguments from a list that a script passes to one command, well below the capacity of Lua's
+-- stack. Only the HSETs that write a whole commit or a whole assignment have more arguments. The number is even, so
+-- that a field and its value are always in the same command.
 local ARGUMENT_LIMIT = 1000
--- The maximum number of fields or entries that one call of a script reads or removes. Reading or removing this number
--- takes some tens of ms, and blocks the server for this time.
+-- The approximate number of fields or entries after which a script ends its work, if a later call can continue the
+-- work. Reading or removing this number of entries takes some tens of ms, and blocks the server for this time.
 local ENTRY_LIMIT = 20 * ARGUMENT_LIMIT
 -- The exclusive limit of the numbers with which scripts calculate: half of 2^53, so that the sum of two numbers is
 -- exact too.
 local EXACT = 2 ^ 52
 -- The maximum length of an outbox that scripts accept, in commits: a thousand commits per second for fifty days. A
--- longer outbox is damaged data, and a search through it would take hours. Queues and the blocks of an origin have the
--- same limit.
+-- longer outbox is damaged data, and a search through it would take hours. The length of a queue, in entries, and the
+-- number of blocks of an origin (`assign.lua`) have the same limit.
 local LENGTH_LIMIT = 2 ^ 32
 
--- Eight zero bytes, which stand for no number, or for an unknown history.
+-- Eight zero bytes. They stand for a missing number, or for an unknown history digest (see `read_queue`).
 local NO_NUMBER = string.rep('\0', 8)
 
 local function has(flags, flag)
@@ -45,14 +47,16 @@ local function time_now()
   return time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[1])
 end
 
--- Runs a command with a list of arguments (members, fields or pairs), in several calls if the list is long.
+-- Runs a command on a Redis key with the arguments in `list` (members, fields or pairs). If the list has more than
+-- `ARGUMENT_LIMIT` arguments, runs the command several times, each time with a part of the list.
 local function with_all(command, key, list)
   for from = 1, #list, ARGUMENT_LIMIT do
     redis.call(command, key, unpack(list, from, math.min(from + ARGUMENT_LIMIT - 1, #list)))
   end
 end
 
--- Returns whether a record of a key is complete, and has the formats that this version reads.
+-- Returns whether the stored record of a key has at least the minimum length, and has the formats that this version
+-- reads.
 local function is_sound(record)
   local format = byte(record, layout.KEY_RECORD)
   return #record >= layout.SHORTEST and byte(record, 1) == layout.RECORD_FORMAT
@@ -63,15 +67,16 @@ local function has_expired(record, now)
   return has(byte(record, 2), layout.EXPIRES) and unpack8('<I8', record, layout.END) <= now
 end
 
--- Returns the offset at which the state of a record begins.
+-- Returns the offset in the stored record of a key at which the state begins, if the state is not in a separate field.
 local function state_at(record)
   return layout.KEY_RECORD + unpack8('<I4', record, layout.LENGTH)
 end
 
--- The reply in a fence without a commit: the time, the number of refused writes and the number of known letters are 0.
+-- The reply in the fence of a shard without a commit: the time, the number of refused writes and the number of known
+-- letters are 0.
 local NO_ANSWER = string.rep('\0', 8 + 4 + 4)
 
--- Returns whether a value is a fence in the format that this version reads.
+-- Returns whether a value is long enough for a fence, and has the format that this version reads.
 local function is_fence(fence)
   return #fence >= layout.FENCE_ANSWER + 7 and byte(fence, 1) == layout.FENCE_FORMAT
 end
@@ -85,18 +90,19 @@ local function corrupt_field(field, key, words)
   error({err = 'CORRUPT field ' .. field .. ' of ' .. key .. ' is no ' .. words})
 end
 
--- `LEASE` is the pattern of a lease: epoch, holder and time. `NOBODY` stands for the holder in a released lease.
+-- `LEASE` is the pattern of a stored lease: the epoch, the holder, and the time when the lease was granted or released.
+-- `NOBODY` stands for the holder in a released lease.
 local LEASE, NOBODY = '^(%d+) ([%x-]+) (%d+)$', '-'
 
--- Returns the version of the membership table: a number that a script replaces when members, leases or rollouts change.
--- Returns 0 if the field does not contain a valid number. No table has version 0, so the next heartbeat then writes a
--- new version.
+-- Returns the version of the membership table. `found` is the value of the field `generation`: a number that a script
+-- replaces when members, leases or rollouts change. Returns 0 if the field is missing or contains no valid number. No
+-- table has version 0, so the next heartbeat then writes a new version.
 local function membership_version_of(found)
   return found and #found < 20 and string.find(found, '^%d+$') and found or '0'
 end
 
--- Fails if the Redis key is not a hash. A script calls this function before its first write, so that it fails before it
--- has written anything.
+-- Fails if the Redis key exists and is not a hash. A script calls this function before its first write, so that a wrong
+-- type never leaves half of the script's writes.
 local function must_be_hash(key)
   redis.call('HEXISTS', key, 'generation')
 end
@@ -114,8 +120,9 @@ local function read_lease(leases, field)
   return tonumber(epoch), holder
 end
 
--- Returns the fence of a partition, the number of its last commit, and the number of the first
--- commit that may have messages to publish. Returns nil if no owner has claimed the partition.
+-- Returns the fence of a partition in this shard, the number of the last commit, and the number of the first commit
+-- that may have an entry in the outbox. Returns nil if the partition has no fence in this shard, because no owner has
+-- claimed it or because the shard has lost the fence.
 local function read_fence(data, partition)
   local found = redis.call('HMGET', data, 'f' .. partition, 'q' .. partition)
   local fence, first = found[1], found[2] or '1'
@@ -123,7 +130,8 @@ local function read_fence(data, partition)
     return nil
   end
   local last = is_fence(fence) and unpack8('<I8', fence, layout.FENCE_NUMBER)
-  -- The time of the last commit has the same limit as its number, because the script adds 1 to both.
+  -- The time of the last commit has the same limit as the number of the commit, because `commit.lua` and this function
+  -- add 1 to these values.
   if not last or last >= EXACT or unpack8('<I8', fence, layout.FENCE_ANSWER) >= EXACT then
     corrupt_field('f' .. partition, data, 'fence that this version reads')
   end
@@ -139,10 +147,11 @@ local function read_fence(data, partition)
   return fence, last, number
 end
 
--- Returns the queue of a partition as a table. `first` and `last` are the numbers of the first and last entry.
--- `history` is the history up to the last entry, and `before` is the history before the first entry. A history has
--- eight bytes. `field` is the field of the hash with these four values, and `prefix` is the prefix of the fields of the
--- entries.
+-- Returns the queue of a partition as a table. `first` is the number of the first waiting entry, and `last` is the
+-- number of the newest entry; if the queue is empty, `first` is `last` + 1. The history digest of an entry is a digest,
+-- of eight bytes, of all writes to the queue up to the entry. `history` is the history digest of the newest entry, and
+-- `before` is the history digest of the entry before the first one. `field` is the field of the hash with these four
+-- values, and `prefix` is the prefix of the fields of the entries.
 local function read_queue(log, partition)
   local queue = {first = 1, last = 0, history = NO_NUMBER, before = NO_NUMBER, field = 'q' .. partition,
     prefix = 'n' .. partition .. ':'}
@@ -151,7 +160,7 @@ local function read_queue(log, partition)
     local first = #found == 32 and unpack8('<I8', found, 1)
     local last = first and unpack8('<I8', found, 9)
     if not first or first < 1 or last >= EXACT or first > last + 1 or last - first > LENGTH_LIMIT then
-      corrupt_field(queue.field, log, 'queue: two numbers (of the first and the last waiting event) and two histories')
+      corrupt_field(queue.field, log, 'queue: two numbers (of the first and the last event) and two history digests')
     end
     queue.first, queue.last = first, last
     queue.history, queue.before = sub(found, 17, 24), sub(found, 25, 32)
@@ -159,12 +168,13 @@ local function read_queue(log, partition)
   return queue
 end
 
--- Returns the encoded ends of a partition's queue.
+-- Returns the four values of a queue, encoded as the value of `queue.field`.
 local function pack_queue(queue)
   return pack('<I8I8', queue.first, queue.last) .. queue.history .. queue.before
 end
 
--- Returns the history of entry `number` of a queue. `value` is the stored value of the entry.
+-- Returns the history digest of the entry `number` of a queue; `NO_NUMBER` if it is unknown, because the entry is
+-- damaged. `value` is the stored value of the entry. It is not needed for the newest entry.
 local function history_at(queue, number, value)
   if number == queue.last then
     return queue.history
@@ -172,9 +182,9 @@ local function history_at(queue, number, value)
   return value and #value >= 8 and sub(value, 1, 8) or NO_NUMBER
 end
 
--- Returns whether the queue has, or had, an entry with the number and history of this queue position. If so, all
--- earlier entries of the queue are also the same as when the caller got the queue position. The history of a damaged
--- entry is unknown, and counts as equal to every history.
+-- Returns whether the queue has, or had, an entry with this number and this history digest. If so, all earlier entries
+-- of the queue are also the same as when the caller got these two values. An unknown history digest, such as that of a
+-- damaged entry, counts as equal to every history digest.
 local function has_position(log, queue, number, history)
   local found
   if number > queue.last then
@@ -184,15 +194,15 @@ local function has_position(log, queue, number, history)
   elseif number > 0 and number == queue.first - 1 then
     found = queue.before
   else
-    -- The queue does not keep the histories of entries before the last removed entry. This function accepts the queue
-    -- positions of these entries.
+    -- The queue does not keep the history digests of the entries before the last removed entry, so this function cannot
+    -- check these entries, and returns true for all of them.
     return true
   end
   return found == history or found == NO_NUMBER or history == NO_NUMBER
 end
 
 -- Returns the record of a writer of queue entries: its expiry time (nil if the shard has no record), and the numbers of
--- the writer's calls that the shard has, as ascending ranges.
+-- those calls of the writer that the shard has processed, as ascending ranges.
 local function read_writer(log, writer)
   local field, ranges = 'r' .. writer, {}
   local found = redis.call('HGET', log, field)
@@ -213,9 +223,9 @@ local function read_writer(log, writer)
   return expires, ranges
 end
 
--- Returns whether a destination has the witness of a producer: the newest message or the newest call that this shard
--- has confirmed to the producer. Returns true if the producer names no witness. A shard that lacks the witness has gone
--- back in time.
+-- Returns whether the log of a destination in this shard has the witness of a producer: the newest message or the
+-- newest call that the shard has confirmed to the producer. Returns true if the producer names no witness. A shard that
+-- lacks the witness has gone back in time.
 local function has_witness(log, kind, of, id_or_number, expected)
   if kind == 'i' or kind == 'm' then
     local found = redis.call('HGET', log, kind .. of .. id_or_number)
@@ -244,8 +254,9 @@ local function is_after(a, b)
   return #a > #b
 end
 
--- Returns the members of an index between two bounds, in order, and at most `limit` members. Fails if the members are
--- not in order, because another program has added members with other scores.
+-- Returns the members of an index (a sorted set in which all members have the score 0) between two bounds, in byte
+-- order, and at most `limit` members. Fails if the members are not in order: another program has then added members
+-- with other scores.
 local function members_of(index, from, to, limit)
   local members = redis.call('ZRANGEBYLEX', index, from, to, 'LIMIT', 0, limit)
   local before = sub(from, 1, 1) == '(' and sub(from, 2)
@@ -260,7 +271,8 @@ end
 
 -- Returns the prefix of a key's entries in the index of spilled events. Entries of other keys do not have this prefix.
 -- An entry stands for a block of consecutive sequences, and contains the first sequence of the block. Blocks save
--- memory: a key usually spills consecutive events, and one entry for each event would need as much memory as the event.
+-- memory: a key usually spills consecutive events, and one entry for each event would need about as much memory as a
+-- small event.
 local function spilled_by(key)
   return pack('>I2', #key) .. key
 end
@@ -273,8 +285,9 @@ local function spill_block(sequence)
   return sub(sequence, 1, 7) .. char(last - last % SPILL_BLOCK)
 end
 
--- Returns the sequences for which an entry of this key stands. Returns no sequences for an invalid entry, which another
--- program has written: it could name an event of another key.
+-- Returns the sequences of the block for which `member`, an entry in the index of spilled events, stands. `by_key` is
+-- the prefix of the key's entries. Returns no sequences if the entry is invalid: another program has written such an
+-- entry, and its bytes could lead to the field of another key's event.
 local function sequences_of(member, by_key)
   local sequences, begin = {}, byte(member, #by_key + 8)
   if #member == #by_key + 8 and begin % SPILL_BLOCK == 0 then
@@ -295,8 +308,8 @@ local function varint(bytes, from)
   return number, at - from
 end
 
--- Returns three sequences from a key record: the last sequence that may be spilled, the first sequence whose id the
--- store keeps, and the first sequence that may be spilled.
+-- Returns three sequences from a key record: the sequence of the last spilled event, the first sequence whose id the
+-- store keeps, and the sequence of the first spilled event.
 local function spilled_and_first(record)
   local at, numbers = layout.NUMBERS, {}
   for i = 1, 7 do
@@ -306,9 +319,8 @@ local function spilled_and_first(record)
   return numbers[6], numbers[7], numbers[5]
 end
 
--- Restores the entries of a key in the index of spilled events, if the index has none of them because another program
--- has removed the index. The record of the key must have spilled events. One call restores at most about `ENTRY_LIMIT`
--- entries.
+-- Restores the entries of a key in the index of spilled events, if the index has no entry of the key: another program
+-- has then removed the index. The key must have spilled events. One call restores at most about `ENTRY_LIMIT` entries.
 local function restore_spilled_index(data, spilled, key, record)
   local by_key = spilled_by(key)
   if #members_of(spilled, '[' .. by_key, '[' .. by_key .. string.rep(char(255), 9), 1) > 0 then
@@ -338,8 +350,8 @@ end
 local function ids_range(record)
   local last_spilled, first = spilled_and_first(record)
   local behind = math.max(unpack8('<I8', record, layout.NEXT), last_spilled + 1)
-  -- Only a damaged record has a sequence above the limit. A loop over the range would block the server, so return an
-  -- empty range.
+  -- Only a damaged record has a first sequence above `EXACT`. A loop over its range would block the server, so return
+  -- an empty range.
   if first > EXACT then
     return 0, 0
   end

@@ -1,6 +1,7 @@
--- Starts a rollout, which names the handler version that executes the events of a stream. Changes nothing if the
--- rollout has changed since the caller read it. Returns 1 if the stream has the requested rollout after this call. This
--- includes the case that an earlier try of the call has set it. Otherwise returns 0.
+-- Starts a new rollout of a stream. A rollout names the handler version that executes the events of the stream. Changes
+-- nothing if the stored rollout is no longer `before`, the rollout that the caller has read. Returns 1 if the stored
+-- rollout is the new rollout after this call, even if an earlier try of the call has stored the new rollout. Otherwise
+-- returns 0.
 local versions, instance_info = KEYS[1], KEYS[2]
 local stream, before, row, nonce = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 must_be_hash(instance_info)

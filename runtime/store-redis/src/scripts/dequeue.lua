@@ -1,7 +1,8 @@
--- Removes the entries of a partition's queue up to a queue position. Returns 0 if all these entries are removed, or if
--- the fence has another claim. Returns 1 if the caller must repeat the call, because one call removes a limited number
--- of entries. Removes nothing if the store went back in time: returns 2 if the queue position is not in the history of
--- the queue, and 3 if the shard lacks the commit that the owner names.
+-- Removes the entries of a partition's queue up to and including a queue position (the number and the history digest of
+-- an entry). Returns 0 if all these entries are removed. Returns 1 if the caller must repeat the call, because one call
+-- removes a limited number of entries. If the fence does not have the caller's claim, removes nothing and returns 0. If
+-- the store went back in time, removes nothing: returns 2 if the queue never had this queue position, and 3 if the
+-- shard lacks the commit that the owner names.
 local data, log, partition, claim, commit = KEYS[1], KEYS[2], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local through, history = tonumber(ARGV[5]), ARGV[6]
 local fence, last_commit = read_fence(data, partition)
@@ -22,7 +23,7 @@ local to = math.min(through, first + ENTRY_LIMIT - 1)
 local last_value = to < queue.last and redis.call('HGET', log, queue.prefix .. text(to))
 queue.before, queue.first = history_at(queue, to, last_value), to + 1
 local waits = tonumber(redis.call('HGET', log, 'w') or '0') or 0
--- Write the ends of the queue first. From then on, no reader looks for the entries that the script removes next.
+-- Write the ends of the queue first. From then on, no reader requests the entries that the script removes next.
 redis.call('HSET', log, queue.field, pack_queue(queue), 'w', text(math.max(waits - (to + 1 - first), 0)))
 for from = first, to, ARGUMENT_LIMIT do
   local fields = {}

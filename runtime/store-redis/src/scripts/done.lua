@@ -1,6 +1,7 @@
--- Removes the entries of the outbox up to and including a commit. If the fence has another claim, removes nothing and
--- returns an empty table. Otherwise returns whether entries are left to remove, and the number of the last commit of
--- the shard. One call removes a limited number of entries, so that it does not block the server for long.
+-- Removes the entries of a partition's outbox in this shard, up to and including the commit `through`. If the fence
+-- does not have the caller's claim, removes nothing and returns an empty table. Otherwise returns 1 if the caller must
+-- repeat the call to remove further entries (0 if not), and the number of the last commit of the shard. One call
+-- removes a limited number of entries, so that it does not block the server for long.
 local data, partition, claim, through = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local fence, last, first = read_fence(data, partition)
 if not fence or claim_of(fence) ~= claim then
@@ -15,7 +16,7 @@ for from = first, left - 1, ARGUMENT_LIMIT do
   end
   redis.call('HDEL', data, unpack(fields))
 end
--- Skip the following commits without messages, so that a read of the outbox need not examine them again.
+-- Skip the following commits without an outbox entry, so that a read of the outbox need not examine them again.
 local skipped = 0
 while left > through and left <= last and skipped < ARGUMENT_LIMIT
   and redis.call('HEXISTS', data, 'o' .. partition .. ':' .. text(left)) == 0 do

@@ -1,11 +1,11 @@
--- Reads the due index after an entry. Corrects entries that differ from their key record, because the key record is
--- authoritative. Returns the time, the due entries (if `all` is true, also entries that are not due yet), and the first
--- entry after the returned entries.
+-- Reads the due index of a partition in this shard, starting after the entry that the caller names. Corrects or removes
+-- entries that differ from their key record, because the key record is authoritative. Returns the server's time, the
+-- due entries (if `all` is true, also entries that are not due yet), and the first entry after the returned entries.
 local data, due, partition4 = KEYS[1], KEYS[2], ARGV[2]
 local limit, all, after_at, after_key = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5], ARGV[6]
 local now = time_now()
 
--- Returns the rank of the first entry after the entry that the caller names.
+-- Returns the rank of the first entry after the entry that the caller names; 0 if the caller names no entry.
 local function first_rank()
   if after_at == '' then
     return 0
@@ -14,8 +14,8 @@ local function first_rank()
   if there and tonumber(there) == tonumber(after_at) then
     return redis.call('ZRANK', due, after_key) + 1
   end
-  -- The entry does not exist any more. Find the rank after it by binary search: entries with the same time are in the
-  -- order of their keys.
+  -- The named entry no longer exists, or has another time now. Find the rank of the first entry after its old place by
+  -- binary search: entries with the same time are in the order of their keys.
   local rank = redis.call('ZCOUNT', due, '-inf', '(' .. after_at)
   local behind = redis.call('ZCOUNT', due, '-inf', after_at)
   while rank < behind do
@@ -53,7 +53,7 @@ local function is_due(key, at, record)
 end
 
 -- Returns the due entries, and the first entry after them (false if no entry follows). If the call has examined
--- `ENTRY_LIMIT` entries, returns the last examined entry instead.
+-- `ENTRY_LIMIT` entries, the second result is the last examined entry instead.
 local function read()
   local entries, rank, examined = {}, first_rank(), 0
   while true do

@@ -1,7 +1,7 @@
--- Grants the lease of a partition to a member, unless another member holds the lease. The new epoch is higher than all
--- epochs that were granted earlier, and higher than the epochs in the partition's fences. Returns 1 and the epoch if
--- the script grants the lease. Returns 0 and the holder if another member holds the lease. Returns false values if the
--- requester is not a member.
+-- Grants the lease of a partition to a member, unless another member holds the lease. The new epoch is higher than the
+-- epoch of the last lease, and higher than `floor`, the highest epoch in the partition's fences. Returns 1 and the
+-- epoch if the script grants the lease. Returns 0 and the holder if another member holds the lease. Returns two false
+-- values if the requester is not a member.
 local leases, instances, instance_info = KEYS[1], KEYS[2], KEYS[3]
 local field, id, floor, nonce = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local now = time_now()

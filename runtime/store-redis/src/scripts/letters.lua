@@ -1,13 +1,15 @@
--- Reads letters between two places (see codec/letter_place.rs), in order, until it has read enough letters or bytes, or
--- has examined enough places. If the caller names causes, one byte each, reads only letters with one of these causes
--- whose age is at most `within`. Returns the time, the last examined place (false if no more letters follow), and the
--- place and the record of each letter.
+-- Reads the dead letters between two places, in order. A place is the sort key of a letter
+-- (runtime/store/src/codec/letter_place.rs). Reads pages of at most 16 places, and ends after the page in which it
+-- reaches `limit` letters, `bytes` bytes, or `ENTRY_LIMIT` examined places. If the caller names causes, one byte each,
+-- reads only letters with one of these causes whose age is at most `within` ms. Returns the server's time, the last
+-- examined place (false if no more letters follow), and the place and the record of each letter that it has read.
 local data, letters = KEYS[1], KEYS[2]
 local from, to, limit, bytes = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local causes, within = ARGV[6], tonumber(ARGV[7])
 local now = time_now()
 
--- Returns whether the caller has requested a letter. A damaged letter counts as a letter without a cause.
+-- Returns whether the caller has requested a letter with this record. A truncated record counts as a letter without a
+-- cause.
 local function is_wanted(record)
   if record == '' then
     -- An empty record: a commit has removed the letter, but ended before it removed the entry of the index.

@@ -1,7 +1,7 @@
--- Reads key records with their states and ids, in order, until the total number of bytes reaches the limit. Returns the
--- time, and one value for each key that it has read. The value of a key without a record, or with an expired record, is
--- false. The value of another key has the record, the state if it has a separate field, the number of the first block
--- of ids, and the blocks of ids.
+-- Reads key records with their states and accepted ids, in the order of the arguments, until their total size reaches
+-- `bytes`. Returns the server's time, and one value for each key that it has read. The value of a key without a record,
+-- or with an expired record, is false. The value of any other key consists of the record, the state if it has a
+-- separate field, the number of the first block of ids, and the blocks of ids.
 local data, ids, bytes = KEYS[1], KEYS[2], tonumber(ARGV[2])
 local now, read, answer = time_now(), 0, {}
 answer[1] = text(now)

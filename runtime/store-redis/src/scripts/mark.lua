@@ -1,6 +1,7 @@
--- Writes a mark into a shard. Two conditions must hold: the mark has the expected previous value, and the shard has the
--- producer's witness (the newest message or call that the shard has confirmed to the producer). The script checks the
--- second condition only if the caller names a destination. Returns 1 if the script wrote the mark, otherwise 0.
+-- Writes a mark into a shard if two conditions hold: the mark still has the value that the caller expects, and the
+-- shard has the producer's witness (the newest message or call that the shard has confirmed to the producer). The
+-- script checks the second condition only if the caller names the log of a destination. Returns 1 if the script wrote
+-- the mark, otherwise 0.
 local marks, log, name, value = KEYS[1], KEYS[2], ARGV[2], ARGV[3]
 local has_before, before = ARGV[4] == '1', ARGV[5]
 local found = redis.call('HGET', marks, name)

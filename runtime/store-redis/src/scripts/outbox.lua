@@ -1,6 +1,6 @@
--- Reads the unpublished outbox entries of committed batches, in order, until it has read enough entries or bytes, or
--- has examined enough commits. Returns the number of the last examined commit (false if no commits follow), and each
--- entry with the number of its commit.
+-- Reads the unpublished outbox entries of the commits after commit `after`, in order, until it has read `limit` entries
+-- or `bytes` bytes, or has examined about `ENTRY_LIMIT` commits. Returns the number of the last examined commit (false
+-- if no commits follow), and each entry with the number of its commit.
 local data, partition, after = KEYS[1], ARGV[2], tonumber(ARGV[3])
 local limit, bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
 local fence, last, first = read_fence(data, partition)

@@ -1,6 +1,7 @@
--- Reads the entries of a partition's queue after a queue position, in order. Returns the number of the first entry in
--- the queue, and then for each read entry its number, its history and its event. Returns an empty table if the queue
--- position is not in the history of the queue.
+-- Reads the entries of a partition's queue after a queue position (the number and the history digest of an entry), in
+-- order. Returns the number of the first entry in the queue, and then for each read entry its number, its history
+-- digest and its event. Returns an empty table if the queue never had this queue position: the store then went back in
+-- time.
 local log, partition, after, history = KEYS[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local limit, bytes = tonumber(ARGV[5]), tonumber(ARGV[6])
 local queue = read_queue(log, partition)

@@ -1,4 +1,4 @@
--- Releases a lease, if this instance still holds the lease under this epoch.
+-- Releases the lease of a partition, if the instance `id` still holds the lease under this epoch.
 local leases, instance_info = KEYS[1], KEYS[2]
 local field, id, epoch, nonce = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local last, holder = read_lease(leases, field)

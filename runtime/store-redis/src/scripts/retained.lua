@@ -1,4 +1,5 @@
--- Reads the retained messages of a key with the requested sequences, until it has read enough bytes.
+-- Reads the retained messages of a key that have the requested sequences and have not expired. Ends before a message
+-- that would exceed the limit `bytes`, unless it is the first message.
 local log, key, bytes, answer, read = KEYS[1], ARGV[2], tonumber(ARGV[3]), {}, 0
 local now = time_now()
 for from = 4, #ARGV, 64 do

@@ -1,5 +1,6 @@
--- Moves key records of other partitions to this partition, and adds their entries to the due index of this partition.
--- The entries in the due index of the other partition stay until the next read of that index, which removes them.
+-- Moves key records of other partitions to the partition of the caller, increases their number of take-overs, and adds
+-- their entries to the due index of this partition. The entries in the due indexes of the other partitions stay there.
+-- The next read of such an index removes them.
 local data, due, partition4 = KEYS[1], KEYS[2], ARGV[2]
 local now = time_now()
 local put, entries = {}, {}

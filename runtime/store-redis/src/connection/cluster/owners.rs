@@ -13,8 +13,8 @@ pub(super) const SLOT_COUNT: usize = 16_384;
 /// The masters of the slots.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct SlotOwners {
-    /// The ranges of slots. A key of the map is the first slot of a range. The value is the last slot of the range, and
-    /// its master.
+    /// The ranges of slots. A key of the map is the first slot of a range. The value consists of the last slot and the
+    /// master of the range.
     ranges: BTreeMap<usize, (usize, NodeAddress)>,
 }
 
