@@ -6,8 +6,9 @@
 //! answered groups, without an error. To detect this, the writer thread counts the groups twice. The last write of each
 //! synced group puts the new count into the database. After the group is durable, and before the store answers it, the
 //! writer thread writes the count into the file. If the count in the database is lower than the count in the file, the
-//! database has lost groups. The file is not synced: after a power failure it may contain an older count, but never a
-//! newer count. This module must never make a commit wait for the disk, and must never make a commit fail.
+//! database has lost groups. The file is not synced: after a power failure, it may contain a lower count than the
+//! database, but never a higher count. This module must never make a commit wait for the disk, and must never make a
+//! commit fail.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, Write};

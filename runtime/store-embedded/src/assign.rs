@@ -288,8 +288,8 @@ impl<'a> AssignChanges<'a> {
         Ok(())
     }
 
-    /// If the origin has many blocks, removes the oldest blocks. Stops at the first block with a commit after
-    /// `published_commit`.
+    /// If the origin has at least `TRIM_BLOCKS_THRESHOLD` blocks, removes the oldest blocks, up to `TRIM_BLOCKS_LIMIT`
+    /// blocks. Stops at the first block with a commit after `published_commit`.
     fn trim_blocks(
         &mut self,
         table_key: &[u8],
@@ -374,7 +374,8 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Returns the number and the content digest of the earlier message whose record is under `table_key`; `None` if
-    /// the store has no such record, or if the record has expired.
+    /// the store has no such record, or if the record has expired. `own` is the number that the producer gave the new
+    /// message, if any.
     fn published(
         &self,
         own: Option<u64>,
@@ -387,9 +388,10 @@ impl<'a> AssignChanges<'a> {
         Ok(stored.and_then(|stored| self.decode_published(own, &stored)))
     }
 
-    /// Returns `None` if the store has given the highest number of a key. If a reader of the destination has events of
-    /// the key with higher numbers, returns the refusal, which names the sequence after the highest of them, or the end
-    /// of the key.
+    /// Returns `None` if no reader of the destination has events of the key with higher numbers than the store has
+    /// given. Otherwise returns the refusal: [`AssignItemReply::KeyEnded`] if the key has ended in the reader with the
+    /// highest of these numbers, or [`AssignItemReply::NumberedElsewhere`] with the sequence after the highest of these
+    /// numbers.
     fn numbered_elsewhere(
         &self,
         key: &'a str,
@@ -415,9 +417,9 @@ impl<'a> AssignChanges<'a> {
         Ok((highest > self.counter(key, numbers)?.next).then_some(refusal))
     }
 
-    /// Decodes the record of an earlier message. If the new message has its own number (`own`), the record is a
-    /// retained message. Otherwise, the record belongs to the id of the earlier message. Returns the number and the
-    /// content digest of the earlier message; `None` if the record has expired.
+    /// Decodes the record of an earlier message. If the producer gave the new message a number (`own`), the record is
+    /// the retained earlier message. Otherwise, the record belongs to the id of the earlier message. Returns the number
+    /// and the content digest of the earlier message; `None` if the record has expired.
     fn decode_published(&self, own: Option<u64>, found: &[u8]) -> Option<(u64, u64)> {
         let (parts, _) = found.as_chunks::<8>();
         let (until, sequence, content) = match own {

@@ -100,8 +100,8 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Checks one write and applies it. Reads all entries of the key first. If one of them is unreadable, this function
-    /// refuses the whole write, and changes nothing.
+    /// Checks one write and applies it. First reads all entries on which the write depends. If the store cannot read
+    /// one of them, it refuses the whole write, and the write changes nothing.
     fn check_and_apply(
         &mut self,
         index: usize,
@@ -161,7 +161,7 @@ impl<'a> BatchChanges<'a> {
         if stored.count > 0 && stored.first < end {
             found.settled = in_range(&self.tables.spill, event_at(stored.first), event_at(end))?;
         }
-        // If the new record remembers no ids, remove all ids of the key. All these ids are below the next sequence.
+        // If the new record remembers no ids, remove the ids of all settled events: the ids below the next sequence.
         let to = if write.record.ids_from == 0 { next } else { write.record.ids_from };
         let from = old.key_record.ids_from;
         if from != 0 && from < to {

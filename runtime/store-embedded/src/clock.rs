@@ -55,9 +55,10 @@ impl fmt::Debug for TimeSource {
 /// A clock that never goes back: the steady clock plus an offset. When the wall clock is ahead of the sum, the offset
 /// grows, so that the sum reaches the wall clock.
 ///
-/// Keys, ids and dead letters expire by this clock, and are then lost. A wall clock that is wrong must therefore not set
-/// this clock forward. If the wall clock is ahead by more than [`JUMP_LIMIT_MS`], it jumped, or the store was not used
-/// for a while. The offset then stays until the wall clock has been ahead for [`JUMP_CONFIRMATION_MS`].
+/// Key records, ids and dead letters expire by this clock, and the store then removes them. A wall clock that is wrong
+/// must therefore not set this clock forward. If the wall clock is ahead by more than [`JUMP_LIMIT_MS`], the wall clock
+/// has jumped, or the store was not used for a while. The offset then stays until the wall clock has been ahead for
+/// [`JUMP_CONFIRMATION_MS`].
 #[derive(Debug)]
 pub(super) struct MonotonicClock {
     source: TimeSource,
@@ -76,7 +77,8 @@ impl MonotonicClock {
     /// Creates a clock that is never earlier than `newest`, the newest time in the store. `seen` is the time of the
     /// wall clock at which an earlier process first saw a jump; 0 if no process saw one. If the wall clock is now at
     /// least [`JUMP_CONFIRMATION_MS`] later than `seen`, the jump counts as confirmed, and the clock starts at `seen`
-    /// or later. Also returns the time that the next process must get as `seen`; 0 if there is no jump.
+    /// or later. If `may_jump` is `false`, no jump is ever confirmed. Also returns the time that the next process must
+    /// get as `seen`; 0 if there is no jump.
     pub(super) fn new(source: TimeSource, newest: u64, seen: u64, may_jump: bool) -> (Self, u64) {
         let wall = (source.wall)();
         let steady = (source.steady)();

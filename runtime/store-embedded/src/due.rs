@@ -44,8 +44,8 @@ fn due(
         Some((at, key)) => keys::after(keys::due(partition, *at, key)),
     };
     let range = start..keys::after(keys::due_from(partition, u64::MAX));
-    // Only a read from the beginning of the index finds the first entry of the index. Only such a read may therefore
-    // advance the watermark, the time at which the next reads start.
+    // Only a read without `after` finds the first entry of the index. Only such a read may therefore advance the
+    // watermark, the time at which later reads without `after` start.
     let advance = |to: u64| {
         if after.is_none() {
             shared.due.advance(partition, mark, to);
@@ -71,8 +71,8 @@ fn due(
 }
 
 /// Returns whether an entry is current. An entry is current if its key record is readable, has not expired, and has the
-/// same due time. Other entries are in the index because the sweep removes an expired key record only later, and never
-/// removes an unreadable key record.
+/// time of the entry as its due time. Other entries are in the index because the sweep removes an expired key record
+/// only later, and never removes an unreadable key record.
 fn is_due(
     shared: &SharedStore,
     snapshot: &Snapshot,

@@ -35,7 +35,7 @@ const CLOSED_FILE: &str = "closed";
 const ANSWERED_FILE: &str = "answered";
 const DATA_FOLDER: &str = "data";
 const OLD_JOURNALS_FOLDER: &str = "data.before";
-/// A folder that some file systems have in their root. The root of a volume may be the store's folder.
+/// A folder that some file systems have in their root. The store's folder may be the root of such a file system.
 const FILE_SYSTEM_FOLDER: &str = "lost+found";
 const MARKER_HEADING: &str = "ordain embedded store";
 
@@ -101,10 +101,10 @@ impl StoreFolder {
         self.is_closed.store(true, Ordering::Relaxed);
     }
 
-    /// Prepares the journals for the engine. Returns an error if they are damaged ([`journal::damage`]). If the last
-    /// process did not close the store cleanly, or if an earlier opening failed, replaces the journals by copies whose
-    /// content is certainly on the disk ([`journal::rewrite_journals`]). [`Self::finish_opening`] removes the original
-    /// journals once the engine is open.
+    /// Prepares the journals for the engine. Returns an error if the journals are damaged ([`journal::damage`]). If the
+    /// last process did not close the store cleanly, or if an earlier opening failed, replaces the journals by copies
+    /// whose content is certainly on the disk ([`journal::rewrite_journals`]). [`Self::finish_opening`] removes the
+    /// original journals once the engine is open.
     pub(super) fn secure_journals(&self) -> Result<(), StoreError> {
         let data = self.data();
         let before = self.path.join(OLD_JOURNALS_FOLDER);
@@ -162,7 +162,7 @@ impl StoreFolder {
         self.path.join(DATA_FOLDER)
     }
 
-    /// Returns the path of the file in which [`AnsweredCommits`](super::answered_commits::AnsweredCommits) counts.
+    /// Returns the path of the file with the count of [`AnsweredCommits`](super::answered_commits::AnsweredCommits).
     pub(super) fn answered_file(&self) -> PathBuf {
         self.path.join(ANSWERED_FILE)
     }
@@ -172,8 +172,8 @@ impl StoreFolder {
     fn sync(&self) -> Result<(), StoreError> {
         let synced = File::open(&self.path).and_then(|folder| folder.sync_all());
         synced.map_err(|error| folder_error(&self.path, &error))?;
-        // If this process cannot open the parent folder, it cannot have created the store's folder, so the name of the
-        // store's folder needs no sync.
+        // Skip this sync if this process cannot open the parent folder. The process has then usually not created the
+        // store's folder, and only a new name needs a sync.
         if let Some(Ok(parent)) = self.path.parent().map(File::open) {
             let _ = parent.sync_all();
         }
@@ -285,8 +285,9 @@ fn create_folder(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Returns an error if the folder is not empty and has no identity file, because it then belongs to another program.
-/// Ignores the files that a crash at the first start can leave, and the folder `lost+found` of the file system.
+/// Returns an error if the folder is not empty and has no identity file, because such a folder belongs to another
+/// program. Ignores the files that a crash at the first start can leave, and the folder `lost+found` of the file
+/// system.
 fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     if path.join(MARKER_FILE).exists() {
         return Ok(());

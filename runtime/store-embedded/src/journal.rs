@@ -20,7 +20,7 @@
 //! batch. If the batch is torn, nothing is lost: it was never synced, so the store answered neither this batch nor a
 //! later batch. If the wrong checksum has another cause, answered requests may be lost:
 //! [`AnsweredCommits`](super::answered_commits::AnsweredCommits) then detects the loss, and the folder still contains a
-//! copy of the original journal. This module must never change a journal whose format it does not know.
+//! copy of the original journal. This module must never change a journal of an unknown format.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};

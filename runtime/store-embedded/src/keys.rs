@@ -1,8 +1,9 @@
 //! The binary keys of all tables, called table keys here, to distinguish them from the keys of events.
 //!
-//! Two different records must never have the same table key. A scan over the table keys of one stream or key must never
-//! find records of another stream or key. The length of a stream's name therefore precedes the name. Numbers are
-//! big-endian, so that they sort numerically. A table key contains the key of an event in one of three forms:
+//! In one table, two different records must never have the same table key. A scan over the table keys of one stream or
+//! key must never find records of another stream or key. The length of a stream's name therefore precedes the name.
+//! Numbers are big-endian, so that they sort numerically. A table key contains the key of an event in one of three
+//! forms:
 //!
 //! - as the last part of the table key;
 //! - after the length of the key;
@@ -256,8 +257,8 @@ pub(super) const GROUPS: [u8; 1] = [COMMITS_TAG];
 /// The table key of the time at which a process first saw that the machine's clock was far ahead of the store's time.
 pub(super) const CLOCK_JUMP: [u8; 1] = [CLOCK_JUMP_TAG];
 
-/// The table key of a time of the store's clock. The fence of each commit has the time of the commit; this entry has the
-/// newest time of the other decisions.
+/// The table key of a time of the store's clock. Each fence contains the time of its last commit. This entry contains
+/// the newest time that the store has written for another reason, for example when it assigned messages.
 pub(super) const CLOCK_TIME: [u8; 1] = [CLOCK_TIME_TAG];
 
 /// Returns the table key of a mark.

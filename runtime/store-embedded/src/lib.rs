@@ -1,15 +1,15 @@
 //! The embedded store: a log-structured key-value engine in one folder, for one process.
 //!
-//! **Durability.** The store answers three kinds of requests when their data is on disk: commits, claims, and calls
-//! that assign messages for an exchange or a file. One `fdatasync` serves all requests that wait together. Other
-//! writes, such as marks (small named records), queue entries, and removals of published messages from the outbox, do
-//! not cause a sync: they become durable with the next sync.
+//! **Durability.** The store answers four kinds of requests only after their data is on the disk: commits, claims,
+//! flushes, and calls that assign messages for an exchange or a file. One `fdatasync` serves all requests that wait
+//! together. Other writes, such as marks (small named records), queue entries, and removals of published messages from
+//! the outbox, do not cause a sync: they become durable with the next sync.
 //!
 //! **Failure.** After a failed write or sync, the content of the disk is unknown, and a repeated write or sync could
 //! succeed although data is missing. The store then disables itself: it logs the reason once, answers commits with
-//! [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown), and answers all other requests with
-//! [`StoreError::Failed`]. Only opening the store again reads the real content of the disk, so a process with a failed
-//! store exits.
+//! [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown), and answers all other requests that read or write
+//! stored data with [`StoreError::Failed`]. Only opening the store again reads the real content of the disk, so a
+//! process with a failed store exits.
 //!
 //! **Reading.** Reads run on blocking threads, a few at a time. Most reads find their data in memory, but any read may
 //! need the disk, or scan thousands of entries.
@@ -101,7 +101,7 @@ pub struct EmbeddedOptions {
     pub cache_bytes: u64,
     /// The source of the time.
     pub clock: TimeSource,
-    /// The URL of the admin listener of this process. Commands of other processes find it in the folder
+    /// The URL of the admin listener of this process. Commands of other processes find this URL in the folder
     /// ([`admin_url_of_owner`]).
     pub admin_url: Option<String>,
     /// True if the store is opened by a command that only reads. Such a command never moves the store's time after a
@@ -134,7 +134,8 @@ pub fn admin_url_of_owner(path: &Path) -> Result<Option<String>, StoreError> {
     folder::admin_url_of_owner(path)
 }
 
-/// The embedded store. When it is dropped, it processes the pending requests, and then releases the folder.
+/// The embedded store. When the store is dropped, it processes the pending requests, and then releases the folder.
+/// After a failure, the drop does not wait for the pending requests.
 pub struct EmbeddedStore {
     shared: Arc<SharedStore>,
     reads: Semaphore,
@@ -234,7 +235,7 @@ impl EmbeddedStore {
         self.wait_for_writer(answered).await?.map_err(|_| self.failure())
     }
 
-    /// Waits for the writer thread, and regularly checks that the engine is alive.
+    /// Waits for the writer thread, and regularly checks that the engine still accepts writes.
     async fn wait_for_writer<T>(&self, wait: impl Future<Output = T>) -> Result<T, StoreError> {
         let mut wait = pin!(wait);
         loop {

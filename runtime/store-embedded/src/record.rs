@@ -22,7 +22,7 @@ const STATE_SEPARATE: u8 = 2;
 /// means that there is no such time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct RecordEnvelope {
-    /// The time of the key record's due entry.
+    /// The time of the key's entry in the due index.
     pub(super) due_at: u64,
     /// The time from which on readers treat the key record as removed.
     pub(super) expire_at: u64,

@@ -46,7 +46,7 @@ impl RecordCache {
     }
 
     /// Removes a key record from the cache. The caller must call this function when it removes the key record from the
-    /// tables, or writes it there without calling [`Self::put`].
+    /// tables, or changes the key record in the tables without calling [`Self::put`].
     pub(super) fn remove(&mut self, table_key: &[u8]) {
         if let Some(before) = self.young.remove(table_key) {
             self.bytes -= table_key.len() + before.len();

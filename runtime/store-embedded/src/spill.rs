@@ -1,5 +1,6 @@
 //! Reads the events of a key that wait in the store: spilled events (which wait until their key can execute them), and
-//! the events of dead letters that wait for earlier events of the key.
+//! the events in dead letters with a cause of [`ordain_core::Cause::waits_for_earlier`] (events that their key could
+//! not hold when they arrived).
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -194,7 +195,6 @@ fn early_letters(
             break;
         }
         let value: Bytes = entry.value()?.into();
-        // Skip an unreadable letter.
         let Ok(stored) = decode_letter(&value) else { continue };
         if stored.letter.cause.waits_for_earlier()
             && stored.at >= put_from

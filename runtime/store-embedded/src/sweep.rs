@@ -1,6 +1,7 @@
 //! Removes expired entries, a few at a time. The writer thread runs the sweep after each group of requests, and when
-//! the store is opened, so the sweep needs no task of its own. Readers ignore an expired entry until the sweep removes
-//! it. This module must never remove visible data.
+//! the store is opened, so the sweep needs no task of its own. Until the sweep removes an expired record, letter or
+//! message, reads treat it as missing (exception:
+//! [`MessageLog::partitions_of`](ordain_store::MessageLog::partitions_of)). This module must never remove visible data.
 
 use fjall::OwnedWriteBatch;
 

@@ -72,13 +72,14 @@ pub(super) struct Tables {
     pub(super) outbox: Keyspace,
     /// Records of destinations: counters, retained messages, ids, origins.
     pub(super) log: Keyspace,
-    /// Queued entries for streams that receive events from other streams or producers through this store.
+    /// Queued entries for streams that receive events through this store: from other streams, from producers or over
+    /// HTTP.
     pub(super) queue: Keyspace,
     /// The time index, whose entries sort by time: due keys, expiring key records, dead letters by age, and records of
     /// destinations by expiry time.
     pub(super) times: Keyspace,
-    /// Fences (the owner and last commit of each shard of a partition), marks (small named records), the last published
-    /// commits, and the number of synced groups.
+    /// Fences (the owner and the last commit of each partition in each shard), marks (small named records), the last
+    /// published commits, the number of synced groups of requests, and times of the store's clock.
     pub(super) meta: Keyspace,
     pub(super) db: Database,
 }
@@ -179,7 +180,7 @@ pub(super) fn into_owned_bytes(value: fjall::Slice) -> Bytes {
 }
 
 /// Returns whether the cause of the error is damaged data. Returns `false` for a failed read or write, for an engine
-/// that has stopped, and for a database that another process has open.
+/// that has stopped, and for a database that another process has open. Any other error counts as damage.
 pub(super) fn is_damage(error: &fjall::Error) -> bool {
     use fjall::{Error, LsmError};
     !matches!(

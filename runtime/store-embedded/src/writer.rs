@@ -43,7 +43,8 @@ pub(super) const REQUEST_QUEUE_LIMIT: usize = 256;
 const GROUP_LIMIT: usize = 64;
 
 /// The maximum time by which the store's clock may be ahead of the newest time on the disk after a group, in ms. The
-/// limit is well below the jump that the clock must confirm at the next start, so the clock does not go back then.
+/// limit is well below the lead of the machine's clock (an hour) above which a start does not follow this clock at
+/// once. If the machine's clock is right, the store's clock therefore does not go back at the next start.
 const CLOCK_LEAD_LIMIT_MS: u64 = 10 * 60_000;
 
 /// A reply that the writer thread sends when it has applied the whole group, and has synced the group if `must_sync` is
@@ -83,7 +84,7 @@ pub(super) struct StoreWriter {
     answered_commits: AnsweredCommits,
     /// The number of synced groups since the creation of the store.
     groups: u64,
-    /// The newest time of the store's clock on the disk.
+    /// The newest time of the store's clock that the thread has written to the tables.
     written_time: u64,
     /// `true` if the writer thread must sync the current group before it answers the group.
     must_sync: bool,
@@ -380,7 +381,8 @@ impl StoreWriter {
         if matches!(reply, AssignReply::Groups(..)) {
             let AssignChanges { mut batch, earliest, .. } = assigning;
             self.written_records += batch.len();
-            // The assignment depends on which records have expired. The clock must not go back to a time before it.
+            // The assignment depends on which records have expired. The clock must not go back to a time before the
+            // assignment.
             batch.insert(&self.shared.tables.meta, keys::CLOCK_TIME, now.to_le_bytes());
             batch.commit()?;
             self.written_time = now;

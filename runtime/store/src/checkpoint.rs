@@ -1,14 +1,16 @@
 //! The checkpoint of a file source, or of a publisher that reads a file, in the store: for each file, a position in the
 //! file, the identity of the file, and a fingerprint of the bytes that were read. In this module, the word "source"
-//! includes such a publisher. By the identity (device and inode), the source finds a file again after a log rotation
-//! has given the file another name. By the fingerprint, the source distinguishes the file from another file with the
-//! same inode, and finds a copy of the file. If the checkpoint may be wrong, the source reads the files from their
-//! beginning. Reading a part of a file twice only repeats events, and the stream recognises most repeats. Skipping a
-//! part of a file would lose events, so a checkpoint must never name a position after the first unprocessed event.
+//! includes such a publisher. By the identity (inode, device and creation time), the source finds a file again after a
+//! log rotation has given the file another name. By the fingerprint, the source distinguishes the file from another
+//! file with the same inode, and finds a copy of the file. If the checkpoint may be wrong, the source reads the files
+//! from their beginning. Reading a part of a file twice only repeats events, and the stream recognises most repeats.
+//! Skipping a part of a file would lose events, so a checkpoint must never name a position after the first unprocessed
+//! event.
 //!
 //! The checkpoint of a stream's source is stored in one shard (a slice of the store), but depends on commits in all
-//! shards. For each shard, this checkpoint therefore contains the number of the shard's last commit. If a shard has
-//! lost this commit, the results of events before the position may be lost too, so the checkpoint may be wrong.
+//! shards. For each shard, this checkpoint therefore contains the number of the last commit on which its positions
+//! depend. If a shard has lost this commit, the results of events before the positions may be lost too, so the
+//! checkpoint may be wrong.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -24,7 +26,7 @@ use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 /// The format number of the stored checkpoints.
 const FORMAT: u32 = 4;
 
-/// The positions in the files of a source before which all events are processed.
+/// The checkpoint of a source: for each file of the source, the position before which all events are processed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
@@ -51,7 +53,7 @@ pub struct FileProgress {
     /// The inode of the file.
     pub inode: u64,
     /// The time when the file was created, in nanoseconds since 1970; 0 if the file system does not record it. A new
-    /// file may have the inode of a removed file, but not its time.
+    /// file may have the inode of a removed file, but not the creation time of that file.
     pub created_ns: u64,
     offset: u64,
     line: u64,
@@ -62,12 +64,13 @@ pub struct FileProgress {
     /// `true` if the path in the setting of the source named the file at the last scan of the folder; `false` if, for
     /// example, log rotation had given the file another name.
     pub is_live: bool,
-    /// `true` if the file is an older file of a log rotation that existed before the first start of the stream. The
-    /// source does not read such a file.
+    /// `true` if the source does not read the file, because log rotation had renamed the file before the source began
+    /// to read the files of its path: before the first start of the stream, or, if the path is a link, before the link
+    /// led to the present file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_ignored: bool,
     /// `true` if the file is missing, and the source has read it to its end or the stream has a dead letter about its
-    /// unread rest. If the file returns, the source reads only the rest.
+    /// unread rest. If the file returns, the source reads only the bytes after the position.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_lost: bool,
 }
@@ -82,14 +85,16 @@ pub struct FilePosition {
 }
 
 /// A fingerprint of the bytes that a source has read from a file. The source has read at least up to the position of
-/// the checkpoint, and possibly further. The fingerprint does not change if the file is changed afterwards.
+/// the checkpoint, and possibly further. The fingerprint describes the bytes as they were when the source read them. If
+/// the file is changed after that, the stored fingerprint stays the same, so a comparison ([`matches`](Self::matches))
+/// can show the change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadFingerprint {
     end: u64,
     /// Digest of the first bytes that were read, at most [`TAIL_LIMIT_BYTES`] bytes.
     head: u64,
-    /// Digest of the last bytes that were read.
+    /// Digest of the last bytes that were read, at most [`TAIL_LIMIT_BYTES`] bytes.
     tail: u64,
     /// The number of bytes that `tail` covers.
     tail_bytes: u64,
@@ -145,7 +150,7 @@ impl ReadFingerprint {
     }
 
     /// Returns whether a file begins with the first bytes that were read. The result is `false` if all these bytes are
-    /// zero, because many files that a program truncated begin with zeros.
+    /// zero: zeros do not identify a file, because many files begin with zeros after a program has truncated them.
     pub fn has_head(&self, file: &File) -> io::Result<bool> {
         let head = TailFingerprint::read_if_whole(file, head_length(self.end) as u64)?;
         Ok(head.is_some_and(|head| {
@@ -198,7 +203,7 @@ impl FileProgress {
         self
     }
 
-    /// Returns the number of bytes after the position that the file had when the source last measured it.
+    /// Returns the number of bytes from the position to the end of the file, as the source last measured the file.
     pub fn unread_bytes(&self) -> u64 {
         self.length.saturating_sub(self.offset)
     }
@@ -218,8 +223,8 @@ pub fn created_ns(metadata: &Metadata) -> u64 {
 /// The progress of a source at the end of a batch of deliveries. All deliveries of the batch are from one file.
 #[derive(Debug, Clone)]
 pub struct SourceProgress {
-    /// The progress in each file of the source. Many batches share this list. For the file of a batch, and for the
-    /// files of earlier batches that share the list, `current` of the batch is more recent.
+    /// The progress in each file of the source. Many batches share one list, which does not change. For each file from
+    /// which one of these batches was read, `current` of the newest batch from this file is more recent than the list.
     pub files: Arc<[FileProgress]>,
     /// The index of the file of the batch.
     pub index: usize,
@@ -278,9 +283,9 @@ impl Checkpoint {
         &self.files
     }
 
-    /// Returns the name of the mark (a named record in the store) that contains the checkpoint of a stream. The path of
-    /// the source is not a part of the name: the files are recognised by their identity and content, under any spelling
-    /// of the path.
+    /// Returns the name of the mark (a named record in the store) that contains the checkpoint of a stream. The name
+    /// does not contain the path of the source, because the source recognises its files by their identity and content,
+    /// however the path is written.
     pub fn mark_name(stream: &str) -> String {
         format!("source/{stream}")
     }

@@ -2,10 +2,11 @@
 //! stores.
 //!
 //! The records of keys, fences, letters, counters, origins and outboxes start with a byte that names their format. A
-//! decoder refuses an unknown format instead of guessing. Numbers are little-endian. Numbers that are mostly small have
-//! a variable width (LEB128). A decoder must never panic, and must never allocate more bytes than its input has, even
-//! if the input is damaged. This module must never depend on database keys, tables or scripts: each store decides where
-//! it keeps a record.
+//! decoder refuses an unknown format instead of guessing. Numbers of a fixed width are little-endian, except for the
+//! numbers in the place (sort key) of a dead letter and the content digest of a retained message. Numbers that are
+//! mostly small have a variable width (LEB128). Even if the input is damaged, a decoder must never panic, and must
+//! never allocate memory for a length that exceeds the rest of the input. This module must never depend on database
+//! keys, tables or scripts: each store decides where it keeps a record.
 
 mod fence;
 mod gaps;

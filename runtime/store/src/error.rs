@@ -5,12 +5,13 @@ use super::Partition;
 /// An error of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The store belongs to another application, or has another kind, schema or shape. Nothing was
-    /// written. The message names the difference and the next step.
+    /// The store cannot be used or cannot execute the request, and a retry fails for the same reason. For example, the
+    /// store belongs to another application, has another schema or number of shards, or is damaged. The message names
+    /// the reason.
     #[error("{0}")]
     Unusable(String),
-    /// Another process owns the store or the partition, or runs with other settings. Nothing was written. The message
-    /// describes the conflict. A retry can succeed after the other process has ended.
+    /// Another process has the store open, or has claimed the partition. The message describes the conflict. A retry
+    /// can succeed after the other process has ended.
     #[error("{0}")]
     InUse(String),
     /// The store did not answer, or refused the request for now. A retry can succeed.
@@ -21,8 +22,8 @@ pub enum StoreError {
     Failed(String),
     /// The store went back in time: it lost its newest writes. The caller named a queue position or a
     /// [`Witness`](crate::Witness) (for example the newest event that a producer wrote to a shard). The store lacks the
-    /// named entry or event, or has another entry or event under the same number. The store changed nothing. After this
-    /// error, the reader of a queue reads the queue again from the beginning.
+    /// named entry, event or call, or has another entry or event under the same number. The store changed nothing.
+    /// After this error, the reader of a queue reads the queue again from the beginning.
     #[error("the store went back in time and lost confirmed data: try again")]
     RolledBack,
     /// A stored value is damaged.

@@ -47,17 +47,19 @@ pub struct InstanceInfo {
 }
 
 /// The state of a process's connection to the broker. After an outage, the state stays `Suspect` or `Down` until the
-/// broker has responded for a while.
+/// broker has answered all checks for some time: the time limit of a check plus the interval between two checks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BrokerHealth {
     /// The broker is reachable.
     #[default]
     #[serde(rename = "reached")]
     Up,
-    /// The broker was unreachable at a recent check, but for at most the duration of a lease.
+    /// The broker was unreachable at a recent check, but for at most the duration of a lease, or the process still
+    /// consumes queues of the broker.
     #[serde(rename = "doubted")]
     Suspect,
-    /// The broker was unreachable at a recent check, and for longer than the duration of a lease.
+    /// The broker was unreachable at a recent check, and for longer than the duration of a lease. The process consumes
+    /// no queue of the broker.
     #[serde(rename = "lost")]
     Down,
 }
@@ -180,8 +182,8 @@ fn boot_and_namespace() -> Option<String> {
     Some(format!("{} {}", boot.trim(), namespace.display()))
 }
 
-/// Returns the start time of a process. Returns `None` if the process does not exist, or if it has ended and its parent
-/// has not called `wait` yet.
+/// Returns the start time of a process. Returns `None` if the process does not exist, if the system hides the process
+/// from the caller, or if the process has ended and its parent has not called `wait` yet.
 fn start_ticks(id: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The name of the process precedes these fields, in parentheses. The name may contain any characters.

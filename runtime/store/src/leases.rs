@@ -1,10 +1,11 @@
 //! The membership of instances (processes) and their leases of partitions, as the store keeps them. A lease is the
 //! right of an instance to a partition.
 //!
-//! An instance is a member as long as it writes heartbeats. A lease lasts as long as its holder is a member. The epoch
-//! of the lease is the epoch of the holder's [claim](super::RecordStore::claim). The correctness of commits does not
-//! depend on leases. Even if two instances act as owners of a partition, the store accepts the commits of only one of
-//! them: the fence of each shard contains the claim of the current owner.
+//! In a store on a server, an instance is a member as long as it writes heartbeats. In the embedded store, an instance
+//! is a member from its first heartbeat until it leaves or its process ends. A lease ends when its holder releases the
+//! lease, or is no longer a member. The holder uses the epoch of the lease in its [claim](super::RecordStore::claim).
+//! The correctness of commits does not depend on leases. Even if two instances act as owners of a partition, the store
+//! accepts the commits of only one of them: the fence of each shard contains the claim of the current owner.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +23,7 @@ use super::{Partition, StoreError};
 pub struct InstanceId(pub u64);
 
 impl InstanceId {
-    /// Returns an id that no other process has.
+    /// Returns a random id. In practice, no two processes get the same id.
     pub fn random() -> Self {
         Self(rand::random())
     }
@@ -54,8 +55,8 @@ impl FromStr for InstanceId {
 pub struct HeartbeatRequest<'a> {
     /// The id of the instance.
     pub id: InstanceId,
-    /// The instance's information. A change gives the membership table a new version, so the other instances get the
-    /// table again.
+    /// The instance's information: an encoded [`InstanceInfo`](super::InstanceInfo). If the information has changed,
+    /// the membership table gets a new version, and the other instances get the table again.
     pub info: &'a str,
     /// The report to store; `None` keeps the stored report. A new report does not change the version of the table.
     pub report: Option<&'a str>,
@@ -66,8 +67,8 @@ pub struct HeartbeatRequest<'a> {
 }
 
 /// The version of a membership table; 0 stands for no table. Each change of the table gives it a new, random version.
-/// If the store goes back in time (loses its newest writes), the version therefore differs from the version that an
-/// instance knows, and the instance gets the table again.
+/// If the store goes back in time (loses its newest writes) and loses a change of the table, the version therefore
+/// differs from the version that an instance knows, and the instance gets the table again.
 pub type MembershipVersion = u64;
 
 /// The answer to a heartbeat.
@@ -143,11 +144,12 @@ pub enum LeaseReply {
 /// The membership and leases of a store. Callers may repeat every call after a lost answer.
 #[async_trait]
 pub trait LeaseStore: Send + Sync + 'static {
-    /// Renews the membership of an instance, and removes the members whose last heartbeat is older than their lease. A
-    /// store need not record a heartbeat that arrives soon after the previous heartbeat. The store may therefore remove
-    /// a member as soon as nine tenths of the lease have passed since the member's last heartbeat. If no member sent a
-    /// heartbeat for half a lease, the store assumes that it was itself unreachable or that its clock jumped. The store
-    /// then extends the memberships by some seconds.
+    /// Renews the membership of an instance for the time [`HeartbeatRequest::lease`], and removes the members whose
+    /// time has passed. A store need not record a heartbeat that arrives soon after the previous heartbeat. The store
+    /// may therefore remove a member as soon as nine tenths of this time have passed since the member's last heartbeat.
+    /// If no member has sent a heartbeat for half of this time, the store assumes that it was itself unreachable or
+    /// that its clock jumped. The store then extends the memberships by some seconds. The embedded store removes no
+    /// member at a heartbeat.
     async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError>;
 
     /// Grants the lease of a partition to a member, if no other member holds this lease.

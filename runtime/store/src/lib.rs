@@ -1,8 +1,9 @@
 //! The interface of a store. [`Store`] combines one trait for each kind of data. One conformance suite
 //! tests every implementation.
 //!
-//! A store keeps records, and refuses writes whose conditions do not hold. It makes no other decisions. The
-//! [`Batch`](ordain_core::Batch) from the sequencer contains all writes of a commit and their conditions.
+//! A store keeps records, and refuses writes whose conditions do not hold. A store makes no decision about an event:
+//! the sequencer makes these decisions, and its [`Batch`](ordain_core::Batch) contains the writes of a commit, each
+//! with its condition.
 
 pub mod checkpoint;
 pub mod codec;
@@ -61,18 +62,19 @@ pub use shared_record::SharedRecord;
 pub use spill::{FOUND_BYTES_LIMIT, SpillArea};
 pub use versions::is_version;
 
-/// The maximum length of a key, in bytes. Decoders refuse longer keys. The limit is low because every record, index
-/// entry, listing and active lane contains the key, and no memory budget counts the size of keys. Real keys have tens
-/// of bytes. A key above the limit is usually a mistake: another field of the event was configured as the key.
+/// The maximum length of a key, in bytes. The decoders of events refuse longer keys. The limit is low because every
+/// record, index entry, listing and active lane (the in-memory queue of one key) contains a copy of the key. Real keys
+/// have tens of bytes. A key above the limit is usually a mistake: another field of the event was configured as the
+/// key.
 pub const KEY_SIZE_LIMIT: usize = 1 << 10;
 
-/// Returns the reason why a key is too long to be stored; `None` if it can be stored.
+/// Returns a description of the error if a key is longer than [`KEY_SIZE_LIMIT`]; otherwise `None`.
 pub fn key_length_error(key: &str) -> Option<String> {
     (key.len() > KEY_SIZE_LIMIT)
         .then(|| format!("the key has {} bytes; {KEY_SIZE_LIMIT} are allowed", key.len()))
 }
 
-/// The maximum length of a stream's name, in bytes. The store writes the length of a name in one byte.
+/// The maximum length of a stream's name, in bytes. The embedded store writes the length of a name in one byte.
 pub const STREAM_NAME_LIMIT: usize = 255;
 
 /// A partition of a stream. One process at a time owns a partition.
@@ -84,17 +86,20 @@ pub struct Partition {
     pub number: u32,
 }
 
-/// The durability of commits that follows from the settings of the store's servers.
+/// The durability of commits in a store. The durability depends on the kind of the store and on the settings of its
+/// servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DurabilityReport {
     /// The description of the durability, as a sentence for the log.
     pub description: String,
-    /// `true` if a restart of a server would lose much data with these settings, or if the store can confirm no write.
+    /// `true` in three cases: a restart of a server can lose more than the writes of the last seconds; a server does
+    /// not report whether it removes data when its memory is full; or too few replicas are connected, so that the store
+    /// can confirm no commit.
     pub is_at_risk: bool,
 }
 
-/// A store. Many tasks may call all methods concurrently, with one exception: the owner of a partition has at most one
-/// commit in progress for each shard (a slice of the store).
+/// A store. Many tasks may call all methods concurrently, with one exception: the owner of a partition must have at
+/// most one commit in progress for each shard (a slice of the store).
 #[async_trait]
 pub trait Store:
     RecordStore
@@ -114,21 +119,21 @@ pub trait Store:
     /// Returns the durability that the store's settings provide.
     fn durability(&self) -> DurabilityReport;
 
-    /// Returns whether the store may go back in time while it is open. A store goes back in time when its server loses
-    /// the newest writes, although the server has confirmed them.
+    /// Returns whether the store may go back in time while it is open. A store goes back in time when a server loses
+    /// its newest writes although it has confirmed them, for example because a replica without these writes becomes the
+    /// master.
     fn may_roll_back(&self) -> bool {
         false
     }
 
-    /// Returns a count that increases when the store is unreachable, when its data moves to another server, and when a
-    /// caller notices that the store has gone back in time. If two calls return different counts, the store may have
-    /// lost data between these calls.
+    /// Returns a count that increases when a connection to a server breaks, when data of the store moves to another
+    /// server, and when a reply shows this process that the store has gone back in time. If two calls return different
+    /// counts, the store may have lost data between these calls.
     fn disconnects(&self) -> u64 {
         0
     }
 
-    /// Returns the same count as [`Store::disconnects`], without the interruptions that cannot have affected this
-    /// shard.
+    /// Returns the count of [`Store::disconnects`] without the disconnects that cannot have affected this shard.
     fn shard_disconnects(&self, _shard: u32) -> u64 {
         self.disconnects()
     }
@@ -138,15 +143,16 @@ pub trait Store:
     /// the store notices the replacement only when it sends another request.
     async fn update_shard_disconnects(&self, _shards: &BTreeSet<u32>) {}
 
-    /// Waits until the store has failed permanently. All later commits return
-    /// [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown), and all other later requests return
-    /// [`StoreError::Failed`]. Never completes for a store that can recover from every failure.
+    /// Waits until the store has failed permanently. After the failure, every commit returns
+    /// [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown), and every other request that reads or writes stored
+    /// data returns [`StoreError::Failed`]. Never completes for a store that can recover from every failure.
     async fn failed(&self) -> StoreError {
         std::future::pending().await
     }
 
     /// Checks once, without retries, whether the store accepts writes. A store on a server writes a meaningless value,
-    /// because a server that answers reads may still refuse writes.
+    /// because a server that answers reads may still refuse writes. By default, this method only reads a mark: after a
+    /// failed write, a store without a server returns an error to every read.
     async fn check_writable(&self) -> Result<(), StoreError> {
         self.mark(HEALTH_MARK).await.map(drop)
     }

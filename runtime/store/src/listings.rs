@@ -9,7 +9,8 @@ use ordain_core::{Cause, DeadLetter, Key, KeyRecord, KeyStatus, LetterContent, L
 use super::StoreError;
 use super::codec::RecordDecodeError;
 
-/// The maximum number of rows of a page, even if a caller requests more.
+/// The maximum number of rows that a caller can request for a page. If a caller requests more rows, the store uses this
+/// number instead.
 pub const PAGE_ROWS_LIMIT: usize = 1_000;
 
 /// The total size of dead letters, in bytes, at which a page ends. The letter that reaches this size is the last letter
@@ -50,8 +51,8 @@ pub struct KeyFilter {
     pub cursor: Option<String>,
     /// The maximum number of rows. A store that reads rows in groups may return a few more rows.
     pub limit: usize,
-    /// The approximate number of key records to examine for a page. `None` stands for the store's default; a page then
-    /// takes some tens of ms at most.
+    /// The approximate maximum number of key records that the store examines for a page. `None` stands for the store's
+    /// default; a page then takes some tens of ms at most.
     pub scan_limit: Option<usize>,
 }
 
@@ -84,7 +85,8 @@ impl StoredLetter {
 /// The listings of streams and their keys.
 #[async_trait]
 pub trait KeyListing: Send + Sync {
-    /// Returns the streams with a key record, a dead letter, an unpublished message or a waiting event.
+    /// Returns the streams with a key record, a dead letter, an entry in an outbox, or an event in a queue of the
+    /// store.
     async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError>;
 
     /// Lists keys of a stream. Each page is limited in time and memory. A page may therefore have fewer rows than

@@ -15,12 +15,13 @@ pub const MARK_NAME_LIMIT: usize = 8 << 10;
 pub const HEALTH_MARK: &str = "admin/health";
 
 /// A small record of the runtime, such as the checkpoint of a source or the length of a file that a sink has written.
-/// The store writes a mark together with the removal of outbox entries (published messages), or alone.
+/// The store writes a mark alone, or, in the embedded store, in one atomic write with the removal of outbox entries
+/// (published messages).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
     /// The name, for example `sink//var/receipts.jsonl` for the file sink that writes `/var/receipts.jsonl`.
     pub name: String,
-    /// The value, in a form that only the writer of the mark knows.
+    /// The value. The store does not interpret the value.
     pub value: Bytes,
 }
 
@@ -32,7 +33,7 @@ pub struct MarkConditions<'a> {
     pub before: &'a [Option<Bytes>],
     /// The destination to which the events in `witnesses` were written.
     pub destination: Option<&'a Destination>,
-    /// For each shard, the newest event that the store has confirmed to the producer.
+    /// For each shard, the newest event or call that the store has confirmed to the producer.
     pub witnesses: BTreeMap<u32, Witness>,
 }
 
@@ -40,12 +41,12 @@ pub struct MarkConditions<'a> {
 #[async_trait]
 pub trait MarkStore: Send + Sync {
     /// Writes marks. Like the write of [`Outbox::outbox_done`](super::Outbox::outbox_done), the marks become durable
-    /// with a later commit.
+    /// with a later commit at the latest.
     async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError>;
 
     /// Writes a mark if the value of the mark in the store is `before`; `None` means that the store has no such mark.
     /// Returns `false`, and writes nothing, if the store has another value. So two processes that change the mark never
-    /// overwrite each other's change. The mark becomes durable with a later commit.
+    /// overwrite each other's change. The mark becomes durable with a later commit at the latest.
     async fn replace_mark(&self, mark: &Mark, before: Option<&Bytes>) -> Result<bool, StoreError>;
 
     /// Returns the value of a mark; `None` if the store has no such mark.
@@ -54,7 +55,8 @@ pub trait MarkStore: Send + Sync {
     /// Writes a mark into every shard that meets the conditions. Returns whether all shards have the mark. Shards may
     /// be on several servers, and one server may go back in time without the others. The mark follows all earlier
     /// writes of its shard. If the shard later loses one of these earlier writes, the shard therefore also loses the
-    /// mark, or returns to an older value of the mark.
+    /// mark, or returns to an older value of the mark. By default, for a store that cannot go back in time while it is
+    /// open, this method writes one mark and checks no condition.
     async fn put_mark_in_shards(
         &self,
         mark: &Mark,
@@ -71,16 +73,17 @@ pub trait MarkStore: Send + Sync {
 
     /// Writes the checkpoint of a partition's source, if `claim` is still the claim of the partition's owner. The
     /// checkpoint depends on the commits under the claim. Like the write of
-    /// [`Outbox::outbox_done`](super::Outbox::outbox_done), the checkpoint becomes durable with a later commit.
+    /// [`Outbox::outbox_done`](super::Outbox::outbox_done), the checkpoint becomes durable with a later commit at the
+    /// latest.
     ///
     /// Returns `false` if the store does not write the checkpoint, for one of these reasons:
     ///
     /// - the partition has another claim or none;
-    /// - the store does not reply at once, or reports damaged data;
+    /// - a server of the store does not reply at once, or reports damaged data;
     /// - [`Store::disconnects`](super::Store::disconnects) is higher than `breaks`, the count that the caller knows.
     ///
-    /// If the store does not reply at once, or if the count is higher, the store may have gone back in time and lost
-    /// the commits on which the checkpoint depends.
+    /// If a server does not reply at once, or if the count is higher, the store may have gone back in time and lost the
+    /// commits on which the checkpoint depends.
     async fn put_checkpoint(
         &self,
         partition: &Partition,

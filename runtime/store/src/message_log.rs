@@ -1,12 +1,13 @@
 //! The data that the store keeps about messages on their way to a destination: their numbers, a log of messages for
 //! replay, and the queues of streams whose source is the store.
 //!
-//! An outbox contains the committed messages of a partition that are to be published. The owner of the partition
-//! assigns these messages in the order of its outbox: the store gives each message its number, keeps it for replay,
-//! and, if the destination is a stream, puts it into the queue of the stream. If the same message is assigned again,
-//! the store recognises the message. It recognises a message of an owner by its [`OutboxPosition`], as long as the
-//! message is in the outbox. It recognises a message of a producer by its id. A store must never give two messages of a
-//! key the same number.
+//! An outbox contains the committed messages of a partition that are to be published. The owner of the partition sends
+//! these messages to the store in the order of the outbox, and the store assigns each message. If the messages of the
+//! destination have numbers, the store gives the message its number and keeps the message for replay. If the
+//! destination is a stream, the store puts the message into the queue of the stream. If the same message is sent again,
+//! the store recognises the message: a message of an owner by its commit and its id, as long as the message may be in
+//! the outbox; a message of a producer by its id, or by the number that the producer gave it. As long as a store
+//! remembers the last number of a key, it must never give two messages of the key the same number.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -50,14 +51,16 @@ impl fmt::Display for Destination {
     }
 }
 
-/// The rules for the messages of a destination. All callers that assign messages to a destination use the same rules.
+/// The rules for the messages of a destination. All callers that assign messages to a destination must use the same
+/// rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DestinationRules {
     /// The rules for numbering messages. `None` if the store numbers no messages of this destination; a message keeps
     /// the number that it already has.
     pub numbering: Option<NumberingSettings>,
-    /// The maximum number of events that wait in a partition's queue in one shard (a slice of the store). `None` if the
-    /// destination is not a stream.
+    /// The number of waiting events at which a partition's queue in one shard (a slice of the store) is full. The store
+    /// refuses a call that adds an event to a full queue. A call that finds a shorter queue may fill it beyond this
+    /// number. `None` if the destination is not a stream.
     pub queue_limit: Option<u64>,
 }
 
@@ -66,7 +69,7 @@ pub struct DestinationRules {
 pub struct NumberingSettings {
     /// The number of the first message of a key.
     pub first: u64,
-    /// The time for which the store retains messages for replay and remembers ids, in ms.
+    /// The time for which the store retains messages for replay and remembers the ids of producers' messages, in ms.
     pub retain: u64,
     /// The maximum number of retained messages of a key.
     pub retain_events: u64,
@@ -93,9 +96,9 @@ pub struct OriginOutbox {
     /// The epoch of the owner's claim. A later owner has a higher epoch. If the store has already seen a higher epoch
     /// for this outbox, the store changes nothing.
     pub epoch: u64,
-    /// The number of the shard's last commit at the time when the owner claimed the shard. If an earlier owner has
-    /// assigned messages of a commit with a higher number, the shard has lost that commit, and another commit will get
-    /// its number.
+    /// The number of the last commit of this partition and shard when the owner wrote its claim. If an earlier owner
+    /// has assigned messages of a commit with a higher number, the shard has lost that commit, and another commit will
+    /// get its number.
     pub claimed_commit: u64,
     /// The last outbox position that the store confirmed to this owner, for this destination and shard; `None` if the
     /// store has confirmed none.
@@ -131,11 +134,11 @@ pub struct AssignItem {
 /// The messages of one outbox, or of one key of a producer, for a destination and shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssignGroup {
-    /// The outbox of the messages. `None` if the messages come from a producer; the store then recognises the messages
-    /// by their ids.
+    /// The outbox of the messages. `None` if the messages come from a producer; the store then recognises a message by
+    /// its id, or by the number that the producer gave it.
     pub origin: Option<OriginOutbox>,
-    /// The chunks, in order. A group without chunks only checks that the store still has all messages that it has
-    /// confirmed to the owner.
+    /// The chunks, in order. A group without chunks only checks that the store still has all messages that the store
+    /// has confirmed to the owner.
     pub chunks: Vec<OutboxChunk>,
 }
 
@@ -152,22 +155,22 @@ pub struct AssignRequest {
     /// lacks the witness has lost data. Owners need no witness, because their groups name their last confirmed outbox
     /// position.
     pub witness: Option<Witness>,
-    /// The writer's id and the number of this call, if a producer adds entries to queues; `None` if the messages come
-    /// from owners. The store keeps the number of the call with the entries ([`MessageLog::writer_calls`]). A call
+    /// The writer's id and the number of this call, if a producer adds entries to queues; otherwise `None`. A store
+    /// that can go back in time keeps the number of the call with the entries ([`MessageLog::writer_calls`]). A call
     /// without messages prolongs the time for which the store keeps the record of the writer.
     pub call: Option<WriterCall>,
-    /// The streams that read the destination and whose events producers may also number themselves, without the store.
-    /// If the key of a producer's event without a number has a record in one of these streams with a higher sequence
-    /// than the store has given, the store does not number the event ([`AssignItemReply::NumberedElsewhere`],
-    /// [`AssignItemReply::KeyEnded`]).
+    /// The streams that read the destination and that may also receive events which producers have numbered without the
+    /// store. Before the store numbers a producer's event, it reads the record of the event's key in each of these
+    /// streams. If a record has a higher sequence than the store has given, the store does not number the event
+    /// ([`AssignItemReply::NumberedElsewhere`], [`AssignItemReply::KeyEnded`]).
     pub readers: Vec<Arc<str>>,
     /// The groups, at most one of each origin. All groups together have at most [`ASSIGN_LIMIT`] messages.
     pub groups: Vec<AssignGroup>,
 }
 
 /// A call of a writer of queue entries: a publisher, or a process that accepts events over HTTP. The writer numbers its
-/// calls to each stream and shard, from 1. All tries of a call have the same number, so that the store recognises a
-/// repeated call. If the store refuses a call because the queue is full, the next call of the writer uses the same
+/// calls to each stream and shard, from 1. All tries of a call have the same number, so the store counts a repeated
+/// call only once. If the store refuses a call because the queue is full, the next call of the writer uses the same
 /// number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriterCall {
@@ -254,9 +257,10 @@ pub enum AssignItemReply {
     /// has events of the key with numbers that the store has not given. The value is the sequence after the highest of
     /// these numbers.
     NumberedElsewhere(u64),
-    /// The message of a producer has no number, and the store cannot give it one: the store no longer remembers the last
-    /// number that it gave to the key, and the key has ended in a [reader](AssignRequest::readers) less than
-    /// [`NumberingSettings::complete_ttl`] ago.
+    /// The message of a producer has no number, and the store cannot give it one: a [reader](AssignRequest::readers)
+    /// has events of the key with numbers that the store has not given or no longer remembers, and the key has ended in
+    /// this reader. The store can number messages of the key again when the reader's record of the ended key has
+    /// expired.
     KeyEnded,
     /// The store ignored the message of a producer, because the store refused an earlier message of the same group.
     AfterConflict,
@@ -282,16 +286,16 @@ impl AssignItemReply {
 /// The reply to a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AssignGroupReply {
-    /// The store has numbered all messages, put them into the log, and queued them for their stream. Exception: in a
-    /// group of a producer, the store has skipped a message with a conflict and the messages after it. The value has
-    /// one result for each message.
+    /// The store has assigned all messages. Exception: in a group of a producer, the store has assigned neither a
+    /// refused message ([`AssignItemReply::is_refused`]) nor the messages after it. The value has one result for each
+    /// message.
     Done(Vec<AssignItemReply>),
     /// A newer owner of the outbox has begun to assign messages, or the messages of this group are already recorded as
-    /// published. The store changed nothing.
+    /// published, or the call has an earlier group of the same outbox. The store changed nothing for this group.
     Fenced,
-    /// The store went back in time: it lacks messages that it had confirmed to this owner. The store changed nothing.
-    /// The value is the last outbox position of this owner that the store still has, if any. The owner can assign the
-    /// messages after this position again.
+    /// The store went back in time: it lacks messages that it had confirmed to this owner. The store changed nothing
+    /// for this group. The value is the last outbox position of this owner that the store still has, if any. The owner
+    /// can assign the messages after this position again.
     RolledBack(Option<OutboxPosition>),
 }
 
@@ -340,7 +344,8 @@ impl QueueEnds {
 /// The result of a removal from a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DequeueResult {
-    /// The store removed the entries, or changed nothing because the partition has another claim.
+    /// The store removed the entries. If the entries were already removed, or if the partition has another claim, the
+    /// store changed nothing.
     Done,
     /// The store removed nothing, because the shard lacks the commit that the caller named. The caller retries after
     /// the owner has repeated that commit.
@@ -352,13 +357,15 @@ pub enum DequeueResult {
 ///
 /// Queues use positions ([`QueuePosition`]) instead of bare numbers, because a store that went back in time gives the
 /// numbers of lost entries to other entries. A position consists of the number of an entry, and a history: a digest of
-/// all writes to the queue up to the entry. If the history of the store does not contain a queue position, the store
-/// returns [`StoreError::RolledBack`]. The store never refuses the queue position of a damaged entry.
+/// all writes to the queue up to the entry. If a queue has another history at the number of a queue position, or has
+/// not reached this number, the store returns [`StoreError::RolledBack`]. The store never refuses the queue position of
+/// a damaged entry.
 #[async_trait]
 pub trait MessageLog: Send + Sync {
-    /// Numbers messages, retains them for replay, and queues them for their stream, in one atomic write. Messages that
-    /// the store recognises keep their numbers. Messages for an exchange or a file are durable when the store replies.
-    /// Messages for a stream become durable with a later commit at the latest.
+    /// Assigns messages in one atomic write: numbers them and retains them for replay, if the messages of the
+    /// destination have numbers, and queues them, if the destination is a stream. Messages that the store recognises
+    /// keep their numbers. Messages for an exchange or a file are durable when the store replies. Messages for a stream
+    /// become durable with a later commit at the latest.
     ///
     /// # Errors
     /// [`StoreError::RolledBack`]: the shard lacks the [witness](AssignRequest::witness); the store changed nothing. A
@@ -377,12 +384,13 @@ pub trait MessageLog: Send + Sync {
 
     /// Reads the entries that wait for a partition in a shard, after the queue position `after`. Returns at most
     /// `limit` entries and about `bytes` bytes, but at least one entry if there is one. Returns the bytes of an
-    /// unreadable entry, with the reason. The store keeps no history of removed entries. The store therefore accepts
-    /// every `after` before the last removed entry.
+    /// unreadable entry, with the reason. The store keeps the history of the last removed entry, but not of the entries
+    /// removed before it. The store therefore accepts every `after` before the last removed entry.
     ///
     /// # Errors
     ///
-    /// [`StoreError::RolledBack`] if `after` is not in the history of the store.
+    /// [`StoreError::RolledBack`] if the queue has another history at the number of `after`, or has not reached this
+    /// number.
     async fn read_queue(
         &self,
         partition: &Partition,
@@ -399,7 +407,8 @@ pub trait MessageLog: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StoreError::RolledBack`] if the queue position is not in the history of the store. The store removed nothing.
+    /// [`StoreError::RolledBack`] if the queue has another history at the number of `through`, or has not reached this
+    /// number. The store removed nothing.
     async fn dequeue(
         &self,
         partition: &Partition,
@@ -410,7 +419,8 @@ pub trait MessageLog: Send + Sync {
     ) -> Result<DequeueResult, StoreError>;
 
     /// Returns, for each key, the partition that its key record names. Returns `None` for a key without a record, or
-    /// with an unreadable record. When the caller gets the reply, another partition may already have taken over a key.
+    /// with an unreadable record. A record that has expired counts until the store removes it. When the caller gets the
+    /// reply, another partition may already have taken over a key.
     async fn partitions_of(
         &self,
         stream: &str,

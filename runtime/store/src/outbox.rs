@@ -31,8 +31,8 @@ pub struct OutboxMessage {
 /// Access to the committed messages and dead letters that are not yet published.
 #[async_trait]
 pub trait Outbox: Send + Sync {
-    /// Returns the unpublished messages and letters of up to `limit` commits after commit `after`. Returns at least one
-    /// commit if there is one.
+    /// Returns the unpublished messages and letters of up to `limit` commits after commit `after`, in the order of the
+    /// commits. Returns fewer commits if their messages are large, but at least one commit if there is one.
     async fn outbox(
         &self,
         partition: &Partition,
@@ -45,7 +45,8 @@ pub trait Outbox: Send + Sync {
     /// write. The write is durable at the latest when a later commit of the shard is durable. Changes nothing if the
     /// shard has another claim than `claim`. The reason: after the store has gone back in time (lost its newest
     /// commits), commits of another owner may have the same numbers. Returns the number of the shard's last commit, or
-    /// `None` if nothing changed.
+    /// `None` if the shard has another claim. If `marks` is not empty, a store in Redis returns
+    /// [`StoreError::Unusable`], because it cannot write marks and outbox in one atomic write.
     async fn outbox_done(
         &self,
         partition: &Partition,

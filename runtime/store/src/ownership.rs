@@ -1,11 +1,11 @@
 //! The right of this process to act for a partition: to accept its events, commit, and publish.
 //!
-//! The right ends when this process hands the partition over or loses it. The right depends on a lease, which this
-//! process renews. If the process cannot renew the lease in time (measured by its own clock), the right is suspended.
-//! Another instance (process) may own the partition by then. The store refuses the commits of a process that is no
-//! longer the owner. But a broker does not check the ownership: the broker would still deliver events to this process
-//! and accept messages from this process. This process therefore accepts no deliveries and publishes no messages while
-//! the right is suspended.
+//! The right ends when this process hands the partition over or loses it. The right depends on a lease, which is valid
+//! as long as this process renews its membership. If the process cannot renew the membership in time (measured by its
+//! own clock), the right is suspended. Another instance (process) may own the partition by then. The store refuses the
+//! commits of a process that is no longer the owner. But a broker does not check the ownership: the broker would still
+//! deliver events to this process and accept messages from this process. This process therefore accepts no deliveries
+//! and publishes no messages while the right is suspended.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -24,8 +24,8 @@ pub type MembershipExpiry = Option<Instant>;
 pub enum OwnershipPhase {
     /// This process owns the partition.
     Owned,
-    /// This process is handing the partition over. It accepts no more events, finishes the running turns, commits their
-    /// results, and publishes their messages.
+    /// This process is handing the partition over. The process accepts no more events, finishes the running turns,
+    /// commits their results, and publishes their messages.
     Draining,
     /// This process no longer owns the partition. It drops uncommitted results.
     Lost,
@@ -59,7 +59,7 @@ impl Ownership {
         }
     }
 
-    /// Creates the ownership of a partition that no other process can take.
+    /// Creates an ownership that is never suspended, for a partition that no other process can own.
     pub fn permanent() -> Self {
         Self::new(watch::Sender::new(None).subscribe())
     }
@@ -76,9 +76,9 @@ impl Ownership {
     }
 
     /// Ends the ownership if `table` shows that this instance no longer owns the partition. `requested_at` is the time
-    /// when this instance requested the table. The table may also lack the lease, because the store went back in time
-    /// (lost its newest writes). This process then hands the partition over in the ordinary way. The handover detects
-    /// whether commits are lost too.
+    /// when this instance requested the table. The table may also lack the lease, or contain only an older lease,
+    /// because the store went back in time (lost its newest writes). This process then hands the partition over in the
+    /// ordinary way. The handover detects whether commits are lost too.
     pub fn evaluate(&self, id: InstanceId, table: &MembershipTable, requested_at: Instant) {
         let Some(LeaseGrant { partition, epoch, learned_at: at }) = self.lease.get() else {
             return;

@@ -5,12 +5,13 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-/// The format number of a mark without kept lines. A mark in the first format contains only the length, and no format
-/// number.
+/// The format number of a mark without kept lines and older files. A mark in the first format contains only the length,
+/// and no format number.
 const FORMAT: u8 = 2;
-/// The format number of a mark with the range of kept lines.
+/// The format number of a mark with the range of kept lines ([`PublishedFile::kept`]).
 const KEPT_FORMAT: u8 = 3;
-/// The format number of a mark with the range of kept lines, which may be empty, and with older files.
+/// The format number of a mark with older files ([`PublishedFile::older`]). Such a mark also has the range of kept
+/// lines, which is empty if the file has none.
 const OLDER_FORMAT: u8 = 4;
 
 /// The published part of a file, as recorded in the store.
@@ -20,14 +21,14 @@ pub struct PublishedFile {
     pub length: u64,
     /// The fingerprint of the file; `None` in the first format.
     pub fingerprint: Option<FileFingerprint>,
-    /// The part of the file with the kept lines. The store has not recorded the messages of these lines as published,
-    /// but the sink must not write these messages again. `None` if the file has no such lines.
+    /// The part of the file with the kept lines: lines whose messages the store has not recorded as published. The sink
+    /// must not write these messages again. `None` if the file has no such lines.
     pub kept: Option<Range<u64>>,
     /// The older files that may have lines of messages that the store has not recorded as published.
     pub older: Vec<OlderFile>,
 }
 
-/// A file that the sink wrote before another program gave the path of the sink to another file.
+/// A file that the sink wrote before another program, such as log rotation, gave the path of the sink to another file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OlderFile {
     /// The inode number of the file.

@@ -1,6 +1,6 @@
 //! Records of the broker's queues that `fifo` streams consume. The order of the messages in such a queue determines the
-//! sequences of the events. If the queue is lost with its messages, new events would get the sequences of the lost
-//! events. A stream whose queue is lost therefore stops until an operator resumes it.
+//! sequences of the events. If the queue is lost with its messages, later events would get the sequences that the
+//! events in these messages would have got. A stream whose queue is lost therefore stops until an operator resumes it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -101,7 +101,8 @@ impl QueueRecords {
     }
 
     /// Acknowledges the losses, so that the stream consumes the new queues. Returns the acknowledged losses. Does not
-    /// acknowledge a loss that a process records while this method runs, because the operator has not seen that loss.
+    /// acknowledge a loss that a process records after this method has read the record of the partition, because the
+    /// operator may not have seen that loss.
     pub async fn resume(&self, partitions: u32) -> Result<Vec<(u32, String)>, StoreError> {
         let mut resumed = Vec::new();
         for partition in 0..partitions {

@@ -7,23 +7,24 @@ use ordain_core::{Batch, CommitReply, Key, KeySnapshot};
 
 use super::{Partition, StoreError};
 
-/// The identity of an owner. The fence of a shard (the shard's record of its owner) contains the claim, and the store
-/// refuses a commit under another claim.
+/// The identity of an owner of a partition. In each shard, the store has a fence for the partition: a record that
+/// contains the claim of the present owner. The store refuses a commit under another claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// The epoch of the owner's lease, which is higher than the epochs of all earlier owners of the partition.
+    /// The epoch of the owner's lease. Each new lease of the partition has a higher epoch than the earlier leases that
+    /// the store still has.
     pub epoch: u64,
     /// A random number that distinguishes two owners with the same epoch. Such owners can exist after the store went
-    /// back in time and lost an epoch: it then grants this epoch a second time.
+    /// back in time and lost an epoch: the store then grants this epoch a second time.
     pub random: u64,
 }
 
 /// The result of a successful claim of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimedPartition {
-    /// The claim, written into every shard.
+    /// The claim, which the store has written into the fence of every shard.
     pub claim: Claim,
-    /// The number of the last commit of each shard; 0 for a shard without commits.
+    /// For each shard, the number of the partition's last commit; 0 if the partition has no commit in the shard.
     pub commits: Vec<u64>,
 }
 
@@ -34,10 +35,10 @@ pub type KeyResult<T> = Result<T, String>;
 /// The records of a partition's keys.
 #[async_trait]
 pub trait RecordStore: Send + Sync {
-    /// Takes a partition over: writes a claim with the epoch of the [lease](super::LeaseStore::lease) into the fence of
-    /// each shard. From then on, the store answers commits under an older claim with [`CommitReply::Fenced`]. Fails
-    /// with [`StoreError::InUse`] if another owner has claimed the partition under this epoch or a higher epoch. The
-    /// caller then needs a new lease.
+    /// Claims a partition for a new owner: writes a claim with the epoch of the [lease](super::LeaseStore::lease) into
+    /// the fence of each shard. From then on, the store answers commits under an older claim with
+    /// [`CommitReply::Fenced`]. Fails with [`StoreError::InUse`] if the partition already has a claim with this epoch
+    /// or a higher epoch. The caller then needs a new lease.
     async fn claim(
         &self,
         partition: &Partition,

@@ -21,7 +21,7 @@ pub struct RedisAddress {
     pub hosts: Vec<(String, u16)>,
     /// The path after the hosts: the number of a database, or the name of a master for Sentinels.
     pub path: String,
-    /// `false` if a port may be a password, because the URL may lack its host.
+    /// `false` if messages must not show the ports: if the URL lacks its host, a password is in the place of a port.
     shows_ports: bool,
 }
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use crate::RedisUrl;
 
-/// The maximum number of events of a batch. Each event adds at most ten values to the single write of a commit, and the
-/// script cannot pass more than 7,900 values (`HSET_ARGUMENT_LIMIT` in `scripts/commit.lua`) at once.
+/// The maximum value of the setting `runtime.batch`, the number of events of a commit, for a store in Redis. Each event
+/// adds at most ten values to the single `HSET` of a commit, and the script cannot pass more than 7,900 values
+/// (`HSET_ARGUMENT_LIMIT` in `scripts/commit.lua`) to one command.
 pub const REDIS_BATCH_LIMIT: usize = 768;
 
 /// The options of a store in Redis.
@@ -16,7 +17,7 @@ pub const REDIS_BATCH_LIMIT: usize = 768;
 pub struct RedisOptions {
     /// The address of Redis.
     pub address: RedisUrl,
-    /// The prefix of the names of all keys: no braces, at most 64 bytes.
+    /// The prefix of the names of all Redis keys: no braces, at most 64 bytes.
     pub prefix: String,
     /// The number of shards (slices of the store, by hash of the key), at least one. The first process that opens the
     /// store records the number. Every later process must use the same number.
@@ -26,7 +27,7 @@ pub struct RedisOptions {
     /// The time to keep dead letters, in ms.
     pub dead_ttl: u64,
     /// The time for which the store retries a request other than a commit while no server answers; `None` to retry for
-    /// ever. While the process starts, the store retries for at most half a minute, or for this time if it is shorter.
+    /// ever. While the store is opened, it retries for at most half a minute, or for this time if it is shorter.
     pub retry_timeout: Option<Duration>,
     /// The number of milliseconds added to the server's time, so that tests can advance time.
     #[doc(hidden)]

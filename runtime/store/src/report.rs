@@ -20,7 +20,7 @@ pub struct InstanceReport {
 pub struct PendingWork {
     /// The number of events that wait for delivery, in the broker or in the store; `None` if unknown.
     pub lag: Option<u64>,
-    /// The number of keys in memory with an event that the handler can execute now.
+    /// The number of keys in memory with an event that the handler can execute now, but that no worker executes yet.
     pub ready_keys: u64,
     /// The number of keys in memory whose lane is in one of the [`BLOCKED_STATES`].
     pub blocked_keys: u64,
@@ -61,7 +61,7 @@ impl PendingWork {
     }
 
     /// Returns the number of instances that the lag requires if each instance handles `lag_per_instance` events: at
-    /// least one instance, and at most one for each partition.
+    /// least one instance, and at most one for each partition. An unknown lag counts as 0.
     pub fn wanted_instances(self, lag_per_instance: u64, partitions: u32) -> u64 {
         let wanted = self.lag.unwrap_or(0).div_ceil(lag_per_instance.max(1));
         wanted.clamp(1, u64::from(partitions.max(1)))

@@ -1,4 +1,4 @@
-//! Repeats a request to a store until the store answers.
+//! Repeats a request to a store until the request succeeds.
 
 use std::future::Future;
 use std::time::Duration;

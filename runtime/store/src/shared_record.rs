@@ -1,5 +1,5 @@
-//! Records in JSON that several processes change. A process changes a record only if the store still has the version
-//! that this process has read. No process therefore overwrites a change that it has not seen.
+//! Records in JSON that several processes change. A process changes a record only if the record in the store still has
+//! the content that this process has read. No process therefore overwrites a change that it has not seen.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -19,8 +19,8 @@ pub struct SharedRecord<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> SharedRecord<T> {
-    /// Reads the record that the mark with this name contains. Returns an error if the mark has another content, for
-    /// example a record that only a later version of Ordain can read.
+    /// Reads the record that the mark with this name contains. Returns an error if this version of Ordain cannot decode
+    /// the mark, for example because a later version has written the mark.
     pub async fn read(store: &dyn Store, name: String) -> Result<Self, StoreError> {
         let value = store.mark(&name).await?;
         match value.as_deref().map(serde_json::from_slice).transpose() {

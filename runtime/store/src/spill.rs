@@ -27,9 +27,10 @@ pub trait SpillArea: Send + Sync {
         bytes: usize,
     ) -> Result<KeyResult<SpillPage>, StoreError>;
 
-    /// Returns the events in `missing` that the store contains. The store contains such an event as a spilled event, or
-    /// in a dead letter with a cause of [`ordain_core::Cause::waits_for_earlier`]. The method ignores dead letters that
-    /// were stored more than `within` ms ago.
+    /// Returns the events of a key that the store contains and whose sequences are in `missing`, each with its
+    /// sequence. The store contains such an event as a spilled event, or in a dead letter with a cause of
+    /// [`ordain_core::Cause::waits_for_earlier`]. Ignores dead letters that were stored more than `within` ms ago.
+    /// Stops when the size of the events reaches [`FOUND_BYTES_LIMIT`].
     async fn find_missing(
         &self,
         partition: &Partition,

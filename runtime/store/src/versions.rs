@@ -1,7 +1,6 @@
 //! The stored form of a rollout: the numbered record of the handler version that executes the events of a stream.
 //!
-//! The form is the text `NUMBER DIGEST VERSION`. A text is readable for users who inspect the rollouts in the store,
-//! together with the leases.
+//! The form is the text `NUMBER DIGEST VERSION`, so that users who inspect the store can read the rollouts.
 
 use ordain_core::{Build, Rollout};
 
@@ -11,8 +10,8 @@ pub fn encode(rollout: &Rollout) -> String {
     format!("{number} {digest} {version}")
 }
 
-/// The maximum length of a version's name, in bytes. The name comes from the name of a file, and no file name is
-/// longer.
+/// The maximum length of a version's name, in bytes. The name is formed from the name of a handler's file, and is
+/// therefore never longer.
 const VERSION_NAME_LIMIT: usize = 256;
 
 /// Returns whether a text is valid as a version's name: not empty, not too long, and without control characters.

@@ -1,7 +1,8 @@
-//! The fence of a shard (a slice of the store): the record with the owner's claim, the shard's last commit, and the
-//! reply to that commit. If the reply is lost, the owner repeats the commit, and the store returns the stored reply.
+//! The fence of a partition in a shard (a slice of the store): the record with the owner's claim, the number of the
+//! partition's last commit in the shard, and the reply to that commit. If the owner does not receive the reply, it
+//! repeats the commit, and the store returns the stored reply.
 //!
-//! All numbers have fixed widths, so that a script can build the record.
+//! All numbers have fixed widths, so that a Redis script can build the record.
 
 use ordain_core::{AppliedCommit, CommitReply, ExistingSpill, WriteRefusal};
 
@@ -43,7 +44,7 @@ pub struct FenceRecord {
     pub applied: AppliedCommit,
 }
 
-/// The decision of a fence about a commit.
+/// The result of comparing a commit with a fence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FenceVerdict {
     /// The commit has the next number, and the store must apply it.

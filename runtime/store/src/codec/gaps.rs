@@ -8,8 +8,8 @@ use super::wire::{RecordDecodeError, RecordReader, put_bytes, put_option, put_va
 /// failures; and the last error. The texts borrow from the record.
 type AnswerView<'a> = (&'a str, [u32; 3], Option<&'a str>);
 
-/// Appends the gaps. If the time of a gap is 0, the field at [`NEW_TIME_AT`](super::NEW_TIME_AT) in the record contains
-/// the time.
+/// Appends the gaps. If a time of a gap is 0, the field at [`NEW_TIME_AT`](super::NEW_TIME_AT) in the key record
+/// contains this time. Exception: the end time of an open gap has no meaning.
 pub(super) fn encode_gaps(gaps: &GapHistory, out: &mut Vec<u8>) {
     put_varint(gaps.iter().len() as u64, out);
     for gap in gaps.iter() {
@@ -38,7 +38,7 @@ pub(super) fn check_gaps(reader: &mut RecordReader<'_>) -> Result<(), RecordDeco
     Ok(())
 }
 
-/// Decodes the output of [`encode_gaps`]. A time of 0 becomes `now`.
+/// Decodes the output of [`encode_gaps`]. A time of 0 becomes `now`, except for the end time of an open gap.
 pub(super) fn decode_gaps(
     reader: &mut RecordReader<'_>,
     now: u64,

@@ -8,7 +8,7 @@ use super::wire::{RecordDecodeError, RecordReader, put_varint};
 /// The number of bytes that [`encode_accepted_id`] appends.
 pub const ACCEPTED_ID_BYTES: usize = 16;
 
-/// Appends an id without its sequence. The store keeps the sequence in the database key of the entry.
+/// Appends an id without its sequence. The sequence follows from the place where the store keeps the id.
 pub fn encode_accepted_id(id: &AcceptedId, out: &mut Vec<u8>) {
     out.extend_from_slice(&id.id.to_le_bytes());
     out.extend_from_slice(&id.content.to_le_bytes());
@@ -30,7 +30,7 @@ pub fn decode_accepted_id(sequence: u64, bytes: &[u8]) -> Result<AcceptedId, Rec
 }
 
 /// Appends the stretches of a key's ids. A stretch is a run of ids with the same timestamp. If the timestamp is 0, the
-/// field at [`NEW_TIME_AT`](super::NEW_TIME_AT) in the record contains the time.
+/// field at [`NEW_TIME_AT`](super::NEW_TIME_AT) in the key record contains the time.
 pub(super) fn encode_id_times(times: &IdTimes, out: &mut Vec<u8>) {
     put_varint(times.iter().len() as u64, out);
     for stretch in times.iter() {

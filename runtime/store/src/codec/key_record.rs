@@ -248,7 +248,7 @@ pub fn encode_key_record(record: &KeyRecord, now: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes another partition into a record, and counts the takeover. `view` is the parsed record.
+/// Writes another partition into a record, and increases the number of take-overs. `view` is the parsed record.
 pub fn take_over(record: &mut [u8], view: &KeyRecordView<'_>, partition: u32) {
     let takeovers = view.takeovers.wrapping_add(1);
     record[PARTITION_AT..TAKEOVERS_AT].copy_from_slice(&partition.to_le_bytes());

@@ -1,5 +1,5 @@
-//! The record of a dead letter: an event that ended without effect. The record must keep the delivered event byte for
-//! byte.
+//! The record of a dead letter: an event that ended without effect. The record must keep the key, the attributes and
+//! the data of the event unchanged.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! The place of a dead letter: bytes whose order sorts the letters of a stream by key, sequence and tag. A key can
-//! contain any bytes, so the place escapes the NUL bytes of the key, and ends the key with a terminator.
+//! contain NUL bytes, so the place escapes these bytes, and ends the key with a terminator.
 
 use ordain_core::LetterId;
 

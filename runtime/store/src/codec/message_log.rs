@@ -1,7 +1,7 @@
 //! The records of a destination (an exchange, a stream or a file that receives messages): the counter of each key, and
 //! the messages that the store retains for replay.
 //!
-//! All numbers have fixed widths, so that a script can build the records.
+//! All numbers have fixed widths, so that a Redis script can build the records.
 
 use std::sync::Arc;
 
@@ -43,8 +43,8 @@ impl KeyCounter {
 /// The offset of the content digest in a retained message. The expiry time of the message precedes the digest.
 pub const RETAINED_CONTENT_AT: usize = 8;
 
-/// Encodes a retained message without its expiry time: first the content digest, then the event with its number. With
-/// the digest, a store can compare two messages without decoding them.
+/// Encodes a retained message without its expiry time: first the content digest, then the event with the number
+/// `sequence`. With the digest, a store can compare two messages without decoding them.
 pub fn encode_retained(event: &Event, sequence: Option<u64>) -> Vec<u8> {
     let mut value = Vec::with_capacity(8 + event.encoded_len());
     value.extend_from_slice(&event.content().to_be_bytes());
@@ -52,7 +52,8 @@ pub fn encode_retained(event: &Event, sequence: Option<u64>) -> Vec<u8> {
     value
 }
 
-/// Decodes a retained message with its expiry time, or returns a description of the damage.
+/// Decodes the event of a retained message, or returns a description of the damage. `value` begins with the expiry time
+/// of the message.
 pub fn decode_retained(value: &Bytes) -> Result<Arc<Event>, String> {
     let event_at = RETAINED_CONTENT_AT + 8;
     if value.len() < event_at {

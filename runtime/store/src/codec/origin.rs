@@ -1,13 +1,13 @@
 //! The record of an origin at a destination. An origin is the outbox of a partition in one shard: committed messages
-//! that are to be published. The record contains the last outbox position whose messages the store has numbered. Blocks
-//! beside the record contain the numbers of the messages that may still be in the outbox.
+//! that are to be published. The record contains the last outbox position whose messages the store has assigned. Blocks
+//! beside the record contain the ids and numbers of the assigned messages that may still be in the outbox.
 //!
 //! The new messages of each call of [`MessageLog::assign`](crate::MessageLog::assign) form a separate block. A call
 //! with only new messages therefore writes only the record and one block, even if the outbox is large. The commit
 //! numbers usually ascend from block to block. A call with repeated messages therefore finds their blocks with a binary
 //! search by commit number.
 //!
-//! All numbers have fixed widths, so that a script can build the records.
+//! All numbers have fixed widths, so that a Redis script can build the records.
 
 use super::wire::{RecordDecodeError, RecordReader};
 use crate::OutboxPosition;
@@ -20,9 +20,9 @@ pub const ORIGIN_FORMAT: u8 = 1;
 pub struct OriginRecord {
     /// The epoch of the origin's last owner.
     pub epoch: u64,
-    /// The last outbox position whose messages the store has numbered for this owner.
+    /// The last outbox position whose messages the store has assigned for this owner.
     pub last: OutboxPosition,
-    /// The highest outbox position whose messages the store has numbered for any owner. The messages of all later
+    /// The highest outbox position whose messages the store has assigned for any owner. The messages of all later
     /// outbox positions are new.
     pub highest: OutboxPosition,
     /// The number of the first block.
@@ -44,7 +44,7 @@ impl Default for OriginRecord {
 }
 
 impl OriginRecord {
-    /// Records that the store has numbered the messages at an outbox position, for an owner with this epoch.
+    /// Records that the store has assigned the messages at an outbox position, for an owner with this epoch.
     pub fn record_assigned(&mut self, epoch: u64, position: OutboxPosition) {
         if epoch != self.epoch {
             self.epoch = epoch;

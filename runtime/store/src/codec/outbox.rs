@@ -1,6 +1,6 @@
 //! The encoding of the messages and dead letters of one batch (the content of one commit) as one value. The value
-//! contains the chunk of each applied write, and then the chunk of the letters. A store can therefore leave out the
-//! chunk of a refused write without decoding the other chunks.
+//! contains a section for each applied write with messages, and then a section with the letters. A store can therefore
+//! leave out the section of a refused write without decoding the other sections.
 
 use bytes::Bytes;
 use ordain_core::{DeadLetter, EmittedMessage, Key, Message};
@@ -9,17 +9,17 @@ use super::letter::{decode_letter, encode_letter};
 use super::wire::{RecordDecodeError, RecordReader, put_bytes, put_varint};
 use crate::{OutboxEntry, OutboxMessage};
 
-/// The format byte of a write's chunk.
+/// The format byte of a write's section.
 const OUTBOX_WRITE_FORMAT: u8 = 1;
-/// The format byte of the letters' chunk.
+/// The format byte of the letters' section.
 pub const OUTBOX_LETTERS_FORMAT: u8 = 2;
 /// The format byte of the commit's time. The incarnation of a key is the time of its first commit. The Redis store
-/// encodes a chunk before the time of the commit is known. If the commit is the first of a key, the chunk therefore
-/// contains the incarnation 0. The commit script then writes its time before the chunks, and the decoder uses this time
-/// as the incarnation.
+/// encodes a section before the time of the commit is known. If the commit is the first of a key, the section therefore
+/// contains the incarnation 0. The commit script then writes the time of the commit before the sections, and the
+/// decoder uses this time as the incarnation.
 pub const OUTBOX_TIME_FORMAT: u8 = 3;
 
-/// Appends the chunk of one write. Appends nothing if the write has no messages.
+/// Appends the section of one write. Appends nothing if the write has no messages.
 pub fn encode_outbox_write(
     key: &str,
     incarnation: u64,
@@ -42,7 +42,7 @@ pub fn encode_outbox_write(
     }
 }
 
-/// Appends the chunk of the dead letters that are to be published. `at` is the time at which the letters are stored.
+/// Appends the section of the dead letters that are to be published. `at` is the time at which the letters are stored.
 /// Appends nothing if there are no letters.
 pub fn encode_outbox_letters<'a>(
     letters: impl Iterator<Item = &'a DeadLetter>,
@@ -62,7 +62,7 @@ pub fn encode_outbox_letters<'a>(
     }
 }
 
-/// Decodes all chunks of a batch without copying the contents.
+/// Decodes all sections of a batch without copying the contents.
 pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, RecordDecodeError> {
     let mut messages = Vec::new();
     let mut letters = Vec::new();
@@ -71,7 +71,7 @@ pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, RecordDe
     while !rest.is_empty() {
         if rest[0] == OUTBOX_LETTERS_FORMAT {
             let mut reader = RecordReader::new("outbox entry", rest, OUTBOX_LETTERS_FORMAT)?;
-            // The chunk of the letters is the last chunk. It extends to the end of the bytes.
+            // The section of the letters is the last section, and extends to the end of the bytes.
             while !reader.is_empty() {
                 let record = bytes.slice_ref(reader.bytes("letter")?);
                 letters.push(decode_letter(&record)?.letter);

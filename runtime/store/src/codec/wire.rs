@@ -65,7 +65,7 @@ impl<'a> RecordReader<'a> {
         }
     }
 
-    /// Creates a reader for a part of another record, without a format byte.
+    /// Creates a reader for bytes without a format byte, such as a part of a record.
     pub fn without_format(record: &'static str, bytes: &'a [u8]) -> Self {
         Self { record, rest: bytes }
     }
