@@ -35,7 +35,7 @@ impl BrokerAddress {
     }
 }
 
-/// Formats the address without its login. In place of a port that may be a password, writes a variable.
+/// Formats the address without its login. In place of a port that may be a password, writes `${…}`.
 impl fmt::Display for BrokerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let AMQPUri { scheme, authority, vhost, .. } = &self.uri;

@@ -225,7 +225,7 @@ impl ConfigChecker<'_> {
                 {
                     let message = format!(
                         "must have the same value as in [streams.{other}]: both streams read the exchange of sink \
-                         \"{name}\", which numbers each key once for both"
+                         \"{name}\", and this sink gives each message one number for both streams"
                     );
                     self.report(&format!("streams.{stream}.{setting}"), message);
                 }

@@ -118,9 +118,10 @@ impl LoadedConfig {
         Self::parse(file, &text, &|name| std::env::var(name).ok())
     }
 
-    /// Returns the configuration without streams in which every setting has its default.
+    /// Returns a configuration that has no streams and in which every setting has its default.
     pub fn without_file() -> Result<Self, ConfigError> {
-        // The reader requires a stream.
+        // The reader rejects a file without a stream. This function therefore reads a file with one stream, and then
+        // removes the stream.
         let text = "[streams.none]\nhandler = \"none\"\nsource = { kind = \"file\", path = \"-\" }";
         let mut loaded = Self::parse(Path::new(DEFAULT_FILE), text, &|_| None)?;
         loaded.config.streams = NamedTables::new();

@@ -68,8 +68,8 @@ impl ConfigLint<'_> {
         if dead_ttl < search {
             let message = format!(
                 "the store keeps a dead letter for only {}, but the {rounds} rounds of requests for a missing event of \
-                 stream {name} can take {needed}: the store may remove a dead letter `far-ahead` before Ordain \
-                 replays its event; {next_step}",
+                 stream {name} can take {needed}: the store may remove a dead letter `far-ahead` or `overflow` before \
+                 Ordain replays the event in the letter; {next_step}",
                 in_words(dead_ttl)
             );
             self.report("store.dead_ttl", message);
@@ -98,9 +98,10 @@ impl ConfigLint<'_> {
         // The other half of the broker's timeout is left for loads, commits and the processing of other keys.
         if unacknowledged > CONSUMER_TIMEOUT_MS / 2 {
             let message = format!(
-                "an event can stay unacknowledged for {} (`spill_after` and `plugins.timeout`), which is more than half \
-                 of RabbitMQ's default `consumer_timeout` of {timeout}: the broker may close the channel and deliver \
-                 all its events again; lower one of the two settings, or raise `consumer_timeout` in rabbitmq.conf",
+                "an event can stay unacknowledged for {} (`spill_after` plus `plugins.timeout`), which is more than \
+                 half of RabbitMQ's default `consumer_timeout` of {timeout}: the broker may close the channel and \
+                 deliver all its events again; lower one of the two settings, or raise `consumer_timeout` in \
+                 rabbitmq.conf",
                 in_words(unacknowledged)
             );
             self.report(&format!("streams.{name}.spill_after"), message);

@@ -21,8 +21,9 @@ pub struct NumberingPolicy {
     pub rules: DestinationRules,
     /// Number of partitions of the destination stream; 1 for other destinations.
     pub partitions: u32,
-    /// The `sequenced` streams that read the exchange, if the destination is an exchange. Producers can publish to an
-    /// exchange without the store. Empty for other destinations.
+    /// The `sequenced` streams that read the exchange, if the destination is an exchange; empty for other destinations.
+    /// A producer can number events itself and publish them to the exchange without the store. The key records of these
+    /// streams show such numbers.
     pub readers: Vec<Arc<str>>,
 }
 
@@ -102,7 +103,7 @@ impl NumberingPolicy {
         if let Some((name, setting, other)) = loaded.config.numbering_conflict(exchange) {
             let message = format!(
                 "must have the same value as in [streams.{other}]: both streams read the exchange {exchange}, and \
-                 Ordain numbers each key once for both"
+                 Ordain gives each event one number for both streams"
             );
             return Err(loaded.setting_error(&format!("streams.{name}.{setting}"), message));
         }

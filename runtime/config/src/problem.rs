@@ -45,8 +45,8 @@ impl ConfigError {
         Self { file: file.to_owned(), problems: vec![problem] }
     }
 
-    /// Marks the error as temporary if `error`, an error of the operating system, may be temporary; otherwise marks it
-    /// as permanent.
+    /// Sets `is_temporary` of all problems. `error` is the error of the operating system that caused the problems. The
+    /// problems are temporary if the same access may succeed later ([`may_pass`]).
     #[must_use]
     pub fn caused_by(mut self, error: &io::Error) -> Self {
         for problem in &mut self.problems {
@@ -104,8 +104,8 @@ impl SettingLines {
         self.0.range(prefix.clone()..).next().is_some_and(|(name, _)| name.starts_with(&prefix))
     }
 
-    /// Returns the line of a setting. For a setting that the file leaves out, returns the line of the nearest table
-    /// that would contain the setting, or 0 if the file has no such table.
+    /// Returns the line of a setting. For a setting that the file leaves out, returns the line of the innermost table
+    /// in the file that would contain the setting, or 0 if the file has no such table.
     pub fn line_of(&self, setting: &str) -> usize {
         let mut name = setting;
         loop {

@@ -36,8 +36,9 @@ section! {
         /// Number of events at which a commit is full. The events of the last key in a commit may exceed this number.
         batch: usize [1 to 65_536] = 512,
             because "larger batches no longer lower the cost of an event, and delay the next batch";
-        /// Size at which a commit is full. A full commit takes no further outcomes. The last outcome may exceed this
-        /// size, so that even the largest outcome fits into a commit.
+        /// Size at which a commit is full. A full commit takes no further outcomes (results of handlers). The last
+        /// outcome of a commit may raise the commit above this size, so that even the largest outcome fits into a
+        /// commit.
         batch_size: ByteSize ["64KiB" to "256MiB"] = "4MiB",
             because "a disk writes this in a few ms, and the next commits wait for that time";
         /// Maximum size of an event, with its attributes and headers.
@@ -49,7 +50,7 @@ section! {
         /// Longest time from the first signal to the end of the process. The next start executes the unfinished
         /// events again.
         shutdown_grace: Millis ["0s" to "1h"] = "30s",
-            because "service managers wait this long before they kill a process";
+            because "service managers usually wait at least this long before they kill a process";
         /// Sink that receives a message for each parked key and dead letter.
         alerts: Option<ResourceName>;
     }
@@ -97,8 +98,8 @@ section! {
     pub struct BrokerConfig {
         /// URL of the broker.
         url: BrokerUrl;
-        /// Interval between probes of a quiet connection, in whole seconds. Default: a fifth of
-        /// `runtime.lease`, at least one second.
+        /// Interval between the probes (AMQP heartbeats) of an idle connection, in whole seconds. Default: a fifth of
+        /// `runtime.lease`, rounded down, but at least one second.
         heartbeat: Option<Millis> ["1s" to "5m"],
             because "RabbitMQ must detect a dead connection before another instance owns the partition";
     }
@@ -126,7 +127,8 @@ impl StoreConfig {
 
 impl RedisConfig {
     /// Returns the options for opening this store. While no server responds, the store retries requests other than
-    /// commits for `patience`. If `patience` is `None`, the store retries these requests without a time limit.
+    /// commits for `patience`. If `patience` is `None`, the store retries these requests without a time limit. While
+    /// the process starts, the limit is at most half a minute.
     pub fn options(&self, patience: Option<Duration>) -> RedisOptions {
         RedisOptions {
             address: self.url.clone(),
@@ -148,7 +150,7 @@ section! {
             because "it is easy to find next to the configuration";
         /// Size of the cache for data that was read from the folder. Writing uses about 100 MiB in addition.
         cache: ByteSize ["1MiB" to "1024GiB"] = "64MiB",
-            because "it holds the frequently used part of a million key records; the system caches the rest";
+            because "it holds the frequently used part of a million key records; the operating system caches the rest";
         /// How long the store keeps a dead letter.
         dead_ttl: Millis ["1m" to "3650d"] = "30d",
             because "an operator can return from a holiday in the meantime";
@@ -238,15 +240,15 @@ section! {
         /// Maximum size of the state of a key.
         state_size: ByteSize ["1KiB" to "64MiB"] = "1MiB",
             because "every commit of the key writes the whole state";
-        /// Maximum number of messages in one outcome.
+        /// Maximum number of messages in one outcome (the result of the handler for one event).
         messages: usize [1 to 100_000] = 1_000,
             because "more messages point to a loop, not to a reaction to one event";
         /// Maximum total size of the messages in one outcome.
         messages_size: ByteSize ["1KiB" to "256MiB"] = "4MiB",
             because "`runtime.batch_size` has the same default, so one commit holds such an outcome";
-        /// Maximum size of the log that a handler writes for one event. If the handler writes more, the log has the
-        /// beginning and the number of missing bytes, and the event still takes effect. Lines below the level of the
-        /// log do not count. With 0, nothing is logged.
+        /// Maximum size of the log that a handler writes for one event. If the handler writes more, the log contains
+        /// the beginning and the number of missing bytes, and the event still takes effect. Lines below the log level
+        /// of the process do not count. With 0, Ordain logs nothing of the handler.
         log: ByteSize [0 to "1MiB"] = "16KiB",
             because "a few hundred lines are enough to understand one event";
         /// Maximum processor time for compiling a handler. A handler that needs more is rejected.

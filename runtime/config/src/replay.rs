@@ -25,16 +25,19 @@ section! {
     pub struct ReplayServer {
         /// URL of one event, with the placeholders `{stream}`, `{key}` and `{sequence}` after the host.
         ///
-        /// The server responds with 200 and the event as a CloudEvent, or with 404 or 410 if it does not have the
-        /// event. After any other response, Ordain tries again.
+        /// The server responds with 200 and the event as a CloudEvent, or with 404 or 410 if the server does not have
+        /// the event. After any other response, Ordain requests the event again in the next round.
         url: ReplayUrl;
         /// Value of the header `authorization` of each request.
         authorization: Option<Authorization>;
         /// Time limit for one response.
         timeout: Millis ["10ms" to "5m"] = "5s",
             because "a slower server counts as unavailable, and the next round retries";
-        /// Maximum number of concurrent requests to the server, over all streams. If streams set different values for
-        /// one server, the lowest value applies.
+        /// Maximum number of concurrent requests of a process to the server, over all streams. If streams set different
+        /// values for one server, the lowest value applies.
+        ///
+        /// A process also limits its requests to all servers together (to at most 128), and gives each server an equal
+        /// share. If this share is lower than `concurrency`, the share applies.
         concurrency: usize [1 to 256] = 16,
             because "many keys may miss events at once, and the server has other clients";
     }
@@ -120,7 +123,7 @@ impl Scalar for ReplayUrl {
 pub struct Authorization(String);
 
 impl Authorization {
-    /// Returns the text. Only the code that sends the requests may use it.
+    /// Returns the text. Only the code that sends the requests may use the text.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -12,27 +12,28 @@ use super::{
     Config, FileOrStdio, ReplayServer, ReplaySource, SinkConfig, StoreConfig, StreamConfig,
 };
 
-/// Maximum number of turns in progress for each worker thread. At each of its steps, the sequencer exchanges a batch of
-/// turns with the workers. A turn may be a single cheap event. The limit is so high that a worker nevertheless has
-/// turns until the next step. `run_ahead` limits the events in these turns.
+/// Maximum number of turns of a stream in progress, for each worker thread. A turn is a run of events of one key that a
+/// worker executes back to back. At each of its steps, the sequencer exchanges a batch of turns with the workers. A
+/// turn may be a single cheap event. The limit is so high that a worker nevertheless has turns until the next step.
+/// `run_ahead` limits the events in these turns.
 const TURNS_PER_WORKER: usize = 256;
 
-/// Maximum number of key records that are being loaded, as a multiple of `runtime.batch`. With two batches, the store
-/// reads one batch of records while the sequencer requests the next batch.
+/// Maximum number of key records that a partition loads at one time, as a multiple of `runtime.batch`. With two
+/// batches, the store reads one batch of records while the sequencer requests the next batch.
 const LOADS_PER_BATCH: usize = 2;
 
-/// The memory budget divided by this number is the room for copies of the newest commits. A shared store may lose its
-/// newest commits. The owner then writes these commits again from the copies. At ten thousand small events per second,
-/// the copies cover the last few seconds. A Redis that syncs its file once per second loses the commits of at most one
-/// or two seconds.
+/// The memory budget of a partition divided by this number is the room for copies of the partition's newest commits. A
+/// Redis store may lose its newest commits. The owner then writes these commits again from the copies. At ten thousand
+/// small events per second, the copies cover the last few seconds. A Redis that syncs its file once per second loses
+/// the commits of at most one or two seconds.
 const KEPT_COMMITS_DIVISOR: usize = 8;
 
 /// The maximum number of committed and unpublished messages of a partition, as a multiple of `run_ahead`. At this
 /// limit, the partition starts no further turns, so that an unavailable sink does not fill the store.
 const OUTBOX_PER_EVENT: usize = 16;
 
-/// The minimum number of newest ids that a key remembers regardless of their age. This number equals the default
-/// prefetch.
+/// The minimum number of newest ids that a key remembers regardless of their age, but at most `id_window` ids. This
+/// number equals the default prefetch.
 const MIN_REMEMBERED_IDS: usize = 4_000;
 
 /// Longest interval between reads of the due index (the keys that their owner must handle at a certain time), in ms.
@@ -158,8 +159,8 @@ impl Config {
                 // expires.
                 id_window
             } else {
-                // Remember at least as many ids as the default prefetch, because the previous run may have had a larger
-                // prefetch than this run.
+                // Remember at least as many ids as the default prefetch, because the previous process may have had a
+                // larger prefetch than this process.
                 repeats.max(MIN_REMEMBERED_IDS).min(id_window)
             },
             digests: stream.digests,
@@ -206,7 +207,8 @@ impl StreamConfig {
     }
 
     /// Returns the names of the replay sources, in the order of their numbers. The name of a server is its scheme, host
-    /// and port. If several servers have the same host, the names of the second and later servers end with a number.
+    /// and port. If several servers have the same scheme, host and port, the names of the second and later servers end
+    /// with a number.
     pub fn replay_names(&self) -> Vec<String> {
         let mut names = vec!["store".to_owned()];
         for server in self.replay_servers() {

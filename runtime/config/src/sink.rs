@@ -34,7 +34,7 @@ section! {
         exchange: AmqpName;
         /// The routing key, with the placeholders `{key}`, `{type}` and `{stream}`.
         routing_key: RoutingKeyTemplate = "{key}",
-            because "an Ordain that reads the messages takes the key from the routing key";
+            because "a stream of Ordain that reads the messages takes the key from the routing key by default";
         /// If true, each message gets a number within its key.
         sequenced: bool = false,
             because "numbers and their replay log cost a write for each message";

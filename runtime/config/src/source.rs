@@ -90,8 +90,8 @@ section! {
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one instance needs only one partition";
-        /// Maximum number of events of a partition that the source reads in advance: events that are neither
-        /// settled nor held in the store.
+        /// Maximum number of events of a partition that the source reads in advance. An event counts until the event is
+        /// settled, or moved from memory to the store.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "it is the same prefetch as with a broker";
         /// Approximate maximum number of events of a partition that wait in the store. Beyond this number, Ordain
@@ -111,8 +111,8 @@ section! {
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one instance needs only one partition";
-        /// Maximum number of events of a partition that the source reads in advance: events that are neither
-        /// settled nor held in the store.
+        /// Maximum number of events of a partition that the source reads in advance. An event counts until the event is
+        /// settled, or moved from memory to the store.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "it is the same prefetch as with a broker";
     }
@@ -125,14 +125,14 @@ section! {
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one instance needs only one partition";
-        /// Maximum number of events of a partition that the source reads in advance: events that are neither
-        /// settled nor held in the store.
+        /// Maximum number of events of a partition that the source reads in advance. An event counts until the event is
+        /// settled, or moved from memory to the store.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "it is the same prefetch as with a broker";
         /// Approximate maximum number of events of a partition that wait in the store. Beyond this number, the
         /// streams and producers that feed this stream wait.
         queue: u64 [1 to 1_000_000_000] = 100_000,
-            because "a stream may lag for a minute; the store writes an event twice if it waits long";
+            because "a stream may lag for a minute; if an event waits long, the store writes the event a second time";
     }
 }
 

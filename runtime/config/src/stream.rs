@@ -35,7 +35,9 @@ section! {
         /// events of the key, Ordain also remembers the key's last number for this time.
         complete_ttl: Millis ["1s" to "3650d"] = "7d",
             because "repeats usually arrive within this time, and a completed key takes a few hundred bytes";
-        /// Time after the last write of a key until Ordain forgets the key, completed or not.
+        /// Time after the last write of an idle key until Ordain forgets the key. A key is idle if it is not completed
+        /// (see `complete_ttl`), is not parked, has no events in the store that may still take effect, and waits for
+        /// neither a retry nor a missing event.
         key_ttl: OffOrMillis ["1m" to "3650d"] = "off",
             because "a forgotten key that receives another event would start again";
         /// Number of events that a blocked key may have in memory. If the key has more events, its events move to the
@@ -48,7 +50,9 @@ section! {
         /// Maximum number of events of one key that may wait in the store.
         spill_limit: u64 [1 to 1_000_000_000] = 1_000_000,
             because "a million events of 1 KiB take about 1 GiB, and one key should not fill a disk unnoticed";
-        /// How the stream treats an event beyond `spill_limit`: reading pauses, or the event is dead-lettered.
+        /// How the stream treats an event beyond `spill_limit`. With `pause`, the event stays unacknowledged, and a
+        /// partition with `prefetch` unacknowledged events reads no further events. With `dead-letter`, the event is
+        /// dead-lettered.
         overflow: OverflowPolicy = "pause",
             because "an event should be dead-lettered only if the configuration requests it";
         /// Maximum number of events of a key in one turn. A worker executes a turn without interruption.
@@ -62,7 +66,7 @@ section! {
         /// quarter longer. A repeat after that time counts as a new event.
         ///
         /// These ids never expire:
-        /// - the newest 4,000 ids of a key;
+        /// - the newest 4,000 ids of a key, or the newest `id_window` ids if that is fewer;
         /// - the ids of events that the source can deliver again after a crash;
         /// - with `[ingress]` and a source of kind `amqp` that has an exchange, all ids within `id_window`.
         id_ttl: Millis ["1m" to "365d"] = "24h",
@@ -82,7 +86,8 @@ section! {
             because "a consumer that lost an event requests it within a day";
         /// Maximum number of events of a key that the store keeps for replay.
         retain_events: u64 [1 to 10_000_000] = 10_000,
-            because "by default, a key waits for a gap of at most this width (`gap.max_width`)";
+            because "by default, an event may be at most 10,000 beyond the first missing sequence of its key \
+                     (`gap.max_width`), so the store can replay all events of such a gap";
         /// Sink that receives a copy of every dead letter, with the reason in extension attributes.
         dead_letter: Option<ResourceName>;
         /// Maximum number of concurrent turns of this stream at the workers. Default: 256 for each worker.
@@ -109,7 +114,7 @@ section! {
             because "an event that was only overtaken arrives by then";
         /// Number of rounds of requests for a missing event. After the last round, `on_exhausted` applies.
         attempts: u32 [1 to 1_000] = 5,
-            because "with the backoff, five rounds take one to three seconds, within which a late response arrives";
+            because "with the backoff, five rounds take one to three seconds, so a source may get the event a bit late";
         /// Delay between rounds: a random value between the lower bound and a ceiling that doubles with each
         /// round, up to the upper bound.
         backoff: BackoffBounds ["1ms..1ms" to "7d..7d"] = "200ms..5s",
@@ -121,7 +126,8 @@ section! {
         /// takes them from their letters when it reaches them.
         max_width: u64 [1 to 1_000_000_000] = 10_000,
             because "a longer jump is an error of the producer, and all events in between would wait for the gap's end";
-        /// Action after the last round: park the key, skip the missing event, or wait for it.
+        /// Action after the last round: park the key, skip the missing events, or wait for them. If a gap is wider than
+        /// 100 times `max_width`, `skip` parks the key.
         on_exhausted: GapExhausted = "park",
             because "the stream promises order, so an operator must decide";
         /// If an incomplete key gets no event for this time, Ordain requests the next event of the key once.
@@ -129,7 +135,8 @@ section! {
         /// The request finds a lost event even if no later event shows the gap. If a replay source is unreachable,
         /// Ordain requests the event again after the same time.
         tail: OffOrMillis ["1s" to "365d"] = "off",
-            because "only the producer's habits determine how long a key may be quiet";
+            because "the usual time between two events of a key depends only on the producer, so no default fits all \
+                     streams";
     }
 }
 
@@ -137,14 +144,14 @@ section! {
     /// Settings for failing handlers.
     pub struct RetryConfig {
         /// Maximum number of attempts of one event, including the first, if the handler requests a retry or exceeds the
-        /// time limit.
+        /// time limit. After any other failure, Ordain tries the event only once more.
         attempts: u32 [1 to 1_000_000] = 5,
             because "with the backoff, five attempts take about a second, within which a short disturbance passes";
         /// Delay between attempts: a random value between the lower bound and a ceiling that doubles with each
         /// attempt, up to the upper bound.
         backoff: BackoffBounds ["1ms..1ms" to "7d..7d"] = "100ms..30s",
             because "the first attempts are quick, and an unavailable service is never overloaded";
-        /// Action after the last attempt: park the key, or dead-letter the event and continue with the key.
+        /// Action after the last attempt: park the key, or dead-letter the event and continue with the next event.
         on_exhausted: RetryExhausted = "park",
             because "the stream promises order, so an operator must decide";
         /// If true, a new version of the handler resumes the keys that a failure of the handler has parked.

@@ -1,7 +1,7 @@
 //! Finds the known name that a user may have meant by an unknown name.
 
-/// Length limit, in bytes, of an unknown name. This module compares no longer name, because the time for a comparison
-/// grows with the product of the lengths of both names.
+/// Length limit, in bytes, of an unknown name. This module suggests nothing for a longer name, because the time for a
+/// comparison grows with the product of the lengths of both names.
 const NAME_LIMIT_BYTES: usize = 64;
 
 /// Returns the known name that is closest to `name`; `None` if no known name is close enough.

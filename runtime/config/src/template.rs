@@ -17,7 +17,7 @@ impl Scalar for RoutingKeyTemplate {
 }
 
 impl RoutingKeyTemplate {
-    /// Size limit of a routing key, in bytes: a short string of AMQP 0-9-1.
+    /// Size limit of a routing key, in bytes: the maximum size of a short string of AMQP 0-9-1.
     pub const LIMIT_BYTES: usize = 255;
 
     /// Returns an error text if a key is too long to be used as a routing key.

@@ -61,8 +61,7 @@ impl Scalar for OffOr<Millis> {
 pub struct ByteSize(pub u64);
 
 impl ByteSize {
-    /// Returns the size as a `usize`. A `usize` has 64 bits and holds every size, because no upper bound exceeds
-    /// 1024 GiB.
+    /// Returns the size as a `usize`. The conversion loses nothing, because a `usize` has 64 bits.
     pub fn bytes(self) -> usize {
         self.0 as usize
     }

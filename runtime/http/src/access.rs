@@ -1,4 +1,4 @@
-//! Access control, and the time limit of requests to the admin API.
+//! The access control of both listeners, and the time limit for requests to the admin API.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use ordain_config::Secret;
 /// `none` if the user opened the address. The HTTP library has no constant for this header.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
-/// Time limit for a request to the admin API: longer than a page usually takes, and not longer than the usual timeout
-/// of a caller.
+/// Time limit for a request to the admin API: longer than a response usually takes, and not longer than the usual
+/// timeout of a caller.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The rule by which a listener accepts or rejects requests.
@@ -32,7 +32,8 @@ pub(crate) struct AccessRule {
 }
 
 /// If a token is configured, accepts only requests that present this token. Without a token, rejects requests whose
-/// host is not this machine, and requests that a browser may have sent for a web page of another origin.
+/// header `Host` is neither `localhost` nor a loopback address, and requests that a browser may have sent for a web
+/// page of another origin.
 pub(crate) async fn check_access(
     State(guard): State<Arc<AccessRule>>,
     request: Request,
@@ -46,15 +47,16 @@ pub(crate) async fn check_access(
         None if !names_this_machine(headers) => Some(ProblemDetails::new(
             StatusCode::FORBIDDEN,
             format!(
-                "without a token, only this machine is served: use 127.0.0.1 or localhost as the host, or \
-                 configure `token` of [{section}]"
+                "no token is configured, so the listener accepts a request only if its URL names this machine: use \
+                 127.0.0.1 or localhost as the host of the URL, or configure `token` of [{section}]"
             ),
         )),
         None if is_from_web_page(headers) => Some(ProblemDetails::new(
             StatusCode::FORBIDDEN,
             format!(
-                "a browser sent this request for a web page (`Origin` or `Sec-Fetch-Site`); without a token, \
-                 such requests are refused: open the address itself, or configure `token` of [{section}]"
+                "a browser sent this request for a web page (see the headers `Origin` and `Sec-Fetch-Site`); no token \
+                 is configured, so the listener rejects the request: enter the URL in the browser's address bar, or \
+                 configure `token` of [{section}]"
             ),
         )),
         None => None,

@@ -175,7 +175,7 @@ fn no_route() -> ProblemDetails {
 }
 
 fn no_method() -> ProblemDetails {
-    let words = "this page is read-only: use GET. Only the pages /actions need POST";
+    let words = "this page is read-only: use GET. Only /v1/streams/{stream}/actions requires POST";
     ProblemDetails::new(StatusCode::METHOD_NOT_ALLOWED, words)
 }
 

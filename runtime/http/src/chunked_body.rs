@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 const CHUNK_BYTES: usize = 32 << 10;
 
 /// The unsent rest of a response, and the permit that the response holds: a permit for a query of the store, or for the
-/// bytes of a request. `None` if the response holds no permit.
+/// bytes of a request. `_permit` is `None` if the response holds no permit.
 pub(crate) struct ChunkedBody {
     rest: Bytes,
     _permit: Option<OwnedSemaphorePermit>,

@@ -40,20 +40,22 @@ pub(crate) struct ListenerLimits {
     /// `true` if a connection may carry several requests, one after the other.
     pub(crate) keep_alive: bool,
     /// Time limit for the headers of a request, counted from the start of the connection or from the end of the
-    /// previous request. With `keep_alive`, the time includes the pause between two requests.
+    /// previous response. With `keep_alive`, the time therefore includes the pause before the request.
     pub(crate) header_timeout: Duration,
-    /// Maximum lifetime of a connection, including its requests and responses.
+    /// Maximum time for which a connection serves requests, counted from the start of the connection. The time in which
+    /// a closing connection discards an unread request does not count.
     pub(crate) life: Duration,
-    /// Time limit for a request and its response. The limit applies until the caller has read nearly all of the
-    /// response.
+    /// Time limit for a request and its response, counted from the end of the request's headers. The limit applies
+    /// until the caller has read nearly all of the response. A closing connection discards an unread request for at
+    /// most the same time.
     pub(crate) request: Duration,
 }
 
-/// Time for which a closing connection waits for the next bytes of a request that it does not process: longer than a
-/// usual interruption of a network.
+/// Time for which a closing connection waits for the next bytes of a request that the listener does not process: longer
+/// than a usual interruption of a network.
 const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Size, in bytes, of the buffer into which a closing connection reads the rest of a request that it does not process.
-/// The connection discards the content of the buffer.
+/// Size, in bytes, of the buffer into which a closing connection reads the rest of a request that the listener does not
+/// process. The connection discards the content of the buffer.
 const LINGER_BUFFER_BYTES: usize = 16 << 10;
 /// Delay after the operating system failed to accept a connection, for example because the process has too many open
 /// files.
@@ -371,8 +373,8 @@ mod tests {
         assert!(began.elapsed() <= LIMITS.request + LINGER_IDLE_TIMEOUT, "{:?}", began.elapsed());
     }
 
-    /// Load balancers and pools of connections usually keep an idle connection for 60 seconds. They lose a request if
-    /// the other side closes the connection first.
+    /// Load balancers and pools of connections usually keep an idle connection for 60 seconds. If the listener closes
+    /// the connection earlier, a request that is sent at this moment is lost.
     #[tokio::test(start_paused = true)]
     async fn pause_of_a_minute_between_requests_is_allowed() {
         let mut client = connect();

@@ -49,7 +49,7 @@ use ordain_store::{AssignItemReply, Store, StoreError};
 use ordain_util::shutdown::shutdown_requested;
 
 /// The limits of connections. A producer usually keeps its connection open. Load balancers usually close an idle
-/// connection after 60 seconds. The listener waits longer, so that it does not close a connection to which a load
+/// connection after 60 seconds. The listener waits longer, so that it does not close a connection on which a load
 /// balancer is about to send a request. The limit of headers is high because each attribute of an event is a header in
 /// the binary mode of CloudEvents.
 pub(crate) const INGRESS_LIMITS: ListenerLimits = ListenerLimits {
@@ -63,8 +63,9 @@ pub(crate) const INGRESS_LIMITS: ListenerLimits = ListenerLimits {
     request: Duration::from_mins(2),
 };
 
-/// The headers with which a service that sends webhooks requests the permission to send events, and with which the
-/// listener grants the permission (HTTP 1.1 Web Hooks for Event Delivery, a part of CloudEvents 1.0).
+/// The header with which a sender of webhooks requests the permission to send events. The listener grants the
+/// permission with the two headers `WEBHOOK_ALLOWED_…` (HTTP 1.1 Web Hooks for Event Delivery, a part of CloudEvents
+/// 1.0).
 const WEBHOOK_REQUEST_ORIGIN: &str = "webhook-request-origin";
 const WEBHOOK_ALLOWED_ORIGIN: &str = "webhook-allowed-origin";
 const WEBHOOK_ALLOWED_RATE: &str = "webhook-allowed-rate";
@@ -96,7 +97,8 @@ struct IngressState {
     request_size: usize,
     /// Permits for the bodies of all requests in progress: one permit for each byte.
     body_permits: Arc<Semaphore>,
-    /// True after the run has failed, for example because the store lost its data.
+    /// True after the processing of the streams has failed, for example because the store lost its data. The process
+    /// then ends.
     has_failed: AtomicBool,
 }
 
@@ -131,8 +133,8 @@ impl IngressListener {
         let Settings { listen, token, request_size, in_flight } = settings;
         let mut streams = BTreeMap::new();
         for (name, stream) in &config.streams {
-            // Without `[ingress]`, streams of the broker accept no events over HTTP: only the permissions of the broker
-            // then decide which programs publish to the exchanges.
+            // Without `[ingress]`, streams that read from the broker accept no events over HTTP: only the permissions
+            // of the broker then decide which programs publish to the exchanges.
             if config.ingress.is_none() && matches!(stream.source, SourceConfig::Amqp(_)) {
                 continue;
             }
@@ -168,8 +170,8 @@ impl IngressListener {
         Ok(Some(Self { app, end, serving }))
     }
 
-    /// Stops accepting requests, and waits up to 5 seconds for the requests in progress. If the run has failed, rejects
-    /// the requests in progress.
+    /// Stops accepting requests, and waits up to 5 seconds for the requests in progress. If `has_failed` is true (the
+    /// process ends after an error), rejects the requests in progress.
     pub fn end(mut self, has_failed: bool) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.app.has_failed.store(has_failed, Ordering::SeqCst);
@@ -213,8 +215,8 @@ async fn count_requests(
     answer
 }
 
-/// Handles `OPTIONS /v1/streams/{stream}/events`: a service that sends webhooks requests the permission to send events.
-/// The access control has already accepted the request, so its sender has the permission to send events.
+/// Handles `OPTIONS /v1/streams/{stream}/events`, the request of a sender of webhooks for the permission to send
+/// events. The access control has already accepted the request, so its sender gets the permission.
 async fn allow_webhook(
     State(app): State<Arc<IngressState>>,
     stream: Result<Path<String>, PathRejection>,
@@ -311,13 +313,17 @@ async fn receive_events(
         let place = found.place_name.map(|name| (name, found.places[at]));
         conflicts.push(event_error(place, Some(event.key()), event.sequence(), detail));
     }
-    // The store of a failed run may have lost its data. The next start might not find these events, so the ingress must
-    // not confirm them.
+    // If the processing of the streams has failed, the store may have lost its data. The next start might not find
+    // these events, so the ingress must not confirm them.
     app.check_run()?;
     if conflicts.is_empty() {
         return Ok(accepted(&taken, room));
     }
-    let words = format!("{} of {} events are in conflict", conflicts.len(), found.events.len());
+    let words = format!(
+        "{} of {} events are not accepted because of conflicts (see `errors`); all other events are durable",
+        conflicts.len(),
+        found.events.len()
+    );
     conflicts.truncate(NAMED_EVENTS_LIMIT);
     Err(ProblemDetails::new(StatusCode::CONFLICT, words).with_errors(conflicts))
 }
@@ -334,7 +340,7 @@ impl IngressState {
         })
     }
 
-    /// Returns an error if the run has failed.
+    /// Returns an error if the processing of the streams has failed.
     fn check_run(&self) -> Result<(), ProblemDetails> {
         if self.has_failed.load(Ordering::SeqCst) {
             let words = "the process ends after an error: try again";

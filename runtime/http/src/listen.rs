@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 
 use ordain_config::{ConfigError, LoadedConfig};
 
-/// Returns the error of a listener that cannot use the address of its configuration section. The error is temporary,
-/// unless the machine does not permit the use of the address: another process may end, and the machine may get the
-/// address later, for example by DHCP.
+/// Returns the error of a listener that cannot use the address of its configuration section. The error is temporary if
+/// another process uses the address, because that process may end, or if the machine does not have the address, because
+/// the machine may get the address later, for example by DHCP. The error is permanent if the process lacks the
+/// permission to use the address.
 pub(crate) fn listen_error(
     loaded: &LoadedConfig,
     section: &str,

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-/// Maximum number of links that lead to a missing file. The kernel has the same limit.
+/// Maximum number of symbolic links that [`canonical_path`] follows, one after the other, to a missing file. Linux has
+/// the same limit.
 const LINKS_LIMIT: usize = 40;
 
 /// Returns the absolute path of a file with all links resolved. If the file does not exist yet, returns the canonical
 /// path of its folder with the file's name, so that the result does not change when the file is created. If the folder
-/// does not exist either, returns the absolute path with its links unresolved.
+/// does not exist either, returns the absolute path, in which links among the folders are not resolved.
 pub fn canonical_path(path: &Path) -> PathBuf {
     if let Ok(canonical) = path.canonicalize() {
         return canonical;

@@ -1,5 +1,5 @@
-//! Commands in printed texts. A user must be able to run each printed command unchanged, in a shell that knows `$'…'`,
-//! such as Bash.
+//! Commands in printed texts. A user must be able to run each printed command unchanged, in a shell that supports the
+//! quotes `$'…'`, such as Bash.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;

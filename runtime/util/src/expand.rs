@@ -5,12 +5,12 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-/// The start of a variable whose value is the content of a file.
+/// The prefix in the braces of a variable whose value is the content of a file.
 const FILE_PREFIX: &str = "file:";
 /// Size limit of the file that a variable names, in bytes.
 const FILE_SIZE_LIMIT: u64 = 64 << 10;
 
-/// The reason why the variables of a text cannot be replaced. The error does not contain their values.
+/// The reason why the variables of a text cannot be replaced. The error does not contain the values of the variables.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExpandError {
     /// A variable is written wrongly, an environment variable is not set, or the file of a variable is unsuitable: for

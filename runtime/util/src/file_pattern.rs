@@ -49,7 +49,8 @@ impl FilePattern {
     }
 
     /// Returns the path of the file to which this path leads, if this path is a link. Log rotation then renames the
-    /// file in the folder of the returned path. Returns `None` if the path is no link, or has wildcards.
+    /// file in the folder of the returned path. Returns `None` if this path is no link, or if this path or the file
+    /// name of its target has wildcards.
     pub fn target(&self) -> Option<Self> {
         if self.is_glob() {
             return None;
@@ -76,12 +77,12 @@ impl FilePattern {
         self.folder.join(name)
     }
 
-    /// Returns whether the file name has a wildcard, so that the path stands for all files that match it.
+    /// Returns whether the file name has a wildcard, so that the path stands for all files whose names match.
     pub fn is_glob(&self) -> bool {
         has_wildcard(&self.name)
     }
 
-    /// Returns whether the folder contains a wildcard. Wildcards are only supported in the file name.
+    /// Returns whether the path of the folder contains a wildcard. Wildcards are only supported in the file name.
     pub fn has_wildcard_in_folder(&self) -> bool {
         has_wildcard(&self.folder.to_string_lossy())
     }
@@ -142,7 +143,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     let text: Vec<char> = text.chars().collect();
     let mut at = 0;
     let mut in_text = 0;
-    // The position after the last `*`, and the position in the text up to which this `*` stands for the text.
+    // The position in the pattern after the last `*`, and the end of the part of the text that this `*` matches so far.
     let mut star = None;
     while in_text < text.len() {
         match pattern.get(at) {

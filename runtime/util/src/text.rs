@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::io::Write;
 
-/// Returns the text with invisible characters written as escapes: control characters, characters that change
-/// the direction of text, and characters without width.
+/// Returns the text with escapes in place of all control characters, and of common characters that change the direction
+/// of text or have no width.
 pub fn escape_invisible(text: &str) -> Cow<'_, str> {
     if !text.contains(is_invisible) {
         return Cow::Borrowed(text);
@@ -36,7 +36,9 @@ pub fn escape_invisible_lines(text: &str) -> Cow<'_, str> {
     Cow::Owned(lines.join("\n"))
 }
 
-/// Returns whether a character is invisible. The code of each such character has at most four hexadecimal digits.
+/// Returns whether a character is in the list of characters that are written as escapes: control characters, and common
+/// characters that change the direction of text or have no width. The code of each character in the list has at most
+/// four hexadecimal digits.
 fn is_invisible(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}')
@@ -48,8 +50,9 @@ pub fn print_lossy(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Returns an argument quoted for a shell. If the argument contains invisible characters or a backtick, which often
-/// encloses a command in a text, the result has the form `$'…'`, which Bash and other shells know.
+/// Returns an argument quoted for a shell. The result has the form `$'…'`, which Bash and other shells support, if the
+/// argument contains a character that [`escape_invisible`] escapes, or a backtick. Texts often enclose a command in
+/// backticks.
 pub fn shell_quoted(argument: &str) -> Cow<'_, str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,@+%=".contains(c);
     if !argument.is_empty() && argument.chars().all(plain) && !argument.starts_with('-') {

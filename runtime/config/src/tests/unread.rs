@@ -1,7 +1,8 @@
 //! Finds settings that are accepted and documented but never read.
 //!
-//! A setting counts as read if code accesses a field of its name (`.name`, not `.name(`). A field of another struct
-//! with the same name counts too. The test therefore does not find an unread setting whose name another field has.
+//! A setting counts as read if code accesses a field with the name of the setting (`.name`, not `.name(`). A field with
+//! this name in another struct counts too. The test therefore does not find an unread setting if another struct has a
+//! field with the same name.
 
 use std::collections::BTreeSet;
 use std::fs;

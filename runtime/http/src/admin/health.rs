@@ -38,8 +38,8 @@ pub(super) struct StoreHealth(Mutex<Option<StoreFailure>>);
 #[derive(Clone, Copy)]
 struct StoreFailure {
     since: Timestamp,
-    /// `true` if the store answered a read after the failed write. `false` if it did not, or if the write took longer
-    /// than [`RESPONSE_TIMEOUT`].
+    /// `true` if the store answered a read after the failed write. `false` if the store did not answer the read, or if
+    /// the write took longer than [`RESPONSE_TIMEOUT`].
     answers: bool,
 }
 
@@ -111,8 +111,8 @@ fn store_problem(app: &AdminState) -> Option<String> {
     Some(reason)
 }
 
-/// Returns the reason why the process is not ready even if all its streams are: the process cannot use its store, or is
-/// claiming its first partitions. Returns `None` if there is no such reason.
+/// Returns the reason why the process is not ready, apart from the state of its streams: the process cannot use its
+/// store, or is claiming its first partitions. Returns `None` if there is no such reason.
 fn process_problem(app: &AdminState) -> Option<String> {
     store_problem(app).or_else(|| match app.figures.phase() {
         RunPhase::ClaimingPartitions => Some("the process is claiming its partitions".to_owned()),
@@ -146,8 +146,8 @@ fn stream_problems(app: &AdminState) -> BTreeMap<Arc<str>, &'static str> {
 }
 
 /// Handles `GET /readyz`. The caller needs no token. The response therefore only names the part that is not ready. The
-/// response contains no text of the store, the broker or the system, because such a text may include addresses and file
-/// names.
+/// response contains no error text of the store, the broker or the operating system, because such a text may include
+/// addresses and file names.
 pub(super) async fn ready(
     State(app): State<Arc<AdminState>>,
 ) -> Result<&'static str, ProblemDetails> {
@@ -176,8 +176,9 @@ pub(super) async fn ready(
     }
 }
 
-/// Handles `GET /readyz/ingress`: returns whether the process accepts events over HTTP and stores them durably. The
-/// process needs only its store to accept events, so the answer can be yes while a stream's broker is unavailable.
+/// Handles `GET /readyz/ingress`: returns whether the process can accept events over HTTP and store them durably. To
+/// accept events, the process needs only its store. The response can therefore be 200 while the broker is unavailable.
+/// The response is 404 if the configuration has no `[ingress]`.
 pub(super) async fn ingress_ready(
     State(app): State<Arc<AdminState>>,
 ) -> Result<&'static str, ProblemDetails> {

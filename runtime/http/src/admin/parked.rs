@@ -1,6 +1,6 @@
 //! The number of parked keys (keys that stopped at a failed or missing event). Most parked keys are in the store only,
-//! so a count must read all keys of the store. After a request for metrics, a background task counts the parked keys.
-//! The task waits long enough between two counts to use a negligible share of the store's time.
+//! so a count must examine the records of all keys in the store. After a request for metrics, a background task counts
+//! the parked keys. The task waits long enough between two counts to use a negligible share of the store's time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

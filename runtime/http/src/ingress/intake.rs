@@ -23,9 +23,9 @@ use ordain_store::{AssignItem, AssignItemReply, Partition, QueueEnds, Store, Sto
 /// before it writes any of these events.
 const ROOM_CHECK_PERIOD: Duration = Duration::from_mins(1);
 
-/// Maximum number of queue entries that the intake reads at once, to find keys with waiting events.
+/// Maximum number of queue entries that the intake reads in one call of the store, to find keys with waiting events.
 const PAGE_ENTRIES: usize = 1_024;
-/// Approximate maximum size, in bytes, of the queue entries that the intake reads at once.
+/// Approximate maximum size, in bytes, of the queue entries that the intake reads in one call of the store.
 const PAGE_BYTES: usize = 4 << 20;
 
 /// The part of the process that accepts events over HTTP for one stream.
@@ -37,7 +37,7 @@ pub(super) struct Intake {
     first: u64,
     /// True if the key of an event must be a valid routing key.
     is_routed: bool,
-    /// Retains events for replay and detects conflicts: two events with the same key and sequence, but with other
+    /// Retains events for replay and detects conflicts: two events with the same key and sequence, but different
     /// content. `None` if `queue` does both, or if the stream needs neither.
     replay_log: Option<EventAssigner>,
     queue: EventAssigner,
@@ -50,8 +50,8 @@ pub(super) struct Intake {
     full_at: Mutex<Option<Instant>>,
 }
 
-/// The keys with waiting events in a shard. The intake collects the keys from the entries of the shard's queue. The
-/// intake reads each entry once, and keeps the keys for later requests.
+/// The keys, in one shard, of the events that wait until their partition is known. The intake collects the keys from
+/// the entries of the queue of these events. The intake reads each entry once, and keeps the keys for later requests.
 #[derive(Default)]
 struct WaitingKeys {
     /// For each key, the number of its newest entry.
@@ -233,8 +233,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Returns those of the given keys that have events in the queue of `partition`. Usually, no key has waiting
-    /// events.
+    /// Returns the given keys that have events in the queue of `partition`. Usually, no key has waiting events.
     async fn waiting_keys<'a>(
         &self,
         partition: &Partition,
@@ -313,13 +312,13 @@ impl Intake {
         Ok(())
     }
 
-    /// Notifies the readers of the queues in this process. Usually, the readers also get the queue positions of the new
+    /// Notifies the queue readers of this process. Usually, the readers also get the queue positions of the new
     /// entries, so that the readers detect if the store loses these entries.
     ///
-    /// The readers get no positions if the request is rejected and the store does not number the events. The producer
-    /// then sends the request again, and the store writes all events of the request again. If the store numbers the
-    /// events, the store recognises the repeated events, and does not write them again. The readers must then detect a
-    /// loss of the entries, even after a rejected request.
+    /// The readers get no positions if the request is rejected and the queue has no numbering rules. The producer then
+    /// sends the request again, and the store writes all events of the request again. With numbering rules, the store
+    /// recognises the repeated events, and does not write them again. The readers must then detect a loss of the
+    /// entries, even after a rejected request.
     fn notify_readers(&self, items: &[AssignItem], put: &[QueuedEntries], is_accepted: bool) {
         let of =
             |number| self.notifiers.of(&Partition { stream: Arc::clone(&self.stream), number });

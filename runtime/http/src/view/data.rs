@@ -1,6 +1,6 @@
-//! Data of events and handlers, as part of a JSON text. A page may contain much data. This module must never parse the
-//! data into a tree, because a tree takes up to a hundred times the memory of its text. This module adds escapes only
-//! while it writes the data, because escaped data takes up to six times the memory of the unescaped data.
+//! Data of events and states of keys, as part of a JSON text. A page may contain much data. This module must never
+//! parse the data into a tree, because a tree takes up to a hundred times the memory of its text. This module adds
+//! escapes only while it writes the data, because escaped data takes up to six times the memory of the unescaped data.
 
 use std::fmt;
 
@@ -24,7 +24,8 @@ pub struct JsonData(DataForm);
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 enum DataForm {
-    /// Data that is JSON; or data in any form that was read from a row.
+    /// Data that is JSON. The data of a row that was read from JSON always has this variant, because each of the
+    /// four forms is JSON.
     Json(Box<RawValue>),
     /// A text that is not JSON.
     Text(String),

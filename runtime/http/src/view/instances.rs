@@ -1,4 +1,4 @@
-//! The instances of a store, and the owners of partitions.
+//! The instances that use a store, and the owners of partitions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,16 +46,19 @@ pub struct InstanceRow {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PartitionRow {
-    /// The number of blocked keys in the owner's memory; `None` if no owner has reported it.
+    /// The number of blocked keys in the owner's memory; `None` if the partition has no owner, or if its owner has not
+    /// reported this number.
     pub blocked_keys: Option<u64>,
     /// The epoch (number) of the current or last lease, which is an instance's right to the partition; `None` if no
     /// instance has owned the partition yet.
     pub epoch: Option<u64>,
-    /// The number of events that wait for delivery in the broker or in the store; `None` if no owner has reported it.
+    /// The number of events that wait for delivery in the broker or in the store; `None` if the partition has no owner,
+    /// or if its owner has not reported this number.
     pub lag: Option<u64>,
     /// The number of the partition within its stream, from 0.
     pub partition: u32,
-    /// The number of keys in the owner's memory that have an event to execute; `None` if no owner has reported it.
+    /// The number of keys in the owner's memory that have an event to execute; `None` if the partition has no owner, or
+    /// if its owner has not reported this number.
     pub ready_keys: Option<u64>,
     /// The time at which the lease was granted or released; `None` if no instance has owned the partition yet.
     pub since: Option<RowText>,
@@ -203,15 +206,15 @@ fn streams(
 #[derive(Debug, Serialize)]
 pub struct ScaleReport {
     stream: String,
-    /// The number of events that wait for delivery in the broker or in the store. A partition whose owner has not
-    /// reported this number counts as empty.
+    /// The number of events that wait for delivery in the broker or in the store. A partition counts as empty if it has
+    /// no owner, or if its owner has not reported this number.
     lag: u64,
     ready_keys: u64,
     blocked_keys: u64,
     /// Number of instances that run the stream and are not shutting down.
     instances: u64,
     /// Number of wanted instances. While the lag (the number of waiting events) of a partition is unknown, this number
-    /// has a lower bound: the lower of the number of running instances and the number of partitions.
+    /// is at least `instances`, or at least the number of partitions if that is lower.
     pub wanted_instances: u64,
 }
 

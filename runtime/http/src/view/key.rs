@@ -23,8 +23,9 @@ pub struct KeysPage<L = BoundedRows<KeyRow>> {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, remote = "Self")]
 pub struct KeyRow {
-    /// The range of the key's events that lie ahead: dead letters whose events the key takes when it reaches them;
-    /// `None` if there are none.
+    /// The range of the key's events that lie ahead in dead letters, because they arrived when the key could not hold
+    /// them. The key takes each event from its letter when the key reaches the sequence of the event. `None` if there
+    /// are no such events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ahead: Option<AheadRow>,
     /// The number of failed attempts to execute the event with the sequence `next` that count towards `retry.attempts`.
@@ -32,7 +33,7 @@ pub struct KeyRow {
     /// The time at which the owner of the key's partition handles the key again, even if no event arrives; `None` if no
     /// time is set.
     pub due_at: Option<RowText>,
-    /// The reason why the record cannot be read; `None` if the record can be read.
+    /// The reason why the key's record cannot be read; `None` if the record can be read.
     #[serde(skip_serializing)]
     pub error: Option<RowText>,
     /// The number of request rounds for the event with the sequence `next`, if this event is missing.
@@ -181,8 +182,8 @@ impl HeldRow {
     }
 }
 
-/// The range of a key's events that lie ahead (see [`KeyRow::ahead`]). Not every sequence in the range has such an
-/// event.
+/// The range of a key's events that lie ahead in dead letters (see [`KeyRow::ahead`]). Not every sequence in the range
+/// has such an event.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AheadRow {
@@ -200,8 +201,8 @@ pub struct FailureRow {
     pub cause: RowText,
     /// The reason in words.
     pub error: RowText,
-    /// The name of the limit that the handler exceeded; `None` if the handler exceeded no limit, or a limit that the
-    /// configuration cannot raise.
+    /// The name of the limit that the handler exceeded. `None` if the handler exceeded no limit, or if the
+    /// configuration cannot raise the exceeded limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<RowText>,
     /// The time of the commit that recorded the reason.
@@ -238,19 +239,20 @@ impl FailureRow {
 pub struct GapRow {
     /// The answers of each replay source.
     pub answers: Vec<AnswersRow>,
-    /// The way in which the gap ended, such as `replayed`; `open` while the gap has not ended.
+    /// The way in which the gap ended, such as `replayed`; `open` during the rounds of requests. With `waiting` or
+    /// `parked`, all rounds have failed and the events are still missing.
     pub end: RowText,
     /// The first missing sequence.
     pub first: u64,
     /// The last missing sequence.
     pub last: u64,
-    /// Duration of the gap, in ms; `None` while the gap is open.
+    /// The time from `since` to `until`, in ms; `None` while `end` is `open`.
     pub lasted_ms: Option<u64>,
     /// Number of request rounds that have begun.
     pub rounds: u32,
     /// The time at which the owner of the partition detected the gap.
     pub since: RowText,
-    /// The time at which the gap ended; `None` while the gap is open.
+    /// The time at which `end` was recorded; `None` while `end` is `open`.
     pub until: Option<RowText>,
 }
 

@@ -29,8 +29,8 @@ pub struct LetterRow {
     pub cause: RowText,
     /// The reason in words.
     pub error: RowText,
-    /// The place where the source found the event, such as `line 17 of orders.ndjson`; `None` if a place does not help
-    /// to find the event.
+    /// The place in the source, such as `line 17 of orders.ndjson`. Present only if the delivery was not a readable
+    /// event, or if the unread rest of a file is lost.
     pub origin: Option<RowText>,
     /// The handler version that executed the event; `None` if no handler executed the event.
     pub version: Option<RowText>,
@@ -38,7 +38,8 @@ pub struct LetterRow {
     pub at: RowText,
     /// The event; `None` if the delivery was not a readable event, or if the event never arrived.
     pub event: Option<EventRow>,
-    /// The bytes of a delivery that was not a readable event; otherwise `None`.
+    /// The bytes of a delivery that was not a readable event, or of a stored letter that cannot be read; otherwise
+    /// `None`.
     pub raw: Option<JsonData>,
 }
 

@@ -26,15 +26,15 @@ pub struct PluginsPage {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PluginRow {
-    /// The SHA-256 of the file, if the file is usable.
+    /// The SHA-256 of the file that was loaded; `None` if the file is unusable or not loaded yet.
     pub digest: Option<RowText>,
     /// The handler version as the store records it. If the file is unusable or not loaded yet, the name and the version
     /// that the file's name contains.
     pub handler: RowText,
     /// The path of the file.
     pub path: RowText,
-    /// The reason why the file is unusable, or that it was removed or changed; `None` for a usable file, and for a file
-    /// that is not loaded yet.
+    /// The reason why the file is unusable. In the state `gone`, a text which states that the file was removed or
+    /// changed. `None` for a usable file, and for a file that is not loaded yet.
     pub reason: Option<RowText>,
     /// The streams whose events the version executes; `None` if the row does not come from a running process.
     pub running: Option<Vec<RowText>>,
@@ -42,7 +42,7 @@ pub struct PluginRow {
     /// (the highest usable version), `older` (another usable version), or `gone` (the version runs, but its file was
     /// removed or changed).
     pub state: RowText,
-    /// The streams that are configured with this handler.
+    /// The streams that are configured with this handler. In the state `gone`, only the streams that run the version.
     pub streams: Vec<RowText>,
 }
 
@@ -95,7 +95,7 @@ pub fn plugins_page(
     Ok(PluginsPage { handlers, refused: refused_rows(&folder) })
 }
 
-/// Returns the result of loading a file as if it were in this folder of handlers.
+/// Returns the result of loading the file at `path` as if the file were in the folder of handlers.
 pub fn inspect_file(
     loaded: &LoadedConfig,
     folder: &PluginFolder,
@@ -145,8 +145,8 @@ fn load(engine: &HandlerEngine, file: &HandlerFile) -> Result<Build, FileFault> 
     handler.map(|handler| handler.build().clone()).map_err(|error| FileFault::from(&error))
 }
 
-/// Returns the handlers in the folder as a process has loaded them, and the versions that it runs. A process keeps
-/// running a loaded version even if its file is removed or changed.
+/// Returns the handlers in the folder as a process has loaded them, and the versions that the process runs. A process
+/// keeps running a loaded version even if the version's file is removed or changed.
 pub fn running_plugins_page(loaded: &LoadedConfig, running: &HandlerRegistry) -> PluginsPage {
     let folder = running.folder();
     let mut executing: BTreeMap<Build, (RowText, Vec<RowText>)> = BTreeMap::new();

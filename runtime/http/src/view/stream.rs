@@ -21,12 +21,12 @@ pub struct StreamsPage<L = BoundedRows<StreamRow>> {
 /// The handler version of a stream.
 #[derive(Debug, Clone, Default)]
 pub struct StreamVersion {
-    /// The version that the rollout (the stored choice of a handler version) names, even if this process lacks it. If
-    /// no rollout was read from the store: the version that this process offers, or `None`.
+    /// The version that the rollout (the stored choice of a handler version) names, even if this process lacks this
+    /// version. If no rollout was read from the store: the highest usable version in the folder of handlers, or `None`.
     pub build: Option<Build>,
     /// The number of the rollout; `None` if no rollout was read from the store.
     pub rollout: Option<u64>,
-    /// The reason why this process lacks the version; the stream's keys in the partitions of this process then wait.
+    /// The reason why this process lacks the version. The keys in the stream's partitions of this process then wait.
     /// `None` if this process has the version.
     pub missing: Option<String>,
 }
@@ -148,8 +148,8 @@ pub struct StreamRow {
     /// The number of the rollout (the stored choice of a handler version); `None` if no rollout was read from the
     /// store.
     pub generation: Option<u64>,
-    /// The handler version that the rollout names or, without a rollout, that the process offers; `None` if no version
-    /// is known.
+    /// The handler version that the rollout names or, without a rollout, the highest usable version in the folder of
+    /// handlers; `None` if no version is known.
     pub handler: Option<RowText>,
     /// The reason why the process lacks the handler version; `None` if the process has the version, or if the row does
     /// not come from a running process.

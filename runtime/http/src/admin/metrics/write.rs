@@ -97,8 +97,8 @@ impl MetricsEncoder<'_, '_> {
         let help = "Messages that a sink file contained at the start although the store lacked them, because the store had \
                     gone back in time";
         self.counters("messages_lost", help, messages)?;
-        let help = "Log lines about an exchange or queue of the stream that was missing in the broker or not as \
-                    configured while the stream ran";
+        let help = "How often this process has found, while the stream ran, that an exchange or queue of the stream \
+                    was missing in the broker, replaced, or not as configured";
         self.counters("topology_changes", help, changes)?;
         let help = "Keys that a partition of this process took over from another partition";
         self.counters("keys_moved", help, moved)?;
@@ -141,7 +141,7 @@ impl MetricsEncoder<'_, '_> {
         let rollout_numbers = self.snapshot.rollouts.iter().map(|(stream, number)| {
             (vec![("stream", stream.clone())], SampleValue::Gauge(*number))
         });
-        let help = "Number of the rollout (choice of a handler version) that applies to the stream's events";
+        let help = "Number of the rollout (choice of a handler version) under which the stream's events are executed";
         self.samples("version_generation", help, MetricType::Gauge, rollout_numbers)
     }
 
@@ -171,8 +171,8 @@ impl MetricsEncoder<'_, '_> {
         self.gauges("ready_keys", "Keys in memory with an event that can run", |_, stats| {
             vec![(Vec::new(), stats.lanes_in(LaneState::Ready))]
         })?;
-        let help = "Keys in memory that are blocked: an event is missing, an attempt failed, the key is parked or \
-                    unreadable, or the handler version is missing";
+        let help = "Keys in memory that are blocked: an event is missing, another partition has the key, an attempt \
+                    failed, the key is parked or unreadable, or the handler version is missing";
         self.gauges("blocked_keys", help, |_, stats| {
             [
                 ("gap", LaneState::Waiting),
