@@ -1,5 +1,6 @@
-//! The driver of one partition passes events and completions (the messages of workers and of the publisher) to the
-//! sequencer, and performs the effects that the sequencer returns. The driver must never decide anything about events.
+//! The driver of one partition passes events and completions (such as the results of workers and the reports of the
+//! outbox publisher) to the sequencer, and performs the effects that the sequencer returns. The driver must never
+//! decide anything about events.
 
 mod alarms;
 mod config;
@@ -40,11 +41,11 @@ pub use metrics::{CommitHistograms, PartitionMetrics};
 
 /// Maximum number of completions that the driver takes from its channel at one time.
 const COMPLETION_BATCH_LIMIT: usize = 8;
-/// Shortest time between two warnings that a key blocks the stream.
+/// Minimum time between two warnings that a key blocks the partition.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
-/// Before a driver releases its partition, it waits until the messages of the partition are published. The driver stops
-/// waiting when no message has been published for this time. The remaining messages (for example, messages for a full
-/// queue) then stay in the outbox (committed messages that are not published yet).
+/// Before a driver releases its partition, the driver waits until the messages of the partition are published. The
+/// driver stops waiting when the number of unpublished messages has not changed for this time. The remaining messages
+/// (for example, messages for a full queue) then stay in the outbox (committed messages that are not published yet).
 const PUBLISH_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The driver of one partition: it passes inputs to the sequencer, and performs the effects that the sequencer returns.
@@ -59,8 +60,8 @@ pub struct Driver {
     started: Instant,
     /// Turns (runs of events of one key) that the driver will submit to the workers together.
     turn_batch: Vec<Turn>,
-    /// Key records to load. The driver requests all of them together as soon as the limit of concurrent loads and the
-    /// memory budget of the sequencer allow another load.
+    /// Keys whose records the driver must load. The driver requests all these records together as soon as the limit of
+    /// concurrent loads and the memory budget of the sequencer allow another load.
     waiting_loads: Vec<(ordain_core::AttemptToken, ordain_core::Key)>,
     /// Number of loads that are running.
     running_loads: usize,
@@ -73,7 +74,7 @@ pub struct Driver {
     /// limit, because only the store knows the sizes of the records. The driver requests the records beyond the limit
     /// again.
     load_bytes: usize,
-    /// Running requests to the store and to the replay sources.
+    /// Running requests to the store and to the replay servers.
     store_requests: FuturesUnordered<StoreFuture>,
     /// The replay sources, from which the driver requests missing events.
     replay: Arc<replay::ReplaySources>,
@@ -85,7 +86,7 @@ pub struct Driver {
     source_failed: Option<DriverError>,
     full_throttle: LogThrottle,
     /// The number of unpublished messages, and the time when this number last changed. `None` until the driver releases
-    /// the partition and has no work left except to wait for the publisher.
+    /// the partition and has no work left except to wait for the outbox publisher.
     unpublished: Option<(usize, Instant)>,
     /// The value of [`Store::disconnects`] at the last check. When the value changes, the driver notifies the sequencer
     /// that the store may have gone back in time (lost its newest commits).
@@ -98,22 +99,22 @@ pub struct Driver {
     metrics: Arc<PartitionMetrics>,
 }
 
-/// The commits that the store lost, and the store checks that wait until the sequencer has repeated these commits.
+/// The commits that the store lost, and the requests for a store check that the driver has not answered yet.
 #[derive(Default)]
 struct RollbackTracker {
     /// The number of repeated commits that the driver has logged.
     logged: u64,
     /// For each shard (slice of the store), the first and the last lost commit that the driver has not logged yet.
     lost_commits: BTreeMap<u32, (u64, u64)>,
-    /// Requests for a check whether the store has all commits ([`Completion::StoreCheck`]). The driver answers the
-    /// requests when it knows that the store has all commits.
+    /// Requests for a check whether the store has all commits ([`Completion::StoreCheck`]). The driver answers these
+    /// requests when each shard has confirmed that it has all commits.
     waiting_checks: Vec<oneshot::Sender<()>>,
 }
 
 impl Driver {
     /// Runs the driver. Returns in one of three cases:
     /// - This instance must release the partition, or has lost it.
-    /// - In a run with `once`, this partition has nothing left to do, and no other partition may still send events to
+    /// - In a run with `once`, this partition has nothing left to do, and no other partition can still send events to
     ///   it.
     /// - The driver or its source failed.
     pub async fn run(config: DriverConfig) -> Result<Stats, DriverError> {
@@ -220,9 +221,9 @@ impl Driver {
     }
 
     /// Passes the reports in [`DriverConfig::backlog`] (`left_over`) to the sequencer, before any other input. If
-    /// `is_fed_locally` is true, this run has `once`, and the writers add the events of each key to the source in
-    /// order, so a missing event never arrives after a later event. The driver therefore reports the end of the source
-    /// at once, and the sequencer does not wait for missing events.
+    /// `is_fed_locally` is true, this run has `once`, and every writer adds the events of each key to the queue of the
+    /// source in order and without gaps, so a missing event never arrives after a later event. The driver therefore
+    /// reports the end of the source at once, and the sequencer does not wait for missing events.
     fn begin(&mut self, left_over: Vec<Input>, is_fed_locally: bool) {
         self.handle.driven.store(true, Ordering::SeqCst);
         for input in left_over {
@@ -242,8 +243,8 @@ impl Driver {
             && self.sequencer.credit() > 0
     }
 
-    /// Starts the search for the parked keys that the version of `rollout` must retry by the settings. Without a rollout,
-    /// there is nothing to search.
+    /// Starts the search for the parked keys that the handler version of `rollout` must retry according to `settings`.
+    /// Without a rollout, there is nothing to search.
     fn search_parked_keys(
         &self,
         rollout: Option<&Rollout>,
@@ -254,7 +255,7 @@ impl Driver {
 
     /// Switches this partition to another handler version. The new version also executes the turns that no worker has
     /// begun. If `active` is `None` (this process lacks the version), passes these turns back to the sequencer
-    /// unexecuted. Returns the rollout of the new version; `None` without a version.
+    /// unexecuted. Returns the rollout of the new version; `None` if `active` is `None`.
     fn switch_version(&mut self, active: Option<Arc<ActiveVersion>>) -> Option<Arc<Rollout>> {
         let rollout = active.as_ref().map(|active| Arc::clone(&active.rollout));
         let undone = self.turns.switch_version(active);
@@ -272,10 +273,10 @@ impl Driver {
         is_idle
     }
 
-    /// Warns if a stopped key blocks the stream, because the store holds `spill_limit` events of the key. Only an
-    /// operator's action can release such a key. A run with `once` does not wait for this action, and neither does a
-    /// driver whose source has failed: this method then returns an error instead of the warning, as soon as the search
-    /// for parked keys has ended.
+    /// Warns if a stopped key blocks the partition, because the store holds `spill_limit` events of the key, and
+    /// `overflow` is `pause`. Only an operator's action can release such a key. A run with `once` does not wait for
+    /// this action, and neither does a driver whose source has failed: as soon as the search for parked keys has ended,
+    /// this method then returns an error instead of the warning. Does nothing after the source has ended.
     fn check_blocked(&mut self, once: bool, searched: bool) -> Result<(), DriverError> {
         let Some((key, event)) = self.sequencer.stopped_by().filter(|_| !self.source_ended) else {
             return Ok(());
@@ -360,8 +361,8 @@ impl Driver {
             StoreReply::Checkpoint(Ok(true)) => self.delivery_tracker.record_checkpoint(),
             StoreReply::Checkpoint(Ok(false)) => {
                 self.delivery_tracker.record_failed_checkpoint();
-                // The store refused the checkpoint. The partition may have another owner, or the store may have lost
-                // the claim, so the sequencer must check the shards.
+                // The store did not write the checkpoint. The partition may have another owner, or the store may have
+                // gone back in time, so the sequencer must check the shards.
                 self.sequencer.handle(now, Input::StoreMayHaveRolledBack);
             }
             StoreReply::Checkpoint(Err(error)) => self.failed = Some(error.into()),
@@ -410,7 +411,8 @@ impl Driver {
         self.input(Input::ArrivedEarly(event));
     }
 
-    /// Reports to the sequencer when the broker becomes unavailable, and when it becomes available again.
+    /// Reports to the sequencer when the inbox finds that the broker is unavailable, and when the broker is available
+    /// again. Without an inbox, the broker always counts as available.
     fn report_source_availability(&mut self, before: &mut bool, inbox: Option<&Inbox>) {
         let away = inbox.is_some_and(Inbox::is_broker_unavailable);
         if std::mem::replace(before, away) != away {
@@ -419,7 +421,8 @@ impl Driver {
     }
 
     /// Passes waiting deliveries to the sequencer, as many as the sequencer and the delivery tracker allow. In a run
-    /// with `once`, then reports the end of the source, if the source has ended and no delivery waits.
+    /// with `once`, then reports the end of the source, if the source has ended and no delivery waits. Does nothing
+    /// while the driver drains the partition.
     fn deliver(&mut self, draining: bool, once: bool) {
         if draining || (self.waiting_deliveries.is_empty() && !self.source_ended) {
             return;
@@ -463,7 +466,7 @@ impl Driver {
         [timeout, save_at, publish_deadline].into_iter().flatten().min().unwrap_or(never)
     }
 
-    /// Returns whether the source has ended and no work is left.
+    /// Returns whether the driver has reported the end of the source to the sequencer, and no work is left.
     fn is_idle(&self) -> bool {
         self.metrics.source_ended()
             && self.waiting_deliveries.is_empty()
@@ -504,7 +507,7 @@ impl Driver {
         self.perform_all()
     }
 
-    /// Returns whether the driver knows that the store has all commits and the last checkpoint.
+    /// Returns whether the store has confirmed all commits and the last checkpoint.
     fn has_saved_all(&self) -> bool {
         !self.sequencer.in_doubt()
             && !self.delivery_tracker.is_writing_checkpoint()
@@ -514,7 +517,8 @@ impl Driver {
     async fn end(self, source: SourceHandle, inbox: Option<Inbox>) -> Result<Stats, DriverError> {
         self.store.flush().await?;
         alarms::flush();
-        // When these values are dropped, the source processes the last acknowledgement and ends.
+        // When the channels of acknowledgements and deliveries are dropped, the source processes the last
+        // acknowledgement and ends.
         drop((self.delivery_tracker, source.deliveries));
         if let Some(ended) = source.task {
             // This wait needs no time limit, because the source limits the duration of its own shutdown.

@@ -1,4 +1,4 @@
-//! Reports events that a store lost before the stream read them.
+//! Reports that the store lost events which the stream had not read, as far as this process can determine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,8 +6,8 @@ use ordain_core::QueueLoss;
 use ordain_publish::incident::{EventsLost, IncidentSubject, record, time_text};
 use ordain_store::Partition;
 
-/// Counts and logs events that a shard (slice of the store) lost before the stream read them. `safe` is the value of
-/// [`EventsLost::safe`]. `words` describe the loss and the action that the producers must take.
+/// Logs that a shard (slice of the store) lost events of a partition, and adds the number of these events to `counter`.
+/// `safe` is the value of [`EventsLost::safe`]. `words` describe the loss and the action that the producers must take.
 pub(crate) fn report_lost_events(
     partition: &Partition,
     shard: u32,

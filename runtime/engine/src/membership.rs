@@ -1,5 +1,5 @@
-//! The membership: the processes that run streams over the same store. `heartbeat` writes this process's heartbeat and
-//! reads the other members.
+//! The membership: the instances (processes) that run streams with the same store. The module `heartbeat` writes this
+//! instance's heartbeat and reads the membership table.
 //!
 //! [`ordain_core::distribution`] computes the owner of each partition; `run/partition_manager.rs` claims and releases
 //! partitions.

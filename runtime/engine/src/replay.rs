@@ -1,4 +1,4 @@
-//! The sources of missing events: the store, and then servers over HTTP.
+//! The replay sources, from which Ordain requests missing events: first the store, and then replay servers over HTTP.
 
 mod client;
 
@@ -14,17 +14,18 @@ use ordain_config::NumberingPolicy;
 use ordain_config::{Config, ReplayServer, ResourceName, StreamConfig};
 use ordain_store::{Destination, KeyResult, Partition, Store, StoreError, retry_until_ok};
 
-/// Approximate maximum size, in bytes, of the events of one answer. An answer contains at least one of the found
-/// events, even if that event is larger. A later round of requests finds the remaining events.
+/// Approximate maximum size, in bytes, of the events that one answer contains from a replay server, or from the
+/// messages that the store retains for replay. An answer contains at least one of the found events, even if that event
+/// is larger. A later request finds the remaining events.
 const ANSWER_BYTES: usize = 1 << 20;
 
 /// The answer of a replay source.
 #[derive(Debug)]
 pub struct ReplayAnswer {
-    /// The requested events that the source has, in ascending order.
+    /// The requested events that the source returned, each with its sequence, in ascending order.
     pub events: Vec<(u64, Arc<Event>)>,
-    /// The end of the answer: the source did not search for this sequence or any later sequence. `u64::MAX` if the
-    /// source searched for all requested sequences, or failed for all of them.
+    /// The end of the answer: the source may not have searched for this sequence and the later sequences. `u64::MAX` if
+    /// the source counts as queried for all requested sequences, even if it failed for all of them.
     pub until: u64,
     /// The reason why the search for at least one event failed, so that a later request may find more events. `None` if
     /// no search failed.
@@ -43,14 +44,15 @@ impl ReplayAnswer {
     }
 }
 
-/// Maximum number of requests of this process to replay servers at one time. Each request needs a thread, and the
-/// requests share these threads with the store.
+/// Maximum number of requests of this process to replay servers at one time. Each request occupies a thread of the pool
+/// for blocking calls, which the embedded store uses too.
 const REQUEST_LIMIT: usize = 128;
-/// Divisor of `memory_budget`: answers of replay servers may use one eighth of this memory.
+/// Divisor of `memory_budget`: the answers of the requests in progress may use one eighth of this budget. The events
+/// that a query has already collected do not count.
 const ANSWER_MEMORY_DIVISOR: usize = 8;
 
-/// Limits for the number of requests to replay servers at one time, for each host (the origin of a server's URL) and in
-/// total.
+/// Limits for the number of requests to replay servers at one time: one limit for each host (the origin of a server's
+/// URL), and one limit for the whole process.
 #[derive(Debug)]
 pub struct ReplayLimits {
     by_host: BTreeMap<String, Arc<ReplayHost>>,
@@ -71,7 +73,7 @@ impl ReplayLimits {
             / ANSWER_MEMORY_DIVISOR
             / runtime.event_size.bytes().max(1);
         let requests = REQUEST_LIMIT.min(fit).max(1);
-        // A host that does not answer must not use up the permits of the other hosts.
+        // A host that does not answer must not use up the process permits that requests to the other hosts need.
         let share = (requests / concurrency_by_host.len().max(1)).max(1);
         let permits = |(host, permits)| (host, Arc::new(ReplayHost::new(share.min(permits))));
         let by_host = concurrency_by_host.into_iter().map(permits).collect();
@@ -83,8 +85,8 @@ impl ReplayLimits {
 pub struct ReplaySources {
     store: Arc<dyn Store>,
     partition: Partition,
-    /// The destination under which the store keeps the stream's events for replay; `None` if the store does not keep
-    /// them.
+    /// The destination under which the store keeps the stream's events for replay; `None` if the store keeps no events
+    /// of the stream, or is not one of the stream's replay sources.
     log: Option<Destination>,
     clients: Vec<Arc<ReplayClient>>,
 }
@@ -117,7 +119,7 @@ impl ReplaySources {
     }
 
     /// Requests the missing events of a key from a source. The source with the index 0 is the store; the replay servers
-    /// follow, in the order of the configuration. A dead letter can supply a missing event if the letter is at most
+    /// follow, in the order of the configuration. The store may take a missing event from a dead letter that is at most
     /// `max_age_ms` old.
     pub async fn request(
         &self,

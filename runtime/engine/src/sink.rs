@@ -1,5 +1,5 @@
-//! The sinks of messages. A sink appends messages in the order in which it receives them. The publisher decides which
-//! messages a sink gets, and when messages count as published.
+//! The sinks of messages. A sink writes the messages of a key in the order in which it receives them. The outbox
+//! publisher decides which messages a sink gets, and when messages count as published.
 
 mod content;
 mod error;
@@ -25,19 +25,19 @@ pub(crate) use watermark::PublishWatermark;
 
 use ordain_store::Mark;
 
-/// A sink to which the publisher appends encoded messages, one per line.
+/// A sink to which the outbox publisher appends encoded messages, one per line.
 #[derive(Debug)]
 pub(crate) enum LineSink {
-    /// A file that contains each message exactly once. The store removes messages from the outbox (committed messages
-    /// that are not published yet) and records the file's length in one write.
+    /// A file that contains each message exactly once. In one write, the store removes messages from the outbox
+    /// (committed messages that are not published yet) and records the new length of the file.
     File(Box<FileSink>),
     /// Standard output, which gets each message at least once.
     Standard,
 }
 
 impl LineSink {
-    /// Appends encoded messages. A failed write may have written a part of the bytes. The next write to a file replaces
-    /// this part; standard output keeps it.
+    /// Appends encoded messages. A failed write may have written a part of the bytes. In a file, the next write
+    /// overwrites this part; in standard output, this part remains.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         use io::Write;
         match self {
@@ -51,9 +51,10 @@ impl LineSink {
     }
 
     /// If all appended data is synced and the sink's path no longer leads to the open file, opens the file that now has
-    /// the path. Log rotation, for example, renames or removes the old file. Returns a mark if the sink has opened
-    /// another file. The caller must store this mark before it appends. The mark also replaces the marks of all
-    /// messages that the store has not marked as published.
+    /// the path, and creates a missing file. The path leads to another file, for example, after log rotation has
+    /// renamed or removed the old file. Returns a mark if the sink has opened another file. The caller must store this
+    /// mark before it appends. The mark also replaces the marks of this sink in all pending runs (messages that are
+    /// published together, and that the store does not record as published yet).
     pub(crate) fn follow_path(&mut self) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.follow_path(),
@@ -77,9 +78,9 @@ impl LineSink {
         }
     }
 
-    /// Makes all data that was appended to a file durable. `unsynced` contains the lines since the last sync. If another
-    /// process removed or truncated the file before the sync had ended, writes these lines again. Then returns the mark that replaces the marks of all
-    /// messages that the store has not marked as published.
+    /// Makes all data that was appended to a file durable. `unsynced` contains the lines since the last sync. If
+    /// another process removed or truncated the file before the sync had ended, writes these lines again, and returns a
+    /// mark that replaces the marks of this sink in all pending runs. Otherwise returns `None`.
     pub(crate) fn sync(&mut self, unsynced: &[u8]) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.sync(unsynced),
@@ -87,8 +88,8 @@ impl LineSink {
         }
     }
 
-    /// Returns the mark of the file, which contains the length of the file after the last append. The store writes the
-    /// mark together with the removal of the messages from the outbox. Returns `None` for standard output.
+    /// Returns the mark of the file; `None` for standard output. The mark contains the length of the file after the
+    /// last append. The store writes the mark together with the removal of the messages from the outbox.
     pub(crate) fn mark(&self) -> Option<Mark> {
         match self {
             Self::File(file) => Some(file.mark()),

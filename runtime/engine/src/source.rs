@@ -24,7 +24,8 @@ pub use queue::{QueueOptions, read_queue};
 pub(crate) use unread::watch_accepted_events;
 
 /// Returns the next early event of an inbox: an event that arrived over HTTP and that the broker does not accept now.
-/// The source of the stream later delivers a copy of this event. Never returns if the stream has no inbox.
+/// The source later delivers a copy of this event. Returns `None` if the inbox has ended. Never returns if the stream
+/// has no inbox.
 pub async fn next_offered(inbox: &mut Option<Inbox>) -> Option<Arc<Event>> {
     match inbox {
         Some(inbox) => inbox.next().await,

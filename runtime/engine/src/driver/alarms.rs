@@ -1,6 +1,6 @@
-//! Logs the incidents that an operator must notice: parked keys (stopped at a failed or missing event), unreadable
-//! keys, missing events, and events that become dead letters. This module only logs, and must never decide anything
-//! about an event.
+//! Logs the conditions that an operator must notice: parked keys (stopped at a failed or missing event), keys whose
+//! stored events are unreadable, missing events, and events that become dead letters. In this module, each such
+//! condition is called an alarm. This module only logs, and must never decide anything about an event.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,8 +26,8 @@ const ERROR_BYTES: usize = 512;
 static ALARM_THROTTLE: Mutex<LogThrottle> =
     Mutex::new(LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL));
 
-/// Returns the batch if it contains an incident, and `None` otherwise. The driver logs the incidents of the batch after
-/// the commit.
+/// Returns the batch if it contains an alarm, and `None` otherwise. The driver logs the alarms of the batch after the
+/// commit.
 pub(super) fn if_alarming(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
     let has_alarm = |write: &KeyWrite| {
         !write.letters.is_empty()
@@ -38,7 +38,7 @@ pub(super) fn if_alarming(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
     any.then(|| Arc::clone(batch))
 }
 
-/// Logs the incidents of a committed batch. Leaves out the writes that the store refused (`applied.refused`).
+/// Logs the alarms of a committed batch. Leaves out the writes that the store refused (`applied.refused`).
 pub(super) fn log_alarms(stream: &str, batch: &Batch, applied: &AppliedCommit) {
     for (at, write) in batch.writes.iter().enumerate() {
         if applied.refused.binary_search_by_key(&at, |(position, _)| *position).is_ok() {
@@ -52,8 +52,9 @@ pub(super) fn log_alarms(stream: &str, batch: &Batch, applied: &AppliedCommit) {
             log_missing_event(stream, write, gap);
         }
     }
-    // These letters belong to no key record (orphan dead letters). If the store already had a letter, the letter comes
-    // from a repeated delivery, and a driver has already logged it.
+    // The letters in `batch.letters` belong to no key record (orphan dead letters). If the store already had a letter,
+    // the letter comes from a repeated delivery, and a driver has already logged it. The store detects this only if the
+    // stream forwards dead letters; otherwise, this function logs a repeated letter again.
     let known = |at: usize| applied.existing_letters.binary_search(&at).is_ok();
     let orphan_letters = batch.letters.iter().enumerate().filter(|(at, _)| !known(*at));
     orphan_letters.for_each(|(_, letter)| log_dead_letter(stream, letter));
@@ -139,8 +140,8 @@ fn shortened(error: &str) -> String {
     truncated(escape_invisible(error).into_owned(), ERROR_BYTES)
 }
 
-/// Returns whether the caller may write one more line. When the first line after a call of [`flush`] is suppressed,
-/// this function starts a task. The task logs the number of suppressed lines after [`WARN_INTERVAL`].
+/// Returns whether the caller may write one more line. The first line that is suppressed after the start or after a
+/// call of [`flush`] starts a task. The task logs the number of suppressed lines after [`WARN_INTERVAL`].
 fn allow_line() -> bool {
     let mut throttle = throttle();
     let is_allowed = throttle.allow();

@@ -32,16 +32,17 @@ pub struct DriverConfig {
     pub turns: TurnQueueHandle,
     /// The channel on which the driver sends committed batches to the outbox publisher.
     pub publisher: mpsc::Sender<CommittedBatch>,
-    /// The partition's data for the publisher, including the ownership of the partition.
+    /// The partition's data for the outbox publisher, including the ownership of the partition.
     pub handle: Arc<PartitionHandle>,
-    /// Reports about messages that an earlier owner of the partition left in the outbox. The publisher has sent these
-    /// messages to the sinks, and the store has not marked them as published yet.
+    /// Reports about messages that an earlier owner of the partition left in the outbox. The outbox publisher has sent
+    /// these messages to the sinks, and the store has not marked them as published yet.
     pub backlog: Vec<Input>,
-    /// The channel on which the workers and the publisher send completions to the driver.
+    /// The channel on which the workers, the outbox publisher and others send completions to the driver.
     pub completions: mpsc::Receiver<Completion>,
     /// The running source, which delivers the events of the partition.
     pub source: SourceHandle,
-    /// The inbox: events received over HTTP that are not in the broker's queue yet. `None` if the stream has no inbox.
+    /// The inbox, which publishes events received over HTTP to the broker, or passes them to the driver early. `None`
+    /// if the stream has no inbox.
     pub inbox: Option<Inbox>,
     /// The replay sources, from which the driver requests missing events.
     pub replay: replay::ReplaySources,
@@ -50,7 +51,7 @@ pub struct DriverConfig {
     /// `true` if the driver ends when the partition is idle ([`PartitionMetrics::is_idle`]) and `may_end` is `true`.
     pub once: bool,
     /// The permission for the driver to end; used only if `once` is `true`. The value is `false` while other partitions
-    /// may still send events to this partition.
+    /// can still send events to this partition.
     pub may_end: watch::Receiver<bool>,
     /// The metrics that the driver updates.
     pub metrics: Arc<PartitionMetrics>,

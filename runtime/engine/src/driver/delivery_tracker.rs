@@ -11,7 +11,7 @@ use ordain_cloudevents::{AckProgress, FilePosition, SourceProgress};
 use ordain_config::CHECKPOINT_INTERVAL_EVENTS;
 use ordain_store::Mark;
 
-/// Longest time between two checkpoints if deliveries were acknowledged in between.
+/// Time from the start of a checkpoint until the next checkpoint is due, if a delivery was acknowledged in between.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The deliveries of a source, from the first unacknowledged delivery on.
@@ -28,22 +28,22 @@ pub(super) struct DeliveryTracker {
     through: DeliveryNumber,
     /// The end position of each unacknowledged delivery; empty if the source has no checkpoint.
     positions: VecDeque<(DeliveryNumber, FilePosition)>,
-    /// The last acknowledged delivery, with its end position.
+    /// The last acknowledged delivery, with its end position; always `None` if the source has no checkpoint.
     acknowledged: Option<(DeliveryNumber, FilePosition)>,
-    /// For each batch of deliveries, from the batch of the last checkpoint on: the last delivery of the batch, and the
-    /// progress of the source at the end of the batch.
+    /// For each batch of deliveries, from the batch of the last checkpoint on: the number of the batch's last delivery,
+    /// and the progress of the source at the end of the batch.
     progress: VecDeque<(DeliveryNumber, SourceProgress)>,
-    /// For each file by its index, the progress at the end of the last batch before the first batch of `progress`.
-    /// Contains only batches that share the list of files with that batch.
+    /// For each file, by its index: the progress at the end of the file's last batch before the first batch of
+    /// `progress`. Contains only batches that share the list of files with this first batch.
     earlier_progress: BTreeMap<usize, SourceProgress>,
     /// The number of deliveries in all batches so far.
     received: DeliveryNumber,
-    /// Number of deliveries that were acknowledged since the last checkpoint.
+    /// Number of acknowledged deliveries that are in no checkpoint yet, or only in a checkpoint that the store refused.
     unsaved: usize,
     /// The number of newly acknowledged deliveries in the checkpoint that is being written; `None` if no checkpoint is
     /// being written.
     saving: Option<usize>,
-    /// `true` if the store refused the last checkpoint, or may have lost it.
+    /// `true` if the store has refused the last checkpoint, or may have lost the last checkpoint.
     is_checkpoint_lost: bool,
     /// Maximum number of deliveries that the source may repeat after a crash.
     limit: usize,
@@ -137,7 +137,8 @@ impl DeliveryTracker {
     }
 
     /// Returns whether another checkpoint is needed: deliveries were acknowledged since the last checkpoint, or the
-    /// store refused the last checkpoint or may have lost it. Always `false` for a source without a checkpoint.
+    /// store refused the last checkpoint, or may have lost the last checkpoint. Always `false` for a source without a
+    /// checkpoint.
     pub(super) fn needs_checkpoint(&self) -> bool {
         self.checkpoint_name.is_some() && (self.unsaved > 0 || self.is_checkpoint_lost)
     }
@@ -196,8 +197,8 @@ impl DeliveryTracker {
         self.is_checkpoint_lost = true;
     }
 
-    /// Makes another checkpoint due, because the store may have lost the last checkpoint. Does nothing before the first
-    /// acknowledgement.
+    /// Makes another checkpoint necessary, because the store may have lost the last checkpoint. Does nothing before the
+    /// first acknowledgement.
     pub(super) fn invalidate_checkpoint(&mut self) {
         self.is_checkpoint_lost = self.checkpoint_name.is_some() && self.acknowledged.is_some();
     }

@@ -17,33 +17,35 @@ pub enum DriverError {
     StoreRolledBack {
         /// The shard that lacks commits.
         shard: u32,
-        /// The last commit that this process expected in the shard, and the state in which the process found the shard.
+        /// A text with the last commit of this process in the shard, and the state in which the process found the
+        /// shard.
         detail: String,
     },
     /// The store failed while the driver wrote a checkpoint, or while the driver waited at its end until all writes are
     /// durable.
     #[error("the store failed")]
     Store(#[from] StoreError),
-    /// The store holds as many events of a key as `spill_limit` allows, so the stream accepts no further event. Only an
-    /// operator's action can release the key.
+    /// The store holds as many events of a key as `spill_limit` allows, and `overflow` is `pause`, so the partition
+    /// accepts no further event. Only an operator's action can release the key. This error ends a driver only in a run
+    /// with `once`, or after the source has failed. Otherwise, the driver logs the text of the error as a warning.
     #[error(
         "key {key:?} is stopped at event {event}, and the store holds as many later events of the key \
-         as `spill_limit` allows. With `overflow = \"pause\"`, the stream accepts no further event: fix \
-         the cause (`ordain keys why`), or raise `spill_limit` and start Ordain again"
+         as `spill_limit` allows. With `overflow = \"pause\"`, the partition of the key accepts no further \
+         event: fix the cause (`ordain keys why`), or raise `spill_limit` and start Ordain again"
     )]
     KeyFull {
-        /// The key that blocks the stream.
+        /// The key that blocks the partition.
         key: String,
         /// The sequence of the event at which the key is stopped.
         event: u64,
     },
-    /// More batches wait for the publisher than the sequencer allows.
+    /// More batches wait for the outbox publisher than the sequencer allows.
     #[error(
         "bug in Ordain: the publisher's queue is full; the next start publishes the committed \
          messages"
     )]
     PublisherFull,
-    /// The source failed. Each event that it delivered is settled or held in the store.
+    /// The source failed. Each event that the source had delivered is settled or held in the store.
     #[error("the source failed")]
     Source(#[source] std::io::Error),
 }

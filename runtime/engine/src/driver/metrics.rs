@@ -13,19 +13,19 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::SourceHealth;
 
 /// Maximum age of an event. [`CommitHistograms::publish_to_commit`] leaves older events out. The age counts from the
-/// time that the producer set in the event. A time beyond this age is wrong, or belongs to an old event that is read
-/// again. A single such delay could outweigh a million other delays in the sum of all delays.
+/// time that the producer set in the event. If an event seems older, its time is wrong, or the source reads an old
+/// event again. A single delay of such an event could outweigh a million other delays in the sum of all delays.
 const EVENT_AGE_LIMIT: Duration = Duration::from_hours(30 * 24);
 /// Maximum time by which a producer's clock may be ahead of the clock of this process. Up to this limit, a producer's
 /// time in the future counts as the present time. Beyond the limit, [`CommitHistograms::publish_to_commit`] leaves the
 /// event out.
 const CLOCK_SKEW_LIMIT: Duration = Duration::from_mins(1);
 
-/// Time between two warnings about keys that have moved to this partition from another partition.
+/// Minimum time between two warnings about keys that have moved to this partition from another partition.
 const MOVED_WARN_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The metrics of a partition. The drivers of the partition write the metrics; `GET /metrics` and status reports read
-/// the metrics.
+/// The metrics of a partition. The drivers and sources of the partition write the metrics; `GET /metrics` and status
+/// reports read the metrics.
 #[derive(Debug)]
 pub struct PartitionMetrics {
     partition: Partition,
@@ -33,17 +33,19 @@ pub struct PartitionMetrics {
     commit_histograms: Mutex<CommitHistograms>,
     /// The number of events that wait for delivery in the broker or in the store.
     pub lag: Arc<BacklogGauge>,
-    /// The number of messages that the broker has dropped from the queues of the stream. Only partition 0 has this
-    /// number.
+    /// The number of messages in the queue `{queue}.dropped`, to which the broker moves the messages that it drops from
+    /// the queues of the stream. Only partition 0 has this number.
     pub dropped: Arc<BacklogGauge>,
     /// The numbers of events that were received over HTTP and are not published to the broker yet. The first number
-    /// counts the events of this partition; the second number counts the events without a known partition.
+    /// counts the events of this partition; the second number, which only partition 0 has, counts the events without a
+    /// known partition.
     pub inbox: [Arc<BacklogGauge>; 2],
-    /// The number of lost events of this process: this process put these events into the store for the partition, and
-    /// the store lost the events before the stream read them.
+    /// The number of events that this process put into the store for the partition, and that the store lost before the
+    /// stream read them, as far as this process can determine. For partition 0, the number includes lost events without
+    /// a known partition.
     pub lost_events: Arc<AtomicU64>,
-    /// The number of times that an exchange, queue or binding of the stream was missing or different in the broker
-    /// while the stream ran.
+    /// The number of times that a check found an exchange, queue or binding of the stream missing in the broker,
+    /// replaced, or not as configured, while the stream ran.
     pub topology_changes: Arc<AtomicU64>,
     /// The number of keys that this partition took over from another partition when its driver loaded their records.
     pub moved_keys: Arc<AtomicU64>,
@@ -55,7 +57,7 @@ pub struct PartitionMetrics {
     is_idle: AtomicBool,
 }
 
-/// The statistics of the current driver, and the sum over all earlier drivers.
+/// The statistics of the current driver, and the counters of all earlier drivers, summed.
 #[derive(Debug, Default)]
 struct AccumulatedStats {
     current: Stats,
@@ -215,8 +217,9 @@ impl PartitionMetrics {
 
     /// Returns whether the partition is idle. In a run without `once`, a partition never counts as idle. With `once`, a
     /// partition is idle when four conditions hold:
-    /// - The source has ended. A source that other streams feed counts as ended from the start.
-    /// - All received events are settled or held in the store.
+    /// - The source has ended. A queue that only the streams of this configuration fill counts as ended from the start.
+    /// - All received events are settled or held in the store, and no key waits for a retry or for a round of gap
+    ///   replay.
     /// - All committed messages are published.
     /// - The search for parked keys has ended.
     pub fn is_idle(&self) -> bool {

@@ -1,12 +1,13 @@
-//! Finds the parked keys (keys that stopped at a failed event) whose failure is out of date: another handler version
-//! failed, or the event exceeded a limit that the configuration has changed since. The current version retries these
-//! keys. The sequencer itself finds the parked keys that are in memory; this module finds the
-//! parked keys in the store.
+//! Finds the parked keys (keys that stopped at a failed event) whose failure is out of date. A failure is out of date
+//! in two cases: another handler version failed, and `retry.on_new_version` is set; or the handler exceeded a limit
+//! whose value in the configuration has changed since. The current version retries these keys. The sequencer itself
+//! finds the parked keys that are in memory; this module finds the parked keys in the store.
 //!
 //! The sequencer decides what happens to each found key, and does not report its decision to the search. The search
 //! therefore repeats its pass over the keys, at most [`PASS_LIMIT`] times, until a pass finds no key. The search then
-//! records the current rollout (the record that names the current handler version), and the settings that matter. A
-//! driver that starts later under the same rollout and settings does not search again. If the last pass still finds keys, the search ends without this record.
+//! records in the store the current rollout (which names the current handler version) and the settings on which the
+//! result depends. A driver that starts later under the same rollout and settings does not search again. If the last
+//! pass still finds keys, the search ends without this record.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,31 +22,33 @@ use ordain_util::command::config_option;
 
 /// Maximum number of keys that one request to the store returns.
 const KEY_PAGE_LIMIT: usize = 256;
-/// Maximum number of key records that the search reads in one step.
+/// Maximum number of key records that the store examines for one request, which is one step of the search.
 const KEY_RECORDS_PER_STEP: usize = 1_000;
-/// The pause after a step, as a multiple of the step's duration. During the pause, the store is free for other
-/// requests.
+/// The pause after a step, as a multiple of the step's duration; the pause is at most [`MAX_PASS_DELAY`]. During the
+/// pause, the store is free for other requests.
 const PAUSE_FACTOR: u32 = 3;
 /// The permit that limits the search steps of this process to one at a time.
 static SEARCH_PERMIT: Semaphore = Semaphore::const_new(1);
-/// Number of found keys that wait in the sequencer at which the driver takes no further keys from the search. The
-/// driver takes further keys when fewer keys wait.
+/// Limit for the found keys that wait in the sequencer. While this number of keys or more wait, the driver takes no
+/// further keys from the search.
 pub(super) const WAITING_KEY_LIMIT: usize = KEY_PAGE_LIMIT;
-/// Delays between passes over the keys. A delay gives the sequencer time to commit the keys that the previous pass
-/// found. The delay doubles after each pass, because a pass reads all keys of the stream.
+/// Minimum delays between passes over the keys. A delay gives the sequencer time to commit the keys that the previous
+/// pass found. The minimum delay doubles after each pass, because a pass reads the records of all keys of the stream.
+/// If the previous pass took longer, the delay is as long as this pass, up to [`MAX_PASS_DELAY`].
 const PASS_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), MAX_PASS_DELAY);
 /// The longest delay between two passes, and between two steps of a pass.
 const MAX_PASS_DELAY: Duration = Duration::from_secs(2);
 /// Maximum number of passes. Normally, one pass finds the keys and the next pass finds none. A key that is still parked
-/// after all passes (20 seconds or more) probably cannot be read or written.
+/// after all passes, which take 20 seconds or more, probably cannot be read or written.
 const PASS_LIMIT: u32 = 16;
 
-/// The search for parked keys, from which the driver takes the found keys. The sequencer must check each of them.
+/// The search for parked keys, from which the driver takes the found keys. The sequencer checks each of these keys
+/// again.
 pub(super) struct ParkedSearch(Option<mpsc::Receiver<Vec<Key>>>);
 
 impl ParkedSearch {
-    /// Starts the search for the keys that the version of `rollout` must retry by the settings. Without a rollout, there
-    /// is nothing to search, and the search counts as ended.
+    /// Starts the search for the keys that the handler version of `rollout` must retry according to `settings`. Without
+    /// a rollout, there is nothing to search, and the search counts as ended.
     pub(super) fn start(
         store: &Arc<dyn Store>,
         partition: &Partition,
@@ -137,16 +140,17 @@ impl ParkedSearchTask {
                     stream,
                     version,
                     keys = found,
-                    "keys still parked, although this version should have retried them: another handler version failed, \
-                     or the keys exceeded a limit that the configuration has changed since. The next start retries them. \
-                     To list the keys: `ordain keys list {stream} --status parked{}`",
+                    "keys still parked, although this version should have retried them: another handler version \
+                     failed, or the keys exceeded a limit that the configuration has changed since. The next start \
+                     retries them. To list the keys: `ordain keys list {stream} --status parked{}`",
                     config_option()
                 );
             }
         }
     }
 
-    /// Searches the store once for the keys to retry, sends the keys to the driver, and returns their number. Returns `None` if the driver no longer receives the keys.
+    /// Searches the store once for the keys to retry, sends these keys to the driver, and returns their number. Returns
+    /// `None` if the driver no longer receives keys of this search.
     async fn run_pass(&self) -> Option<usize> {
         let status = Some(KeyStatus::Parked);
         let mut filter = KeyFilter {
@@ -187,7 +191,7 @@ impl ParkedSearchTask {
         }
     }
 
-    /// Returns whether the key of `record` belongs to the partition of this search, and whether its failure is out of
+    /// Returns whether the key of `record` belongs to the partition of this search and has a failure that is out of
     /// date.
     fn is_outdated(&self, record: &KeyRecord) -> bool {
         let version = &self.rollout.build.version;

@@ -1,10 +1,10 @@
-//! Performs the effects that the sequencer requests: calls to the store, the workers, the publisher and the replay
-//! sources, and acknowledgements to the source. Only the sequencer decides whether an event takes effect, waits or
-//! becomes a dead letter; this module must never make this decision.
+//! Performs the effects that the sequencer requests: calls to the store, the workers, the outbox publisher and the
+//! replay sources, and acknowledgements to the source. Only the sequencer decides whether an event takes effect, waits
+//! or becomes a dead letter; this module must never make this decision.
 //!
 //! The driver itself waits for the store's answers. A separate task for each request would be slower, because the task
-//! would have to wake the driver on another thread. This module retries a failed read until it succeeds, because the
-//! sequencer cannot continue without the result.
+//! would have to wake the driver on another thread. This module retries a failed read of the store until the read
+//! succeeds, because the sequencer cannot continue without the result.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -40,8 +40,7 @@ const LOGGED_SHARD_LIMIT: usize = 16;
 /// A request to the store or to a replay source; the future completes with the answer.
 pub(super) type StoreFuture = Pin<Box<dyn Future<Output = StoreReply> + Send>>;
 
-/// The result of a request to write a checkpoint: `true` if the store wrote the checkpoint, `false` if the store
-/// refused the checkpoint.
+/// The result of a request to write a checkpoint: whether the store wrote the checkpoint.
 pub(super) type CheckpointResult = Result<bool, StoreError>;
 
 /// An answer of the store or of a replay source.
@@ -50,13 +49,14 @@ pub(super) enum StoreReply {
     Input(Input),
     /// The answer to a commit, and the duration of the commit.
     Committed(Input, Duration),
-    /// The answer to a load of several key records, and the requests for the records beyond the size limit of the load.
+    /// The answer to a load of key records, and the keys whose records were beyond the size limit of the load. The
+    /// driver requests these records again.
     Loaded(Vec<Input>, Vec<(AttemptToken, Key)>),
     /// The answer to a read of spilled events.
     SpillRead(Input),
     /// The result of a request to write a checkpoint.
     Checkpoint(CheckpointResult),
-    /// The store has again marked messages as published.
+    /// The store has answered a repeated request to mark messages as published.
     OutboxMarkRepeated,
 }
 
@@ -89,9 +89,9 @@ impl Driver {
         self.take_failure()
     }
 
-    /// Makes another checkpoint due while the store may have gone back in time. When the sequencer knows that the store
-    /// has all commits, answers the waiting store checks. If commits were repeated, also logs them, and marks messages
-    /// of their shards again as published.
+    /// While the store may have gone back in time, makes another checkpoint necessary. When each shard has confirmed
+    /// that it has all commits, answers the waiting requests for a store check. If commits were repeated, also logs
+    /// these commits, and repeats the marks of published messages in the affected shards.
     fn track_recovery(&mut self) {
         if self.sequencer.in_doubt() {
             self.delivery_tracker.invalidate_checkpoint();
@@ -128,8 +128,9 @@ impl Driver {
     }
 
     /// Logs that a shard (slice of the store) lost commits which the sequencer cannot repeat. `last` is the last commit
-    /// of this owner in the shard. `stored` is the last commit that the shard still has; `None` if the shard has lost
-    /// the claim. `since` is a time before all lost commits, in ms since the Unix epoch.
+    /// of this owner in the shard. `stored` is the last commit that the shard still has, or that was already repeated;
+    /// `None` if the shard has lost the claim. `since` is a time before all lost commits, in ms since the Unix epoch;
+    /// `None` if no such time is known.
     fn report_lost_commits(&self, shard: u32, last: u64, stored: Option<u64>, since: Option<u64>) {
         let claimed = self.handle.claimed_commits[shard as usize];
         let first = stored.unwrap_or(claimed).saturating_add(1);
@@ -157,9 +158,10 @@ impl Driver {
         record(&self.partition.stream, IncidentSubject::Partition(self.partition.number), data)
     }
 
-    /// Marks messages of a shard (slice of the store) again as published, after lost commits of the shard were
-    /// repeated. The repeated commits put their messages into the outbox again, although this process has already
-    /// published some of them. If these messages stayed unmarked, the next owner would publish them a second time.
+    /// Marks messages of a shard (slice of the store) as published again, after lost commits of the shard were
+    /// repeated. The repeated commits put their messages into the outbox again, although this process may already have
+    /// published some of them. If these messages stayed unmarked, the next owner would publish them a second time. Does
+    /// nothing if this process has not marked messages of the shard before, or if a mark named a file.
     fn repeat_outbox_mark(&mut self, shard: u32) {
         let Some(through) = self.handle.watermarks[shard as usize].mark_to_repeat() else { return };
         let store = Arc::clone(&self.store);
@@ -277,7 +279,7 @@ impl Driver {
     fn publish(&mut self, batch: Arc<Batch>, applied: AppliedCommit) {
         let committed = CommittedBatch { handle: Arc::clone(&self.handle), batch, applied };
         match self.publisher.try_send(committed) {
-            // If the publisher has ended, the process is about to end too. The outbox keeps the messages.
+            // If the outbox publisher has ended, the process is about to end too. The outbox keeps the messages.
             Ok(()) | Err(TrySendError::Closed(_)) => {}
             // If the driver continued, later messages would be published before these messages.
             Err(TrySendError::Full(_)) => self.failed = Some(DriverError::PublisherFull),
@@ -308,8 +310,8 @@ impl Driver {
         });
     }
 
-    /// Returns the future that writes the next checkpoint. Returns `None` if no checkpoint can be written yet, or if
-    /// the store may have lost commits on which the checkpoint depends.
+    /// Returns the future that writes the next checkpoint. Returns `None` if the source cannot resume, if no delivery
+    /// is acknowledged yet, or if the store may have lost commits on which the checkpoint depends.
     fn checkpoint(&mut self) -> Option<impl Future<Output = CheckpointResult> + Send + use<>> {
         if self.sequencer.in_doubt() {
             return None;

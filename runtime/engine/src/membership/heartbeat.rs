@@ -1,4 +1,4 @@
-//! Writes the heartbeat of this instance, and reads which other instances are alive.
+//! Writes the heartbeat of this instance, and reads the membership table, which lists all running instances.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -19,9 +19,11 @@ use ordain_store::{
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait;
 
-/// Interval between two heartbeats. Other instances learn within about this time that a partition was released.
+/// Delay from the response to a heartbeat to the next heartbeat. A change of this instance's data can trigger the next
+/// heartbeat earlier. The reply to a heartbeat contains a changed membership table, so an instance learns within about
+/// this time that another instance has released a partition.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
-/// Time between two warnings that the store does not accept the heartbeat.
+/// Minimum time between two warnings that the store does not accept the heartbeat.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The heartbeat of a running instance. Dropping this value stops the heartbeat, so that the leases of the instance
@@ -111,8 +113,8 @@ struct HeartbeatTask {
 }
 
 impl Heartbeat {
-    /// Joins the instances of a store. When this method returns, the other instances can see this instance, and the
-    /// membership table is available.
+    /// Adds this instance to the members of the store. When this method returns without an error, the other instances
+    /// can see this instance, and the membership table is available.
     pub(crate) async fn start(
         store: &Arc<dyn Store>,
         id: InstanceId,
@@ -177,7 +179,7 @@ impl Heartbeat {
         }
     }
 
-    /// Stops the heartbeat. After this call, no write of the heartbeat reaches the store.
+    /// Stops the heartbeat. After this call, this instance sends no further heartbeat to the store.
     pub(crate) async fn stop(mut self) {
         self.task.abort();
         // The result is ignored, because this method has just cancelled the task.
@@ -189,12 +191,12 @@ impl Heartbeat {
         self.info.send_modify(|info| info.leaving = true);
     }
 
-    /// Publishes whether this instance reaches the broker.
+    /// Publishes the state of this instance's connection to the broker.
     pub(crate) fn set_broker_health(&self, health: BrokerHealth) {
         self.info.send_modify(|info| info.broker = health);
     }
 
-    /// Publishes a report of this instance's pending work.
+    /// Publishes a report of this instance's pending work with the next heartbeat.
     pub(crate) fn report(&self, report: String) {
         self.report.send_if_modified(|before| before.replace(report.clone()) != Some(report));
     }
@@ -205,8 +207,8 @@ impl Heartbeat {
         self.trigger.notify_one();
     }
 
-    /// Returns a new ownership. A later membership table may show that another instance has the lease. This instance
-    /// then ends the ownership before it uses the table in any other way.
+    /// Returns a new ownership. If a later membership table shows that this instance no longer has the lease of the
+    /// partition, this instance ends the ownership before it uses the table for anything else.
     pub(crate) fn new_ownership(&self) -> Arc<Ownership> {
         let ownership = Arc::new(Ownership::new(self.lease_until.clone()));
         lock(&self.ownerships).push(Arc::downgrade(&ownership));
@@ -234,16 +236,16 @@ impl Drop for Heartbeat {
 impl HeartbeatTask {
     async fn run(mut self) {
         loop {
-            // If the lease has expired (for example, because the last response took longer than the lease), this task
-            // sends the next heartbeat at once.
+            // If the membership has expired (for example, because the last response took longer than the lease), this
+            // task sends the next heartbeat at once.
             let is_active = self.lease_until.borrow().is_none_or(|until| Instant::now() < until);
             if is_active {
                 tokio::select! {
                     () = sleep(HEARTBEAT_INTERVAL) => {}
                     () = self.trigger.notified() => {
-                        // A store that went back in time may give a new table the version number of the table that this
-                        // task already has. The store would then not send the new table. With version 0, the reply
-                        // contains the table in any case.
+                        // The membership table has just changed. If the store then went back in time and lost this
+                        // change, the store's table has again the version that this task already has, and the store
+                        // would not send the table. With version 0, the reply contains the table in any case.
                         self.membership_version = 0;
                     }
                     Ok(()) = self.info.changed() => {}
@@ -273,7 +275,7 @@ impl HeartbeatTask {
             lease: self.lease,
             known_version: self.membership_version,
         };
-        // The lease counts from the time of the request, however long the response takes.
+        // The lease counts from the time of the request, even if the response takes long.
         let requested_at = Instant::now();
         let lease_until = *self.lease_until.borrow();
         // If the last response arrived before the lease expired, and this request starts only after the lease expired,
@@ -327,8 +329,9 @@ impl HeartbeatTask {
     }
 }
 
-/// Releases the leases of dead processes on this machine. A process that was killed has not released its leases.
-/// Without this call, the start would wait until these leases expire.
+/// Removes from the membership the processes of this machine that have ended. The removal releases their leases. A
+/// process that was killed has not released its leases itself. Without this call, the start would wait until these
+/// leases expire.
 pub(crate) async fn release_leases_of_dead_processes(store: &dyn Store) -> Result<(), StoreError> {
     for (id, member) in store.table().await?.members {
         let info = InstanceInfo::decode(&member.info);

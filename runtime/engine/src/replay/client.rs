@@ -1,4 +1,4 @@
-//! The client of a replay server sends one request for each missing event.
+//! The client of a replay server, which sends a separate HTTP request for each missing event.
 //!
 //! Requests go to the configured URL only: the client follows no redirects and uses no proxy of the environment. The
 //! client accepts an answer only if the answer is the requested event.
@@ -23,14 +23,15 @@ use ordain_config::{ReplayServer, ResourceName};
 
 /// Maximum number of concurrent requests of one query (a search for the missing events of one key).
 const QUERY_CONCURRENCY: usize = 4;
-/// A query stops after this number of consecutive requests that the server did not answer or could not answer. The
-/// remaining events wait for the next round.
+/// A query stops after this number of consecutive requests with the result [`FetchError::Unavailable`]. A later round
+/// requests the remaining events.
 const FAILURE_LIMIT: usize = 4;
 /// Maximum number of concurrent queries of a partition to one server.
 const QUERY_LIMIT: usize = 64;
 /// The reason in the answer of a query that reached its time limit.
 const OVERLOADED_REASON: &str = "the server is overloaded";
-/// Characters that are escaped in a path: all characters except the unreserved characters of RFC 3986.
+/// Characters that are percent-encoded when the name of the stream and the key replace placeholders of the URL: all
+/// characters except the unreserved characters of RFC 3986.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The data that all queries to one host share. A host is the origin of a replay server's URL.
@@ -38,7 +39,8 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 pub(super) struct ReplayHost {
     /// Permits for requests to this host.
     permits: Arc<Semaphore>,
-    /// The time of the host's last answer. Answers that count as `FetchError::Unavailable` do not change this time.
+    /// The time when the last request to the host ended with a result other than `FetchError::Unavailable`, normally an
+    /// answer of the host.
     last_answer_at: Mutex<Option<Instant>>,
 }
 
@@ -53,7 +55,7 @@ impl ReplayHost {
     }
 }
 
-/// A replay server of a stream.
+/// The client of one replay server, for the events of one partition.
 pub(super) struct ReplayClient {
     agent: ureq::Agent,
     host: Arc<ReplayHost>,
@@ -139,7 +141,7 @@ impl ReplayClient {
         });
         let mut answers = stream::iter(requests).buffered(QUERY_CONCURRENCY);
         loop {
-            // The permits of an answer last until the answer is processed.
+            // The permits of a request are held until this loop has processed the answer.
             let (sequence, (result, permits)) = match timeout_at(deadline, answers.next()).await {
                 Ok(Some(answer)) => answer,
                 Ok(None) => break,
@@ -166,14 +168,15 @@ impl ReplayClient {
             }
             if failures >= FAILURE_LIMIT && sequence < last_missing(missing) {
                 if !self.has_answered_since(started_at) {
-                    // The request below must not wait for the permits that this answer holds.
+                    // The request below must not wait for the permits that this answer and the buffered answers hold.
                     drop((permits, answers));
                     // Perhaps the server fails only for the first sequences. A request for the last missing sequence
                     // shows whether the server answers at all.
                     let other = self.request(key.clone(), last_missing(missing));
                     let _ = timeout_at(deadline, other).await;
                 }
-                // A server that has sent no answer counts as unavailable for all sequences of the query.
+                // A host that has sent no answer since the start of the query counts as unavailable for all sequences
+                // of the query.
                 collected.until =
                     if self.has_answered_since(started_at) { next_sequence } else { u64::MAX };
                 break;
@@ -270,9 +273,10 @@ type RequestPermits = [OwnedSemaphorePermit; 2];
 
 /// The reason why a request failed. Another attempt may return the event.
 enum FetchError {
-    /// The server did not answer, or cannot answer now.
+    /// The server did not answer completely, or cannot answer now.
     Unavailable(String),
-    /// The answer is not an event, or is not the requested event.
+    /// The answer has an unexpected status or form, is not an event, or is not the requested event. Also the result for
+    /// a key that cannot be a part of a URL's path.
     InvalidAnswer(String),
 }
 

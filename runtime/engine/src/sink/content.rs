@@ -1,4 +1,4 @@
-//! The contents of sinks: messages of handlers and forwarded dead letters.
+//! The contents that sinks publish: messages of handlers, and forwarded dead letters.
 
 use ordain_core::{DeadLetter, Event};
 
@@ -15,8 +15,8 @@ pub(super) enum SinkContent {
 }
 
 impl SinkContent {
-    /// Returns the name of the sink that the content is for. Fails for a dead letter if its stream does not forward
-    /// dead letters.
+    /// Returns the name of the sink that must publish the content. Fails for a dead letter if its stream does not
+    /// forward dead letters.
     pub(super) fn sink<'a>(
         &'a self,
         handle: &'a PartitionHandle,
@@ -31,7 +31,7 @@ impl SinkContent {
         }
     }
 
-    /// Returns the id of the content, which is the same each time the content is published.
+    /// Returns the id of the content. A content has the same id each time it is published.
     pub(super) fn id(&self, stream: &str) -> String {
         match self {
             Self::Message(message) => message_id(stream, message),
@@ -39,7 +39,7 @@ impl SinkContent {
         }
     }
 
-    /// Returns the approximate size in memory, in bytes.
+    /// Returns the approximate size of the content in memory, in bytes.
     pub(super) fn memory(&self) -> usize {
         match self {
             Self::Message(message) => message.emitted.message.memory(),
@@ -47,7 +47,7 @@ impl SinkContent {
         }
     }
 
-    /// Returns the event that the receiver will get, without its number.
+    /// Returns the event that the receiver of the content will get, without the number of the event.
     pub(super) fn event(&self, stream: &str) -> Event {
         match self {
             Self::Message(message) => message_event(stream, message),
@@ -56,7 +56,7 @@ impl SinkContent {
     }
 
     /// Appends the content to `out`, encoded as a line. `sequence` is the number that the store has given to the
-    /// content.
+    /// content; `None` if the messages of the sink have no numbers.
     pub(super) fn encode(&self, stream: &str, sequence: Option<u64>, out: &mut Vec<u8>) {
         match self {
             Self::Message(message) => ordain_cloudevents::encode(stream, message, sequence, out),
@@ -66,7 +66,8 @@ impl SinkContent {
         }
     }
 
-    /// Adds the content to the sink of an exchange. `sequence` is the number that the store has given to the content.
+    /// Adds the content to the sink of an exchange. `sequence` is the number that the store has given to the content;
+    /// `None` if the messages of the sink have no numbers.
     pub(super) fn put(&self, exchange: &mut ExchangeSink, stream: &str, sequence: Option<u64>) {
         match self {
             Self::Message(message) => exchange.add_message(stream, message, sequence),

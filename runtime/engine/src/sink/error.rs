@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ordain_store::StoreError;
 
-/// The reason why publishing ended.
+/// The reason why the outbox publisher ended.
 #[derive(Debug, thiserror::Error)]
 pub enum PublisherError {
     /// The store failed while messages were marked as published.
@@ -53,8 +53,8 @@ pub enum PublisherError {
         /// The shard that has lost messages.
         shard: u32,
     },
-    /// The store has given numbers to messages of an owner with a higher epoch than the lease of this process, but no
-    /// such owner exists.
+    /// For 30 seconds, the store has refused to number messages of this owner, as if a later owner had sent messages
+    /// from the same outbox. But this process has not lost the partition during this time, so no later owner exists.
     #[error(
         "stream {stream}: shard {shard} of the store has numbers for {to} from a later owner of the partition than \
          this process, but no later owner exists. A part of the store was removed or restored: restore the rest as \
@@ -68,14 +68,14 @@ pub enum PublisherError {
         /// The shard that has the numbers.
         shard: u32,
     },
-    /// Messages were committed for a stream that the configuration no longer has.
+    /// The outbox has messages of a stream that neither this configuration nor another running instance has.
     #[error(
         "the store has committed messages of stream {0:?}, which is not configured: add the stream \
          again, at least until they are published"
     )]
     UnknownStream(Arc<str>),
-    /// The sync of a file failed. The disk may lack a part of the file. A second sync could succeed without this part,
-    /// so publishing ends.
+    /// The sync of a file failed, so the disk may lack a part of the file. A second sync could succeed without this
+    /// part, so the outbox publisher does not retry, and ends.
     #[error(
         "sink {sink}: the disk did not accept the data written to {path}: {error}. Check the disk and start \
          again: Ordain then writes the missing messages from its store"

@@ -1,18 +1,19 @@
-//! A file sink that contains each message exactly once.
+//! A sink that writes each message to a file exactly once.
 //!
-//! The store records the file's length together with the removal of the messages from the outbox (committed messages
-//! that are not published yet). If the process dies after it wrote lines and before the store recorded them, the file
-//! has lines after the recorded length. The next start keeps these lines. If the outbox has the message of a line, the
-//! sink skips this message. If the outbox lacks the message, the store has lost the message, for example because an
-//! operator restored an older copy of the store. The start then reports the message as lost. A start removes only an
-//! incomplete line and data of other programs from the end of the file. If another file has taken the place of the sink
-//! file, Ordain removes nothing from this other file.
+//! In one write, the store records the file's length and removes the messages from the outbox (committed messages that
+//! are not published yet). If the process dies after it wrote lines and before the store recorded them, the file has
+//! lines after the recorded length. The next start keeps these lines. If the outbox has the message of a line, the sink
+//! skips this message. If the outbox lacks the message, the store has lost the message, for example because an operator
+//! restored an older copy of the store. The start then reports the message as lost. From the end of the file, a start
+//! removes an incomplete line. A start also removes a line of another program and all data after this line, if the
+//! outbox has all messages in this data. If another file has taken the place of the sink file, Ordain removes nothing
+//! from this other file.
 //!
-//! An open file is not its path: log rotation renames, removes or truncates the file while a process writes to it.
-//! Before the first write after a sync, the sink compares the open file with the file of the path, and opens the file
-//! of the path if the two differ. A message counts as published only if its line is synced, and if the file then still
-//! has a name and the line. After each sync, the sink therefore checks the file. If lines are missing, the sink writes
-//! all lines since the last sync again.
+//! The open file may differ from the file that has the path: log rotation renames, removes or truncates a file while a
+//! process writes to it. Before the first write after a sync, the sink therefore checks whether the path still leads to
+//! the open file. If not, the sink opens the file that has the path. A message counts as published only if its line is
+//! synced, and if the file then still has a name and the line. After each sync, the sink therefore checks the file. If
+//! lines are missing, the sink writes all lines since the last sync again.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -45,13 +46,14 @@ pub(crate) struct FileSink {
     /// The fingerprint and the end of the synced data.
     synced: TailFingerprint,
     is_synced: bool,
-    /// The lines of unpublished messages that a file already contains, and that the sink must not write again.
+    /// The lines of unpublished messages that the open file or an older file already contains, and that the sink must
+    /// not write again.
     kept: KeptLines,
-    /// The position in the open file before which the store has marked the messages of all lines as published.
+    /// A position in the open file: the store has marked the messages of all lines before this position as published.
     unmarked_start: u64,
     /// The older files that may have lines of unmarked messages (messages that the store has not marked as published).
     older: Vec<UnmarkedFile>,
-    /// The number of the run after the run that the publisher is collecting.
+    /// The number of the run after the run that the outbox publisher was collecting at the last write.
     next_run: u64,
 }
 
@@ -59,7 +61,7 @@ pub(crate) struct FileSink {
 #[derive(Debug)]
 struct UnmarkedFile {
     file: OlderFile,
-    /// The number of the first run after all runs that have messages of lines in the file.
+    /// A number above the numbers of all pending runs whose messages have lines in the file.
     end_run: u64,
 }
 
@@ -80,7 +82,7 @@ pub(crate) struct FileSinkRecovery {
     /// The part of the file before `sink.tail.end()` that may have lines of unpublished messages: the part that the
     /// mark names, or the whole file if the store has no mark that matches the file. `None` if there is no such part.
     kept_range: Option<Range<u64>>,
-    /// The files that the last run wrote and that now have other names.
+    /// The files that an earlier process wrote as this sink file and that now have other names.
     renamed: Vec<RenamedFile>,
 }
 
@@ -92,16 +94,17 @@ impl FileSinkRecovery {
             || !self.renamed.is_empty()
     }
 
-    /// Compares the lines that the store has not recorded as published with the outbox. Removes an incomplete line and
-    /// data of other programs from the end of the file. Returns the sink and, for each stream, the number of messages
-    /// that the file has after the recorded length and that the store lacks.
+    /// Searches the outbox for the messages of the lines that the store has not recorded as published. Removes an
+    /// incomplete line from the end of the file, and data of other programs as [`FileSink::recover`] describes. Returns
+    /// the sink and, for each stream, the number of messages that the file has after the recorded length and that the
+    /// store lacks.
     pub(crate) fn finish(
         self,
         outbox: &UnpublishedMessages,
     ) -> io::Result<(FileSink, BTreeMap<String, u64>)> {
         let Self { mut sink, file_length, kept_range, renamed } = self;
-        // If the outbox is empty, the sink has no message to skip. Do not read these parts then, because they may be
-        // large.
+        // If the outbox is empty, the sink has no message to skip. The older files and the kept range need not be read
+        // then, and may be large.
         let has_messages = !outbox.is_empty();
         for RenamedFile { inode, file, range } in renamed.into_iter().filter(|_| has_messages) {
             let start = range.start;
@@ -167,13 +170,14 @@ impl FileSink {
             published => published,
         };
         let length = if let Some(PublishedFile { length, kept, .. }) = published {
-            // The kept range exceeds the length in the mark if another process truncated the file during the last run.
+            // The kept range exceeds the length in the mark if another process truncated the file while an earlier
+            // process wrote it.
             kept_range = kept.filter(|range| range.end <= length);
             is_synced = true;
             length
         } else {
-            // The last process may have opened this file after a rotation, and ended before the store had a mark of the
-            // file. The file may then have lines of messages that are still in the outbox.
+            // The last process may have opened this file after a log rotation, and ended before the store had a mark of
+            // the file. The file may then have lines of messages that are still in the outbox.
             if file_length > 0 {
                 kept_range = Some(0..file_length);
             }
@@ -197,9 +201,10 @@ impl FileSink {
         Ok(FileSinkRecovery { sink, file_length, kept_range, renamed })
     }
 
-    /// Keeps the complete lines after the published length, and removes an incomplete line and data of other programs
-    /// from the end of the file. Returns, for each stream, the number of messages that these complete lines have and
-    /// that the store lacks.
+    /// Keeps the complete lines after the published length, and removes an incomplete line from the end of the file. If
+    /// the file has a line of another program after the published length, also removes this line and all data after it,
+    /// unless this data contains a message that the outbox lacks. Returns, for each stream, the number of messages that
+    /// the remaining lines have and that the store lacks.
     fn recover(
         &mut self,
         file_length: u64,
@@ -277,8 +282,9 @@ impl FileSink {
         Ok(())
     }
 
-    /// Updates which lines may have unmarked messages (messages that the store has not marked as published). `runs`
-    /// contains the pending runs, and `has_skipped` is `true` if the run that it collects has messages of kept lines.
+    /// Updates the parts of the open file and of older files that may have lines of unmarked messages (messages that
+    /// the store has not marked as published). `runs` contains the pending runs. `has_skipped` is `true` if the sink
+    /// has skipped a message of the run that is being collected.
     pub(super) fn update_unmarked(&mut self, runs: &PendingRuns, has_skipped: bool) {
         let oldest = runs.oldest_of_file(&self.mark_name);
         self.next_run = runs.number() + 1;
@@ -294,10 +300,11 @@ impl FileSink {
         }
     }
 
-    /// Opens the file of the path if all lines are synced and the path no longer leads to the open file. The old file
-    /// keeps its lines. Returns a mark if the sink has opened another file. The caller must store this mark before it
-    /// appends: if the new file is renamed later and the process dies, the next start recognises the file by this mark.
-    /// The mark names the older files with unmarked messages, and so replaces the marks of all pending runs.
+    /// Opens the file that has the path, if all lines are synced and the path no longer leads to the open file. The old
+    /// file keeps its lines. Returns a mark if the sink has opened another file. The caller must store this mark before
+    /// it appends: if the new file is renamed later and the process dies, the next start recognises the file by this
+    /// mark. The mark names the older files with unmarked messages, so it also replaces the marks of this sink in all
+    /// pending runs.
     pub(super) fn follow_path(&mut self) -> io::Result<Option<Mark>> {
         if !self.is_synced {
             return Ok(None);
@@ -313,8 +320,8 @@ impl FileSink {
         Ok(Some(self.mark_with(self.kept.range(), true)))
     }
 
-    /// Opens the file of the path if the path does not lead to the open file. Creates a missing file. Returns whether
-    /// the sink has opened another file.
+    /// Opens the file that has the path, if the path does not lead to the open file. Creates a missing file. Returns
+    /// whether the sink has opened another file.
     fn open_path(&mut self) -> io::Result<bool> {
         let open = self.file.metadata()?;
         match std::fs::metadata(&self.path) {
@@ -373,9 +380,10 @@ impl FileSink {
         !self.is_synced
     }
 
-    /// Makes all written lines durable. `unsynced` contains the lines that were appended since the last sync. If another
-    /// process removed or truncated the file before the sync had ended, writes these lines again: after a removal, to the
-    /// file that now has the path. Then returns the mark for all messages that are not marked as published yet.
+    /// Makes all written lines durable. `unsynced` contains the lines that were appended since the last sync. If
+    /// another process removed or truncated the file before the sync had ended, writes these lines again: after a
+    /// removal, to the file that now has the path. In this case, returns a mark for all runs whose messages the store
+    /// has not marked as published; otherwise returns `None`.
     pub(super) fn sync(&mut self, unsynced: &[u8]) -> io::Result<Option<Mark>> {
         if self.is_synced {
             return Ok(None);
@@ -388,8 +396,8 @@ impl FileSink {
         }
         self.record_sync();
         // All runs that are not marked as published get this mark. When the store writes the mark for the first of
-        // these runs, the messages of the later runs are still in the outbox. The mark therefore names all these lines,
-        // so that a start compares all of them with the outbox.
+        // these runs, the messages of the later runs are still in the outbox. The mark therefore names the lines of all
+        // these runs as kept lines, so that a start compares all these lines with the outbox.
         Ok(rewritten_from.map(|from| {
             let kept = self.unmarked_start.min(from)..self.tail.end();
             self.mark_with(Some(kept), true)
@@ -402,6 +410,7 @@ impl FileSink {
     }
 
     /// Returns whether the file still has a name, its synced data, and the lines that were written after the last sync.
+    /// Compares only the last bytes of the synced data and of the lines.
     fn has_all_lines(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.nlink() > 0
             && self.synced.is_in(&self.file)?
@@ -431,8 +440,8 @@ impl FileSink {
     }
 
     /// Returns the mark for the store: the length and fingerprint of the written data, and the range of the kept lines.
-    /// When the store writes the mark of a run, it has marked the messages of all earlier runs as published. The mark
-    /// therefore names the older files only while there are kept lines.
+    /// When the store writes the mark of a run, the store has already marked the messages of all earlier runs with
+    /// lines for this file as published. The mark therefore names the older files only while kept lines remain.
     pub(crate) fn mark(&self) -> Mark {
         self.mark_with(self.kept.range(), !self.kept.is_empty())
     }
@@ -500,8 +509,8 @@ fn is_published(published: &PublishedFile, file: &File, inode: u64) -> io::Resul
     })
 }
 
-/// Searches for the file that the sink wrote, under any name. Returns `None` if there is no such file, or if no part of
-/// the file may have lines of unpublished messages.
+/// Searches for the file that `published` describes, as [`find_older`] does. Returns `None` if the mark has no
+/// fingerprint, if there is no such file, or if no part of the file can have lines of unpublished messages.
 fn find_renamed(path: &Path, published: &PublishedFile) -> io::Result<Option<RenamedFile>> {
     let Some(FileFingerprint { inode, .. }) = published.fingerprint else { return Ok(None) };
     let kept = published.kept.as_ref().map(|range| range.start);
@@ -512,9 +521,9 @@ fn find_renamed(path: &Path, published: &PublishedFile) -> io::Result<Option<Ren
     Ok(is_same.then_some(renamed))
 }
 
-/// Searches the folder of a sink file for an older file, under any name. If the path is a link, also searches the folder
-/// of the file to which the link leads. Returns `None` if there is no such file, or if the file ends before the first
-/// line of an unpublished message.
+/// Searches the folder of a sink file for an older file, under any name. If the path is a link, also searches the
+/// folder of the file to which the link leads. Returns `None` if there is no such file, or if the file ends before the
+/// first line of an unpublished message.
 fn find_older(path: &Path, older: OlderFile) -> io::Result<Option<RenamedFile>> {
     let OlderFile { inode, start } = older;
     let target = canonical_path(path);

@@ -1,15 +1,15 @@
 //! The lines of a file sink that the store has not recorded as published. A start keeps the complete lines that Ordain
-//! has written, for two reasons. Consumers may have read these lines. And if an operator next restores an older copy of
-//! the store, only these lines may still have their messages. A start removes such lines in one case: they follow a
-//! line of another program, and the outbox has all their messages.
+//! has written, for two reasons. Consumers may have read these lines. And if an operator restores an older copy of the
+//! store afterwards, the outbox may lack the messages of these lines. A start removes lines of Ordain in one case: the
+//! lines follow a line of another program, and the outbox has all their messages.
 //!
 //! The outbox (committed messages that are not published yet) may contain the messages of such lines. The sink must not
 //! write these messages a second time. This module finds the lines of these messages, and recognises the messages when
-//! the publisher passes them to the sink. The store's mark of the file contains the range of the kept lines until the
-//! sink has skipped the messages. If the process ends before that, the next start reads the range again.
+//! the outbox publisher passes them to the sink. The store's mark of the file contains the range of the kept lines
+//! until the sink has skipped the messages. If the process ends before that, the next start reads the range again.
 //!
-//! During the comparison, a start has the contents of the whole outbox in memory. Afterwards, this module keeps only
-//! the ids and numbers of the messages whose lines are in the file. The limit of the outbox limits both amounts.
+//! During the comparison, a start has the messages of all outboxes in memory. Afterwards, this module keeps only the
+//! ids and numbers of the messages whose lines are in the file. The limits of the outboxes limit both amounts.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -67,8 +67,8 @@ impl UnpublishedMessages {
     }
 
     /// Returns whether a line is equal to the encoded message that has the same id; `None` if the outbox has no message
-    /// with this id. `number` is the number in the line. The outbox does not have this number, so the function encodes
-    /// the message with it.
+    /// with this id. `number` is the number in the line. The outbox does not have the numbers of messages, so the
+    /// function encodes the message with the number in the line.
     fn has_line(&self, id: &str, number: Option<u64>, line: &[u8]) -> Option<bool> {
         let (stream, content) = self.0.get(id)?;
         let mut encoded = Vec::with_capacity(line.len());
@@ -157,12 +157,11 @@ impl ComparedLines {
     }
 }
 
-/// The kept lines of a file sink whose messages are in the outbox. A line is in this list until the publisher passes
-/// the message of the line to the sink.
+/// The kept lines whose messages are in the outbox. A line is in this list until the outbox publisher passes the
+/// message of the line to the sink.
 #[derive(Debug, Default)]
 pub(super) struct KeptLines {
-    /// A part of the open file that contains those of these lines that are in this file; empty if all lines are in an
-    /// older file.
+    /// The part of the open file that contains the kept lines of this file; empty if all kept lines are in older files.
     range: Range<u64>,
     /// The numbers in the lines, by the ids of the messages.
     unpublished: HashMap<String, Option<u64>>,
@@ -183,12 +182,12 @@ impl KeptLines {
         self.unpublished.extend(unpublished);
     }
 
-    /// Returns whether the publisher has passed the messages of all lines to the sink.
+    /// Returns whether the outbox publisher has passed the messages of all lines to the sink.
     pub(super) fn is_empty(&self) -> bool {
         self.unpublished.is_empty()
     }
 
-    /// Returns the part of the open file that contains kept lines; `None` if this file contains none.
+    /// Returns the part of the open file that contains kept lines; `None` if the open file contains no kept lines.
     pub(super) fn range(&self) -> Option<Range<u64>> {
         (!self.unpublished.is_empty() && !self.range.is_empty()).then(|| self.range.clone())
     }
@@ -331,7 +330,7 @@ mod tests {
         assert_eq!((compared.differing, compared.unpublished.len()), (1, 1));
     }
 
-    /// Opens a file with this content and with a mark at its beginning. Returns the remaining content, the number of
+    /// Opens a file with this content and with a mark whose length is 0. Returns the remaining content, the number of
     /// lost messages, and whether the sink skips message `skipped`.
     fn recovered(content: &[u8], outbox: &UnpublishedMessages, skipped: &SinkContent) -> Recovered {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,5 +1,5 @@
-//! Runs that are being published. A run contains messages of one shard that are published together; the store does not
-//! record these messages as published yet.
+//! Runs that are being published. A run contains messages of one shard of a partition that are marked as published
+//! together. The store has not marked the messages of a pending run as published yet.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -7,30 +7,31 @@ use std::sync::Arc;
 use super::PartitionHandle;
 use ordain_store::{Mark, Partition};
 
-/// Messages of one shard (slice of the store) that the store marks as published in one step.
+/// Messages of one partition in one shard (slice of the store) that the store marks as published in one step.
 pub(super) struct PublishRun {
     pub(super) handle: Arc<PartitionHandle>,
     pub(super) shard: u32,
     /// The last commit of this run.
     pub(super) through: u64,
-    /// The marks of the files that contain lines of this run.
+    /// The marks of the files that contain the messages of this run.
     pub(super) marks: Vec<Mark>,
     /// Number of messages that the tasks of exchanges and streams have not confirmed.
     pub(super) unconfirmed: usize,
 }
 
-/// The identity of a queue in which runs are completed in order.
+/// The identity of a queue of pending runs. The runs of a queue are done in order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum RunQueueId {
-    /// A shard of a partition. A mark of the shard applies to all messages up to a commit.
+    /// A shard of a partition. The store marks all messages of the shard up to a commit as published.
     Shard(Partition, u32),
-    /// A file. A mark of the file covers all data up to a length.
+    /// A file, by the name of its mark. A mark of the file covers all data up to a length.
     File(String),
 }
 
 /// The pending runs by number. A run is done when three conditions hold:
-/// - No message of the run waits for a confirm. If the run has file marks, this process also still has the ownership.
-/// - All earlier runs of the same shard are done.
+/// - No message of the run waits for a confirm. If the run has file marks, this process also still has the ownership of
+///   the partition.
+/// - All earlier runs of the same partition and shard are done.
 /// - For each file of the run, all earlier runs with lines for this file are done.
 #[derive(Default)]
 pub(super) struct PendingRuns {
@@ -38,15 +39,16 @@ pub(super) struct PendingRuns {
     queues: HashMap<RunQueueId, VecDeque<u64>>,
     /// The number of the run that is being collected.
     next_number: u64,
-    /// The numbers of runs that may be done.
+    /// The numbers of the runs to check next. These runs may be done.
     candidates: Vec<u64>,
 }
 
 impl PublishRun {
     /// Returns whether no message of the run waits for a confirm. For a run with file marks, also requires that this
-    /// process has not lost the ownership. After the loss, the publisher does not mark the messages of the run as
-    /// published. The messages stay in the outbox (committed messages that are not published yet), and the next owner
-    /// writes them again. No mark may therefore state that a file already contains these messages.
+    /// process has not lost the ownership of the partition. After the loss, the outbox publisher does not mark the
+    /// messages of the run as published. The messages stay in the outbox (committed messages that are not published
+    /// yet), and the next owner writes them again. No mark may therefore state that a file already contains these
+    /// messages.
     fn is_done(&self) -> bool {
         self.unconfirmed == 0 && (self.marks.is_empty() || !self.handle.ownership.is_lost())
     }
@@ -83,7 +85,7 @@ impl PendingRuns {
         self.next_number += 1;
     }
 
-    /// Replaces the marks of pending runs by these marks of the same files.
+    /// Replaces the marks of pending runs by the marks in `replaced`, for each file that has a mark in `replaced`.
     pub(super) fn replace_marks(&mut self, replaced: &[Mark]) {
         let marks = self.pending.values_mut().flat_map(|run| &mut run.marks);
         for mark in marks {
@@ -103,7 +105,7 @@ impl PendingRuns {
         }
     }
 
-    /// Removes and returns the runs that are done. Runs of the same shard or file stay in order.
+    /// Removes and returns the runs that are done. Runs of the same queue ([`RunQueueId`]) stay in order.
     pub(super) fn take_done(&mut self) -> Vec<PublishRun> {
         let mut done = Vec::new();
         while let Some(number) = self.candidates.pop() {

@@ -1,12 +1,13 @@
-//! The publisher of a process receives the committed batches of all partitions in order, and passes their messages and
-//! forwarded dead letters to the sinks. The publisher reports published messages to the store and to the sequencers.
+//! The outbox publisher of a process (in this module: the publisher) receives the committed batches of each partition
+//! in order, and passes their messages and forwarded dead letters to the sinks. The publisher reports published
+//! messages to the store and to the sequencers.
 //!
 //! The publisher is one task, because several partitions may write to one file, and the store must record the lengths
-//! of the file in the order of its contents. Exchanges have tasks of their own. If an exchange accepts nothing, only
-//! the shards (slices of the store) with messages for this exchange wait. A partition pauses as a whole only when its
-//! outbox (committed messages that are not published yet) is full. The publisher records the marks of a file in order.
-//! If a waiting run (messages of one shard that are published together) also has lines for a file, later runs with
-//! lines for this file therefore wait too.
+//! of the file in the order of its contents. Exchanges and streams have tasks of their own. If an exchange accepts
+//! nothing, only the shards (slices of the store) with messages for this exchange wait. A partition pauses as a whole
+//! only when its outbox (committed messages that are not published yet) is full. The publisher records the marks of a
+//! file in order. If a waiting run (messages of one shard of a partition that are marked as published together) also
+//! has lines for a file, later runs with lines for this file therefore wait too.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
@@ -28,12 +29,12 @@ use ordain_amqp::PublishedCount;
 use ordain_store::Ownership;
 use ordain_store::{Claim, OutboxEntry, OutboxMessage, Partition, Store, retry_until_ok};
 
-/// Maximum number of batches that are published together, with one sync of the files and, normally, one write to the
-/// store for each shard.
+/// Maximum number of batches that are published together: normally with one sync of the files, and with one write to
+/// the store for each partition and shard.
 const BATCH_GROUP_LIMIT: usize = 64;
 /// Maximum number of confirms that are processed together.
 const CONFIRM_GROUP_LIMIT: usize = 256;
-/// The publisher's data of a partition.
+/// The data that the outbox publisher has of a partition.
 pub struct PartitionHandle {
     /// The partition.
     pub partition: Partition,
@@ -42,7 +43,7 @@ pub struct PartitionHandle {
     pub claim: Claim,
     /// The name of the sink of the stream's dead letters; `None` if the stream does not forward dead letters.
     pub dead_letter: Option<Arc<str>>,
-    /// The channel to the driver. The publisher sends a report when all messages of a shard up to a commit are
+    /// The channel to the driver. The outbox publisher sends a report when all messages of a shard up to a commit are
     /// published and marked as published.
     pub completions: mpsc::Sender<Completion>,
     /// The ownership under which the messages may be published.
@@ -60,13 +61,13 @@ pub struct PartitionHandle {
 }
 
 impl PartitionHandle {
-    /// Returns whether the partition has, or had, a driver.
+    /// Returns whether the driver of this owner has started. The driver may have ended since.
     pub(super) fn is_driven(&self) -> bool {
         self.driven.load(Ordering::SeqCst)
     }
 
-    /// Waits until the driver knows that the store has all commits of the partition, and then returns `true`. Returns
-    /// `false` if the driver has ended, or ends during the wait.
+    /// Waits until each shard has confirmed to the driver that it has all commits of the partition, and then returns
+    /// `true`. Returns `false` if the driver has ended, or ends during the wait.
     pub(super) async fn has_all_commits(&self) -> bool {
         let (answer, answered) = oneshot::channel();
         let sent = self.completions.send(Completion::StoreCheck(answer)).await;
@@ -108,7 +109,8 @@ pub struct CommittedBatch {
     pub applied: AppliedCommit,
 }
 
-/// The messages, in order, that an earlier process committed in a shard and did not mark as published.
+/// Left-over messages: messages of one shard, in order, that an earlier owner of the partition committed and did not
+/// mark as published.
 pub(crate) struct OutboxBacklog {
     /// The partition, which has no driver yet.
     pub handle: Arc<PartitionHandle>,
@@ -123,10 +125,10 @@ pub(crate) struct OutboxBacklog {
 
 /// A request to the publisher.
 pub(crate) enum PublisherCommand {
-    /// A request to publish the messages that an earlier process left unpublished.
+    /// A request to publish left-over messages.
     PublishBacklog(OutboxBacklog),
     /// A request for reports about a partition's left-over messages, for the partition's driver. The reports cover the
-    /// messages that are sent to the sinks and not marked as published yet.
+    /// left-over messages that the publisher has sent to the sinks and the store has not marked as published yet.
     TakeSentBacklog(Arc<PartitionHandle>, oneshot::Sender<Vec<Input>>),
 }
 
@@ -135,8 +137,8 @@ pub(crate) struct OutboxPublisher {
     store: Arc<dyn Store>,
     sinks: Sinks,
     runs: PendingRuns,
-    /// Left-over messages of earlier processes. The publisher has sent these messages to the sinks, the store has not
-    /// marked them as published yet, and the drivers of their partitions have not started.
+    /// Left-over messages that the publisher has sent to the sinks. The store has not marked these messages as
+    /// published yet, and the publisher has not passed the reports about them to a driver yet.
     sent_backlogs: Vec<SentBacklog>,
     /// Left-over messages that the publisher sends as soon as `sent_backlogs` is below its size limit. A partition has
     /// at most one entry, because its start waits until the publisher has sent this entry.
@@ -150,11 +152,12 @@ pub(crate) struct OutboxPublisher {
     confirmed: Vec<PublishedCount>,
 }
 
-/// Left-over messages of a shard that are sent to the sinks and not marked as published.
+/// Left-over messages of a shard that the publisher has sent to the sinks, and that the store has not marked as
+/// published.
 struct SentBacklog {
     handle: Arc<PartitionHandle>,
     shard: u32,
-    /// The last commit of these messages.
+    /// The last commit with these messages.
     through: u64,
     messages: usize,
     bytes: usize,
@@ -162,7 +165,7 @@ struct SentBacklog {
 
 impl OutboxPublisher {
     /// Creates a publisher for the sinks. `backlog_bytes_limit` is the approximate size limit, in bytes, of the
-    /// messages of earlier processes.
+    /// left-over messages that the publisher has sent to the sinks and the store has not marked as published yet.
     pub(crate) fn new(store: Arc<dyn Store>, mut sinks: Sinks, backlog_bytes_limit: usize) -> Self {
         // The channel needs no limit of its own: it carries counts of published messages of the outbox, and the outbox
         // has a limit.
@@ -181,7 +184,8 @@ impl OutboxPublisher {
         }
     }
 
-    /// Publishes until all senders of batches are gone and all messages are published.
+    /// Publishes until all senders of batches are gone and all messages are published, except messages of partitions
+    /// whose ownership has ended.
     pub(crate) async fn run(
         mut self,
         mut committed: mpsc::Receiver<CommittedBatch>,
@@ -332,7 +336,8 @@ impl OutboxPublisher {
         Ok(())
     }
 
-    /// Marks the messages of finished runs as published, and reports the runs to their drivers.
+    /// Marks the messages of finished runs as published, and reports the runs to their drivers. A finished run of
+    /// left-over messages needs no report if no driver has counted these messages.
     async fn finish_runs(&mut self) {
         let finished = self.runs.take_done();
         self.mark_runs(&finished).await;
@@ -353,9 +358,10 @@ impl OutboxPublisher {
         }
     }
 
-    /// Marks runs with file lines one after the other, because each mark covers more of a file than the previous mark.
-    /// Among the other runs, marks only the last run of each shard. These marks run concurrently, because each mark may
-    /// need a round trip to a server.
+    /// Marks the messages of runs as published. Marks runs with file lines one after the other, because each mark
+    /// covers more of a file than the previous mark. Among the other runs, marks only the last run of each partition
+    /// and shard, which includes the earlier runs. The requests for these marks run concurrently, because each request
+    /// may need a round trip to a server. Marks no run of a partition whose ownership has ended.
     async fn mark_runs(&self, finished: &[PublishRun]) {
         let mut last_runs = BTreeMap::new();
         for run in finished.iter().filter(|run| !run.handle.ownership.is_lost()) {

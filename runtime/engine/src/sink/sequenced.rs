@@ -3,10 +3,10 @@
 //! stream, the store also puts the messages into the stream's queue.
 //!
 //! Each exchange and each stream has a task of its own, so that a blocked destination delays no other destination. A
-//! file has no task: the publisher itself writes the messages of a file, in the order of the file's marks. While a call
-//! to the store runs, a task collects messages. The task passes the collected messages to the store in its next call. A
-//! task must keep the order of the messages of each outbox (the unpublished messages of a partition in one shard). The
-//! messages of different outboxes are independent.
+//! file has no task: the outbox publisher itself writes the messages of a file, in the order of the file's marks. While
+//! a call of a task to the store runs, new messages wait in the channel of the task. The task passes these messages to
+//! the store in its next call. A task must keep the order of the messages of each outbox (the unpublished messages of a
+//! partition in one shard). The messages of different outboxes are independent.
 
 mod assigner;
 mod cursor;
@@ -30,11 +30,13 @@ pub(super) struct OutboundMessage {
     /// The number of the commit that contains the message.
     pub(super) commit: u64,
     pub(super) content: SinkContent,
-    /// The index of the message's sink among the sinks of its destination, if the destination is an exchange.
+    /// If the destination is an exchange: the index of the message's sink among the sinks of this exchange. Otherwise
+    /// 0.
     pub(super) exchange_index: usize,
 }
 
-/// The messages of one run (messages of one shard that are published together) for one destination.
+/// The messages of one run for one destination. A run contains messages of one shard of a partition that are marked as
+/// published together.
 pub(super) struct DestinationBatch {
     pub(super) run: u64,
     pub(super) handle: Arc<PartitionHandle>,
@@ -42,8 +44,8 @@ pub(super) struct DestinationBatch {
     pub(super) messages: Vec<OutboundMessage>,
 }
 
-/// The number of each message of a batch; `None` if this process has lost or given up the partition, so that the next
-/// owner publishes the message.
+/// The number of each message of a batch; 0 if the store does not number messages of the destination. `None` if this
+/// process has lost or given up the partition, so that the next owner publishes the message.
 pub(super) type MessageNumbers = Vec<Option<u64>>;
 
 /// The collector of the messages of all configured sinks that have the same destination. One task passes these messages

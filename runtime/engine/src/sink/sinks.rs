@@ -1,5 +1,6 @@
-//! All sinks of a process by name. This module collects the contents of a run (messages of one shard that are published
-//! together) and sends them together.
+//! All sinks of a process by name. This module collects the contents (messages and forwarded dead letters) of a run,
+//! and sends these contents together. A run contains messages of one shard of a partition that are marked as published
+//! together.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -19,23 +20,24 @@ use ordain_config::NumberingPolicy;
 use ordain_store::{Mark, Store, retry_until_ok};
 use ordain_util::log_throttle::LogThrottle;
 
-/// Size of the buffered lines, in bytes, at which the publisher writes them.
+/// Size of the buffered lines, in bytes, at which the outbox publisher ends the current run early, and writes the
+/// lines.
 pub(super) const WRITE_BYTES: usize = 1 << 20;
-/// Size of the lines since the last sync, in bytes, at which the publisher syncs the files. It limits the memory for
-/// lines that may have to be written again.
+/// Size of the lines since the last sync, in bytes, at which the outbox publisher syncs the files before the end of the
+/// current group of batches. This size limits the memory for lines that the sinks may have to write again.
 pub(super) const SYNC_BYTES: usize = 8 << 20;
 /// Delay between attempts to write to a failing sink.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Minimum time between two logged errors while one action of a sink fails.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A sink of lines, and the lines that it has not written yet.
+/// A sink of lines, and the lines since its last sync.
 struct BufferedLineSink {
     sink: LineSink,
     /// The encoded lines since the last sync. If the file is removed or truncated before the next sync, the sink writes
     /// these lines again.
     buffer: Vec<u8>,
-    /// The length of the lines in `buffer` that are written.
+    /// The number of bytes of `buffer` that the sink has written.
     written: usize,
     /// True if the sink has skipped a message of the current run, because the file already has the message.
     has_skipped: bool,
@@ -43,18 +45,18 @@ struct BufferedLineSink {
     numbering: Option<LineNumbering>,
 }
 
-/// The numbering of a sink of lines: the store assigns the numbers, and this type keeps them until the sink encodes the
-/// contents.
+/// The numbering of a sink of lines: the store assigns the numbers, and this type keeps the numbers until the sink
+/// encodes the contents.
 struct LineNumbering {
     assigner: SequenceAssigner,
     /// Contents that wait for their numbers.
     announced: Vec<DestinationBatch>,
-    /// The numbers of the contents that are encoded next; `None` for a content that the next owner of the partition
-    /// publishes.
+    /// The numbers of the contents that the sink encodes next, in order; `None` for a content that the next owner of
+    /// the partition publishes.
     numbers: VecDeque<Option<u64>>,
 }
 
-/// The sinks of a process, and the contents of the run that the publisher is collecting.
+/// The sinks of a process, and the contents of the run that the outbox publisher is collecting.
 #[derive(Default)]
 pub(crate) struct Sinks {
     lines: BTreeMap<String, BufferedLineSink>,
@@ -74,7 +76,8 @@ pub(super) struct WrittenRun {
     pub(super) unconfirmed: usize,
     /// The marks of the files that contain messages of the run.
     pub(super) marks: Vec<Mark>,
-    /// The marks that replace the marks of all earlier runs whose messages are not marked as published.
+    /// New marks of files. Each of these marks replaces the mark of its file in all earlier runs whose messages the
+    /// store has not marked as published.
     pub(super) replaced: Vec<Mark>,
 }
 
@@ -133,8 +136,9 @@ impl Sinks {
         self.routes.insert(name.to_owned(), (sink_index, exchange_index));
     }
 
-    /// Starts the tasks of exchanges and streams. These tasks report to `published` how many messages of a run they
-    /// have published.
+    /// Starts the tasks of exchanges and streams. These tasks report to `published` how many messages of a run need no
+    /// further confirm: the messages that are published, and the messages that the next owner of the partition
+    /// publishes.
     pub(super) fn start(
         &mut self,
         published: &UnboundedSender<PublishedCount>,
@@ -154,14 +158,15 @@ impl Sinks {
         tasks
     }
 
-    /// Returns whether the messages of any sink of lines have numbers. The publisher must announce numbered messages
-    /// before it adds them.
+    /// Returns whether the messages of any sink of lines have numbers. The outbox publisher must announce numbered
+    /// messages before it adds them.
     pub(super) fn has_numbered_lines(&self) -> bool {
         self.lines.values().any(|lines| lines.numbering.is_some())
     }
 
-    /// Announces a content before the publisher adds it. [`Self::number_announced`] then passes all announced contents
-    /// of a sink to the store together. Does nothing if the messages of the content's sink have no numbers.
+    /// Announces a content before the outbox publisher adds the content. [`Self::number_announced`] then passes all
+    /// announced contents of a sink to the store together. Does nothing unless the content's sink is a sink of lines
+    /// whose messages have numbers.
     pub(super) fn announce(
         &mut self,
         handle: &Arc<PartitionHandle>,
@@ -229,7 +234,8 @@ impl Sinks {
         self.lines.values().map(|lines| lines.buffer.len()).sum()
     }
 
-    /// Ends the run that `runs` collects: sends its contents to the tasks and writes its lines.
+    /// Ends the run that is being collected: sends the contents of the run to the tasks, and writes the lines of the
+    /// run. `runs` has the number of this run, and all pending runs.
     pub(super) async fn write(
         &mut self,
         store: &dyn Store,
@@ -246,9 +252,10 @@ impl Sinks {
             let BufferedLineSink { sink, buffer, written, has_skipped, .. } = lines;
             let unwritten = &buffer[*written..];
             // A run with a skipped message needs a mark too. The store receives the marks of a file in order, each
-            // together with the removal of the run's messages from the outbox. A later mark no longer names the kept
-            // lines. Without the mark of this run, the later mark could become durable while the skipped message is
-            // still in the outbox. The next start would then write the message a second time.
+            // together with the removal of the run's messages from the outbox. A later mark may no longer name the line
+            // of the skipped message as a kept line. Without the mark of this run, the later mark could become durable
+            // while the skipped message is still in the outbox. The next start would then write the message a second
+            // time.
             let has_skipped = std::mem::take(has_skipped);
             if !has_skipped && unwritten.is_empty() {
                 continue;
@@ -272,9 +279,10 @@ impl Sinks {
         Ok(WrittenRun { unconfirmed, marks, replaced })
     }
 
-    /// Makes the written lines durable. Does not retry a failed sync, because the system may have dropped the data that
-    /// it could not write. A second sync would then succeed without this data. Returns the marks that replace the marks
-    /// of all runs whose messages are not marked as published yet.
+    /// Makes the written lines durable. Does not retry a failed sync, because the operating system may have dropped the
+    /// data that it could not write. A second sync would then succeed without this data. Returns a new mark for each
+    /// file whose lines were written again. The new mark replaces the mark of the file in all runs whose messages the
+    /// store has not marked as published.
     pub(super) fn sync(&mut self) -> Result<Vec<Mark>, PublisherError> {
         let mut replaced = Vec::new();
         for (name, BufferedLineSink { sink, buffer, written, .. }) in &mut self.lines {
@@ -287,7 +295,7 @@ impl Sinks {
                 })?);
             }
             buffer.clear();
-            // Few lines do not need the memory of many lines.
+            // Release the memory that an unusually large number of lines needed.
             buffer.shrink_to(WRITE_BYTES);
             *written = 0;
         }
@@ -301,7 +309,7 @@ impl BufferedLineSink {
     fn put(&mut self, stream: &str, content: &SinkContent) {
         let mut number = None;
         if let Some(numbered) = &mut self.numbering {
-            // If an announcement is missing, the publisher must not continue, because it would lose the message.
+            // If an announcement is missing, the outbox publisher must not continue, because it would lose the message.
             number = numbered.numbers.pop_front().expect("every content was announced");
             if number.is_none() {
                 return;

@@ -4,18 +4,18 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The commit up to which all messages of a shard are published and durably marked as published. No failure of the
-/// store can return these messages to the outbox. The store writes a mark (the record that messages are published)
-/// lazily: a mark is durable as soon as a commit after the mark is durable. The publisher records the marks. The
-/// sequence assigner, which numbers messages, reads the watermark.
+/// The commit up to which all messages of a shard are published and durably marked as published. These messages return
+/// to the outbox only if the store goes back in time (loses confirmed writes). The store writes a mark (here: the
+/// record that messages are published) lazily: a mark is durable as soon as a later commit of the shard is durable. The
+/// outbox publisher reports the marks to this type. The sequence assigner, which numbers messages, reads the watermark.
 #[derive(Debug, Default)]
 pub struct PublishWatermark {
     through: AtomicU64,
     /// The oldest and the newest mark that may not be durable yet. Each entry has the commit up to which the mark
-    /// applies, and the number of the last commit when the mark was written.
+    /// applies, and the number of the shard's last commit when the mark was written.
     pending_marks: Mutex<[Option<(u64, u64)>; 2]>,
-    /// The commit up to which the last mark applies; 0 before the first mark. The value is [`HAS_FILES_FLAG`] after any
-    /// mark has named a file.
+    /// The highest commit of all marks that the outbox publisher has requested; 0 before the first request. The value
+    /// is [`HAS_FILES_FLAG`] after the request of any mark that names a file.
     last_mark: AtomicU64,
 }
 
@@ -29,7 +29,7 @@ impl PublishWatermark {
         self.through.load(Ordering::Relaxed)
     }
 
-    /// Records that the publisher is about to mark the messages up to the commit `through` as published. `has_files` is
+    /// Records that the outbox publisher requests a mark for the messages up to the commit `through`. `has_files` is
     /// true if the mark names files.
     pub fn begin_mark(&self, through: u64, has_files: bool) {
         self.last_mark
@@ -37,15 +37,15 @@ impl PublishWatermark {
     }
 
     /// Returns the commit up to which messages must again be marked as published, after lost commits were repeated. The
-    /// repeated commits have put their messages into the outbox again. Returns `None` if there was no mark, or if a
-    /// mark named a file.
+    /// repeated commits have put their messages into the outbox again. Returns `None` if the outbox publisher has
+    /// requested no mark, or if a requested mark named a file.
     pub fn mark_to_repeat(&self) -> Option<u64> {
         let last_mark = self.last_mark.load(Ordering::SeqCst);
         (last_mark != 0 && last_mark != HAS_FILES_FLAG).then_some(last_mark)
     }
 
     /// Records that the store has marked the messages up to the commit `through` as published. `last` is the number of
-    /// the last commit before this mark.
+    /// the shard's last commit before this mark.
     pub fn record_mark(&self, through: u64, last: u64) {
         // A panic while the lock is held leaves the data consistent.
         let mut pending_marks =
@@ -86,7 +86,7 @@ mod tests {
     fn mark_counts_when_a_later_commit_is_durable() {
         let watermark = PublishWatermark::default();
         watermark.record_mark(3, 5);
-        // Commit 5 was in flight when the mark was written.
+        // The mark follows commit 5, so a confirmation of commit 5 does not show that the mark is durable.
         watermark.record_commit(5);
         assert_eq!(watermark.through(), 0);
         watermark.record_mark(4, 6);

@@ -1,10 +1,11 @@
 //! The sequence assigner of a destination passes the messages of all outboxes for this destination to the store, and
 //! the store numbers these messages. An outbox has the unpublished messages of a partition in one shard. The sequence
-//! assigner of an exchange or a stream is a task; the publisher itself calls the sequence assigner of a file.
+//! assigner of an exchange or a stream is a task; the outbox publisher itself calls the sequence assigner of a file.
 //!
 //! A store that goes back in time (loses its newest writes) may lose numbered messages. If these messages are already
-//! marked as published, no outbox has them any more. The sequence assigner therefore keeps the last messages in memory,
-//! and passes lost messages to the store again as soon as it detects the loss.
+//! marked as published, no outbox has them any more. The sequence assigner therefore keeps the last messages in memory.
+//! When it detects a loss, it waits until the store has all commits again, and then passes the lost messages to the
+//! store again.
 
 #[cfg(test)]
 mod tests;
@@ -43,8 +44,9 @@ const ROLLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Approximate size limit, in bytes, of the messages of earlier calls that stay in memory for one destination. A fast
 /// stream emits this many bytes in a few seconds.
 const HISTORY_BYTES: usize = 16 << 20;
-/// Time limit for this process to detect that it has lost a partition. The time starts when the store first reports
-/// another owner. The same limit applies to each wait until a driver confirms that the store has all commits.
+/// Time within which this process must detect that it has lost a partition, from the moment when the store first
+/// reports another owner of the partition. The same limit applies to each wait until a driver confirms that the store
+/// has all commits.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Minimum time between two warnings about the calls for one shard. A queue must also be full for this time before the
 /// first warning about the queue.
@@ -56,7 +58,7 @@ pub(in crate::sink) struct SequenceAssigner {
     exchanges: Vec<ExchangeSink>,
     store: Arc<dyn Store>,
     notifiers: Arc<QueueNotifiers>,
-    /// The last messages that the store received, by partition, shard of the outbox, and shard of the destination.
+    /// The last messages that the store has numbered, by partition, shard of the outbox, and shard of the destination.
     histories: HashMap<(Partition, u32, u32), OutboxHistory>,
     /// The start of the clock: the histories count milliseconds from this time.
     created_at: Instant,
@@ -131,8 +133,9 @@ impl SequenceAssigner {
         self.created_at.elapsed().as_millis() as u64
     }
 
-    /// Checks whether the store may have gone back in time since it received the messages that are still in
-    /// `histories`. If so, finds the messages that the store has lost, and passes them to the store again.
+    /// Finds the outboxes for which the store may have lost messages that are still in `histories`:
+    /// [`Store::disconnects`] has changed since the last call for the outbox, or this call was some seconds ago.
+    /// Queries the store about these outboxes, and passes the lost messages to the store again.
     async fn restore_lost_messages(&mut self) -> Result<(), PublisherError> {
         self.histories.retain(|_, history| !history.handle.ownership.is_lost());
         let disconnects = self.store.disconnects();
@@ -169,7 +172,7 @@ impl SequenceAssigner {
     }
 
     /// Passes the messages of outbox cursors to the store, for all shards concurrently. Keeps the passed messages in
-    /// `histories`, because the store may lose them later.
+    /// `histories` if the store can go back in time, because the store may lose them later.
     async fn assign_all(
         &mut self,
         cursors: BTreeMap<u32, Vec<OutboxCursor>>,
@@ -244,7 +247,7 @@ impl SequenceAssigner {
     }
 
     /// Passes the messages of the outbox cursors of one shard to the store, in calls of limited size. Returns when the
-    /// store has all messages, except those of partitions that this process has lost or given up.
+    /// store has all messages, except the messages of partitions that this process has lost or given up.
     async fn assign_shard(&self, cursors: &mut [OutboxCursor]) -> Result<(), PublisherError> {
         let mut started = Instant::now();
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
@@ -341,7 +344,8 @@ impl SequenceAssigner {
                 cursor.record_done(group, &assigned, self.store.may_roll_back(), self.now());
                 Ok(true)
             }
-            // Another process owns the partition now. This process will soon detect that it has lost the partition.
+            // Normally, a later owner has sent messages of this outbox, and this process will soon detect that it has
+            // lost the partition.
             AssignGroupReply::Fenced => {
                 if cursor.record_fence().elapsed() >= self.fence_timeout {
                     return Err(PublisherError::Fenced { stream, to, shard });
@@ -367,7 +371,7 @@ impl SequenceAssigner {
                     }
                     // The driver has ended, or has not started. The start of a driver may wait until the messages of
                     // this outbox cursor are numbered. This method must therefore not wait for the driver, and gives
-                    // the partition up. After the loss of the ownership, the publisher marks no message of the
+                    // the partition up. After the loss of the ownership, the outbox publisher marks no message of the
                     // partition as published. Messages that the store lacks therefore stay in the outbox for the next
                     // owner.
                     Ok(false) | Err(_) => {
@@ -393,8 +397,8 @@ impl SequenceAssigner {
         }
     }
 
-    /// Waits until a reader in this process removes entries from a queue of the call, for at most
-    /// [`FULL_QUEUE_RETRY_DELAY`].
+    /// Waits until a reader in this process removes entries from one of the queues to which the call adds messages, for
+    /// at most [`FULL_QUEUE_RETRY_DELAY`].
     async fn wait_for_room(&self, assign: &AssignRequest) {
         let Destination::Stream(stream) = &assign.destination else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
@@ -420,9 +424,9 @@ impl SequenceAssigner {
     }
 
     /// Forwards the numbered messages of a batch to the exchanges, if the destination has exchanges. Reports all other
-    /// messages to the publisher as published: they need no confirm of an exchange. These are the messages of a stream,
-    /// which the store has put into a queue, and the messages without a number, which the next owner of the partition
-    /// publishes.
+    /// messages to the outbox publisher as published, because they need no confirm of an exchange. The other messages
+    /// are the messages to a stream, which the store has put into a queue, and the messages without a number, which the
+    /// next owner of the partition publishes.
     fn forward(
         &mut self,
         batch: DestinationBatch,

@@ -18,7 +18,7 @@ use ordain_store::{
     OutboxChunk, OutboxPosition, Partition,
 };
 
-/// The last messages that an owner has passed from an outbox to one shard of the destination.
+/// The last messages that an owner has passed from one outbox to one shard of the destination.
 pub(super) struct OutboxHistory {
     pub(super) handle: Arc<PartitionHandle>,
     pub(super) history: PublishHistory<OutboxChunk>,
@@ -60,7 +60,8 @@ pub(super) struct OutboxCursor {
     /// The store's result for each message of the numbered chunks. When the cursor ends, the next owner of the
     /// partition publishes the messages without a result.
     pub(super) assigned: Vec<AssignItemReply>,
-    /// The messages of earlier calls, with a record of the messages that the store has lost.
+    /// The messages of earlier calls, including the messages that the store has lost and that the cursor must pass
+    /// again.
     history: PublishHistory<OutboxChunk>,
     /// The times when the store numbered the messages of commits.
     times: CommitTimes,
@@ -88,7 +89,7 @@ impl OutboxCursor {
         disconnects: u64,
         disconnects_at: u64,
     ) -> Self {
-        // Outbox positions of an earlier claim are not valid under this claim.
+        // Outbox positions under an earlier epoch are not valid under this claim.
         let history = history.filter(|previous| previous.handle.claim.epoch == handle.claim.epoch);
         let (history, times) =
             history.map(|previous| (previous.history, previous.times)).unwrap_or_default();
@@ -188,8 +189,8 @@ impl OutboxCursor {
                 messages = progress.changed,
                 "the store had lost messages, and Ordain wrote them again. Some messages got new numbers, because \
                  other messages of the same key now have their old numbers, or because a message must have a higher \
-                 number than the earlier messages of its key. Check whether a receiver has two recent messages with the \
-                 same key and the same number"
+                 number than the earlier messages of its key. Check whether a receiver has two recent messages with \
+                 the same key and the same number"
             );
         }
     }
@@ -200,8 +201,8 @@ impl OutboxCursor {
     }
 
     /// Prepares to repeat all messages after `last`, the last outbox position that the store has. Returns the number of
-    /// those messages that did not already wait to be repeated, or `None` if memory does not have all messages after
-    /// `last`.
+    /// messages after `last` that did not already wait to be repeated, or `None` if memory does not have all messages
+    /// after `last`.
     pub(super) fn recover_lost(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
         let messages = self.history.roll_back_to(last)?;
         self.verifies = false;
@@ -222,8 +223,8 @@ impl OutboxCursor {
             shard = self.destination_shard,
             messages,
             cloudevent = record(stream, IncidentSubject::Partition(*number), &incident),
-            "the store went back in time and lost messages that the stream sent to {to}. This process has only {messages} \
-             of them in memory, so it cannot write all of them again, and ends"
+            "the store went back in time and lost messages that the stream sent to {to}. This process has only \
+             {messages} of them in memory, so it cannot write all of them again, and ends"
         );
     }
 

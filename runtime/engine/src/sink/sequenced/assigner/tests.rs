@@ -16,11 +16,11 @@ use crate::completion::Completion;
 use crate::sink::PublishWatermark;
 use crate::sink::content::SinkContent;
 
-/// The time for which the assigner of a test waits for a partition without a driver.
+/// The fence timeout of the assigner of a test: the time limit of a wait for the driver of a partition.
 const TEST_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A server, and an assigner of messages of one partition. A test can roll the server back to the moment after message
-/// 4.
+/// A Redis server, and a sequence assigner with messages of one partition. A test can roll the server back to the
+/// moment after message 4.
 struct Rig {
     redis: Redis,
     snapshot: Snapshot,
@@ -107,8 +107,8 @@ impl Rig {
     }
 }
 
-/// The driver of the partition has ended, so the owner never learns whether the store has all commits. Message 7 must
-/// get no number, because earlier messages are missing, and the publisher must not mark message 7 as published.
+/// The driver of the partition has ended, so nothing confirms that the store has all commits. Message 7 must get no
+/// number, because earlier messages are missing, and the publisher must not mark message 7 as published.
 #[tokio::test]
 async fn assigner_without_driver_gives_up_the_partition() {
     let mut rig = Rig::start(true).await;
