@@ -60,7 +60,7 @@ fn writes(number: u64) -> Vec<KeyWrite> {
     let data = vec![7; (number * 77_777 % 300_000) as usize];
     let message =
         Message::new(&MessageParts { sink: "out", data: &data, ..MessageParts::default() });
-    own.messages = vec![EmittedMessage { sequence: 1, index: 0, id_digest: 0, message }];
+    own.messages = vec![EmittedMessage { sequence: 1, index: 0, event_digest: 0, message }];
     own.due_in = Some(60_000);
     writes.push(own);
     writes

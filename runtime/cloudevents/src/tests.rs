@@ -255,7 +255,7 @@ fn handlers_can_read_accepted_nesting() {
 
 fn message(parts: &MessageParts<'_>) -> OutboxMessage {
     let emitted =
-        EmittedMessage { sequence: 7, index: 2, id_digest: 0, message: Message::new(parts) };
+        EmittedMessage { sequence: 7, index: 2, event_digest: 0, message: Message::new(parts) };
     OutboxMessage { key: "o/1 ü".into(), incarnation: 99, emitted }
 }
 

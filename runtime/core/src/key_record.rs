@@ -530,9 +530,10 @@ pub struct EmittedMessage {
     pub sequence: u64,
     /// The position of the message among the messages of the event, from 0.
     pub index: u32,
-    /// The digest of the event's id. If the store goes back in time (loses its newest writes), another event may get
-    /// the sequence of this event. Because of the digest, the messages of the two events have different ids.
-    pub id_digest: u64,
+    /// The digest of the event's source and id ([`Event::identity_digest`]). If the store goes back in time (loses its
+    /// newest writes), another event may get the sequence of this event. Because of the digest, the messages of the two
+    /// events have different ids.
+    pub event_digest: u64,
     /// The message.
     pub message: Message,
 }

@@ -185,7 +185,7 @@ impl Bare {
                 bail!("event {sequence} of {key} failed: {:?}", done.failure)
             };
             for (index, message) in (0..).zip(messages) {
-                let emitted = EmittedMessage { sequence, index, id_digest: 0, message };
+                let emitted = EmittedMessage { sequence, index, event_digest: 0, message };
                 let message = OutboxMessage { key: Arc::clone(&key), incarnation: 1, emitted };
                 encoded.clear();
                 encode("orders", &message, None, &mut encoded);

@@ -225,7 +225,7 @@ fn write(key: &Key, next: u64) -> KeyWrite {
         condition: if next == 1 { WriteCondition::Absent } else { WriteCondition::Next(next) },
         record,
         state: StateUpdate::Put(vec![b's'; BYTES].into()),
-        messages: vec![EmittedMessage { sequence: next, index: 0, id_digest: 0, message }],
+        messages: vec![EmittedMessage { sequence: next, index: 0, event_digest: 0, message }],
         letters: Vec::new(),
         removed_letters: Vec::new(),
         spill: Vec::new(),

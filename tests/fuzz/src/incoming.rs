@@ -78,7 +78,7 @@ fn is_read_again(event: &Event) {
         end: event.end(),
     };
     let emitted =
-        EmittedMessage { sequence: 1, index: 0, id_digest: 0, message: Message::new(&parts) };
+        EmittedMessage { sequence: 1, index: 0, event_digest: 0, message: Message::new(&parts) };
     let message = OutboxMessage { key: "k".into(), incarnation: 1, emitted };
     let mut line = Vec::new();
     encode("orders", &message, event.sequence(), &mut line);

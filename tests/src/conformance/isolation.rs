@@ -24,7 +24,7 @@ async fn write_all_kinds(store: &dyn Store, stream: &str, partition: u32, key: &
     let content = LetterContent::Nothing;
     write.letters = vec![DeadLetter { id, cause, error, origin: None, version: None, content }];
     let message = Message::new(&MessageParts { sink: stream, ..MessageParts::default() });
-    write.messages = vec![EmittedMessage { sequence: 1, index: 0, id_digest: 0, message }];
+    write.messages = vec![EmittedMessage { sequence: 1, index: 0, event_digest: 0, message }];
     owner.write(store, write).await;
     owner
 }

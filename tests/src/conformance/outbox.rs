@@ -24,7 +24,7 @@ fn emitted(sequence: u64, index: u32) -> EmittedMessage {
         delay_ms: (index == 3).then_some(5),
         end: index == 1,
     });
-    EmittedMessage { sequence, index, id_digest: 0, message }
+    EmittedMessage { sequence, index, event_digest: 0, message }
 }
 
 /// Replaces the messages of a write with messages that have these sequences and indexes.

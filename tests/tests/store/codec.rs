@@ -134,14 +134,14 @@ prop_compose! {
 
 prop_compose! {
     fn emitted()(
-        (sequence, index, id_digest, delay_ms, end) in any::<(u64, u32, u64, Option<u64>, bool)>(),
+        (sequence, index, event_digest, delay_ms, end) in any::<(u64, u32, u64, Option<u64>, bool)>(),
         sink in ".{0,5}",
         key in option::of(".{0,5}"),
         data in vec(any::<u8>(), 0..20),
     ) -> EmittedMessage {
         let parts =
             MessageParts { sink: &sink, key: key.as_deref(), data: &data, delay_ms, end, ..MessageParts::default() };
-        EmittedMessage { sequence, index, id_digest, message: Message::new(&parts) }
+        EmittedMessage { sequence, index, event_digest, message: Message::new(&parts) }
     }
 }
 

@@ -109,7 +109,7 @@ pub(super) fn step(key: &str, sequence: u64) -> KeyWrite {
         data: data.as_bytes(),
         ..MessageParts::default()
     });
-    write.messages = vec![EmittedMessage { sequence, index: 0, id_digest: 0, message }];
+    write.messages = vec![EmittedMessage { sequence, index: 0, event_digest: 0, message }];
     write
 }
 

@@ -143,12 +143,12 @@ impl Sequencer {
                 HandlerOutcome::Effect { messages, complete } => {
                     ended |= complete;
                     chunk.effects += 1;
-                    let id_digest = held.event.id_digest();
+                    let event_digest = held.event.identity_digest();
                     for (position, message) in messages.into_iter().enumerate() {
                         bytes += message.memory();
                         let sequence = held.sequence;
                         let index = position as u32;
-                        chunk.messages.push(EmittedMessage { sequence, index, id_digest, message });
+                        chunk.messages.push(EmittedMessage { sequence, index, event_digest, message });
                     }
                 }
                 HandlerOutcome::Rejected(reason) => {

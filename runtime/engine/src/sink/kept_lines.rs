@@ -261,7 +261,7 @@ mod tests {
     fn content(sequence: u64, data: &str) -> SinkContent {
         let parts = MessageParts { sink: "out", data: data.as_bytes(), ..MessageParts::default() };
         let message = Message::new(&parts);
-        let emitted = EmittedMessage { sequence, index: 0, id_digest: 0, message };
+        let emitted = EmittedMessage { sequence, index: 0, event_digest: 0, message };
         SinkContent::Message(OutboxMessage { key: "a".into(), incarnation: 1, emitted })
     }
 

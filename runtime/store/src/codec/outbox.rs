@@ -36,7 +36,7 @@ pub fn encode_outbox_write(
     for emitted in messages {
         put_varint(emitted.sequence, out);
         put_varint(u64::from(emitted.index), out);
-        put_varint(emitted.id_digest, out);
+        put_varint(emitted.event_digest, out);
         put_varint(emitted.message.encoded_len() as u64, out);
         emitted.message.encode(out);
     }
@@ -97,7 +97,7 @@ pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, RecordDe
             let event = reader.varint("event")?;
             let message = bytes.slice_ref(reader.bytes("message")?);
             let message = Message::decode(message).map_err(|cause| reader.content(cause))?;
-            let emitted = EmittedMessage { sequence, index, id_digest: event, message };
+            let emitted = EmittedMessage { sequence, index, event_digest: event, message };
             messages.push(OutboxMessage { key: key.clone(), incarnation, emitted });
         }
         rest = reader.rest();

@@ -67,7 +67,7 @@ pub(super) fn check_size(message: &Message, limit: usize) -> Result<(), String> 
     let emitted = EmittedMessage {
         sequence: u64::MAX,
         index: u32::MAX,
-        id_digest: 0,
+        event_digest: 0,
         message: message.clone(),
     };
     let message = OutboxMessage { key: "".into(), incarnation: u64::MAX, emitted };

@@ -106,7 +106,7 @@ fn write(number: u64) -> KeyWrite {
     let mut write = first_write(&format!("key-{number}"));
     let message =
         Message::new(&MessageParts { sink: "out", data: &large, ..MessageParts::default() });
-    write.messages = vec![EmittedMessage { sequence: 1, index: 0, id_digest: 0, message }];
+    write.messages = vec![EmittedMessage { sequence: 1, index: 0, event_digest: 0, message }];
     write.state = StateUpdate::Put(large.into());
     write.spill = vec![(9, event(&write.key, 9, "held"))];
     write.record.spilled.add(9);

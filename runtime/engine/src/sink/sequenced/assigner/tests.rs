@@ -83,7 +83,7 @@ impl Rig {
     async fn assign(&mut self, commits: &[u64]) -> MessageNumbers {
         let messages = commits.iter().map(|commit| {
             let message = Message::new(&MessageParts { sink: "out", ..MessageParts::default() });
-            let emitted = EmittedMessage { sequence: *commit, index: 0, id_digest: 0, message };
+            let emitted = EmittedMessage { sequence: *commit, index: 0, event_digest: 0, message };
             let message = OutboxMessage { key: "a".into(), incarnation: 1, emitted };
             let content = SinkContent::Message(message);
             OutboundMessage { commit: *commit, content, exchange_index: 0 }
