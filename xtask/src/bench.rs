@@ -11,7 +11,7 @@ use crate::setup::{announce, cargo, host, plugins, run, target_dir};
 pub(crate) struct BenchArgs {
     /// Name of the benchmark; without a name, the command lists the benchmarks.
     name: Option<String>,
-    /// Number of runs of each compared side; the result is the median.
+    /// Number of runs of each side (a program or configuration that the benchmark compares); the result is the median.
     #[arg(long, default_value_t = 3)]
     runs: usize,
     /// Print one JSON object instead of a table.

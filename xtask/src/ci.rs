@@ -12,7 +12,7 @@ use crate::prose::{ProseArgs, prose};
 use crate::setup::{announce, cargo, run};
 use crate::tests::{TestArgs, test, test_basics};
 
-/// The version of cargo-deny to install if it is missing.
+/// The version of cargo-deny to install if cargo-deny is missing.
 const CARGO_DENY: &str = "0.20.2";
 
 pub(crate) fn ci() -> Result<()> {

@@ -1,5 +1,5 @@
-//! `cargo xtask demo`: processes events in disorder, kills the process in the middle, and checks the result with code
-//! that is independent of the host.
+//! `cargo xtask demo`: processes disordered events with the host (the program `ordain`), kills the host in the middle,
+//! and starts it again. The demo checks the result with code that is independent of the host.
 
 mod check;
 mod orders;
@@ -30,9 +30,9 @@ pub(crate) struct DemoArgs {
 const OPEN_ORDERS: u64 = 2_000;
 /// Largest number of later events that may overtake an event.
 const REORDER: u64 = 2_000;
-/// Number of bytes of receipts after which the demo kills the process.
+/// Size of the output file (`receipts.ndjson`), in bytes, at which the demo kills the host.
 const KILL_AFTER_BYTES: u64 = 2 << 20;
-/// Time limit of each step, so that a demo that hangs reports an error.
+/// Time limit for the run until the kill. If the run hangs, the demo reports an error.
 const STEP_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// The paths of the demo's folder, and of the files in this folder.
@@ -121,13 +121,14 @@ fn generate(ordain: &Path, args: &DemoArgs, files: &Files) -> Result<()> {
 
 fn start(ordain: &Path, files: &Files) -> Command {
     let mut command = Command::new(ordain);
-    // The demo contains invalid events on purpose. The log level `error` suppresses the warnings about their dead
-    // letters.
+    // The demo contains invalid events on purpose. The log level `error` suppresses the warnings about the dead letters
+    // of these events.
     command.args(["--log", "error", "run", "--once", "--json"]).arg(&files.config);
     command
 }
 
-/// Starts the run and kills it in the middle. Returns the number of bytes of receipts that the run had written.
+/// Starts the host and kills it in the middle of the run. Returns the size of the receipts that the host had written,
+/// in bytes.
 fn run_and_kill(ordain: &Path, files: &Files) -> Result<u64> {
     let mut child = start(ordain, files).stdout(Stdio::null()).spawn()?;
     let started = Instant::now();

@@ -7,12 +7,12 @@ use clap::Args;
 
 use crate::setup::{announce, cargo, root, run};
 
-/// The version of cargo-fuzz to install if it is missing.
+/// The version of cargo-fuzz to install if cargo-fuzz is missing.
 const CARGO_FUZZ: &str = "0.13.2";
 /// Time limit for one input, in seconds: far more than any input needs.
 const INPUT_TIMEOUT_S: u64 = 10;
-/// Size limit of an input, in bytes. With longer inputs, the fuzzer finds the same faults more slowly. Only the targets
-/// in `LARGE_INPUT_TARGETS` have a higher limit.
+/// Size limit of an input, in bytes. With longer inputs, the fuzzer would find the same faults more slowly. Only the
+/// targets in `LARGE_INPUT_TARGETS` have a higher limit.
 const INPUT_LIMIT_BYTES: u64 = 4 << 10;
 /// Names of the targets whose inputs may have up to `LARGE_INPUT_LIMIT_BYTES`.
 const LARGE_INPUT_TARGETS: [&str; 3] = ["delivery", "line", "request"];
@@ -26,7 +26,7 @@ pub(crate) struct FuzzArgs {
     /// Duration of each target, in seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Number of inputs for each target, instead of a duration. The inputs are the same each time.
+    /// Number of inputs for each target, instead of a duration. The fuzzer then starts with a fixed random seed.
     #[arg(long)]
     inputs: Option<u64>,
 }
@@ -46,7 +46,8 @@ pub(crate) fn fuzz(args: &FuzzArgs) -> Result<()> {
         run(cargo("install").args(package))?;
     }
     announce("building the targets with coverage counters");
-    // The code has no `unsafe`, so it needs no sanitizer. A sanitizer would need a nightly compiler.
+    // The decoders of this project have no unsafe code, so they need no sanitizer. A sanitizer would need a nightly
+    // compiler.
     run(&mut cargo_fuzz("build"))?;
     let targets = if args.targets.is_empty() { all()? } else { args.targets.clone() };
     for target in targets {

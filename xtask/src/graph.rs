@@ -28,8 +28,8 @@ const FLOORS: [&[&str]; 10] = [
 const ROOT: &str = "ordain";
 
 /// For each package, the packages that must not be in its dependency tree. `wasmtime` and `axum` would slow down the
-/// builds of the fuzzer, and of programs that use the publisher; `fjall` would slow down the builds of these programs.
-/// `tokio` would allow the core to do I/O.
+/// builds of the fuzzer, and of programs that use the library `ordain-publisher`. `fjall` would slow down the builds of
+/// programs that use this library. `tokio` would allow the core to do I/O.
 const KEPT_OUT: [(&str, &[&str]); 3] = [
     ("ordain-publisher", &["wasmtime", "axum", "fjall"]),
     ("ordain-fuzz-targets", &["wasmtime", "axum"]),
@@ -62,7 +62,7 @@ pub(crate) fn graph() -> Result<()> {
     if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\n")) }
 }
 
-/// Returns whether a name is the name of a runtime crate.
+/// Returns whether a crate with this name must have a floor: a crate of the runtime, except `ROOT`.
 fn is_runtime(name: &str) -> bool {
     let others = ["bench", "fuzz-targets", "model", "publisher", "sdk", "servers", "sim", "tests"];
     name.strip_prefix("ordain-").is_some_and(|rest| !others.contains(&rest))

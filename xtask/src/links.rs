@@ -1,8 +1,8 @@
 //! `cargo xtask links`: checks the links in every tracked Markdown page.
 //!
-//! A relative link, or an image, must lead to a file or a folder that git tracks. If the link has an anchor, the linked
-//! page must have a heading or an `<a id="…">` for the anchor. The command does not check links with a scheme
-//! (`https:`), because it must never use the network.
+//! A relative link or image must lead to a file that git tracks, or to a folder that contains such a file. If the link
+//! has an anchor, the linked page must have a heading or an `<a id="…">` for the anchor. The command checks no link
+//! with a scheme (`https:`), because the command must never use the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,7 +22,7 @@ struct Tree {
     pages: BTreeMap<String, Page>,
 }
 
-/// A Markdown page: its links, and the anchors (of headings, and of `<a id="…">`) to which links of any page may lead.
+/// A Markdown page: its links, and the anchors (of headings, and of `<a id="…">`) to which links may lead.
 struct Page {
     links: Vec<Link>,
     anchors: BTreeSet<String>,

@@ -8,12 +8,12 @@ use ordain_servers::{Redis, Reply};
 
 use crate::setup::{announce, lua_programs, root};
 
-/// The name, without its extension, of the file that the host prepends to every script.
+/// The name, without the extension, of the file whose text the host prepends to every script.
 const COMMON: &str = "common";
-/// Number of locals that Lua allows in one function.
+/// Number of local variables that Lua allows in one function.
 const LUA_LOCALS_LIMIT: usize = 200;
-/// The limit that this command sets for the locals in a script's main chunk. This limit is below Lua's own limit, so
-/// that a new feature fits without a rewrite of the script.
+/// The limit that this command sets for the local variables in a script's main chunk (the code outside of functions).
+/// This limit is below Lua's own limit, so that a new feature fits without a rewrite of the script.
 const LOCALS_LIMIT: usize = 150;
 
 /// A Lua file: its path, relative to the root of the workspace, and its text.
@@ -28,8 +28,8 @@ impl Script {
     }
 }
 
-/// Runs luacheck on the scripts. Then counts the locals of each script together with the common file, because Redis
-/// compiles the two files as one script.
+/// Runs luacheck on the scripts. Then counts the local variables of each script together with the common file, because
+/// Redis compiles the two files as one script.
 pub(crate) fn lua() -> Result<()> {
     announce("scripts of the Redis store");
     lua_programs()?;
@@ -58,11 +58,11 @@ fn scripts() -> Result<Vec<Script>> {
     paths.lines().filter(|path| root().join(path).exists()).map(read).collect()
 }
 
-/// Runs luacheck; a warning is an error. Then checks that each local of the common file is used.
+/// Runs luacheck; a warning is an error. Then checks that each top-level local of the common file is used.
 fn lint(common: &Script, scripts: &[Script]) -> Result<()> {
     let names = top_level_names(&common.text);
-    // The common file declares locals for other scripts, and itself uses few of these locals. The warning for unused
-    // variables has the number 211.
+    // The common file declares locals for other scripts, and itself uses few of these locals. The command therefore
+    // ignores the warning 211 (unused variable) for this file.
     luacheck(Command::new("luacheck").args(["--quiet", "--ignore", "211", "--", &common.path]))?;
     let paths = scripts.iter().map(|script| &script.path);
     let mut others = Command::new("luacheck");
@@ -96,7 +96,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
 }
 
-/// Counts the locals of each script's main chunk. A count above the limit is an error.
+/// Counts the locals of each script's main chunk. A count above `LOCALS_LIMIT` is an error.
 fn count_locals(common: &Script, scripts: &[Script]) -> Result<()> {
     let server = Redis::start(&[])?;
     let mut counts = Vec::new();
@@ -122,8 +122,8 @@ fn count_locals(common: &Script, scripts: &[Script]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the largest number of locals that the main chunk has at one time. To find this number, the function adds
-/// locals to the script until Redis no longer compiles it.
+/// Returns the largest number of locals that the main chunk has at one time. To find this number, the function searches
+/// the largest number of additional locals with which Redis still compiles the script.
 fn locals(server: &Redis, text: &str) -> Result<usize> {
     server.command(&["SCRIPT", "LOAD", text])?;
     let mut fits = 0;

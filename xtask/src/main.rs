@@ -1,5 +1,5 @@
-//! Developer commands: `cargo xtask COMMAND`. Each command prints its steps, and installs programs that it needs and
-//! does not find, if possible.
+//! Developer commands: `cargo xtask COMMAND`. Each command prints its steps. If possible, a command installs the
+//! programs that it needs and that are missing.
 
 mod bench;
 mod ci;

@@ -33,7 +33,7 @@ const LIMITS: [(Kind, [usize; FAMILY_COUNT]); KIND_COUNT] = [
 
 const KIND_COUNT: usize = 4;
 
-/// The minimum number of words of a message. A string literal with fewer words does not count as a message.
+/// The minimum number of words of a message. A string literal with fewer words is not checked.
 const MESSAGE_WORDS: usize = 3;
 
 #[derive(Debug, Args)]
@@ -141,7 +141,7 @@ pub(crate) fn prose(args: &ProseArgs) -> Result<()> {
 }
 
 impl Survey {
-    /// Reads the repository's files, except files that git ignores and files that do not belong to this project.
+    /// Reads the files of the repository, except files that git ignores and files that do not belong to this project.
     fn read(root: &Path) -> Result<Self> {
         let mut git = Command::new("git");
         git.current_dir(root).args([

@@ -1,5 +1,5 @@
-//! Functions that several commands share. They start cargo, add the WebAssembly target, build the host and the
-//! handlers, and find or install servers.
+//! Functions that several commands share. The functions start cargo, add the WebAssembly target, build the host (the
+//! program `ordain`) and the handlers, and find or install servers.
 
 mod servers;
 
@@ -14,7 +14,7 @@ pub(crate) use servers::{lua_programs, servers};
 
 /// The compilation target of components.
 const TARGET: &str = "wasm32-wasip2";
-/// Packages of the example handlers.
+/// The packages of the example handlers.
 pub(crate) const PLUGINS: [&str; 5] = ["orders", "ledger", "tally", "faulty", "probe"];
 
 /// Prints the next step, with the minutes and seconds since the first step.
@@ -37,12 +37,12 @@ pub(crate) fn target_dir() -> PathBuf {
     }
 }
 
-/// Returns a cargo command in the workspace that uses the versions of `Cargo.lock`.
+/// Returns a cargo command that runs in the root of the workspace and uses the versions in `Cargo.lock`.
 pub(crate) fn cargo(command: &str) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // Remove the environment variables that cargo sets for this package. A cargo command that a developer starts has no
-    // such variables. If these commands passed the variables on, build scripts that read the variables would run again
-    // after each change between the two kinds of commands.
+    // Remove the environment variables that cargo sets for the package `xtask`. A cargo command that a developer starts
+    // does not have these variables. If the cargo commands of `xtask` had the variables, build scripts that read the
+    // variables would run again whenever a command of the one kind follows a command of the other kind.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         let of_a_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
@@ -51,7 +51,7 @@ pub(crate) fn cargo(command: &str) -> Command {
         }
     }
     cargo.current_dir(root()).arg(command);
-    // These commands have no option `--locked`.
+    // `cargo fmt` and `cargo fuzz` have no option `--locked`.
     if !["fmt", "fuzz"].contains(&command) {
         cargo.arg("--locked");
     }

@@ -14,7 +14,7 @@ pub(crate) use release::test_basics;
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
-    /// Only tests whose paths (program, modules and function) contain this text; `chaos` selects a whole program.
+    /// Only tests whose paths (modules and function) contain this text; `chaos` selects the whole program of this name.
     filter: Option<String>,
     /// With `chaos`: repeat rounds for this time, in minutes, instead of one round.
     #[arg(long, requires = "filter")]
@@ -52,8 +52,8 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
 
     let mut passed = simulation(&filter)?;
 
-    // The command builds the whole workspace, so that all commands of this file share one build. After a failed test,
-    // the command continues, and it reports all failures at the end.
+    // The command builds the whole workspace, so that all cargo commands of this file except the simulator's share one
+    // build. After a failed test program, the command continues, and reports all failures at the end.
     let workspace = ["--release", "--no-fail-fast", "--workspace", "--exclude", "ordain-sim"];
     announce("building the other tests");
     run(cargo("test").args(workspace).arg("--no-run"))?;
@@ -64,8 +64,8 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     finish(args, passed)
 }
 
-/// Builds and runs the tests of the simulator. Only this build of the sequencer contains the deliberate faults.
-/// Returns the number of passed tests.
+/// Builds and runs the tests of the simulator. Only this build of the sequencer contains the deliberate faults, which
+/// the simulator must find. Returns the number of passed tests.
 fn simulation(filter: &[&str]) -> Result<u64> {
     let simulator = ["--release", "--package", "ordain-sim", "--features", "faults"];
     announce("building the simulator");
@@ -98,14 +98,14 @@ fn finish(args: &TestArgs, passed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of tests that run concurrently: twice the number of processors, because most tests spend their
-/// time waiting for servers or leases.
+/// Returns the number of tests that run concurrently: twice the number of processors, because most tests wait for
+/// servers or leases most of the time.
 fn threads() -> usize {
     2 * std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Runs rounds in which hosts, servers and networks fail while events arrive: for the given number of minutes, or one
-/// round if `minutes` is 0.
+/// Runs the tests of the program `chaos`, whose rounds let hosts, servers and networks fail while events arrive. Each
+/// test plays rounds until the given number of minutes has passed, and at least one round.
 fn chaos(minutes: u64) -> Result<()> {
     announce("chaos: each round prints its faults and the seed that repeats it");
     let mut chaos = cargo("test");

@@ -24,8 +24,8 @@ const TOKEN_VARIABLE: &str = "ORDAIN_TOKEN";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for a request and its response; longer than the 10 s within which the listener must begin its response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Size limit of a response, in MiB. A page of dead letters has up to 8 MiB, and a single event or state up to 64 MiB.
-/// Escapes of JSON and base64 add to these sizes.
+/// Size limit of a response, in MiB. A page of dead letters ends with the letter that reaches 8 MiB, and a single event
+/// or state has up to 64 MiB. Escapes of JSON and base64 add to these sizes.
 const RESPONSE_LIMIT_MIB: u64 = 128;
 
 /// Size limit of an error text from the process, in bytes.
@@ -43,7 +43,8 @@ pub(crate) struct AdminClient {
     agent: ureq::Agent,
     url: String,
     token: Option<String>,
-    /// The command-line option with which another command uses the same process, with a space before the option.
+    /// The command-line option that makes another command use the same process, with a space before the option; empty
+    /// if no option is needed.
     option: String,
 }
 
@@ -83,8 +84,8 @@ impl AdminClient {
         Self { token, option: loaded.config_option(), ..client }
     }
 
-    /// Returns the command-line option with which another command uses the same process, with a space before the
-    /// option.
+    /// Returns the command-line option that makes another command use the same process, with a space before the option;
+    /// an empty text if no option is needed.
     pub(crate) fn option(&self) -> &str {
         &self.option
     }
@@ -151,8 +152,8 @@ impl AdminClient {
         })
     }
 
-    /// Returns an error for a server that is not an admin listener of this version. `found` describes the unexpected
-    /// response.
+    /// Returns an error for a server that is not an admin listener of this version of Ordain. `found` describes the
+    /// unexpected response.
     pub(crate) fn unexpected_server(&self, found: &str) -> CommandError {
         let found = self.printable(found);
         CommandError::Failed(anyhow!(

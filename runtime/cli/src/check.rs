@@ -21,7 +21,8 @@ use ordain_wasm::{load_handlers, scan_folder};
 
 /// Time limit for the inspection of one server.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Additional time for each partition of a stream, because each partition may have a queue that the command inspects.
+/// Additional time for each partition of each stream, because each partition may have a queue that the command
+/// inspects.
 const PARTITION_TIMEOUT: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Args)]
@@ -49,19 +50,20 @@ pub(crate) struct CheckArgs {
 struct CheckReport {
     /// The errors of the configuration, its files and its handlers. Errors of servers are in `servers`.
     errors: Vec<ErrorRow>,
-    /// URL of the Redis store if the check has not connected to it. `None` if the check has connected, or for an
-    /// embedded store.
+    /// The URL of the Redis store if the check has not connected to this store. `None` if the check has connected, or
+    /// if the store is embedded.
     not_asked: Option<String>,
     /// Warnings about valid but risky settings: events can be lost or take effect twice, or the broker can close a
     /// channel.
     warnings: Vec<String>,
-    /// The servers to which the check has connected.
+    /// The results for the servers, with `--connect`. For an embedded store, an entry notes that the store has no
+    /// server.
     servers: Vec<ServerRow>,
     streams: Vec<StreamRow>,
 }
 
-/// An error of the configuration, a file or a handler. The members `file`, `line` and `setting` are `None` if the error
-/// concerns none.
+/// An error of the configuration, a file or a handler. The members `file`, `line` and `setting` name the place of the
+/// error in the configuration. A member is `None` if the error does not name this part of a place.
 #[derive(Default, Serialize)]
 struct ErrorRow {
     file: Option<String>,
@@ -144,8 +146,8 @@ impl CheckArgs {
         loaded.check_supported()?;
         check_files(&loaded)?;
         let handlers = load_handlers(&loaded)?;
-        // `run` ignores an unusable file if the handler has another, usable file. `check` reports an unusable file as
-        // an error.
+        // `run` ignores an unusable file if the handler has another, usable file. `check` reports an unusable file of a
+        // handler that a stream uses as an error, and also each file with an invalid name.
         let folder = scan_folder(&loaded)?;
         if let Some(MisnamedFile { path, reason }) = folder.misnamed.first() {
             return Err(CommandError::Config(anyhow::anyhow!("{}: {reason}", path.display())));

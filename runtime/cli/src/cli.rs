@@ -68,7 +68,7 @@ enum OrdainCommand {
     Plugins(plugins::PluginsCommand),
     /// Show the processes that share the streams, and the partitions that each process owns.
     Instances(instances::InstancesArgs),
-    /// Compile a handler from standard input into a cache. Other commands start this command in a process of its own.
+    /// Compile a handler from standard input into a cache. Other commands start this command as a child process.
     #[command(name = COMPILE_COMMAND, hide = true)]
     Compile(CompileArgs),
 }
@@ -102,8 +102,8 @@ impl ConfigArg {
     }
 }
 
-/// The configuration file of `run` or `check`. The command line names the file as an argument, or, as for the other
-/// commands, with the option `--config`.
+/// The configuration file of `run` or `check`. The command line names the file as an argument, or with the option
+/// `--config`, as for the other commands.
 #[derive(Debug, Args)]
 pub(crate) struct FileArg {
     /// The configuration file.
@@ -123,7 +123,8 @@ impl FileArg {
 /// Time for which a command retries an unavailable store. The time is short, because an operator waits for the command.
 const STORE_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Opens the store for a command that inspects it, or that acts on a stream (`ordain streams resume` and `unbind`).
+/// Opens the store for a command that inspects the store, or that acts on a stream (`ordain streams resume` and
+/// `unbind`).
 pub(crate) async fn open_to_read(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, CommandError> {
     loaded.check_supported()?;
     Ok(open_store(loaded, Some(shortened(STORE_RETRY_TIMEOUT)), StoreAccess::Read).await?)
@@ -162,7 +163,7 @@ pub(crate) enum CommandError {
 }
 
 impl CommandError {
-    /// Returns the error, without the class that determines the exit code.
+    /// Returns the error of any variant.
     pub(crate) fn reason(&self) -> &anyhow::Error {
         match self {
             Self::Failed(error) | Self::Config(error) | Self::Unavailable(error) => error,
@@ -170,7 +171,8 @@ impl CommandError {
     }
 }
 
-/// Exit code of a command that failed. The next two exit codes are `EX_CONFIG` and `EX_TEMPFAIL` of sysexits.h.
+/// Exit code of a command that failed for a reason that has no exit code of its own. The next two exit codes are
+/// `EX_CONFIG` and `EX_TEMPFAIL` of sysexits.h.
 pub(crate) const EXIT_FAILED: u8 = 1;
 pub(crate) const EXIT_CONFIG: u8 = 78;
 pub(crate) const EXIT_UNAVAILABLE: u8 = 75;

@@ -11,7 +11,7 @@ use ordain_core::LetterId;
 use ordain_http::view::{self, LetterRow};
 use ordain_util::text::print_lossy;
 
-/// Maximum number of rows that the command reads in one request.
+/// Maximum number of rows that `ordain dead list` requests in one page.
 const PAGE_ROWS: usize = 200;
 
 #[derive(Debug, Subcommand)]
@@ -76,14 +76,14 @@ async fn list(args: DeadListArgs) -> Result<ExitCode, CommandError> {
     show::text(&format!("{:<24} {:<24} {:<12} {}\n", "KEY", "ID", "CAUSE", "WHY"))?;
     if print_rows(&args, &target, line).await? {
         show::text(&format!(
-            "more than {} dead letters exist: use --limit or --key\n",
+            "only {} dead letters are listed, and more may exist: use --limit or --key\n",
             args.limit
         ))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the rows up to the limit. Returns whether more rows exist.
+/// Prints the rows up to the limit. Returns whether more rows may exist.
 async fn print_rows<F: RowForm<LetterRow>>(
     args: &DeadListArgs,
     target: &InspectTarget,

@@ -1,5 +1,5 @@
 //! Reads keys, dead letters and streams for commands, and acts on streams: through the store, which the command opens,
-//! or through a running process. Both ways must return the same rows.
+//! or through a running process. Both ways must return rows of the same form.
 
 use std::sync::Arc;
 
@@ -26,14 +26,15 @@ pub(crate) struct InspectArgs {
     /// URL of the admin listener of a running process. The command then uses this process instead of opening the
     /// store. The command reads the token of the process from the environment variable `ORDAIN_TOKEN`.
     ///
-    /// If a process of this machine has the embedded store of the configuration open, the command finds this process
-    /// without the option, unless the process runs in another network namespace, such as a container.
+    /// If a process of this machine has the embedded store of the configuration open, each command except `plugins
+    /// list` finds this process without the option, unless the process has no admin listener, or runs in another
+    /// network namespace, such as a container.
     #[arg(long, value_name = "URL", value_parser = parse_url, conflicts_with = "config")]
     admin: Option<String>,
 }
 
-/// The form in which a command reads rows: as typed rows, to print text, or as [`JsonRow`](crate::show::JsonRow), to
-/// print JSON.
+/// A form in which a command reads rows of the type `R`: as `R` itself, to print text, or as
+/// [`JsonRow`](crate::show::JsonRow), to print JSON.
 pub(crate) trait RowForm<R>: From<R> + DeserializeOwned {}
 
 impl<R, F: From<R> + DeserializeOwned> RowForm<R> for F {}
@@ -63,8 +64,8 @@ impl InspectArgs {
     }
 
     /// Returns the place of the data: the process that the command line names, or the process that has the embedded
-    /// store of the configuration open. Without such a process, returns the configuration. Returns an error if the
-    /// process runs in another network.
+    /// store of the configuration open and an admin listener. Without such a process, returns the configuration.
+    /// Returns an error if the process that has the store open runs on another machine or in another network namespace.
     pub(crate) fn place(&self) -> Result<DataPlace, CommandError> {
         if let Some(process) = self.process() {
             return Ok(DataPlace::Process(process));
@@ -74,7 +75,8 @@ impl InspectArgs {
             StoreConfig::Embedded(embedded) => admin_url_of_owner(&embedded.path)?,
             StoreConfig::Redis(_) => None,
         };
-        // The URL comes from a file in the folder of the store. The file may contain any text.
+        // The URL comes from a file in the folder of the store. An invalid URL is ignored, because the file may contain
+        // any text.
         let url = url.and_then(|url| parse_url(&url).ok());
         Ok(match url {
             Some(url) => DataPlace::Process(AdminClient::of_owner(&url, &loaded)),
@@ -82,8 +84,8 @@ impl InspectArgs {
         })
     }
 
-    /// Returns the process from which the command reads. Without such a process, opens the store; the stream must be
-    /// configured, or have data in the store.
+    /// Returns the process from which the command reads. If [`Self::place`] finds no process, opens the store. In this
+    /// case, the stream must be configured, or have data in the store.
     pub(crate) async fn open_target(&self, stream: &str) -> Result<InspectTarget, CommandError> {
         match self.place()? {
             DataPlace::Process(process) => Ok(InspectTarget::Process(process)),
@@ -214,7 +216,8 @@ impl InspectTarget {
         }
     }
 
-    /// Returns the command-line option with which another command reads from the same store or process.
+    /// Returns the command-line option that makes another command read from the same store or process, with a space
+    /// before the option; an empty text if no option is needed.
     pub(crate) fn option(&self) -> String {
         match self {
             Self::Store { loaded, .. } => loaded.config_option(),

@@ -14,7 +14,7 @@ use crate::show::{self, JsonRow};
 use ordain_http::view::{self, KeyRow};
 use ordain_store::KeyFilter;
 
-/// Maximum number of rows that the command reads in one request.
+/// Maximum number of rows that `ordain keys list` requests in one page.
 const PAGE_ROWS: usize = 500;
 
 #[derive(Debug, Subcommand)]
@@ -24,15 +24,15 @@ pub(crate) enum KeysCommand {
     /// Show the whole record of a key, including its state.
     ///
     /// Events: `next` is the sequence of the event that the key settles next (ends with or without effect). All lower
-    /// sequences are settled. `held` describes the events that wait in the store, with a lower and an upper bound of
-    /// their sequences. `ahead` is the range of later events in dead letters (`far-ahead`, `overflow`) that the key
-    /// takes when it reaches them; absent if there are none. `skipped` lists the ranges of sequences that were skipped
-    /// because their events never arrived.
+    /// sequences are settled. `held` describes the events of the key that wait in the store: their number, and a lower
+    /// and an upper bound of their sequences. `ahead` is the range of later events in dead letters (`far-ahead`,
+    /// `overflow`) that the key takes when it reaches them; absent if there are none. `skipped` lists the ranges of
+    /// sequences that were skipped because their events never arrived (at most the last 64 ranges).
     ///
-    /// Failures: `trouble` is the reason why the key is blocked. If a handler exceeded a limit, `trouble` names the
-    /// `limit`. `attempts` counts the failed attempts to execute event `next` that count towards `retry.attempts`.
-    /// `gap_rounds` counts the rounds of requests for event `next`, if this event is missing. `park_generation` counts
-    /// how often the key was parked (stopped at a failed or missing event).
+    /// Failures: `trouble` is the reason why the key waits to retry or is parked (stopped at a failed or missing
+    /// event). If a handler exceeded a limit, `trouble` names the `limit`. `attempts` counts the failed attempts to
+    /// execute event `next` that count towards `retry.attempts`. `gap_rounds` counts the rounds of requests for event
+    /// `next`, if this event is missing. `park_generation` counts how often the key was parked.
     ///
     /// Handler: `version` is the handler version of the last event that a handler executed and that is settled.
     /// `version_digest` is the SHA-256 of the file of that version. `version_generation` is the number of the rollout
@@ -111,14 +111,14 @@ async fn list(args: KeysListArgs) -> Result<ExitCode, CommandError> {
     show::text(&head)?;
     if print_rows(&args, &target, line).await? {
         show::text(&format!(
-            "more than {} keys exist: use --limit, --status or --prefix\n",
+            "only {} keys are listed, and more may exist: use --limit, --status or --prefix\n",
             args.limit
         ))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the rows up to the limit. Returns whether more rows exist.
+/// Prints the rows up to the limit. Returns whether more rows may exist.
 async fn print_rows<F: RowForm<KeyRow>>(
     args: &KeysListArgs,
     target: &InspectTarget,
@@ -179,8 +179,8 @@ async fn show_key(args: KeyArgs, why: bool) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the key. All events of a key without a record may be dead letters. With `why`, the error for such a key
-/// therefore also states the number of its dead letters.
+/// Reads the row of the key. With `why`, the error for a key without a record also states the number of the key's dead
+/// letters, because a key whose events all became dead letters may have no record.
 async fn read_key<F: RowForm<KeyRow>>(
     args: &KeyArgs,
     target: &InspectTarget,

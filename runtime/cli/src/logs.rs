@@ -1,4 +1,5 @@
-//! Writes the log to standard error, without disturbing the status line of a terminal.
+//! Writes the log to standard error. On a terminal, the log clears the status line before each log line, and redraws
+//! the status line afterwards.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -26,15 +27,16 @@ pub(crate) enum LogFormat {
 
 static STATUS_LINE: OnceLock<ProgressBar> = OnceLock::new();
 
-/// Sets the status line, which the log clears before each log line and redraws afterwards.
+/// Sets the status line that the log clears before each log line and redraws afterwards.
 pub(crate) fn set_status_line(line: ProgressBar) {
     // A process has only one status line.
     let _ = STATUS_LINE.set(line);
 }
 
-/// Filters for the log lines of dependencies. The storage engine and the WebAssembly engine log megabytes at each
-/// start, which help only their developers. The logs of the Redis and RabbitMQ clients are off, because Ordain logs all
-/// errors of these clients itself, with their meaning. The log of the HTTP client is off, because it contains tokens.
+/// Filters for the log lines of dependencies. Without the filters, the storage engine and the WebAssembly engine would
+/// log megabytes at each start, which help only their developers. The logs of the Redis and RabbitMQ clients are off,
+/// because Ordain logs all errors of these clients itself, with their meaning. The log of the HTTP client is off,
+/// because it contains tokens.
 const DEPENDENCY_FILTERS: &str = "fjall=warn,lsm_tree=warn,wasmtime=warn,cranelift=warn,regalloc2=warn,redis=off,\
                      lapin=off,ureq=off,ureq_proto=off";
 
@@ -45,8 +47,8 @@ pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), String> {
     })?;
     let lines = fmt::layer()
         .with_writer(move || LogWriter { json: format == LogFormat::Json })
-        // By default, the layer reports its own errors on standard error, and panics if it cannot write to standard
-        // error.
+        // Without this setting, the layer would report its own errors on standard error, and would panic if standard
+        // error cannot be written.
         .log_internal_errors(false);
     let lines = match format {
         LogFormat::Text => lines.with_target(false).with_ansi(is_terminal()).boxed(),
@@ -77,7 +79,8 @@ impl Visit for EngineErrorVisitor {
     }
 }
 
-/// True after the log has got its last line. A task that still runs must write no line after it.
+/// True after [`log_final_error`] has written the last line of the log. A task that still runs must write no line after
+/// that line.
 static IS_COMPLETE: Mutex<bool> = Mutex::new(false);
 
 /// Writes the reason why the process ends as the last line of the log, even if the log's filter suppresses errors.
@@ -101,7 +104,7 @@ fn is_terminal() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
-/// Standard error as the output of the log. Drops a line that it cannot write, and reports no error.
+/// Standard error as the output of the log. A line that cannot be written is dropped without an error.
 struct LogWriter {
     /// True if lines are JSON. The output then escapes the invisible characters that the JSON format, unlike the text
     /// format, leaves unescaped.

@@ -39,8 +39,8 @@ pub(crate) struct PluginsListArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct PluginsCheckArgs {
-    /// The configuration file, whose limits hold. Without the option, the file is `ordain.toml`; if this file does not
-    /// exist, the default limits hold.
+    /// The configuration file, whose limits apply. Without the option, the file is `ordain.toml`; if this file does not
+    /// exist, the default limits apply.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The files, named as in the folder of handlers: `NAME@VERSION.wasm`.

@@ -39,8 +39,9 @@ Examples:
 pub(crate) struct PublishArgs {
     /// The name of the stream.
     stream: String,
-    /// File of CloudEvents in JSON, one event per line; - is standard input. In a `sequenced` stream, the command
-    /// recognises each event that is already published by the id of the event. Such an event keeps its number.
+    /// File of CloudEvents in JSON, one event per line; - is standard input. If an event is already published in a
+    /// `sequenced` stream, the store recognises the event by its id, or by its sequence if it has one. The event then
+    /// keeps its number.
     #[arg(required_unless_present = "key", conflicts_with_all = ["key", "kind", "data", "id", "sequence", "end"])]
     file: Option<PathBuf>,
     /// Key of a single event. Use this option instead of a file to publish one event.
@@ -56,7 +57,7 @@ pub(crate) struct PublishArgs {
     /// Default: a new id.
     #[arg(long, requires = "key")]
     id: Option<String>,
-    /// Number of the event within its key, if the producer numbers events. Default: the store numbers the event.
+    /// Number of the event within its key, if the producer numbers events. Default: Ordain numbers the event.
     #[arg(long, requires = "key")]
     sequence: Option<u64>,
     /// Mark the event as the last one of its key.
@@ -72,7 +73,7 @@ pub(crate) struct PublishArgs {
 impl PublishArgs {
     pub(crate) fn run(self) -> Result<ExitCode, CommandError> {
         let loaded = self.config.load()?;
-        // Check the input first, because opening the publisher creates a store, exchanges and queues.
+        // Check the input first, because opening the publisher creates a missing store, exchange or queue.
         let data = self.data()?;
         if let Some(path) = self.file.as_deref().filter(|path| *path != Path::new("-")) {
             let words = || {
@@ -184,7 +185,7 @@ impl PublishArgs {
         });
         let done = done.await;
         bar.finish_and_clear();
-        // Even after an error, the counts matter: the command has published the events before the failed event.
+        // The command prints the counts even after an error, because it has published the events of earlier lines.
         if self.json || done.is_ok() || counts != PublishCounts::default() {
             self.print_counts(file, counts)?;
         }

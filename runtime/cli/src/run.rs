@@ -33,7 +33,8 @@ pub(crate) struct RunArgs {
     /// end.
     #[arg(long)]
     once: bool,
-    /// With --once: exit with 1 if an event became a dead letter or is held, or if a key is blocked.
+    /// With --once: exit with 1 if an event became a dead letter or is held, or if a key is blocked (waits for an event
+    /// or a retry, or is parked).
     #[arg(long, requires = "once")]
     strict: bool,
     /// Print the report as JSON to standard output. If a sink writes to standard output, print the report to standard
@@ -54,7 +55,7 @@ impl RunArgs {
                 ended
             }
             cut_short => {
-                // If the runtime shut down now, tasks that are still running would panic. Without a shutdown, the
+                // If the tokio runtime shut down now, tasks that are still running would panic. Without a shutdown, the
                 // tasks end with the process.
                 std::mem::forget(runtime);
                 return cut_short.map(|_| ExitCode::from(EXIT_FAILED));
@@ -70,7 +71,7 @@ impl RunArgs {
     /// - With `--json`: as JSON to standard output. If a sink writes messages to standard output, as JSON to standard
     ///   error.
     /// - With `--once` but without `--json`: to standard error, as JSON if the log is JSON, otherwise as text.
-    /// - Without both: not at all.
+    /// - With neither `--json` nor `--once`: not at all.
     ///
     /// Without `--once`, also logs the totals.
     fn print_report(
@@ -92,9 +93,9 @@ impl RunArgs {
         Ok(())
     }
 
-    /// Runs the streams until they end by themselves or a signal ends them, and returns the report and the exit code.
+    /// Runs the streams until the run ends by itself or a signal ends it, and returns the report and the exit code.
     /// Returns `None` if the run did not end in time after a signal: the grace period elapsed, or a second signal
-    /// arrived.
+    /// (SIGTERM, SIGINT or SIGQUIT) arrived.
     async fn run_to_end(
         &self,
         loaded: &LoadedConfig,
@@ -122,8 +123,9 @@ impl RunArgs {
     }
 }
 
-/// Runs until `shutdown` becomes true or, with `once`, until every source has ended and every event is settled or held.
-/// Starts the admin listener, loads the handlers, opens the store and runs the engine, in this order.
+/// Runs the streams until `shutdown` becomes true or, with `once`, until every source has ended and every event is
+/// settled (ended with or without effect) or held (waits in the store). Starts the admin listener, loads the handlers,
+/// opens the store and runs the engine, in this order.
 async fn run(
     loaded: &LoadedConfig,
     once: bool,
@@ -146,7 +148,8 @@ async fn run(
     report
 }
 
-/// Loads the handlers, opens the store, and runs the engine.
+/// Loads the handlers, opens the store, and runs the engine. If `shutdown` becomes true before the store is open,
+/// returns an empty report.
 async fn start(
     loaded: &LoadedConfig,
     once: bool,
@@ -154,7 +157,7 @@ async fn start(
     mut shutdown: watch::Receiver<bool>,
     figures: &Arc<RunStatus>,
 ) -> Result<RunReport, CommandError> {
-    // Compiling takes seconds, so a shutdown does not wait for the end of the compilation.
+    // The compilation of a handler takes seconds, so a shutdown does not wait for its end.
     let to_load = loaded.clone();
     let loading = tokio::task::spawn_blocking(move || ordain_wasm::load_handlers(&to_load));
     let handlers = tokio::select! {
@@ -182,7 +185,8 @@ async fn start(
     report
 }
 
-/// Runs the partitions and, without `once`, the ingress, until the run ends.
+/// Runs the partitions and, without `once`, the ingress (the listener that accepts events over HTTP), until the run
+/// ends.
 async fn drive(
     loaded: &LoadedConfig,
     once: bool,
@@ -204,8 +208,8 @@ async fn drive(
     Ok(run.drive(shutdown, end_intake).await?)
 }
 
-/// Requests the shutdown, and waits until the run has ended, the grace period elapses, or a second signal arrives.
-/// Returns `None` if the run has not ended.
+/// Requests the shutdown, and waits until the run has ended, the grace period elapses, or a second signal (SIGTERM,
+/// SIGINT or SIGQUIT) arrives. Returns `None` if the run has not ended.
 async fn shut_down(
     signal: EndSignal,
     stop: &watch::Sender<bool>,

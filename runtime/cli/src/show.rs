@@ -11,7 +11,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use ordain_cloudevents::compact;
 use ordain_util::text::{escape_invisible, escape_invisible_lines};
 
-/// Prints a text to standard output, and writes invisible characters as escapes.
+/// Prints a text to standard output, with escapes in place of invisible characters.
 pub(crate) fn text(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(escape_invisible_lines(text).as_bytes())?;
@@ -24,8 +24,8 @@ pub(crate) fn json(value: &Value, one_line: bool) -> io::Result<()> {
     text(&format!("{json}\n"))
 }
 
-/// A row as JSON, which this command has serialized itself or received from a process. The command prints a received
-/// row with exactly the members that the process sent.
+/// A row as JSON, which this process has serialized itself or received from another process. A received row is printed
+/// with exactly the members that the other process sent.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct JsonRow(Box<RawValue>);

@@ -1,6 +1,6 @@
 //! The signals that end a run. The first signal must not end the process before the run has committed its results,
-//! unless `runtime.shutdown_grace` elapses. Exceptions are the signals that no process can handle, and the signals for
-//! faults of a program.
+//! unless `runtime.shutdown_grace` elapses. Exceptions are the signals that no process can handle (such as SIGKILL),
+//! and the signals for faults of a program (such as SIGSEGV).
 
 use std::future::poll_fn;
 use std::io;
@@ -12,8 +12,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// The signals with which an operator or a supervisor stops a process.
 const STOP_SIGNALS: [(i32, &str); 3] = [(15, "SIGTERM"), (2, "SIGINT"), (3, "SIGQUIT")];
 
-/// The other signals that end a process by default, with their numbers on Linux. The faults of a program, such as
-/// SIGSEGV, are not in this list.
+/// The other signals that end a process by default, with their numbers on Linux. The signals for faults of a program,
+/// such as SIGSEGV, are not in this list.
 const OTHER_SIGNALS: [(i32, &str); 10] = [
     (1, "SIGHUP"),
     (10, "SIGUSR1"),
@@ -29,8 +29,8 @@ const OTHER_SIGNALS: [(i32, &str); 10] = [
 /// The real-time signals, which end a process by default too.
 const REAL_TIME_SIGNALS: RangeInclusive<i32> = 34..=64;
 
-/// The signal that a write beyond the limit on the size of files causes. The write also returns an error, so the
-/// process handles the signal but does nothing.
+/// SIGXFSZ: the kernel sends this signal when a write would exceed the process's limit on the size of files. The write
+/// also returns an error, so the process catches the signal and does nothing.
 const FILE_SIZE_SIGNAL: i32 = 25;
 
 /// A signal that has arrived.
@@ -38,12 +38,12 @@ const FILE_SIZE_SIGNAL: i32 = 25;
 pub(crate) struct EndSignal {
     /// The name, for the log.
     pub(crate) name: &'static str,
-    /// `true` if the signal requests the end of the process. `false` if the signal has no meaning for this program, so
-    /// that a supervisor should start the process again.
+    /// `true` if the signal requests the end of the process. `false` if the signal has no meaning for this program: a
+    /// supervisor should then start the process again.
     pub(crate) is_stop: bool,
 }
 
-/// The handled signals. The process does nothing when the signal `_file_size` arrives.
+/// The caught signals. The process does nothing when the signal in `_file_size` arrives.
 pub(crate) struct EndSignals {
     stop: Vec<(Signal, &'static str)>,
     other: Vec<(Signal, &'static str)>,
@@ -51,8 +51,9 @@ pub(crate) struct EndSignals {
 }
 
 impl EndSignals {
-    /// Starts to handle the signals. A signal that the process ignored at its start stays ignored, unless it is SIGTERM
-    /// or SIGINT: `nohup` and shells start a process in this way, so that the process outlives the terminal.
+    /// Starts to catch the signals. A signal that the process ignored at its start stays ignored, unless the signal is
+    /// SIGTERM or SIGINT: `nohup` and shells start a process with ignored signals, so that the process outlives the
+    /// terminal.
     pub(crate) fn new() -> io::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let ignored = ignored_signals(&status);
@@ -60,7 +61,7 @@ impl EndSignals {
         let handled = |number: i32| signal(SignalKind::from_raw(number));
         let mut stop = Vec::new();
         for (number, name) in STOP_SIGNALS {
-            // SIGTERM and SIGINT are the documented ways to stop the process, so they always do so.
+            // SIGTERM and SIGINT are the documented ways to stop the process, so the process always catches them.
             if name != "SIGQUIT" || !is_ignored(number) {
                 stop.push((handled(number)?, name));
             }
@@ -69,7 +70,7 @@ impl EndSignals {
         let mut other = Vec::new();
         for (number, name) in OTHER_SIGNALS.into_iter().chain(real_time) {
             if !is_ignored(number) {
-                // Some C libraries reserve a few real-time signals, and refuse to handle them.
+                // Some C libraries reserve a few real-time signals, and refuse a handler for them.
                 other.extend(handled(number).ok().map(|signal| (signal, name)));
             }
         }
@@ -88,7 +89,7 @@ impl EndSignals {
     }
 
     /// Waits for a signal that requests the end of the process. Ignores other signals, because some supervisors and
-    /// terminals send SIGHUP in addition.
+    /// terminals send SIGHUP in addition to SIGTERM or SIGINT.
     pub(crate) async fn stop(&mut self) -> EndSignal {
         poll_fn(|context| poll_signals(&mut self.stop, true, context)).await
     }

@@ -9,11 +9,11 @@ use ordain_core::{LaneState, Stats};
 use super::logs;
 use ordain_engine::run::RunStatus;
 
-/// Interval between two updates: short enough to appear live, long enough to read the line.
+/// Interval between two updates of the status line: short enough to show changes soon, long enough to read the line.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Draws the status line until the caller drops the future. Draws nothing without a terminal. The future never
-/// completes.
+/// Draws the status line until the caller drops the future. Draws nothing if standard error is not a terminal. The
+/// future never completes.
 pub(crate) async fn show(figures: &RunStatus) -> std::convert::Infallible {
     let line = ProgressBar::new_spinner();
     if line.is_hidden() {

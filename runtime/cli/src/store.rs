@@ -18,8 +18,8 @@ pub(crate) enum StoreAccess<'a> {
     Read,
     /// The command runs streams or publishes events.
     Write {
-        /// The URL of the admin listener of this process, if there is one. The commands of other processes find this
-        /// URL in the folder of an embedded store.
+        /// The URL of the admin listener of this process; `None` if the process has no admin listener. A command that
+        /// runs in another process finds this URL in the folder of an embedded store.
         admin_url: Option<&'a str>,
     },
 }
@@ -49,8 +49,8 @@ pub(crate) async fn open_store(
     }
 }
 
-/// Inspects the store of a configuration for at most `limit`, and changes nothing in the store. Does not open an
-/// embedded store: opening changes the folder, and a running process may have the folder open.
+/// Inspects the store of a configuration, and changes nothing in the store. The inspection takes at most `limit`. Does
+/// not open an embedded store: opening changes the folder, and a running process may have the folder open.
 pub(crate) async fn inspect_store(loaded: &LoadedConfig, limit: Duration) -> InspectedServer {
     match &loaded.config.store {
         StoreConfig::Embedded(embedded) => {

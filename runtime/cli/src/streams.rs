@@ -120,7 +120,7 @@ fn print_rows(rows: &[JsonRow]) -> Result<ExitCode, CommandError> {
 }
 
 /// Returns the streams as a table of text. `knows_intake` is true if the rows come from a running process, because only
-/// a running process knows which streams receive events.
+/// a running process can state which streams receive events.
 fn text(rows: &[StreamRow], knows_intake: bool) -> String {
     let mut text = format!("{:<24} {:<8} {:<10} REASON\n", "STREAM", "SOURCE", "CONSUMING");
     for row in rows {

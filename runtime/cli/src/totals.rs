@@ -6,7 +6,8 @@ use ordain_core::{LaneState, Stats};
 
 use ordain_engine::run::RunStatus;
 
-/// Interval between two log lines: short enough to draw a graph, long enough to keep an archived log small.
+/// Interval between two log lines with totals: short enough to draw a graph from the log, long enough to keep an
+/// archived log small.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Logs the totals once per minute if they changed, until the caller drops the future.

@@ -1,9 +1,10 @@
-//! Determines the time of each event, and formats this time.
+//! Determines the time of each generated event, and formats this time.
 
 use super::options::{ArrivalPattern, LoadOptions};
 use super::random::{RandomPurpose, SeededRandom};
 
-/// 2026-01-01T00:00:00Z in ms. The start is fixed so that the output does not depend on the day.
+/// The time at which each load starts, in ms since the Unix epoch: 2026-01-01T00:00:00Z. The time is fixed, so that the
+/// output does not depend on the day.
 const START_MS: u64 = 1_767_225_600_000;
 
 /// Average number of events in a burst: about the number that a partner system sends when it resumes after a pause.
@@ -56,7 +57,8 @@ impl ArrivalClock {
             return close;
         }
         self.burst = self.random.below(2 * BURST_EVENTS - 1);
-        // On average, the pause makes up for the short intervals of the burst, so the load has the requested rate.
+        // On average, the pause before a burst makes up for the short intervals of the burst, so the load has the
+        // requested rate.
         close + self.exponential() * (self.gap_ns - close) * BURST_EVENTS as f64
     }
 

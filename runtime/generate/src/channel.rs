@@ -1,4 +1,5 @@
-//! Simulates the faults between a producer and a consumer: loss, duplication, reordering.
+//! Simulates the faults between a producer and a consumer: loss, duplication and reordering of lines (one line is one
+//! event).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,15 +7,16 @@ use std::collections::BinaryHeap;
 use super::options::LoadOptions;
 use super::random::{RandomPurpose, SeededRandom};
 
-/// Maximum distance, in events, between a line and its copy. A broker redelivers about this number of events after a
-/// lost connection. If the reorder distance is larger, the reorder distance is the limit.
+/// Maximum distance, in events, between a line and its copy: about the number of events that a broker redelivers after
+/// a lost connection. If the reorder distance is larger, the reorder distance is the limit instead.
 const COPY_DISTANCE_LIMIT: u64 = 100;
 
-/// A line in transit.
+/// A line in transit: sent, but not written yet.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TransitLine {
     /// Index of the event after which the line is to be written.
     due: u64,
+    /// Index of the line's own event.
     index: u64,
     /// True if the line is the second copy of its event.
     pub(super) copy: bool,
@@ -24,7 +26,7 @@ pub(super) struct TransitLine {
     pub(super) line: Vec<u8>,
 }
 
-/// The faults of an event in transit.
+/// The faults that the channel adds to an event.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TransitFaults {
     pub(super) lost: bool,
@@ -33,8 +35,8 @@ pub(super) struct TransitFaults {
     copy_delay: u64,
 }
 
-/// A channel that delays and repeats lines. An event can be overtaken only by the events that follow it within the
-/// reorder distance. The reorder distance and the distance of copies therefore limit the number of delayed lines.
+/// A channel that delays and repeats lines. Only events that follow within the reorder distance can overtake an event.
+/// The reorder distance and the distance of copies therefore limit the number of lines in transit.
 pub(super) struct FaultyChannel {
     random: SeededRandom,
     loss: f64,
@@ -57,8 +59,8 @@ impl FaultyChannel {
         }
     }
 
-    /// Draws the faults of the next event. Each event uses the same number of random numbers, so that the faults of one
-    /// event do not change the faults of later events.
+    /// Draws the faults of the next event at random. This function draws the same number of random numbers for each
+    /// event, so that the faults of one event do not change the faults of later events.
     pub(super) fn draw_faults(&mut self) -> TransitFaults {
         let lost = self.random.chance(self.loss);
         let repeated = self.random.chance(self.duplicates) && !lost;
@@ -72,7 +74,7 @@ impl FaultyChannel {
         self.spare_buffers.pop().unwrap_or_default()
     }
 
-    /// Sends a line that is not lost, and its copy if it is duplicated.
+    /// Sends a line that is not lost. If the line is to be repeated, also sends its copy.
     pub(super) fn send(
         &mut self,
         index: u64,

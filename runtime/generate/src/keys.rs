@@ -3,8 +3,8 @@
 use super::options::{KeyChoice, LoadOptions};
 use super::random::{RandomPurpose, SeededRandom};
 
-/// A chooser of keys. Keys are numbered from 0. For orders, a number stands for a slot (see `population`), which one
-/// order after another uses. A new chooser with the same options makes the same choices.
+/// A chooser of keys. Keys are numbered from 0. For orders, the number is the number of a slot (see `population`): one
+/// order after the other uses the slot. A new chooser with the same options makes the same choices.
 pub(super) struct KeyChooser {
     random: SeededRandom,
     keys: u64,
@@ -30,10 +30,11 @@ impl KeyChooser {
     }
 }
 
-/// Returns, for each key, its share of the events plus the shares of all keys before it, scaled to 64-bit numbers.
+/// Returns the bound of each key: the share of the events that the key and all keys before it have together, multiplied
+/// by the largest 64-bit number.
 fn zipf(keys: u64, exponent: f64) -> Vec<u64> {
     // `libm` computes powers in plain arithmetic, which has the same result on every machine. The results of the math
-    // libraries of two machines may differ in the last bits.
+    // libraries of different systems may differ in the last bits.
     let weight = |rank: u64| libm::pow(rank as f64, -exponent);
     let total: f64 = (1..=keys).map(weight).sum();
     let mut sum = 0.0;

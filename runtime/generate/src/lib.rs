@@ -1,9 +1,10 @@
-//! `ordain generate`: a seeded stream of events with a known set of faults, for tests, benchmarks and
+//! `ordain generate`: a load (a sequence of events from a seed) with a known set of faults, for tests, benchmarks and
 //! demonstrations.
 //!
 //! The same options produce the same bytes on every machine. This crate must therefore not use the machine's math
-//! library, or a random number generator whose algorithm may change. It may use the clock only to pace the output.
-//! Memory grows with the number of keys and the reorder distance, never with the number of events.
+//! library, or a random number generator whose algorithm may change. The crate may use the clock only to pace the
+//! output. Its memory grows with the number of keys and with the reorder distance (the number of later events that may
+//! overtake an event), never with the number of events.
 
 mod arrivals;
 mod channel;
@@ -33,7 +34,8 @@ pub use manifest::{EventRef, KeyEntry, ManifestCounts, ManifestEntry};
 pub use options::{ArrivalPattern, EventShape, KeyChoice, LoadOptions, PayloadSize, Probability};
 pub use run::{LoadObserver, generate_to};
 
-/// Size of the output buffer, in bytes. A system call for each line would cost more than the line.
+/// Size of the output buffer, in bytes. Without the buffer, the system call for a line would cost more than the
+/// generation of the line.
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// Number of events between updates of the progress bar.
@@ -48,7 +50,8 @@ pub struct GenerateArgs {
     /// Write events to FILE; - is standard output.
     #[arg(long, value_name = "FILE", default_value = "-")]
     pub out: PathBuf,
-    /// Write the lost, repeated and swapped events and the count of each key to FILE, as NDJSON.
+    /// Write the lost, repeated and swapped events, the invalid steps, and the number of events of each key to FILE, as
+    /// NDJSON.
     #[arg(long, value_name = "FILE")]
     pub manifest: Option<PathBuf>,
     /// Write each event at its time, counted from the start, instead of at full speed.
@@ -56,7 +59,7 @@ pub struct GenerateArgs {
     pub realtime: bool,
 }
 
-/// Generates a load. A reader that closes standard output early causes no error.
+/// Generates the events of a load. If the program that reads standard output closes it early, this is no error.
 pub fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
     args.load.check().map_err(anyhow::Error::msg)?;
     anyhow::ensure!(
@@ -81,7 +84,7 @@ pub fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
             Ok(())
         }
         Err(error) if standard && error.kind() == io::ErrorKind::BrokenPipe => {
-            // The rest of the buffer has no reader, so `into_parts` discards the rest without another write.
+            // No program reads the rest of the buffer, so `into_parts` discards the rest without another write.
             drop(buffer.into_parts());
             Ok(())
         }
@@ -97,7 +100,8 @@ fn buffered<W: Write>(inner: W) -> BufWriter<W> {
     BufWriter::with_capacity(BUFFER_BYTES, inner)
 }
 
-/// An observer that shows the progress. With `--realtime`, the observer also delays each event until its time.
+/// An observer that shows the progress. With `--realtime`, the observer also delays the generation of each event until
+/// the time of the event.
 struct PacingObserver {
     bar: ProgressBar,
     realtime: bool,
@@ -106,7 +110,7 @@ struct PacingObserver {
 
 impl PacingObserver {
     fn new(args: &GenerateArgs) -> Self {
-        // Lines and a progress bar would mix on one terminal.
+        // If the terminal shows the lines, it must not show the progress bar too, because both would mix.
         let lines_shown = args.out == Path::new("-") && io::stdout().is_terminal();
         let bar = if io::stderr().is_terminal() && !lines_shown {
             ProgressBar::new(args.load.events)

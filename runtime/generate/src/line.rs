@@ -12,7 +12,7 @@ use super::random::{RandomPurpose, SeededRandom};
 /// Default size of opaque data, in bytes.
 const DEFAULT_OPAQUE_BYTES: u64 = 256;
 
-/// The values of an event from which a line is formatted.
+/// The values of an event that the formatter writes into the line.
 pub(super) struct LineFields<'a> {
     pub(super) key: &'a str,
     pub(super) sequence: u64,
@@ -81,8 +81,8 @@ impl LineFormatter {
         out.push(b'}');
     }
 
-    /// Returns a random size of the data within the requested range, in bytes. Returns 0 if the content determines the
-    /// size.
+    /// Returns a random size of the data within the requested range, in bytes. Returns 0 if no size is requested: the
+    /// content then determines the size.
     fn size(&mut self) -> usize {
         let Some(PayloadSize(range)) = &self.payload else { return 0 };
         let spread = range.end() - range.start();

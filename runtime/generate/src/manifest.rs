@@ -1,5 +1,6 @@
-//! The manifest: the faults of the generated events and the totals of each key as NDJSON, one entry per line, in the
-//! order in which they become known. The first entry has the options, and the last entry has the counts.
+//! The manifest: the faults of the generated events and the totals of each key as NDJSON, one entry per line. The
+//! entries are in the order in which the faults occur and the keys end. The first entry has the options, and the last
+//! entry has the counts.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -14,11 +15,11 @@ pub enum ManifestEntry {
     Options(serde_json::Value),
     /// An event that was never written.
     Lost(EventRef),
-    /// An event that was written twice. The manifest reports the event when the second copy is written.
+    /// An event that was written twice. The generator adds this entry when it writes the event for the second time.
     Repeated(EventRef),
     /// An event that was written after a later event of its key.
     Swapped(EventRef),
-    /// A step of an order that the handler must reject.
+    /// A step of an order that the handler `orders` must reject. The event of the step may also be lost.
     Impossible(EventRef),
     /// A key that has no further events, with its totals.
     Key(KeyEntry),
@@ -53,7 +54,7 @@ pub struct ManifestCounts {
     pub events: u64,
     /// Number of lines written: events without the lost ones, plus second copies.
     pub lines: u64,
-    /// Number of keys.
+    /// Number of keys that have events.
     pub keys: u64,
     /// Number of keys whose last event is marked as the last event of its key.
     pub ended: u64,
@@ -63,7 +64,7 @@ pub struct ManifestCounts {
     pub repeated: u64,
     /// Number of events that were written after a later event of their key.
     pub swapped: u64,
-    /// Number of steps that the handler must reject.
+    /// Number of steps that the handler `orders` must reject.
     pub impossible: u64,
 }
 

@@ -72,10 +72,11 @@ pub(super) struct OrderStep {
 }
 
 impl OrderState {
-    /// Returns the next step. With the probability `impossible`, the step is invalid and leaves the order unchanged.
+    /// Returns the next step of the order. With the probability `impossible`, the step is invalid and leaves the order
+    /// unchanged.
     pub(super) fn step(&mut self, random: &mut SeededRandom, impossible: f64) -> OrderStep {
-        // Each step uses the same number of random numbers, so that an invalid step does not change the random numbers
-        // of later steps.
+        // This function draws the same number of random numbers for each step, so that an invalid step does not change
+        // the random numbers of later steps.
         let impossible = random.chance(impossible);
         let dice = random.below(100);
         let choice = random.next();

@@ -1,6 +1,7 @@
-//! The keys in use. A key is in use while further events of the key are to be generated, or lines of the key are in
-//! transit. Each key with further events has a slot, and the chooser of keys selects a slot. An order that has ended
-//! releases its slot to a new order. The memory of the ended order is released after its last line is written.
+//! The keys in use. A key is in use while further events of the key may be generated, or lines of the key are in
+//! transit. Each key that may get further events has a slot, and the chooser of keys selects a slot. An order that has
+//! ended releases its slot for a new order. The memory of the ended order is released when none of its lines is in
+//! transit any more.
 
 use std::ops::{Index, IndexMut};
 
@@ -11,7 +12,7 @@ use super::orders::OrderState;
 pub(super) struct KeyState {
     pub(super) name: String,
     pub(super) order: OrderState,
-    /// The highest generated sequence of the key, which is also the number of its generated events.
+    /// The highest generated sequence of the key, which equals the number of the key's generated events.
     pub(super) events: u64,
     /// The highest sequence that was written.
     pub(super) written: u64,
@@ -30,7 +31,7 @@ const EMPTY_SLOT: u32 = u32::MAX;
 /// All keys in use, by index.
 pub(super) struct Population {
     shape: EventShape,
-    /// For each slot, the index of its key. A choice selects a slot.
+    /// For each slot, the index of its key in `keys`, or [`EMPTY_SLOT`].
     slots: Vec<u32>,
     keys: Vec<KeyState>,
     /// Unused indexes of `keys`.
@@ -73,7 +74,8 @@ impl Population {
             return place;
         }
         self.keys.push(key);
-        // The number of indexes is far below 2^32: one for each slot, and one for each ended key with lines in transit.
+        // The number of indexes is far below 2^32: at most one for each slot, and one for each ended key with lines in
+        // transit.
         self.keys.len() as u32 - 1
     }
 
@@ -82,7 +84,7 @@ impl Population {
         self.slots[slot] = EMPTY_SLOT;
     }
 
-    /// Releases an index for another key.
+    /// Releases an index of `keys` for another key.
     pub(super) fn release_place(&mut self, place: usize) {
         self.free.push(place as u32);
     }

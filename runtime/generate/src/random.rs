@@ -1,5 +1,5 @@
-//! Random numbers that are the same on every machine and in every version. A specification defines the generator
-//! `ChaCha8`, and this module defines how its words become numbers.
+//! Random numbers that are the same on every machine and in every version. A specification defines the output of the
+//! generator `ChaCha8`, and this module defines how this output becomes numbers.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

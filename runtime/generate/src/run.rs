@@ -1,5 +1,5 @@
-//! Generates a load. For each event, this module chooses a key, takes the key's next step, sends the event through the
-//! faulty channel, writes the lines that are due, and updates the manifest.
+//! Generates a load. For each event, this module chooses a key, determines the next step (if the events are steps of
+//! orders), sends the event through the faulty channel, writes the lines that are due, and updates the manifest.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::orders::OrderStep;
 use super::population::{KeyState, Population};
 use super::random::{RandomPurpose, SeededRandom};
 
-/// An observer of the events, which may delay them.
+/// An observer of the events, which may delay the generation of an event.
 pub trait LoadObserver {
     /// Observes an event before it is generated. `index` is the index of the event, and `after` its time from the
     /// start. `out` may hold data that is not flushed.
@@ -43,8 +43,8 @@ pub fn generate_to<'a>(
         lines: LineFormatter::new(load),
         channel: FaultyChannel::new(load),
         keys: Population::new(load),
-        // The last event of each key is known only after all choices of keys, so `keys::count` makes all choices in
-        // advance.
+        // The last event of each key is known only after the keys of all events are chosen, so `keys::count` chooses
+        // all keys in advance.
         remaining_events: if load.end_of_sequence { keys::count(load) } else { Vec::new() },
     };
     run.manifest
@@ -69,7 +69,7 @@ struct LoadGenerator<'a> {
     lines: LineFormatter,
     channel: FaultyChannel,
     keys: Population,
-    /// For each slot (see `population`), the number of remaining events. Empty if the options do not mark last events.
+    /// For each slot (see `population`), the number of remaining events. Empty if the last events are not to be marked.
     remaining_events: Vec<u64>,
 }
 
@@ -160,7 +160,8 @@ impl LoadGenerator<'_> {
         Ok(())
     }
 
-    /// Releases the key at `place` and writes its totals, if the key has no further events or lines.
+    /// If the key at `place` gets no further events and has no lines in transit, releases the key and writes its totals
+    /// to the manifest.
     fn remove_finished(&mut self, place: usize) -> io::Result<()> {
         let key = &self.keys[place];
         if !key.is_finished || key.pending > 0 {

@@ -1,5 +1,6 @@
-//! Writes a producer's events to the store, which numbers, retains and queues them. The events of a key keep their
-//! order: this module must never write an event before an earlier event of the same key.
+//! Writes a producer's events to the store, which numbers, retains and queues the events as the rules of the
+//! destination require. The events of a key keep their order: this module must never write an event before an earlier
+//! event of the same key.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -46,7 +47,8 @@ pub struct AssignResult {
     pub assigned: Vec<AssignItemReply>,
     /// The entries that the call added to queues.
     pub entries: Vec<QueuedEntries>,
-    /// Number of events that the store had lost and that the call wrote again.
+    /// Number of events that a repeated write of this call added to the store: events that the store had lost, and
+    /// events that the earlier writes had not added.
     pub rewritten: usize,
     /// The reason why the call did not process all events; `None` if the call processed all events.
     pub error: Option<AssignError>,
@@ -59,15 +61,16 @@ pub struct QueuedEntries {
     pub partition: u32,
     /// The shard (slice of the store) that has the entries.
     pub shard: u32,
-    /// The numbers of the entries, their history, and the number of the call. A store that went back in time gives the
-    /// numbers of lost entries to new entries. The history, a digest of all earlier writes to the queue, distinguishes
-    /// the new entries from the lost ones. The number of the call shows whether the store has lost the entries, because
-    /// the store records the number of each call together with the entries of the call
+    /// The numbers of the entries, their history digest, and the number of the call. A store that went back in time
+    /// gives the numbers of lost entries to new entries. The history digest, a digest of all writes to the queue so
+    /// far, distinguishes the new entries from the lost entries. The number of the call shows whether the store has
+    /// lost the entries, because the store records the number of each call together with the entries of the call
     /// ([`ordain_store::MessageLog::writer_calls`]).
     pub run: QueueRun,
 }
 
-/// The result for the events of one shard. `results` identifies an event by its index among the events of the call.
+/// The result for the events of one shard. In `results`, the number before each reply is the index of the event among
+/// the events of the call.
 struct ShardResult {
     results: Vec<(usize, AssignItemReply)>,
     entries: Vec<QueuedEntries>,
@@ -87,8 +90,8 @@ pub struct EventAssigner {
 }
 
 impl EventAssigner {
-    /// Creates the item that represents an event in a call. The key determines the partition, as in every queue of the
-    /// store.
+    /// Creates the item that represents an event in a call. The key determines the partition, as for all entries of
+    /// queues in the store.
     pub fn item(&self, event: &Arc<Event>) -> AssignItem {
         let partition = shard_of(event.key(), self.policy.partitions);
         AssignItem { event: Arc::clone(event), partition, number: 0 }
@@ -128,8 +131,8 @@ impl EventAssigner {
         result
     }
 
-    /// Returns the number of lost connections to each shard of the events. If a number changes, the shard may have lost
-    /// events.
+    /// Returns, for each shard to which the events belong, the number of connections to the shard that have broken so
+    /// far. If the number of a shard changes, the shard may have lost events.
     pub fn disconnects(&self, items: &[AssignItem]) -> BTreeMap<u32, u64> {
         let shards = self.store.shards();
         let shard_of_item = |item: &AssignItem| shard_of(item.event.key(), shards);
@@ -137,9 +140,9 @@ impl EventAssigner {
         item_shards.into_iter().map(|shard| (shard, self.store.shard_disconnects(shard))).collect()
     }
 
-    /// Writes those events again that the store may have lost. `first` is the result of the call that wrote `items`. If
-    /// `items` are the events of the present call, `only` is `None`. If `items` are the events of an earlier call,
-    /// `only` has the shards to which this method may write. Writes nothing to a shard that lacks its witness, an
+    /// Writes the events again that the store may have lost. `first` is the result of the call that wrote `items`.
+    /// `only` is `None` if `items` are the events of the present call. If `items` are the events of an earlier call,
+    /// `only` contains the shards to which this method may write. Writes nothing to a shard that lacks its witness, an
     /// earlier event that the shard must have.
     pub(crate) async fn reassign_lost(
         &self,
@@ -166,8 +169,8 @@ impl EventAssigner {
         }
         let shards = self.store.shards();
         let queue_of = |item: &AssignItem| (item.partition, shard_of(item.event.key(), shards));
-        // A store that numbers the events recognises the events that it has. In this case, this method can write every
-        // event once more.
+        // A store that numbers the events recognises the events that it has. This method can then write every event
+        // once more.
         let is_numbered = self.policy.rules.numbering.is_some();
         let indexes: Vec<usize> = (0..items.len())
             .filter(|at| {
@@ -189,8 +192,8 @@ impl EventAssigner {
                 (_, assigned) => assigned,
             };
         }
-        // The list keeps the entries that the store still has. If the second call failed, the list also keeps the lost
-        // entries of the queues to which the second call wrote nothing.
+        // `first.entries` keeps the entries that the store still has. If the second call failed, `first.entries` also
+        // keeps the lost entries of the queues to which the second call wrote nothing.
         let replaced: BTreeSet<(u32, u32)> =
             second.entries.iter().map(|put| (put.partition, put.shard)).collect();
         first.entries.retain(|put| {
@@ -233,9 +236,9 @@ impl EventAssigner {
         }
     }
 
-    /// Returns, for each shard, the witness that the next call must name: the newest of `events` that the store
-    /// accepted as new. If the store does not number the events, the witness of a shard is the call of the newest entry
-    /// in `put`.
+    /// Returns, for each shard, the witness that the next call must name: the last of `events` that the store accepted
+    /// as new. If the store does not number the events, the witness of a shard is instead the call that added the last
+    /// entries of the shard in `put`.
     pub(crate) fn witnesses<'a>(
         &self,
         events: impl Iterator<Item = (&'a AssignItem, &'a AssignItemReply)>,
@@ -253,8 +256,8 @@ impl EventAssigner {
             }
             _ => None,
         });
-        // A witness needs a copy of its event's key. To copy few keys, only the newest event of each shard becomes a
-        // witness.
+        // A witness needs a copy of its event's key. To copy few keys, this function creates a witness only for the
+        // last event of each shard.
         let newest: BTreeMap<u32, (&Arc<Event>, u64)> = new.collect();
         let witness = |(event, sequence): (&Arc<Event>, u64)| {
             let key = event.key().into();
@@ -266,8 +269,8 @@ impl EventAssigner {
         newest.into_iter().map(|(shard, event)| (shard, witness(event))).collect()
     }
 
-    /// Writes events to each shard that has its witness, an earlier event that the shard must have. Writes nothing to a
-    /// shard that lacks its witness; the result is then [`AssignError::RolledBack`].
+    /// Writes the events to their shards. `witnesses` contains, for some shards, an earlier event that the shard must
+    /// have. Writes nothing to a shard that lacks its witness; the error is then [`AssignError::RolledBack`].
     pub(crate) async fn assign_behind(
         &self,
         items: &[AssignItem],
@@ -345,7 +348,7 @@ impl EventAssigner {
                 }
                 results.extend(group.into_iter().zip(assigned));
             }
-            // The next call names an event of this call as its witness.
+            // The next call names the last new event of this call as its witness (without numbers, this call itself).
             let events =
                 results[done_before..].iter().map(|(at, assigned)| (&items[*at], assigned));
             witness = self.witnesses(events, &runs).remove(&shard).or(witness);

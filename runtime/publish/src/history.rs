@@ -1,7 +1,8 @@
-//! The events that a publisher wrote to the store in the last two minutes, at most 16 MiB. A store that goes back in
-//! time (loses its newest writes) may lose some of these events. The publisher then writes the lost events again, in
-//! their order and before any new event. Otherwise the store would assign the numbers of the lost events to other
-//! events. [`ProducerHistory`] decides which calls the publisher keeps and repeats.
+//! The events that a publisher wrote to the store in the last two minutes (or less, if the setting `retain` is short),
+//! at most 16 MiB. A store that goes back in time (loses its newest writes) may lose some of these events. The
+//! publisher then writes the lost events again, in their order and before any new event. Otherwise the store would give
+//! the numbers of the lost events to other events. [`ProducerHistory`] decides which calls the publisher keeps and
+//! repeats.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,9 +18,9 @@ use ordain_store::{AssignItem, Destination, Witness};
 /// Maximum size of the events in memory, in bytes. A fast publisher writes this many bytes in a few seconds, and then
 /// keeps its events for less than [`HISTORY_AGE`].
 const HISTORY_BYTES: usize = 16 << 20;
-/// The time for which events stay in memory: longer than a failover takes. When the publisher writes lost events again,
-/// it also writes events that the store still has. The store recognises these events by their ids, so the store must
-/// remember the ids for longer than this time.
+/// The maximum time for which events stay in memory: longer than a failover takes. When the publisher writes lost
+/// events again, it also writes events that the store still has. The store recognises these events by their ids, which
+/// it remembers for the time of the setting `retain`. Events therefore stay in memory for at most half of that time.
 const HISTORY_AGE: Duration = Duration::from_mins(2);
 
 /// A call that wrote events to the store.
@@ -36,7 +37,7 @@ struct ForgottenEvents {
     since: u64,
 }
 
-/// The calls with which a publisher wrote events in the last two minutes.
+/// The calls with which a publisher wrote events within the last `max_age`.
 pub(crate) struct PublishedCalls {
     stream: Arc<str>,
     history: ProducerHistory<PublishCall, Witness>,
@@ -47,11 +48,11 @@ pub(crate) struct PublishedCalls {
     started_ms: u64,
     /// The dropped events, by the second in which they left memory, and by shard.
     forgotten: BTreeMap<(u64, u32), ForgottenEvents>,
-    /// The shards that went back in time since the last log line about them.
+    /// The shards that went back in time since the last log line about repeated events.
     lossy_shards: BTreeSet<u32>,
     /// The number of times that this publisher detected that the store had gone back in time.
     rewinds: u64,
-    /// The number of events that this publisher has written again since the last log line about them.
+    /// The number of events that this publisher has written again since the last log line about repeated events.
     repeated: usize,
     /// The number of events in `repeated` whose new number differs from their first number.
     changed: usize,
@@ -110,7 +111,7 @@ impl PublishedCalls {
         self.forgotten = self.forgotten.split_off(&(now.saturating_sub(self.max_age) / 1_000, 0));
     }
 
-    /// Returns, for each shard (slice of the store), the newest event that the shard must have.
+    /// Returns, for each shard (slice of the store), its witness: the newest event that the shard must have.
     pub(crate) fn witnesses(&self) -> BTreeMap<u32, Witness> {
         self.history.witnesses(self.now())
     }
@@ -156,8 +157,8 @@ impl PublishedCalls {
         Err(AssignError::RolledBack)
     }
 
-    /// Returns the shards that lack the newest event that this publisher wrote to them. A shard that has this event
-    /// also has all earlier events.
+    /// Returns the shards that lack their witness, the newest event that this publisher wrote to the shard. A shard
+    /// that has its witness also has all earlier events.
     async fn shards_lacking_events(
         &self,
         assigner: &EventAssigner,

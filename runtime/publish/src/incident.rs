@@ -1,6 +1,6 @@
 //! Records of incidents in which a store lost data. Each record is a CloudEvent in JSON. The log line of an incident
-//! contains the incident's record in the field `cloudevent`. A program can take the record from the log, and pass the
-//! record on unchanged.
+//! contains the record of the incident in the field `cloudevent`. A program can take the record from the log, and send
+//! the record unchanged to another system.
 #![allow(clippy::doc_markdown, reason = "CloudEvents is a name, not code")]
 
 use std::fmt;
@@ -68,8 +68,8 @@ impl fmt::Display for LostCommits {
 pub struct CommitsLost {
     /// The shard that lost the commits.
     pub shard: u32,
-    /// The number of lost commits, from `first` to `last`. The number is 0 if the shard lost the claim before the
-    /// owner's first commit. In this case, `first` is above `last`.
+    /// The number of lost commits, from `first` to `last`. The number is 0 if the shard lost the claim of the owner
+    /// before the owner's first commit. In this case, `first` is above `last`.
     pub commits: u64,
     /// The number of the first lost commit.
     pub first: u64,
@@ -83,7 +83,7 @@ pub struct CommitsLost {
     pub since: Option<String>,
 }
 
-/// The data of a record about messages that the store lost and that this process cannot give to the store again.
+/// The data of a record about messages that the store lost and that this process cannot write to the store again.
 #[derive(Debug, Serialize)]
 pub struct MessagesLost {
     /// The destination of the messages: a stream, an exchange or a file.

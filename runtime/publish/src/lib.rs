@@ -1,8 +1,9 @@
-//! Publishes events into a stream. In a sequenced stream, the store gives a number to each event that has none, and
-//! retains all events for replay. The broker or the store confirms the events.
+//! Publishes events into a stream. In a `sequenced` stream, the store gives a number to each event that has none. The
+//! store also retains the events of such a stream for replay, within the limits `retain` and `retain_events`. The
+//! broker or the store confirms each event.
 //!
-//! In a sequenced stream, the store remembers the id of each event for the time of the setting `retain`. If a producer
-//! publishes the event again within this time, the event keeps its number, and the stream accepts it once.
+//! In a `sequenced` stream, the store remembers the id of each event for the time of the setting `retain`. If a
+//! producer publishes the event again within this time, the event keeps its number, and the stream accepts it once.
 
 mod assign;
 mod history;
@@ -52,8 +53,9 @@ pub enum PublishError {
     /// The broker refused a request, or is unreachable.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    /// An event is invalid, or conflicts with an event that was published before. All earlier events of the call are
-    /// published. No later event of the same key is published.
+    /// An event is invalid, or the store refused the event, for example because an event with the same id and other
+    /// content was published before. All earlier events of the call are published. No later event of the same key is
+    /// published.
     #[error("{words}")]
     Event {
         /// The index of the event in the call.
@@ -61,7 +63,8 @@ pub enum PublishError {
         /// The fault, and how to correct it.
         words: String,
     },
-    /// The queue of the stream is full, and no process has made room in the queue within the time limit.
+    /// The queue of the stream is full, and stayed full until the time limit. With an embedded store, the time limit is
+    /// 0.
     #[error("{0}")]
     Full(String),
     /// The stream is not in the configuration, or the configuration does not allow publishing to it.
@@ -73,8 +76,8 @@ pub enum PublishError {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct PartialPublishError {
-    /// The result for each event. An event with `Conflict`, `NumberedElsewhere` or `KeyEnded` is not published. An event with
-    /// `AfterConflict` is not published, or the publisher does not know whether the event is published.
+    /// The result for each event. An event with `Conflict`, `NumberedElsewhere` or `KeyEnded` is not published. An
+    /// event with `AfterConflict` is not published, or the publisher does not know whether the event is published.
     pub assigned: Vec<AssignItemReply>,
     /// The reason why the call failed.
     pub error: PublishError,
@@ -93,20 +96,21 @@ impl From<NumberingError> for PublishError {
 pub struct StreamPublisher {
     stream: Arc<str>,
     store: Arc<dyn Store>,
-    /// The writer of the events to the store, and its recent calls, which the publisher repeats if the store loses
-    /// their events. `None` if the events do not pass through the store.
+    /// The assigner, which writes the events to the store, and its recent calls, which the publisher repeats if the
+    /// store loses their events. `None` if the events do not pass through the store.
     assigner: Option<(EventAssigner, PublishedCalls)>,
     /// Publishes to the exchange of the stream; `None` if the stream has no exchange.
     producer: Option<ExchangeProducer>,
-    /// A stream that receives the events and has the setting `key_ttl`; `None` if no such stream exists. This setting
-    /// makes the stream forget idle keys even if they have not completed.
+    /// A stream that receives the events and has a time in the setting `key_ttl`; `None` if no such stream exists. This
+    /// setting makes the stream forget a key without new events even if the key has not ended.
     expiring_stream: Option<Arc<str>>,
 }
 
 impl StreamPublisher {
-    /// Opens a publisher for a stream of a configuration: opens the store, and connects to the exchange of the stream
-    /// if the stream has one. Declares the exchange and its queues if they are missing. The future `store` opens the
-    /// configuration's store. This function awaits `store` after it has validated the configuration.
+    /// Opens a publisher for a stream of a configuration. Validates the configuration, and then awaits `store`, the
+    /// future that opens the configuration's store. If the source of the stream is of kind `amqp`, connects to the
+    /// broker, and declares the stream's exchange and queues if they are missing. If the source has the setting
+    /// `declare = false`, only checks that the exchange and the queues exist.
     pub fn open<'a>(
         loaded: &'a LoadedConfig,
         stream: &'a str,
@@ -165,8 +169,8 @@ impl StreamPublisher {
         };
         let forgets = readers.into_iter().find(|(_, reader)| reader.key_ttl.0.is_some());
         let forgets = forgets.map(|(name, _)| name.shared());
-        // Waiting for room in an embedded store is useless: no other process can make room, because only one process at
-        // a time can open the store.
+        // With an embedded store, waiting until a full queue has room is useless: no other process can make room,
+        // because only one process at a time can open the store.
         let is_alone = matches!(loaded.config.store, StoreConfig::Embedded(_));
         let patience = if is_alone { Duration::ZERO } else { shortened(RETRY_TIMEOUT) };
         let assigner = policy.map(|policy| {
@@ -183,8 +187,9 @@ impl StreamPublisher {
     }
 
     /// Publishes events, each event after the earlier events of its key. When the call returns successfully, all events
-    /// are durable and confirmed. For each event, returns its number and whether it is new. If the store does not
-    /// number the events, the number is 0, because the stream itself then numbers the events and recognises repeats.
+    /// are durable and confirmed. For each event, returns its number and whether the event is new. If the store does
+    /// not number the events, each event counts as new and has the number 0: the stream itself then numbers the events
+    /// and recognises repeats.
     pub fn publish<'a>(
         &'a mut self,
         events: &'a [Arc<Event>],
@@ -204,7 +209,8 @@ impl StreamPublisher {
             Some((assigner, history)) => assign_events(assigner, history, right).await,
         };
         let failed = failed.map(|error| not_assigned(&self.stream, error));
-        // The publisher must send every event that has a number, because without this event its key would have a gap.
+        // The publisher must send every event to which the store gave a number, because otherwise the key of the event
+        // would have a gap.
         let is_numbered = self.is_numbered();
         let has_number = |result: &AssignItemReply| {
             matches!(result, AssignItemReply::New(_) | AssignItemReply::Known(_))
@@ -219,7 +225,8 @@ impl StreamPublisher {
             self.store.flush().await.map_err(PublishError::from)
         };
         if let Err(error) = sent {
-            // The publisher does not know which of the events arrived, so each event gets the result `AfterConflict`.
+            // The publisher does not know which of the events the broker or the store has, so each event gets the
+            // result `AfterConflict`.
             return Err(PartialPublishError {
                 assigned: vec![AssignItemReply::AfterConflict; events.len()],
                 error,
@@ -275,14 +282,14 @@ impl StreamPublisher {
         &self.store
     }
 
-    /// Returns how often this publisher detected that the store had gone back in time.
+    /// Returns the number of times that this publisher detected that the store had gone back in time.
     pub fn rewinds(&self) -> u64 {
         self.assigner.as_ref().map_or(0, |(_, history)| history.rewinds())
     }
 
     /// Writes a mark (a named record) into each shard (slice of the store). Does not write to a shard that has gone
-    /// back in time. A shard has gone back in time if it lacks an event of this publisher, or if its mark of this name
-    /// differs from the mark in `before`. `before` is the result of
+    /// back in time. A shard has gone back in time if it lacks the newest event that this publisher wrote to the shard,
+    /// or if its mark of this name differs from the mark in `before`. `before` is the result of
     /// [`MarkStore::mark_in_shards`](ordain_store::MarkStore::mark_in_shards). After a success, this method replaces
     /// all marks in `before` with the new mark. Returns whether all shards have the new mark.
     pub async fn put_mark(
@@ -303,7 +310,7 @@ impl StreamPublisher {
     }
 
     /// Writes lost events again: events that this publisher wrote to the store, and that the store no longer has.
-    /// Repeats only events that are still in the memory of the publisher.
+    /// Writes only the lost events that are still in the memory of the publisher.
     pub async fn restore(&mut self) -> Result<(), PublishError> {
         if let Some((assigner, history)) = &mut self.assigner {
             let restored = history.put_lost_again(assigner).await;
@@ -382,7 +389,7 @@ async fn assign_events(
     (numbers, Some(AssignError::RolledBack))
 }
 
-/// Returns a random id that no other event has.
+/// Returns a random id of 128 bits, which no other event has.
 pub fn new_id() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
@@ -444,7 +451,8 @@ fn explain_in_use(error: StoreError) -> StoreError {
     }
 }
 
-/// Declares the exchange and the queues of a stream, and creates the producer that publishes to the exchange.
+/// Declares the exchange and the queues of a stream (with the setting `declare = false`, checks that they exist), and
+/// creates the producer that publishes to the exchange.
 async fn open_producer(
     loaded: &LoadedConfig,
     stream: &str,
@@ -455,7 +463,7 @@ async fn open_producer(
     let connection = broker.connect(&format!("ordain publish {stream}")).await?;
     let topology = Topology::of(source);
     broker.within(PREPARE_TIMEOUT, topology.prepare(&broker, &connection, false)).await?;
-    // The topology is declared, so an error on close does not matter.
+    // The exchange and the queues exist now, so an error on close does not matter.
     let _ = timeout(CLOSE_TIMEOUT, connection.close(200, "done".into())).await;
     let exchange = source.exchange.as_ref().map_or("", |exchange| exchange.0.as_str());
     Ok(ExchangeProducer::new(

@@ -20,7 +20,7 @@ pub struct QueueWriter {
 struct CallNumbers {
     /// The highest number that a call has had; 0 before the first call.
     last: u64,
-    /// The numbers of refused calls. The next calls get these numbers.
+    /// The numbers of refused calls. The next calls get these numbers, the last refused first.
     unused: Vec<u64>,
 }
 
@@ -35,7 +35,7 @@ impl QueueWriter {
         self.id
     }
 
-    /// Returns the shards for which the writer has created a call.
+    /// Returns the shards to which the writer has created a call.
     pub fn called_shards(&self) -> impl Iterator<Item = u32> + '_ {
         let shards = 0..self.calls.len() as u32;
         shards.filter(|shard| self.numbers(*shard).last > 0)

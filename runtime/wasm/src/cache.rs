@@ -11,23 +11,23 @@ use wasmtime::{Cache, CacheConfig};
 
 /// Approximate size limit of the cache, in bytes. The largest measured component (Python) takes about 15 MB.
 const CACHE_LIMIT_BYTES: u64 = 1 << 30;
-/// Minimum age of an entry's last use before the cache may remove the entry. Another process may be about to load an
-/// entry that was used more recently.
+/// Minimum time since the last use of an entry before the cache may remove the entry. Another process may be about to
+/// load an entry that was used more recently.
 const MIN_EVICTION_AGE: Duration = Duration::from_hours(1);
 /// Extension of the file in which Wasmtime records the uses of an entry.
 const STATS_EXTENSION: &str = "stats";
 
 /// Beginning of the extension of an entry that is being written.
 const PARTIAL_EXTENSION_PREFIX: &str = "wip-";
-/// Age at which an incomplete file counts as abandoned by the process that began to write the file. No write takes this
-/// long.
+/// Time since the last write after which an incomplete file counts as abandoned by the process that began to write the
+/// file. No write takes this long.
 const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The folder of a cache, to which this process can write.
 pub(super) enum CacheDir {
     /// A permanent folder.
     Permanent(PathBuf),
-    /// A temporary folder that is removed at the end of this process.
+    /// A temporary folder, which is removed when this value is dropped.
     Temporary(TempDir),
 }
 
@@ -78,8 +78,8 @@ struct CacheEntry {
 }
 
 /// Removes the least recently used entries until at most `limit_bytes` bytes remain. Keeps each entry that was used
-/// within [`MIN_EVICTION_AGE`], even above this limit. The cache has a folder for each version of the compiler. Each
-/// folder has a file for each component.
+/// within [`MIN_EVICTION_AGE`], even above this limit. The cache has a folder for each version of the compiler. Such a
+/// folder has an entry for each component: a file, and optionally a record of the last use of this file.
 fn evict_entries(dir: &Path, limit_bytes: u64, now: SystemTime) -> io::Result<()> {
     let mut entries = Vec::new();
     for path in list_files(dir)? {
@@ -100,7 +100,7 @@ fn evict_entries(dir: &Path, limit_bytes: u64, now: SystemTime) -> io::Result<()
             break;
         }
         let _ = fs::remove_file(&path);
-        // An error does not matter, because an entry may have no record of its use.
+        // An error does not matter, because an entry may have no record of its last use.
         let _ = fs::remove_file(path.with_extension(STATS_EXTENSION));
         total_bytes -= size;
     }
@@ -124,7 +124,8 @@ fn list_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Removes entries that a process began to write and never completed. No other process would complete them.
+/// Removes the files of entries that a process began to write and did not complete within [`WRITE_TIMEOUT`]. No other
+/// process would complete them.
 pub(super) fn remove_unfinished(dir: &Path) {
     // The folder of entries does not exist before the first entry.
     for path in list_files(dir).unwrap_or_default() {
@@ -139,7 +140,7 @@ pub(super) fn remove_unfinished(dir: &Path) {
     }
 }
 
-/// Creates a folder to which only this user may write. The parent folder must exist.
+/// Creates a folder to which only this user may write, unless the folder exists. The parent folder must exist.
 fn create_private_folder(dir: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]
@@ -150,8 +151,8 @@ fn create_private_folder(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Checks that only this user can have written the cache. The process executes the contents of the folder without a
-/// check, so no other user may own the folder, write to it, or replace it.
+/// Checks that only this user or root can have written the cache. The process executes the code in the folder without
+/// verifying it, so no other user may own the folder, write to it, or replace it.
 #[cfg(unix)]
 fn check_private(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt as _;
@@ -183,8 +184,9 @@ fn check_private(_: &Path) -> io::Result<()> {
 }
 
 /// Opens the cache, which stores compiled code under a digest of the component, the engine's settings and the engine's
-/// version. Returns `None` if the cache cannot be opened. The process then works as usual, but each start compiles the
-/// handlers again.
+/// version. Returns `None` if the cache cannot be opened. In this case,
+/// [`HandlerEngine::load`](crate::HandlerEngine::load) compiles a handler again at each start, and the compiler process
+/// of `compile` fails.
 pub(super) fn open_cache(dir: &Path) -> Option<Cache> {
     let open = || -> wasmtime::Result<Cache> {
         let mut config = CacheConfig::new();

@@ -1,10 +1,10 @@
 //! The state of the files in the plugins folder. This module chooses the file to load next, and the version of each
 //! handler to offer (to publish as available in this process). This module must never access a file.
 //!
-//! The offer for a handler changes only when another version has been loaded. The other version is one of these:
+//! The offered version of a handler changes only when the catalog records a successful load of one of these:
 //!
 //! - a higher version;
-//! - a lower version, after the file of the offered version has been removed;
+//! - a lower version, if the file of the offered version has been missing for [`REMOVAL_DELAY`];
 //! - new content of a file without a version.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,23 +17,25 @@ use super::folder::{FileStamp, HandlerFile, PluginFolder};
 use super::load::LoadError;
 use ordain_core::split_version;
 
-/// Time without a change after which a file is loaded. The operating system does not report the end of a copy; this
-/// module assumes that a running copy never pauses for this long.
+/// Time without a change after which a running process loads a file. The operating system does not report the end of a
+/// copy; this module assumes that a running copy never pauses for this long.
 const DEBOUNCE_DELAY: Duration = Duration::from_millis(500);
-/// Time after which a missing file counts as removed. Within this time, a replacement of the file may appear.
+/// Time for which a file must be missing before it counts as removed. Within this time, a replacement of the file may
+/// appear.
 const REMOVAL_DELAY: Duration = Duration::from_secs(1);
 /// Delay before a file is loaded again after a failure that may be temporary.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// The files of the plugins folder, the result of loading each, and the offered versions.
+/// The files of the plugins folder, the load result of each file, and the offered versions.
 #[derive(Debug, Default)]
 pub struct Catalog {
-    /// The handlers that a stream uses.
+    /// The names of the handlers that streams use.
     used: BTreeSet<String>,
     folder: PluginFolder,
     files: BTreeMap<PathBuf, CatalogEntry>,
     offered: BTreeMap<String, OfferedVersion>,
-    /// For each handler whose offered version has no file any more: the time since which the file is missing.
+    /// For each handler whose offered version has no file any more: the time at which the catalog first found the file
+    /// missing.
     missing_since: BTreeMap<String, Instant>,
 }
 
@@ -44,7 +46,7 @@ struct CatalogEntry {
     first_seen: Instant,
     /// The result of loading the file; `None` before the first load.
     load_result: Option<Result<Build, FileFault>>,
-    /// The time of the next attempt after a failure that may be temporary; `None` otherwise.
+    /// The time of the next load after a failure that may be temporary; `None` otherwise.
     retry_at: Option<Instant>,
 }
 
@@ -90,7 +92,8 @@ pub enum LoadOutcome {
     Offered,
     /// The file cannot be used, for this reason.
     Unusable(String),
-    /// No effect: the result is not new, the file has changed during the load, or the offer stays the same.
+    /// No effect: the file failed as at the previous load, the file was changed or removed during the load, or the
+    /// offered version stays the same.
     Unchanged,
 }
 
@@ -100,9 +103,9 @@ impl Catalog {
         Self { used: used.into_iter().collect(), ..Self::default() }
     }
 
-    /// Replaces the record of the folder's contents. Returns the offered version of each handler that has just lost its
-    /// last usable file. In this case, the previous record had a usable file of the handler, and the new record has
-    /// none. A file that has not been loaded counts as usable.
+    /// Replaces the catalog's list of the folder's files. Returns the offered version of each handler that has just
+    /// lost its last usable file: the previous list had a usable file of the handler, and the new list has none. A file
+    /// that has not been loaded counts as usable.
     pub fn update(&mut self, folder: PluginFolder, now: Instant) -> Vec<OfferedVersion> {
         self.files.retain(|path, _| folder.stamps.contains_key(path));
         for (path, stamp) in &folder.stamps {
@@ -139,8 +142,8 @@ impl Catalog {
         &self.folder
     }
 
-    /// Returns the next action of the caller. Files whose version may be offered are loaded first. The other files
-    /// follow: files that have not been loaded yet, and files whose load is to be retried.
+    /// Returns the next action of the caller. The files that [`Self::preferred_file`] returns are loaded first. The
+    /// other files follow: files that have not been loaded yet, and files whose load is to be retried.
     pub fn next_action(&self, now: Instant) -> CatalogAction {
         let wanted = self.used.iter().filter_map(|name| self.preferred_file(name, now));
         let unknown = self.folder.handlers.values().flatten().rev();
@@ -163,7 +166,7 @@ impl Catalog {
     }
 
     /// Returns the time at which to load a file that has not been loaded yet. If the load of a file failed for a reason
-    /// that may be temporary, returns the time of the next attempt. Returns `None` for any other file.
+    /// that may be temporary, returns the time of the next load. Returns `None` for any other file.
     fn load_time(&self, file: &HandlerFile) -> Option<Instant> {
         let known = self.files.get(&file.path)?;
         match &known.load_result {
@@ -172,8 +175,9 @@ impl Catalog {
         }
     }
 
-    /// Returns the file that should replace the offered version; `None` if no file should. If no version of the handler
-    /// is offered yet, this function may return a file that another program is still copying.
+    /// Returns the file whose version should replace the offered version of a handler, or become the first offered
+    /// version; `None` if there is no such file. If no version is offered yet, this function may return a file that
+    /// another program is still copying.
     pub fn preferred_file(&self, name: &str, now: Instant) -> Option<&HandlerFile> {
         let offered = self.offered.get(name);
         let is_gone =
@@ -188,8 +192,8 @@ impl Catalog {
                 .get(&file.path)
                 .is_some_and(|known| known.first_seen + DEBOUNCE_DELAY <= now);
             if offered.is_some() && !is_settled {
-                // Skips a file that is still changing. If lower versions waited for this file, a file that changes
-                // again and again would block the lower versions.
+                // Skips a file that changed within `DEBOUNCE_DELAY`. If lower versions waited for this file, a file
+                // that changes again and again would block the lower versions.
                 continue;
             }
             let found = self.load_result(&file.path);
@@ -216,7 +220,7 @@ impl Catalog {
         now: Instant,
     ) -> LoadOutcome {
         let Some(known) = self.files.get(&file.path).filter(|known| known.stamp == stamp) else {
-            // The file has changed since this load began, and will be loaded again.
+            // The file was changed or removed after this load began. A changed file will be loaded again.
             return LoadOutcome::Unchanged;
         };
         let offered = self.offered.get(&file.name);
@@ -264,7 +268,7 @@ impl Catalog {
         }
     }
 
-    /// Returns the result of loading a file's current content; `None` if this content has not been loaded.
+    /// Returns the result of loading the present content of a file; `None` if this content has not been loaded.
     pub fn load_result(&self, path: &Path) -> Option<&Result<Build, FileFault>> {
         self.files.get(path)?.load_result.as_ref()
     }
@@ -287,8 +291,8 @@ impl Catalog {
         self.offered.get(name)
     }
 
-    /// Counts the unusable files of each handler. The name of a file determines its handler. Files without a valid name
-    /// count under the empty name.
+    /// Returns the number of unusable files of each handler. The name of a file determines the handler. Files without a
+    /// valid name, and folders whose names end with `.wasm`, count under the empty name.
     pub fn unusable_file_counts(&self) -> BTreeMap<&str, usize> {
         let mut refused = BTreeMap::new();
         if !self.folder.misnamed.is_empty() {

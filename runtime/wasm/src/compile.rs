@@ -21,9 +21,9 @@ const LOW_PRIORITY_NICENESS: i32 = 15;
 /// Factor by which the limit of elapsed time exceeds the limit of processor time. The factor allows for machines whose
 /// processors are busy.
 const ELAPSED_TIME_FACTOR: u32 = 10;
-/// Interval at which the host checks whether the process has ended.
+/// Interval at which the host checks whether the compiler process has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Maximum number of bytes that the host reads from the process when the process reports the reason for a failure.
+/// Maximum number of bytes that the host reads of the reason that the compiler process reports for a failure.
 const REASON_LIMIT_BYTES: u64 = 16 << 10;
 /// The exit code of the compiler process for a failure that may be temporary.
 const TEMPORARY_FAILURE_CODE: u8 = 75;
@@ -53,8 +53,8 @@ pub(super) fn compile_in_child(
     let mut child = spawn_compiler(cache, limits, priority).map_err(failed)?;
     let input = child.stdin.take();
     let write_input = move || {
-        // The result of the write is not needed: a child that ends before it has read everything reports the reason on
-        // standard output.
+        // The result of the write is not needed: if the child ends before it has read everything, its output or its
+        // exit status shows the reason.
         input.map(|mut input| input.write_all(bytes))
     };
     let status = std::thread::scope(|scope| {
@@ -69,7 +69,7 @@ pub(super) fn compile_in_child(
     }
     let mut output = String::new();
     if let Some(stdout) = child.stdout.take() {
-        // An error is ignored: a child that was killed may have written only a part of a character.
+        // An error is ignored: a child that was killed may have written an incomplete UTF-8 character.
         let _ = stdout.take(REASON_LIMIT_BYTES).read_to_string(&mut output);
     }
     if status.code() == Some(i32::from(TEMPORARY_FAILURE_CODE)) {
@@ -113,7 +113,8 @@ fn spawn_compiler(
     command.args(["--memory", &limits.memory.to_string()]);
     // The child needs nothing from the host's environment.
     command.env_clear();
-    // Memory that the allocator only reserves must not count against the limit.
+    // With this setting, the allocator does not commit memory in advance, so that memory that the allocator only
+    // reserves does not count against the limit.
     command.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
     if manner == CompilePriority::Low {
         command.env("RAYON_NUM_THREADS", "1").arg("--polite");
@@ -158,7 +159,7 @@ pub fn run_compiler(cache: &Path, limits: CompileLimits, is_low_priority: bool) 
     let Err(LoadFailure { reason, is_temporary: may_pass }) = compile_stdin(cache, limits) else {
         return ExitCode::SUCCESS;
     };
-    // Only the host reads this output; if the host is gone, the reason is not needed.
+    // Only the host reads this output; if the host has ended, the reason is not needed.
     let _ = io::stdout().write_all(truncated(reason, REASON_LIMIT_BYTES as usize / 2).as_bytes());
     if may_pass { TEMPORARY_FAILURE_CODE.into() } else { ExitCode::FAILURE }
 }
@@ -180,16 +181,16 @@ fn compile_stdin(cache: &Path, limits: CompileLimits) -> Result<(), LoadFailure>
     for (resource, most) in
         [(Resource::Data, memory), (Resource::Cpu, seconds), (Resource::Core, 0)]
     {
-        // The kernel sends `SIGXCPU` at the first limit of processor time and `SIGKILL` at the second, hard limit. The
-        // hard limit is one second higher, so that the host sees `SIGXCPU` and can name the cause.
+        // The kernel sends `SIGXCPU` at the soft limit of processor time, and `SIGKILL` at the hard limit. The hard
+        // limit is one second higher, so that `SIGXCPU` ends the process and the host can name the cause.
         let hard = if resource == Resource::Cpu { most + 1 } else { most };
         let limit = Rlimit { current: Some(most), maximum: Some(hard) };
         setrlimit(resource, limit)
             .map_err(|error| failed(format!("its limits cannot be set: {error}")))?;
     }
     drop(compile_component(&engine, &bytes)?);
-    // The second compilation checks that the cache has the component. If the cache lacked the component, the host
-    // itself would later compile it, without limits.
+    // The second call only checks that the cache has the compiled component. If the cache lacked it, the host itself
+    // would later compile the component, without limits.
     let before = kept.cache_hits();
     drop(compile_component(&engine, &bytes)?);
     if kept.cache_hits() == before {

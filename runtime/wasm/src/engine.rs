@@ -1,4 +1,4 @@
-//! The engine that all handlers share: the compiler's configuration, the pool of handler instances, and the clock that
+//! The engine that all handlers share: the compiler's configuration, the pool of handler instances, and the ticker that
 //! interrupts guests. In this module, an instance is a WebAssembly instance of a handler.
 
 mod ticker;
@@ -16,12 +16,13 @@ use super::settings::HandlerSettings;
 use ticker::Ticker;
 pub(super) use ticker::TickerGuard;
 
-/// Longest time that a guest (the WebAssembly code of a handler) runs before the worker switches to another turn (a run
-/// of events of one key). A shorter tick costs more switches; a longer tick delays other turns.
+/// Length of a tick: about the longest time that a guest (the WebAssembly code of a handler) runs before the worker
+/// switches to another turn (a run of events of one key). Shorter ticks cost more switches; longer ticks delay other
+/// turns.
 pub(super) const TICK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Maximum number of suspended instances of a worker: instances whose turn a tick has interrupted. Each suspended
-/// instance keeps its memory. A worker at the limit starts no new turn until a suspended instance ends.
+/// instance keeps its memory. A worker at the limit starts no new turn until one of the interrupted turns has ended.
 pub(super) const WORKER_SUSPENDED_LIMIT: usize = 32;
 
 /// Maximum number of suspended instances of one stream in a worker. If every event of one stream runs to its time
@@ -33,8 +34,8 @@ pub(super) const STREAM_SUSPENDED_LIMIT: usize = WORKER_SUSPENDED_LIMIT / 2;
 const WORKER_INSTANCES_LIMIT: usize = 128;
 
 /// Maximum number of instances of all workers. The pool reserves two memories for each instance, and a little over 4
-/// GiB of address space for each memory. All instances together have over 64 TiB of the 128 TiB (47 bits) that a
-/// process has.
+/// GiB of address space for each memory. All instances together therefore reserve a little over 64 TiB of the 128 TiB
+/// (47 bits) of address space that a process has.
 const POOL_INSTANCES_LIMIT: usize = 8_192;
 
 /// Additional instances for the trial start of handlers that are being loaded.
@@ -57,18 +58,18 @@ const GUEST_STACK_BYTES: usize = 1 << 20;
 /// Additional native stack size for the host functions that a guest calls, in bytes.
 const HOST_STACK_BYTES: usize = 1 << 20;
 
-/// Maximum size, in bytes, of the memory that the engine keeps when an instance ends. The engine clears this memory for
-/// the next instance, and returns the rest of the memory to the system.
+/// Maximum size, in bytes, of the part of each guest memory that the engine keeps when an instance ends. The engine
+/// clears this part for the next instance, and returns the rest of the memory to the system.
 const KEEP_RESIDENT_BYTES: usize = 16 << 20;
-/// The limit in place of [`KEEP_RESIDENT_BYTES`] on a system that cannot list the touched memory pages of a guest. On
-/// this system, the engine must clear all bytes up to the limit, so the limit is lower.
+/// The limit in place of [`KEEP_RESIDENT_BYTES`] on a system that cannot list the memory pages that a guest has
+/// written. On such a system, the engine must clear all bytes up to the limit, so the limit is lower.
 const KEEP_RESIDENT_UNSCANNED_BYTES: usize = 256 << 10;
 /// Maximum size, in bytes, of the part of each table that the engine keeps when an instance ends. The engine clears
 /// this part for the next instance.
 const KEEP_TABLE_RESIDENT_BYTES: usize = 64 << 10;
 
-/// Builds an engine that only compiles into a cache. Engines of other processes with the same configuration load the
-/// compiled code from the cache.
+/// Builds an engine that only compiles into a cache. Engines of other processes that have the same configuration load
+/// the compiled code from this cache.
 pub(super) fn compiling_engine(cache: Cache) -> wasmtime::Result<wasmtime::Engine> {
     wasmtime::Engine::new(&wasm_config(Some(cache)))
 }
@@ -89,8 +90,8 @@ pub struct HandlerEngine {
 pub struct EngineError(String);
 
 impl HandlerEngine {
-    /// Creates an engine. The engine takes instances from a pool if the process may reserve enough address space;
-    /// otherwise, instances start more slowly.
+    /// Creates an engine. If the process may reserve enough address space, the engine takes instances from a pool.
+    /// Without the pool, instances start more slowly.
     pub fn new(settings: HandlerSettings) -> Result<Arc<Self>, EngineError> {
         let cache = settings.cache.as_deref().and_then(CacheDir::open_or_temporary);
         let path = cache.as_ref().map(CacheDir::path);
@@ -121,7 +122,7 @@ impl HandlerEngine {
         &self.linker
     }
 
-    /// Keeps the guests' clock running until the guard is dropped.
+    /// Keeps the ticker running until the guard is dropped. Without ticks, a guest would never be interrupted.
     pub(super) fn keep_ticking(&self) -> TickerGuard {
         self.ticker.keep_ticking()
     }
@@ -130,7 +131,7 @@ impl HandlerEngine {
     pub(super) fn idle_instance_limit(&self) -> usize {
         let workers = self.settings.workers.max(1);
         let share = WORKER_INSTANCES_LIMIT.min(POOL_INSTANCES_LIMIT / workers);
-        // Every worker keeps at least the instance that it used last.
+        // Every worker keeps at least one idle instance: the instance that it used last.
         share.saturating_sub(WORKER_SUSPENDED_LIMIT + 1).max(1)
     }
 }
@@ -144,7 +145,6 @@ fn build_wasm_engine(
     pooled
         .allocation_strategy(InstanceAllocationStrategy::Pooling(pooling_config(settings.workers)));
     wasmtime::Engine::new(&pooled).or_else(|error| {
-        // A limit on address space (`ulimit -v`) is the usual reason.
         tracing::warn!(
             "instance pool unavailable: {error:#}; handlers will start more slowly. The usual reason is a limit on \
              address space (`ulimit -v`): remove this limit"

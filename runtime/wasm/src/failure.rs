@@ -18,8 +18,8 @@ use ordain_util::text::truncated;
 /// from the innermost function outwards.
 const FRAME_LIMIT: usize = 3;
 
-/// Maximum size, in bytes, of the reason that a handler gives for a rejection or a retry. The reason is stored with the
-/// key and shown in lists.
+/// Maximum size, in bytes, of the reason that a handler gives for a rejection or a retry. The store keeps the reason in
+/// the record of the key or in the dead letter, and lists of keys and dead letters show it.
 const REASON_LIMIT_BYTES: usize = 4 << 10;
 
 /// The text by which Wasmtime reports that a guest returned more data than the host may copy for one result (one
@@ -34,7 +34,7 @@ const PANIC_PREFIX: &str = "panicked at ";
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub(super) struct LimitExceeded {
-    /// The exceeded limit; `None` if there is none that the operator can raise.
+    /// The exceeded limit; `None` if the operator cannot raise the limit, or if the message is invalid.
     pub(super) limit: Option<HandlerLimit>,
     /// The fault and, if the operator can raise the limit, the setting of the limit and its value.
     pub(super) message: String,

@@ -1,7 +1,7 @@
 //! The host's data for one WebAssembly instance, and the parts of WASI that a guest (the WebAssembly code of a handler)
-//! can use. A guest can read the time of its event, and random numbers that are the same at every attempt to execute
-//! the event. A guest also has two output streams that write to the log. This module must never give a guest a file, an
-//! environment variable, a program argument or a socket.
+//! can use. A guest can read the time of the event that it executes, and random numbers that are the same at every
+//! attempt to execute the event. Standard output and standard error of a guest write to the log. This module must never
+//! give a guest a file, an environment variable, a program argument or a socket.
 
 mod log;
 mod memory;
@@ -89,19 +89,19 @@ impl GuestState {
         store
     }
 
-    /// Switches the guest's clock, randomness and log to another event.
+    /// Prepares the guest's clock, random numbers and log for another event.
     pub(super) fn begin_event(&mut self, name: &EventIdentity, time_ms: u64) {
         self.clock.begin_event(time_ms);
         self.random.begin_event(name);
         self.log.begin_event(name);
     }
 
-    /// Ends the event's output: logs its incomplete lines.
+    /// Ends the event's output: logs incomplete lines, and the size of output that was not logged.
     pub(super) fn end_event(&self) {
         self.log.end_event();
     }
 
-    /// Returns the last part of the text that the guest wrote to standard error during the event. After a panic, it
+    /// Returns the end of the text that the guest wrote to standard error during the event. After a panic, this end
     /// contains the text of the panic.
     pub(super) fn stderr_tail(&self) -> String {
         self.log.stderr_tail()
@@ -117,7 +117,7 @@ impl WasiView for GuestState {
 /// Adds to a linker all functions that a handler may import.
 pub(super) fn link(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
-    // The clocks and the randomness of the event replace the clocks and the randomness of the machine.
+    // The clocks and random numbers of the event replace the clocks and random numbers of the machine.
     linker.allow_shadowing(true);
     clocks::wall_clock::add_to_linker::<_, ClockBinding>(linker, GuestState::clock)?;
     clocks::monotonic_clock::add_to_linker::<_, ClockBinding>(linker, GuestState::clock)?;

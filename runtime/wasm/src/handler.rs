@@ -1,4 +1,4 @@
-//! A compiled version of a handler, and the version that a stream executes.
+//! A compiled version of a handler, and the version that executes the events of a stream.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
 
 /// A compiled version of a handler.
 pub struct Handler {
-    /// The id of the handler, unique in the process.
+    /// The id of this compiled version, unique in the process.
     id: u64,
     file: HandlerFile,
     build: Build,
@@ -43,13 +43,13 @@ impl Handler {
         }
     }
 
-    /// Returns the file of the handler.
+    /// Returns the file from which this version was loaded.
     pub fn file(&self) -> &HandlerFile {
         &self.file
     }
 
-    /// Returns the build: the version and the SHA-256 of the file. The store records the build with the keys whose
-    /// events the handler executes.
+    /// Returns the build: the version and the SHA-256 of the file. The record of a key contains the build that executed
+    /// the last committed event of the key.
     pub fn build(&self) -> &Build {
         &self.build
     }
@@ -59,25 +59,25 @@ impl Handler {
         &self.build.version
     }
 
-    /// Returns whether the handler exports the interface that migrates the state of an older version. This export has
-    /// no effect yet.
+    /// Returns whether the handler exports the interface that migrates the state of an older version. Ordain does not
+    /// call this interface yet.
     pub fn migrates(&self) -> bool {
         self.migrates
     }
 
-    /// Returns the histogram of seconds per event. Each event counts with the average time of the events of its turn (a
-    /// run of events of one key).
+    /// Returns the histogram of the execution time of an event, in seconds. A turn (a run of events of one key) is
+    /// measured as a whole, so each of its events counts with the average time of the events of the turn.
     pub fn times(&self) -> Histogram {
         self.times.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Adds the measurements of a worker and clears them.
+    /// Adds `measured`, the times of a worker, to the histogram of this version, and clears `measured`.
     pub(super) fn record_times(&self, measured: &mut Histogram) {
         self.times.lock().unwrap_or_else(PoisonError::into_inner).merge(measured);
         measured.clear();
     }
 
-    /// Returns the id of the handler, unique in the process.
+    /// Returns the id of this compiled version, unique in the process.
     pub(super) fn id(&self) -> u64 {
         self.id
     }
@@ -97,17 +97,17 @@ impl fmt::Debug for Handler {
     }
 }
 
-/// The handler that executes the events of a stream.
+/// The version of a handler that executes the events of a stream now, with the rollout that activated it.
 #[derive(Debug, Clone)]
 pub struct ActiveVersion {
-    /// The handler, which is one version.
+    /// The version.
     pub handler: Arc<Handler>,
     /// The rollout (the stored choice of a version) that activated the version.
     pub rollout: Arc<Rollout>,
 }
 
 impl ActiveVersion {
-    /// Creates an active version of the handler, under the first rollout of its stream.
+    /// Creates the active version of a stream that has had no rollout yet: `handler`, under the first rollout.
     pub fn first(handler: Arc<Handler>) -> Arc<Self> {
         let Build { version, digest } = handler.build().clone();
         Arc::new(Self { handler, rollout: Rollout::first(version, digest) })

@@ -27,7 +27,7 @@ pub(super) struct HandlerInstance {
 }
 
 impl HandlerInstance {
-    /// Starts an instance for an event, within the event's limits.
+    /// Starts an instance for an event, within the limits that apply to one event.
     pub(super) async fn start(
         engine: &HandlerEngine,
         handler: &Handler,
@@ -51,7 +51,7 @@ impl HandlerInstance {
         }
     }
 
-    /// Starts an instance to check that the handler can start.
+    /// Checks that the handler can start: starts an instance and drops it.
     pub(super) async fn trial(
         engine: &HandlerEngine,
         handler: &Handler,
@@ -63,12 +63,12 @@ impl HandlerInstance {
         Self::start(engine, handler, &name, &event).await.map(drop)
     }
 
-    /// Returns the number of events that the instance has handled.
+    /// Returns the number of events with which the handler was called on this instance.
     pub(super) fn events(&self) -> u64 {
         self.events
     }
 
-    /// Starts a time slice of one tick. The calls until the next time slice share this slice.
+    /// Starts a time slice, which ends at the next tick. All calls until the next time slice share this slice.
     pub(super) fn begin_slice(&mut self) {
         self.store.set_epoch_deadline(1);
     }
@@ -128,15 +128,15 @@ fn call_failure(
     classify(error, &guest.stderr_tail(), limits)
 }
 
-/// Returns the time that the guest sees for an event, in ms since the Unix epoch. If the event has a time, returns this
-/// time; otherwise returns the host's time.
+/// Returns the time at which the guest's wall clock starts for an event, in ms since the Unix epoch: the time of the
+/// event, or the present time of the machine if the event has no time.
 fn time_ms(event: &Event) -> u64 {
     event.time_ms().unwrap_or_else(|| {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
     })
 }
 
-/// A flag that records that a suspended guest has requested another poll.
+/// A flag that is set when a suspended guest has requested another poll.
 #[derive(Default)]
 struct WakeFlag(AtomicBool);
 
@@ -151,8 +151,8 @@ impl Wake for WakeFlag {
 }
 
 /// Polls the call of a guest until the call ends. Returns `None` if the guest waits for something that can never occur.
-/// Nothing outside the guest can wake the guest, so the timer or the pause for which the guest waits must request the
-/// next poll itself. If a poll of the call ends without such a request, the wait can never end.
+/// Nothing outside the guest can wake the guest, so a timer or an interruption by a tick must itself request the next
+/// poll of the call. If a poll ends without such a request, the wait can never end.
 async fn poll_until_stuck<T>(
     woken: &WakeFlag,
     waker: &Waker,
@@ -166,7 +166,8 @@ async fn poll_until_stuck<T>(
     .await
 }
 
-/// Polls a future of [`poll_until_stuck`] on this thread until the future completes.
+/// Polls a future on this thread until the future completes. The future must wait only in [`poll_until_stuck`], because
+/// this function polls it without a pause.
 pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {

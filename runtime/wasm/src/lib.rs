@@ -1,8 +1,8 @@
 //! Runs handlers: WebAssembly components that turn an event and a state into a new state and messages.
 //!
 //! [`PluginFolder`] lists the files, [`HandlerEngine`] compiles a file into a [`Handler`], and a [`WorkerPool`] of
-//! threads executes turns with the handler. This crate must never decide what happens to a failed event, and must never
-//! give a handler access to the machine that it runs on.
+//! threads executes turns (runs of events of one key) with the handler. This crate must never decide what happens to a
+//! failed event, and must never give a handler access to the machine.
 
 mod cache;
 mod catalog;

@@ -1,5 +1,6 @@
-//! Makes a runnable handler from a file, or returns the reason why the file cannot be loaded. A loaded handler has
-//! the right interface, imports only functions that the host provides, and has been started once.
+//! Makes a runnable handler from a file, or returns the reason why the file cannot be loaded. A loaded handler has the
+//! right interface, and imports only functions that the host provides. One WebAssembly instance of the handler has been
+//! started as a trial.
 
 use std::fs::File;
 use std::io::Read;
@@ -53,12 +54,13 @@ pub struct LoadError {
     pub is_temporary: bool,
 }
 
-/// Maximum size of a reason, in bytes. Without this limit, a file could cause a reason that is as long as the file.
+/// Maximum size of the reason of a [`LoadError`], in bytes. Without this limit, a file could cause a reason that is as
+/// long as the file.
 const REASON_LIMIT_BYTES: usize = 4 << 10;
 
 impl HandlerEngine {
-    /// Reads, checks and compiles a handler, and starts one WebAssembly instance of it. Compiling a large component
-    /// takes several seconds, so the caller must use a thread that has no other task.
+    /// Reads, checks and compiles a handler, and starts one WebAssembly instance of the handler. The compilation of a
+    /// large component takes several seconds, so the caller must use a thread that may block.
     pub fn load(&self, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
         with_path(file, self.build_handler(file, || read_file(&file.path)))
     }
@@ -136,7 +138,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, LoadFailure> {
     let unreadable = |error| LoadFailure::temporary(format!("cannot be read: {error}"));
     let mut options = File::options();
     options.read(true);
-    // Opening a pipe without this flag might block for ever.
+    // Without this flag, opening a named pipe would block until another process opens the pipe for writing.
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, NONBLOCK_FLAG);
     let file = options.open(path).map_err(unreadable)?;
@@ -152,7 +154,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, LoadFailure> {
     Ok(bytes)
 }
 
-/// The flag that opens a pipe without waiting for its other end.
+/// The flag that opens a named pipe without waiting for a writer.
 #[cfg(unix)]
 const NONBLOCK_FLAG: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
 

@@ -32,8 +32,8 @@ pub struct LogLine<'a> {
 
 /// A receiver of the log lines of handlers. A function that takes a line is a target that accepts all levels.
 pub trait LogTarget: Send + Sync {
-    /// Returns whether the target writes lines of this level. Other lines do not count towards the limit of an event's
-    /// output.
+    /// Returns whether the target writes lines of this level. Lines of a level that the target does not write do not
+    /// count towards the limit of an event's output.
     fn accepts(&self, _level: tracing::Level) -> bool {
         true
     }

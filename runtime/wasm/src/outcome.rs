@@ -1,4 +1,4 @@
-//! Checks a handler's reply against every limit, and converts the reply into the effect that is committed.
+//! Checks a handler's reply against the limits for replies, and converts the reply into the effect that is committed.
 
 mod message;
 

@@ -1,8 +1,8 @@
 //! The worker threads, shared by all streams, and the queues from which they take turns (runs of events of one key).
 //!
-//! Turns and results pass between threads in batches. A driver submits several turns at once. A worker takes several
-//! turns at once, and delivers several results at once. The workers serve the queues round robin, so that a stream with
-//! a slow handler does not starve another stream. This module must never inspect the contents of a turn.
+//! A driver (the task that processes a partition) submits several turns in one call. A worker takes several turns from
+//! a queue together, and delivers several results together. The workers serve the queues round robin, so that a stream
+//! with a slow handler does not starve another stream. This module must never inspect the contents of a turn.
 
 mod instances;
 mod queue;
@@ -20,8 +20,8 @@ use super::stream::StreamContext;
 use queue::{TurnQueue, TurnScheduler};
 use worker::Worker;
 
-/// A callback that receives results on a worker's thread. The callback must only pass the results on, because the
-/// worker waits for the callback.
+/// A callback that receives results on a worker's thread. The callback must only pass the results to another thread,
+/// because the worker executes no turn until the callback returns.
 pub type ResultCallback = Box<dyn Fn(TurnResults) + Send + Sync>;
 
 /// Results of turns of one queue. Until the receiver takes the results, the queue counts their memory. While this
@@ -44,7 +44,8 @@ impl TurnResults {
         Self { turns, bytes, scheduler: Arc::clone(queues), queue: Arc::clone(of) }
     }
 
-    /// Returns the results. From then on, the caller must count their memory, because the queue no longer does.
+    /// Returns the results. After this call, the caller must count the memory of the results, because the queue no
+    /// longer counts it.
     pub fn take(mut self) -> Vec<TurnResult> {
         std::mem::take(&mut self.turns)
     }
@@ -62,8 +63,8 @@ impl Drop for TurnResults {
     }
 }
 
-/// The worker threads. Dropping the pool ends the threads. The threads drop queued turns at once, and running turns
-/// within a tick. The threads report no results for these turns.
+/// The worker threads. Dropping the pool ends the threads. The threads start none of the queued turns, and drop each
+/// running turn at its next interruption, within about a tick. The threads report no results for dropped turns.
 pub struct WorkerPool {
     scheduler: Arc<TurnScheduler>,
     threads: Vec<JoinHandle<()>>,
@@ -84,7 +85,8 @@ impl WorkerPool {
         Ok(pool)
     }
 
-    /// Creates a queue for the turns of one caller. The turns of the queue wait until a handler version is active.
+    /// Creates a queue for the turns of one caller. If `active` is `None`, the turns of the queue wait for a call of
+    /// [`TurnQueueHandle::switch_version`] with a version.
     pub fn attach(
         &self,
         stream: StreamContext,
@@ -107,8 +109,8 @@ impl Drop for WorkerPool {
 }
 
 /// Runs a worker, and aborts the process if the worker panics. A panicked worker has lost its turns, and the keys of
-/// these turns would wait forever. All committed data is durable, so a restart of the process executes the lost turns
-/// again.
+/// these turns would wait forever. All committed data is durable, so the next start of the process executes the events
+/// of the lost turns again.
 fn run(worker: Worker) {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run()));
     if result.is_err() {
@@ -127,28 +129,29 @@ impl Drop for AbortGuard {
     }
 }
 
-/// A queue of turns. Dropping this value drops the queued turns. The results of the queue's running turns are then not
-/// reported.
+/// The handle of a queue of turns. Dropping the handle drops the queued turns. The workers then report no results of
+/// the queue's running turns.
 pub struct TurnQueueHandle {
     scheduler: Arc<TurnScheduler>,
     queue: Arc<TurnQueue>,
 }
 
 impl TurnQueueHandle {
-    /// Submits turns for execution. Each turn gets one result. The queue has no limit, so the caller must limit the
-    /// number of turns without a result.
+    /// Submits turns for execution. The callback receives one result for each turn. The queue has no limit, so the
+    /// caller must limit the number of turns whose result has not arrived.
     pub fn submit(&self, turns: Vec<Turn>) {
         self.scheduler.submit(&self.queue, turns);
     }
 
-    /// Stops or resumes the start of the queue's turns. A pause does not affect turns that have already started.
+    /// Pauses the queue (`paused`), so that no worker starts a turn of the queue, or resumes the queue. A pause does
+    /// not affect turns that have already started.
     pub fn pause(&self, paused: bool) {
         self.scheduler.pause(&self.queue, paused);
     }
 
     /// Switches the queue to another version, and returns no results. The new version executes the turns that are
-    /// submitted from now on and the turns that no worker has taken yet. The idle instances of the old version end when
-    /// no value refers to that version any more.
+    /// submitted from now on and the turns that no worker has taken yet. The workers drop the idle instances of the old
+    /// version when no value refers to that version any more.
     ///
     /// With `None` (this process lacks the new version), the queue keeps its version. This function then removes the
     /// turns that no worker has taken yet, and returns for each of them a result without outcomes.
@@ -170,7 +173,7 @@ impl TurnQueueHandle {
         unstarted.into_iter().map(undone).collect()
     }
 
-    /// Returns the version that executes the turns of the queue now; `None` before the first rollout.
+    /// Returns the version that executes the turns of the queue; `None` if the queue has had no version yet.
     pub fn active(&self) -> Option<Arc<ActiveVersion>> {
         self.queue.active()
     }

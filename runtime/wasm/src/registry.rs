@@ -10,9 +10,9 @@ use tokio::sync::{Notify, watch};
 use crate::{ActiveVersion, Catalog, FileFault, Handler, HandlerEngine, HandlerFile, PluginFolder};
 use ordain_util::histogram::Histogram;
 
-/// Maximum number of retired versions whose execution times the metrics still contain. A retired version no longer
-/// executes events. With this limit, a program that reads the metrics once a minute sees each version, even if the
-/// versions change every few seconds.
+/// Maximum number of retired versions whose execution times the metrics still contain. This process neither offers a
+/// retired version nor starts events with it. With this limit, a program that reads the metrics once a minute sees each
+/// version, even if the versions change every few seconds.
 const RETIRED_VERSIONS_LIMIT: usize = 16;
 
 /// The engine, the state of the folder, and the version that executes each stream's events.
@@ -21,21 +21,23 @@ pub struct HandlerRegistry {
     pub engine: Arc<HandlerEngine>,
     state: Mutex<RegistryState>,
     streams: BTreeMap<Arc<str>, StreamHandler>,
-    /// The notification that a partition needs a newer rollout than the rollout that this process has read. A rollout
-    /// is the stored choice of a handler version.
+    /// Notifies that a partition needs a newer rollout than the rollout that this process has read. A rollout is the
+    /// stored choice of a handler version.
     pub rollout_required: Notify,
 }
 
 #[derive(Default)]
 pub(super) struct RegistryState {
     pub(super) catalog: Catalog,
-    /// The handlers that this process offers (publishes as available) or that execute events.
+    /// The versions that this process offers (publishes as available) or that execute events.
     pub(super) compiled: Vec<Arc<Handler>>,
-    /// The handler name, the version and the execution times of each version that no longer executes events.
+    /// The handler name, the version and the execution times of the last retired versions: at most
+    /// [`RETIRED_VERSIONS_LIMIT`].
     pub(super) retired_times: Vec<(String, String, Histogram)>,
 }
 
-/// The handler name of a stream, the version that executes the stream's events, and the rollout that the stream needs.
+/// The handler name of a stream, the version that executes the stream's events, and the lowest rollout number that the
+/// stream needs.
 struct StreamHandler {
     handler: String,
     activation: watch::Sender<ActivationResult>,
@@ -50,14 +52,14 @@ pub type ActivationResult = Result<Arc<ActiveVersion>, VersionUnavailable>;
 pub struct VersionUnavailable {
     /// The rollout of the stream; `None` if the stream has none.
     pub rollout: Option<Arc<Rollout>>,
-    /// The reason why this process lacks the version, and the remedy.
+    /// The reason why this process lacks the version of the rollout, and the remedy.
     pub reason: String,
-    /// `true` if another instance has the version.
+    /// `true` if another process has the version.
     pub is_available_elsewhere: bool,
 }
 
-/// The view that a driver (the task that processes a partition) has of its stream's version. Through this view, the
-/// driver receives changes of the version and requests newer rollouts.
+/// The view of a driver (the task that processes a partition) on the version of the driver's stream. Through this view,
+/// the driver receives changes of the version and requests newer rollouts.
 pub struct VersionWatcher {
     activation: watch::Receiver<ActivationResult>,
     required_rollout: watch::Sender<u64>,
@@ -70,8 +72,8 @@ impl VersionWatcher {
         self.activation.borrow_and_update().as_ref().ok().map(Arc::clone)
     }
 
-    /// Waits until the version changes. Returns the new version; `None` if this process cannot execute the events any
-    /// more.
+    /// Waits until a call of [`HandlerRegistry::activate`] changes the state of the stream. Returns the version that
+    /// executes events now; `None` if this process cannot execute them.
     pub async fn changed(&mut self) -> Option<Arc<ActiveVersion>> {
         if self.activation.changed().await.is_err() {
             return std::future::pending().await;
@@ -79,8 +81,8 @@ impl VersionWatcher {
         self.active()
     }
 
-    /// Reports that an event of a key was executed under this rollout. The stream then needs this rollout or a newer
-    /// one.
+    /// Reports that an event of a key was executed under the rollout with this number. From then on, the stream needs
+    /// this rollout or a newer one.
     pub fn require_rollout(&self, rollout_number: u64) {
         let is_new = self.required_rollout.send_if_modified(|required| {
             let is_new = *required < rollout_number;
@@ -132,7 +134,7 @@ impl HandlerRegistry {
         })
     }
 
-    /// Returns the highest rollout number that the partitions of the stream have required with
+    /// Returns the highest rollout number that the drivers of the stream's partitions have passed to
     /// [`VersionWatcher::require_rollout`]; 0 if there is none.
     pub fn required_rollout(&self, stream: &str) -> u64 {
         self.streams.get(stream).map_or(0, |running| *running.required_rollout.borrow())
@@ -143,8 +145,8 @@ impl HandlerRegistry {
         self.streams.iter().map(|(stream, running)| (stream, &*running.handler))
     }
 
-    /// Returns the version that executes the events of a stream, or the reason why this process cannot execute them.
-    /// Returns `None` for a stream that is not configured.
+    /// Returns the version that executes the events of a stream, or the reason why this process cannot execute the
+    /// events. Returns `None` for a stream that is not configured.
     pub fn activation(&self, stream: &str) -> Option<ActivationResult> {
         self.streams.get(stream).map(|running| running.activation.borrow().clone())
     }
@@ -159,8 +161,8 @@ impl HandlerRegistry {
             _ => false,
         };
         if !same {
-            // The registry releases the old version before the drivers receive the new version. The last driver or
-            // worker that releases the old version then frees its memory.
+            // The registry releases the old version before the drivers receive the new version. The memory of the old
+            // version is then freed when the last driver or worker releases that version.
             let others = self.streams.iter().filter(|(other, _)| ***other != *stream);
             let active = others
                 .filter_map(|(_, running)| active_handler_id(&running.activation.borrow()))
@@ -176,7 +178,8 @@ impl HandlerRegistry {
         self.state().catalog.folder().clone()
     }
 
-    /// Returns the result of loading a file (`None` before the first load), and whether its build is offered.
+    /// Returns the result of loading a file (`None` before the first load), and whether this process offers the build
+    /// of the file.
     pub fn inspect_file(&self, file: &HandlerFile) -> (Option<Result<Build, FileFault>>, bool) {
         let state = self.state();
         let found = state.catalog.load_result(&file.path).cloned();
@@ -193,17 +196,17 @@ impl HandlerRegistry {
         self.state().catalog.offered(name).map(|offered| offered.build.clone())
     }
 
-    /// Counts the unusable files of each handler. The name of a file determines its handler. Files without a valid name
-    /// count under the empty name.
+    /// Returns the number of unusable files of each handler. The name of a file determines the handler. Files without a
+    /// valid name, and folders whose names end with `.wasm`, count under the empty name.
     pub fn unusable_file_counts(&self) -> BTreeMap<String, usize> {
         let state = self.state();
         let refused = state.catalog.unusable_file_counts();
         refused.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
     }
 
-    /// Returns the streams whose events no instance can execute. A stream whose events another instance can execute
-    /// does not count: if it counted, this instance would not become ready. A rolling update would then wait for this
-    /// instance forever, and would never stop the last instance that has the version.
+    /// Returns the streams whose events neither this process nor another process can execute. Omits a stream whose
+    /// events another process can execute, because a process with an unavailable stream does not become ready: a
+    /// rolling update would wait for this process forever, and would never stop the last process that has the version.
     pub fn unavailable_streams(&self) -> Vec<Arc<str>> {
         let is_missing = |running: &StreamHandler| {
             running
@@ -226,12 +229,13 @@ impl HandlerRegistry {
         self.streams.iter().filter_map(of).collect()
     }
 
-    /// Returns the compiled handler of a build, if this process has it.
+    /// Returns the compiled version of a build; `None` if this process has not loaded the build, or has released it.
     pub fn compiled(&self, build: &Build) -> Option<Arc<Handler>> {
         self.state().compiled.iter().find(|handler| handler.build() == build).cloned()
     }
 
-    /// Adds a handler that the catalog offers now, and releases handlers that are neither offered nor active any more.
+    /// Adds a version that the catalog offers now, and releases the versions that are neither offered nor active any
+    /// more.
     pub fn insert(&self, handler: Arc<Handler>) {
         self.state().compiled.push(handler);
         let active = self
@@ -241,8 +245,8 @@ impl HandlerRegistry {
         self.evict(&active.collect::<Vec<u64>>());
     }
 
-    /// Releases handlers that are neither offered nor active, and keeps their execution times for the metrics. `active`
-    /// has the ids of the active handlers.
+    /// Releases the versions that are neither offered nor active, and keeps their execution times for the metrics.
+    /// `active` has the ids of the active versions.
     fn evict(&self, active: &[u64]) {
         let mut state = self.state();
         let RegistryState { catalog, compiled, retired_times } = &mut *state;
@@ -274,8 +278,8 @@ impl HandlerRegistry {
         offers.collect()
     }
 
-    /// Returns the histogram of seconds per event for each handler and version, including versions that no longer
-    /// execute events.
+    /// Returns, for each handler name and version, the histogram of the execution time of an event in seconds. Includes
+    /// the last `RETIRED_VERSIONS_LIMIT` retired versions.
     pub fn times(&self) -> Vec<(String, String, Histogram)> {
         let state = self.state();
         let mut times = state.retired_times.clone();
@@ -291,7 +295,7 @@ impl HandlerRegistry {
     }
 }
 
-/// Returns the id of the handler that executes events; `None` if the stream has no such handler.
+/// Returns the id of the version that executes the events of a stream; `None` if this process cannot execute them.
 fn active_handler_id(activation: &ActivationResult) -> Option<u64> {
     activation.as_ref().ok().map(|active| active.handler.id())
 }

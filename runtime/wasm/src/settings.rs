@@ -19,8 +19,8 @@ pub struct HandlerSettings {
     pub instance_events: u64,
     /// Folder of compiled handlers. With `None`, [`HandlerEngine::load`](crate::HandlerEngine::load) compiles a handler
     /// again at every start, and [`HandlerEngine::load_in_child`](crate::HandlerEngine::load_in_child) fails. The
-    /// process executes the folder's contents without a check, so any user who can write to the folder can run code in
-    /// this process.
+    /// process executes the code in the folder without verifying it. If another user could write to the folder, the
+    /// engine therefore uses a temporary folder instead.
     pub cache: Option<PathBuf>,
     /// Limits for the separate process that compiles a handler.
     pub compile: CompileLimits,
@@ -31,9 +31,10 @@ pub struct HandlerSettings {
 /// Limits for compiling one handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompileLimits {
-    /// Processor time, in whole seconds.
+    /// Processor time of the process: at least one second; a fraction of a second is dropped. The host also ends the
+    /// process when ten times this duration has elapsed.
     pub timeout: Duration,
-    /// Memory, in bytes.
+    /// Size of the data that the process may allocate (`RLIMIT_DATA`), in bytes.
     pub memory: u64,
 }
 
@@ -61,7 +62,7 @@ pub struct HandlerLimits {
     pub messages: usize,
     /// Total size of the messages of one event.
     pub messages_size: usize,
-    /// Size of one message, which may become an event of another stream.
+    /// Size of one message in the form of an event, because the message may become an event of another stream.
     pub event_size: usize,
     /// Size of the log output of one event, including standard output and standard error.
     pub log: usize,
@@ -72,8 +73,8 @@ impl Default for HandlerSettings {
         Self {
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             instance: InstancePolicy::Reused,
-            // With this number, a leak of a few KiB per event stays within the memory limit. The cost of replacing an
-            // instance (about a millisecond for the slowest handler) is negligible.
+            // With this number, a leak of a few KiB per event stays within the default memory limit. The cost of
+            // replacing an instance (about a millisecond for the slowest handler) is negligible.
             instance_events: 10_000,
             cache: None,
             compile: CompileLimits { timeout: Duration::from_mins(5), memory: 4 << 30 },
@@ -89,7 +90,7 @@ impl Default for HandlerLimits {
             memory: 64 * MIB,
             // A handler that only computes needs far less time; a broker's timeouts are far longer.
             timeout: Duration::from_secs(5),
-            // Every event reads and writes the state; larger data belongs elsewhere.
+            // Every event reads the state, and most events write it, so larger data belongs elsewhere.
             state_size: MIB,
             messages: 1_000,
             messages_size: 4 * MIB,
@@ -100,9 +101,9 @@ impl Default for HandlerLimits {
     }
 }
 
-/// Number of bytes that the host may copy from a guest for each message, in addition to the limits of state and
-/// messages. These bytes are for the host's own records of messages and headers. An error text in `failure` names this
-/// value.
+/// Number of bytes that the host may copy from a guest for each allowed message, in addition to the sizes that
+/// `state_size` and `messages_size` allow. These bytes are for the structures that represent messages and headers in
+/// the host's memory. An error text in `failure` names this value.
 const LIFT_OVERHEAD_BYTES: usize = 1 << 10;
 
 impl HandlerLimits {

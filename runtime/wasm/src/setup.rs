@@ -1,5 +1,5 @@
 //! Loads the handlers at the start: reads the folder, creates the engine, and loads the highest usable version of each
-//! handler. `ordain run` loads the handlers before it opens the store, a source or a sink.
+//! handler that a stream names. `ordain run` loads the handlers before it opens the store, a source or a sink.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ pub enum HandlerSetupError {
     Engine(#[from] EngineError),
 }
 
-/// Reads the names in the folder of handlers.
+/// Reads the names and the metadata of the files in the folder of handlers.
 pub fn scan_folder(loaded: &LoadedConfig) -> Result<PluginFolder, HandlerSetupError> {
     let dir = &loaded.config.plugins.dir;
     let folder = PluginFolder::scan(dir).map_err(|error| {
@@ -87,7 +87,8 @@ pub fn load_handlers(loaded: &LoadedConfig) -> Result<HandlerRegistry, HandlerSe
 }
 
 impl RegistryState {
-    /// Loads the highest usable version of a handler. Returns the error of the highest version if no version is usable.
+    /// Loads the highest usable version of a handler. Returns the error of the highest version if the handler has files
+    /// and none of them is usable.
     fn load_highest(&mut self, engine: &HandlerEngine, name: &str) -> Result<(), LoadError> {
         let mut first = None;
         while let Some(file) = self.catalog.preferred_file(name, Instant::now()).cloned() {
@@ -119,8 +120,8 @@ impl RegistryState {
     }
 }
 
-/// Loads a handler, and logs the duration of a slow load. The first compilation takes several seconds; a later start
-/// finds the result in the cache, which is in the folder of handlers.
+/// Loads a handler, and logs the duration of a slow load. The first load of a file compiles the file, which can take
+/// several seconds. Later starts find the compiled code in the cache, the folder `.cache` in the folder of handlers.
 fn load(engine: &HandlerEngine, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
     tracing::info!(file = %escape_invisible(&file.path.display().to_string()), "loading handler");
     let began = Instant::now();
@@ -133,8 +134,8 @@ fn load(engine: &HandlerEngine, file: &HandlerFile) -> Result<Arc<Handler>, Load
     Ok(handler)
 }
 
-/// Logs a warning if the handler exports the function `migrate` for the states of older versions, because Ordain does
-/// not call this function yet.
+/// Logs a warning if the handler exports the function `migrate`, which converts the states of older versions: Ordain
+/// does not call this function yet.
 pub fn warn_of_migrate(handler: &Handler) {
     if handler.migrates() {
         tracing::warn!(

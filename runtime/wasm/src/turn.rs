@@ -14,7 +14,7 @@ use super::outcome::{self, AcceptedReply};
 use super::settings::InstancePolicy;
 use super::stream::StreamContext;
 
-/// The values that all turns of one batch share.
+/// The values that are equal for all turns that a worker takes from a queue together.
 pub(super) struct TurnContext {
     pub(super) engine: Arc<HandlerEngine>,
     pub(super) active: Arc<ActiveVersion>,
@@ -29,8 +29,9 @@ pub(super) struct FinishedTurn {
     pub(super) bytes: usize,
 }
 
-/// Executes a turn. Uses `instance` if one is given, and otherwise starts an instance. Leaves the later events of the
-/// turn unexecuted after a failure, after an event that ends the key, and when the results reach the turn's size limit.
+/// Executes a turn. The first event uses `instance` if an instance is given. Leaves the later events of the turn
+/// unexecuted after a failure, after an event that ends the key, and after an event with effect if the messages and
+/// rejection reasons of the turn then have `turn.bytes` bytes or more.
 pub(super) async fn run(
     setting: Arc<TurnContext>,
     turn: Turn,

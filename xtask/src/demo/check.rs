@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::orders::{StepEffect, apply, step};
 
-/// The counts and the differences that the check found.
+/// The counts of the input and the output, and the differences that the check found.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) lines: u64,
@@ -30,7 +30,7 @@ const LISTED_LIMIT: usize = 10;
 
 #[derive(Debug, Default)]
 struct Order {
-    /// The step and the amount of each event, by sequence.
+    /// The step (the last part of the type) and the amount of each event, by sequence.
     events: BTreeMap<u64, (String, u64)>,
     /// The status and the amount of each receipt, in the order of the file.
     receipts: Vec<(String, u64)>,
@@ -101,8 +101,8 @@ pub(crate) fn check(events: &Path, receipts: &Path, letters: &[Value]) -> Result
     Ok(verdict)
 }
 
-/// Executes the events of an order from the first to the last. Adds the counts and the differences to `verdict`, and
-/// the events that the handler must reject to `refused`.
+/// Executes the events of an order from the first to the last, and compares the receipts. Adds the counts and the
+/// differences to `verdict`, and the events that the handler must reject to `refused`.
 fn replay(key: &str, order: &Order, refused: &mut BTreeSet<(String, u64)>, verdict: &mut Verdict) {
     let mut status = None;
     let mut amount = 0;

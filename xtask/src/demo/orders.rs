@@ -1,6 +1,6 @@
-//! The documented behaviour of `plugins/orders`, implemented independently for the check.
+//! The documented behaviour of the handler `plugins/orders`, implemented independently for the check.
 
-/// Returns the last part of an event's type.
+/// Returns the step of an event: the last part of its type, such as `paid` of `order.paid`.
 pub(crate) fn step(kind: &str) -> &str {
     kind.rsplit('.').next().unwrap_or(kind)
 }

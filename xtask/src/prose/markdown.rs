@@ -13,8 +13,9 @@ pub(super) fn passages(text: &str) -> Vec<Passage> {
     let mut line = 1;
     let mut counted = 0;
     for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
-        // The parser reports events in the order of their starts. The end of a container is the only exception: its
-        // range is the whole container, so it starts before the events inside. The line count skips such an end.
+        // The parser reports events in the order of their starts. The end of a container is the only exception: the
+        // range of this event is the whole container, and starts before the events inside. The line count skips such an
+        // end.
         if range.start > counted {
             line += text[counted..range.start].matches('\n').count();
             counted = range.start;

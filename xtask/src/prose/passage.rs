@@ -41,7 +41,7 @@ impl Passage {
         }
     }
 
-    /// Appends a space, such as between two lines of a paragraph.
+    /// Appends a space, for example between two lines of a paragraph.
     pub(super) fn push_space(&mut self) {
         self.text.push(' ');
     }
@@ -73,7 +73,7 @@ impl Passage {
                 _ => raw.trim_matches(|letter: char| !letter.is_alphanumeric() && letter != '`'),
             };
             if core.is_empty() {
-                // The part has no word: it is only a dash, a list's mark or a bracket.
+                // The part has no word: it is only a dash, the mark of a list item, or a bracket.
                 if let Some(last) = words.last_mut() {
                     last.ends_clause = true;
                 }

@@ -21,8 +21,9 @@ const GAP_WORDS: usize = 4;
 
 pub(super) const FAMILY_COUNT: usize = 12;
 
-/// No family contains a form that correct English also uses. Examples of such forms are `what happens`, `what happened`
-/// and `what the host does`, the nouns `hearing` and `saying`, and `tell` or `say` between backticks.
+/// The families of forbidden phrases. The families do not contain similar forms that clear sentences need: for example
+/// `what happens`, `what happened` and `what the host does`, and the nouns `hearing` and `saying`. Words between
+/// backticks never match.
 pub(super) const FAMILIES: [Family; FAMILY_COUNT] = [
     Family {
         name: "sentence-start",
@@ -130,8 +131,8 @@ pub(super) fn find(passage: &Passage) -> Vec<(&'static Family, usize, String)> {
     found
 }
 
-/// Returns how many words a pattern matches at the start of `words`. `is_cut` is true if the previous word
-/// ends a clause. The match then cannot continue with a word.
+/// Returns how many words a pattern matches at the start of `words`; `None` if the pattern does not match. `is_cut` is
+/// true if the previous word ends a clause. The match then cannot continue with a word.
 fn length_of_match(words: &[Word], pattern: &[&str], is_cut: bool) -> Option<usize> {
     let Some((element, rest)) = pattern.split_first() else { return Some(0) };
     let next = words.first().filter(|_| !is_cut);

@@ -2,19 +2,19 @@
 
 use super::passage::Passage;
 
-/// Comments and literals of a file.
+/// The comments and string literals of a file.
 #[derive(Default)]
 pub(super) struct Source {
     pub(super) comments: Vec<Passage>,
     pub(super) literals: Vec<Passage>,
 }
 
-/// Marks of comments in Rust and WIT, the longest ones first.
+/// The marks that begin comments in Rust and WIT, the longest marks first.
 const MARKS: [&str; 3] = ["//!", "///", "//"];
 /// Attributes of items that exist only in tests.
 const TEST_ATTRIBUTES: [&str; 3] = ["#[cfg(test)]", "#[cfg(all(test", "#[test]"];
 
-/// Reads a file of Rust. WIT has comments of the same form.
+/// Reads the comments and literals of a Rust file. The function also reads WIT, whose comments have the same form.
 pub(super) fn rust(text: &str) -> Source {
     let mut lexer = Lexer { text, ..Lexer::default() };
     while lexer.at < text.len() {
@@ -35,7 +35,8 @@ pub(super) fn line_comments(text: &str, mark: &str) -> Vec<Passage> {
     comments.finish()
 }
 
-/// Reads the string literals of a file of Lua, except long brackets. `mark` begins a comment.
+/// Reads the string literals in quotes of a Lua file. Does not read literals between `[[` and `]]`. `mark` begins a
+/// comment.
 pub(super) fn line_literals(text: &str, mark: &str) -> Vec<Passage> {
     let mut literals = Vec::new();
     for (at, line) in text.lines().enumerate() {
@@ -143,7 +144,7 @@ impl<'a> Lexer<'a> {
         &self.text[self.at..]
     }
 
-    /// Advances by bytes, and counts their lines.
+    /// Advances by `length` bytes, and counts the line ends among them.
     fn advance(&mut self, length: usize) {
         self.lines += self.rest()[..length].matches('\n').count();
         self.at += length;
@@ -163,7 +164,7 @@ impl<'a> Lexer<'a> {
         }
         if TEST_ATTRIBUTES.iter().any(|attribute| rest.starts_with(attribute)) {
             self.test.get_or_insert(self.depth);
-            // Skips only one byte: the next steps must count the brackets of the attribute.
+            // Skips only the `#`: the next steps must count the brackets of the attribute.
             return self.advance(1);
         }
         match rest.as_bytes()[0] {

@@ -13,21 +13,22 @@ use super::{announce, run};
 /// A version: major, minor, patch.
 type Version = [u32; 3];
 
-/// A program that the tests or the lints start.
+/// A program that the tests or the checks of scripts start.
 struct Server {
     program: &'static str,
     /// Returns the output in which the program prints its version; `None` if the program is missing.
     version: fn() -> Result<Option<String>>,
     /// The oldest supported version.
     least: Version,
-    /// Name of the program's package in Debian and Ubuntu. `brew` is the name in Homebrew.
+    /// Name of the program's package in Debian and Ubuntu.
     apt: &'static str,
+    /// Name of the program's package in Homebrew.
     brew: &'static str,
     /// The service that an installation of the package may start; `None` if the package has no service.
     service: Option<&'static str>,
 }
 
-/// Redis. `redis-server --sentinel` is the Sentinel, so a Sentinel needs no other program.
+/// Redis. The same program also runs as a Sentinel (`redis-server --sentinel`).
 const REDIS: Server = Server {
     program: "redis-server",
     version: || printed("redis-server", "--version"),
@@ -50,8 +51,8 @@ const LUACHECK: Server = Server {
 /// The programs that tests start.
 const SERVERS: [Server; 3] = [
     REDIS,
-    // In Debian, only root can make RabbitMQ print its version. `rabbit_version` finds the version in the name of a
-    // folder.
+    // In Debian, only root can make RabbitMQ print its version. `rabbit_version` instead finds the version in the name
+    // of a folder.
     Server {
         program: "rabbitmq-server",
         version: || Ok(ordain_servers::rabbit_version()),
@@ -157,7 +158,7 @@ fn install(server: &Server) -> Result<()> {
 
 fn apt_get() -> Command {
     let mut apt_get = Command::new("apt-get");
-    // On a system without systemd, packages start no services in this run level.
+    // On a system without systemd, the installation of a package starts no service in this run level.
     apt_get.env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1");
     apt_get
 }
@@ -166,9 +167,9 @@ fn is_root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout.trim_ascii() == b"0")
 }
 
-/// Stops the service of a package that was just installed.
+/// Stops the service of a package that was just installed. With systemd, also disables the service.
 fn disable(service: &str) -> Result<()> {
-    // The folder exists only if systemd is running. If systemd is only installed, the folder does not exist.
+    // The folder exists only if systemd is running. An installed systemd that does not run has no such folder.
     if Path::new("/run/systemd/system").is_dir() {
         announce(&format!("disabling the service {service}: tests start their own server"));
         return run(Command::new("systemctl").args(["disable", "--now", service]));

@@ -1,7 +1,7 @@
-//! Tests against the servers of another release of Debian. If the command runs as root on Linux, it installs the
-//! release in a folder of its own. The command builds the tests outside of this folder, and runs them with this folder
-//! as their root folder. If the command does not run as root on Linux, it runs the tests with the servers in the
-//! `PATH`.
+//! Runs tests against the servers of another release of Debian. As root on Linux, the command installs the release into
+//! a folder of its own. The command builds the tests outside of this folder, and runs them with this folder as their
+//! root folder (`chroot`). Without root rights, or on another system, the command runs the tests with the servers in
+//! the `PATH`.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -16,11 +16,11 @@ use serde_json::Value;
 use super::{counted, threads};
 use crate::setup::{announce, cargo, root, run, target_dir};
 
-/// Test programs, each with filters: only tests whose names contain one of the filters run. Without a filter, all tests
-/// of the program run.
+/// Test programs, each with filters: only tests whose paths contain one of the filters run. If the list of filters is
+/// empty, all tests of the program run.
 type TestPrograms = &'static [(&'static str, &'static [&'static str])];
 
-/// The age at which a call replaces an installation of Debian unstable. Debian changes the packages of this release
+/// The age at which the command replaces an installation of Debian unstable. Debian changes the packages of unstable
 /// every day; the packages of the other releases keep their versions.
 const UNSTABLE_AGE_LIMIT: Duration = Duration::from_hours(24);
 
@@ -62,7 +62,8 @@ impl ServerRelease {
         }
     }
 
-    /// Returns the tests that use the servers of this release: of the broker, and of the Redis store.
+    /// Returns the tests that use the servers of this release: the tests of the broker (except for Valkey), and the
+    /// tests of the Redis store.
     fn programs(self) -> TestPrograms {
         match self {
             Self::Debian13Valkey => &[("store_redis", &[])],
@@ -94,7 +95,7 @@ pub(crate) fn test_basics() -> Result<()> {
     Ok(())
 }
 
-/// Runs the tests of a release. With `filter`, runs only the tests whose names contain the filter.
+/// Runs the tests of a release. With `filter`, runs only the tests whose paths contain the filter.
 pub(super) fn test(release: ServerRelease, filter: Option<&str>) -> Result<()> {
     run_programs(release, release.programs(), filter)
 }
@@ -163,14 +164,15 @@ fn install(release: ServerRelease) -> Result<PathBuf> {
     let policy = folder.join("usr/sbin/policy-rc.d");
     fs::write(&policy, "#!/bin/sh\nexit 101\n")?;
     fs::set_permissions(&policy, fs::Permissions::from_mode(0o755))?;
-    // Programs in the folder resolve names as the system does, `localhost` included.
+    // With these files, programs in the folder resolve host names as the system does, including `localhost`.
     for file in ["etc/resolv.conf", "etc/hosts"] {
         fs::copy(Path::new("/").join(file), folder.join(file))?;
     }
     // Some tests compile a library with `cc`.
     let packages =
         [&["openssl", "procps", "gcc", "libc6-dev"], release.packages()].concat().join(" ");
-    // The index of a mirror that is rarely updated may have expired. `apt-get` still checks the index's signature.
+    // The package index of a mirror that is rarely updated may have expired. `apt-get` still checks the signature of
+    // the index.
     let install = format!(
         "apt-get update --quiet --option Acquire::Check-Valid-Until=false && \
          apt-get install --yes --quiet --no-install-recommends {packages}"
@@ -192,7 +194,7 @@ fn install(release: ServerRelease) -> Result<PathBuf> {
 fn build(program: &str) -> Result<PathBuf> {
     announce(&format!("building {program}"));
     let mut build = cargo("test");
-    // These are the arguments of the other test commands, so that all of them share one build.
+    // The arguments equal the arguments of the other test commands, so that all these commands share one build.
     build.args(["--release", "--workspace", "--exclude", "ordain-sim", "--no-run"]);
     build.arg("--message-format=json-render-diagnostics");
     let output = build.stderr(Stdio::inherit()).output()?;
@@ -224,7 +226,7 @@ fn inside(folder: &Path, program: &Path) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
     command.arg(folder).arg(root().join("tests")).arg(program);
-    // `/tmp` is the folder for temporary files that both root folders share.
+    // The tests must create their temporary files in `/tmp`, the folder that both root folders share.
     command.env("TMPDIR", "/tmp");
     command
 }

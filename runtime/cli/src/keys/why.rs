@@ -9,8 +9,8 @@ use ordain_http::view::{AheadRow, FailureRow, GapRow, KeyRow, LetterRow};
 use ordain_store::ListPage;
 use ordain_util::text::{escape_invisible, pluralized, shell_quoted};
 
-/// Maximum number of dead letters in a page, and therefore the maximum number of dead letters of a key that the command
-/// counts.
+/// Maximum number of dead letters in a page. The command counts the dead letters of a key in one page, so it counts at
+/// most this number.
 const LETTER_COUNT_LIMIT: usize = 500;
 
 /// Maximum number of pages of dead letters in which the command searches for unreadable events.
@@ -56,8 +56,8 @@ pub(super) async fn explain(
     Ok(words)
 }
 
-/// Returns a text with the number of dead letters of a key and the command that lists them; `None` if the key has no
-/// dead letters. The number is at most [`LETTER_COUNT_LIMIT`].
+/// Returns a text with the number of dead letters of a key and the command that lists these letters; `None` if the key
+/// has no dead letters. The text adds "or more" if the key may have more letters than one page contains.
 pub(super) async fn letters_text(
     target: &InspectTarget,
     stream: &str,
@@ -77,7 +77,8 @@ pub(super) async fn letters_text(
     )))
 }
 
-/// Returns the cause of a key's failure; `None` if the key has no failure, or if this program does not know the cause.
+/// Returns the cause of a key's failure; `None` if the key has no failure, or if this version of Ordain has no such
+/// cause.
 fn cause(row: &KeyRow) -> Option<Cause> {
     row.trouble.as_ref().and_then(FailureRow::cause)
 }
@@ -111,14 +112,15 @@ fn reason_text(failure: &FailureRow) -> String {
     format!("reason: {error} ({cause}), since {since}{}\n", version.unwrap_or_default())
 }
 
-/// Returns a text that names the missing events for which the key waits: from event `next` to the last event before the
-/// first waiting event; only event `next` if no later event waits.
+/// Returns a text that names the missing events for which the key waits: the events from `next` up to the event before
+/// the first later event that has arrived; only event `next` if no later event has arrived.
 fn missing_events(row: &KeyRow) -> String {
     events(row.next, next_arrived(row).unwrap_or(row.next).saturating_sub(1))
 }
 
-/// Returns the lowest sequence after `next` among the bounds of the waiting events: the events that the store holds,
-/// and the events that lie ahead. `None` if there is no such bound.
+/// Returns the lowest sequence after `next` among the bounds of the events that have arrived early: the events that the
+/// store holds, and the events in dead letters (`far-ahead`, `overflow`) that the key will take. `None` if there is no
+/// such bound.
 fn next_arrived(row: &KeyRow) -> Option<u64> {
     let ahead = row.ahead.into_iter().flat_map(|range| [range.first, range.last]);
     ahead.chain([row.held.first]).filter(|sequence| *sequence > row.next).min()
@@ -149,8 +151,8 @@ fn ahead_text(row: &KeyRow) -> String {
     format!("lies ahead: {range}; the key takes the letters when it reaches their events\n")
 }
 
-/// Returns a text about the events from event `next` on that arrived, but could not be read. The text names their dead
-/// letters, because these letters contain the events that the key lacks.
+/// Returns a text about the events with the sequence `next` or a higher sequence that arrived, but could not be read.
+/// The text names the dead letters of these events, because the key lacks the events and the letters contain them.
 async fn unreadable_text(
     target: &InspectTarget,
     stream: &str,
@@ -228,7 +230,8 @@ fn remedy(row: &KeyRow, tries_again: bool) -> Option<String> {
     let failure = row.trouble.as_ref()?;
     let mend = handler_remedy(failure.cause(), failure.limit());
     let switch = if tries_again { "" } else { ", set `retry.on_new_version` to true" };
-    // A restart with the changed setting is enough to retry a key that a limit parked.
+    // If the key was parked because a handler exceeded a limit, a restart with a raised limit is enough to retry the
+    // key. With " and", the request for another version of the handler applies only to "fix the handler".
     let then = if failure.limit().is_some() { " and" } else { "; then" };
     let version = failure.version.as_ref().map_or("handler", |version| version.raw());
     let higher = higher_version_file(version);

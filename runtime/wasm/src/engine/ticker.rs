@@ -1,4 +1,5 @@
-//! The clock that interrupts guests. Its thread sleeps while no guest runs.
+//! The ticker, which interrupts guests: at each tick, its thread increments the epoch of the Wasmtime engine. The
+//! thread waits while no [`TickerGuard`] exists.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -50,7 +51,7 @@ impl Ticker {
     }
 }
 
-/// A guard that keeps the clock running. [`super::HandlerEngine::keep_ticking`] returns the guard.
+/// A guard that keeps the ticker running. [`super::HandlerEngine::keep_ticking`] returns the guard.
 pub(in super::super) struct TickerGuard(Arc<TickerShared>);
 
 impl Drop for TickerGuard {

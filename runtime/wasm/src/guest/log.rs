@@ -1,6 +1,6 @@
-//! A guest's output, written to the host's log line by line and limited for each event. The event takes effect even if
-//! its output exceeds the limit. This module also keeps the end of standard error, because most languages write the
-//! text of an uncaught error only to standard error.
+//! The output of a guest (the WebAssembly code of a handler): written to the log of the stream line by line, and
+//! limited for each event. The event takes effect even if its output exceeds the limit. This module also keeps the end
+//! of standard error, because most languages write the text of an uncaught error only to standard error.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,11 +27,12 @@ pub(super) struct EventLog {
 struct LogState {
     event: Option<EventIdentity>,
     written_bytes: usize,
-    /// `true` if the event may write nothing more.
+    /// `true` if the event may log nothing more.
     is_full: bool,
-    /// The size of the output that was not logged, because the event's output exceeded the limit.
+    /// The size of the output that was not logged, because the event's output exceeded the limit. Each line end counts
+    /// as [`LINE_OVERHEAD_BYTES`].
     suppressed_bytes: usize,
-    /// Incomplete lines of standard output and standard error.
+    /// The incomplete line of standard output, and the incomplete line of standard error.
     partial_lines: [Vec<u8>; 2],
     stderr_tail: Vec<u8>,
 }
@@ -54,7 +55,8 @@ impl EventLog {
         state.stderr_tail.clear();
     }
 
-    /// Ends incomplete lines. Logs how many bytes are missing if the event's output exceeded the limit.
+    /// Logs the incomplete lines. If the event's output exceeded the limit, also logs the size of the output that was
+    /// not logged.
     pub(super) fn end_event(&self) {
         let mut state = self.state();
         for origin in [LogOrigin::Stdout, LogOrigin::Stderr] {
@@ -63,10 +65,11 @@ impl EventLog {
                 emit_line(&state, origin, default_level(origin), &line);
             }
         }
-        // If the limit is 0, the operator wants no output at all, so this method does not report the missing bytes.
+        // If the limit is 0, the operator wants no output at all, so this method does not report the size.
         if state.suppressed_bytes > 0 && self.limit > 0 {
             let words = format!(
-                "log output cut: the event wrote more than {} (`plugins.log`); {} bytes are not logged",
+                "log output cut: the event wrote more than {} (`plugins.log`); {} bytes are not logged (each line \
+                 counts as its text plus {LINE_OVERHEAD_BYTES} bytes)",
                 DisplaySize(self.limit),
                 state.suppressed_bytes
             );
@@ -143,7 +146,7 @@ impl LogState {
         self.event.as_ref().is_some_and(|event| event.turn.stream.log.accepts(level))
     }
 
-    /// Returns the part of the bytes that the event may still write; `None` if the event may write nothing more.
+    /// Returns the part of the bytes that the event may still log; `None` if the event may log nothing more.
     fn take_allowed<'a>(&mut self, limit: usize, bytes: &'a [u8]) -> Option<&'a [u8]> {
         let left = limit.saturating_sub(self.written_bytes);
         if self.is_full || (left == 0 && !bytes.is_empty()) {

@@ -1,4 +1,5 @@
-//! Limits the memory of one WebAssembly instance: all its memories and tables together count against one limit.
+//! Limits the memory of one WebAssembly instance. All memories and tables of the instance together count against one
+//! limit.
 
 use ordain_core::HandlerLimit;
 use wasmtime::ResourceLimiter;
@@ -24,9 +25,9 @@ impl MemoryBudget {
         Ok(true)
     }
 
-    /// Returns the memory that is in use after a growth by `bytes`, or an error if this memory exceeds the limit. If
-    /// the host refused the growth without an error, the guest would abort, and the failure would look like a fault of
-    /// the guest.
+    /// Returns the size in use after a growth by `bytes`, or an error if this size exceeds the limit. If the host
+    /// refused the growth without an error, the guest (the handler's code) would abort, and the failure would look like
+    /// a fault of the guest.
     fn check(&self, bytes: usize) -> wasmtime::Result<usize> {
         let used = self.used.saturating_add(bytes);
         if used > self.limit {
@@ -53,7 +54,7 @@ impl ResourceLimiter for MemoryBudget {
         maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
         if maximum.is_some_and(|maximum| desired > maximum) {
-            // The guest itself declared this maximum, so it expects the refusal.
+            // The guest itself declared this maximum, so the guest expects the refusal.
             return Ok(false);
         }
         self.reserve(desired.saturating_sub(current))
@@ -75,8 +76,8 @@ impl ResourceLimiter for MemoryBudget {
     ) -> wasmtime::Result<bool> {
         let bytes = desired.saturating_sub(current).saturating_mul(TABLE_ELEMENT_BYTES);
         if maximum.is_some_and(|maximum| desired > maximum) {
-            // The growth exceeds a maximum of the guest or the pool, so the host refuses it (`false`). If the growth
-            // also exceeds the memory limit, `check` returns an error instead.
+            // The growth exceeds a maximum of the guest or of the engine's pool, so the host refuses the growth
+            // (`false`). If the growth also exceeds the memory limit, `check` returns an error instead.
             return self.check(bytes).map(|_| false);
         }
         self.reserve(bytes)

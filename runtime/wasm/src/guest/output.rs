@@ -1,4 +1,5 @@
-//! Standard output and standard error of a guest, which both write to the event's log.
+//! Standard output and standard error of a guest (the WebAssembly code of a handler), which both write to the log of
+//! the event.
 
 use std::io;
 use std::pin::Pin;
@@ -16,7 +17,8 @@ use super::log::EventLog;
 /// Maximum size of one write of a guest, in bytes. A guest queries this limit before each write.
 const WRITE_LIMIT_BYTES: usize = 4 << 10;
 
-/// An output stream of a guest. The stream is always ready. The stream drops output above the limit of the event's log.
+/// Standard output or standard error of a guest. Writes never wait: output above the limit of the event's log is
+/// dropped.
 #[derive(Clone)]
 pub(super) struct GuestOutput {
     log: Arc<EventLog>,
@@ -66,7 +68,8 @@ impl OutputStream for GuestOutput {
     }
 }
 
-/// An implementation that `StdoutStream` requires. Only interfaces that the linker does not offer would use it.
+/// An implementation that `StdoutStream` requires. No guest can use it, because the linker does not offer the
+/// interfaces that need it.
 impl AsyncWrite for GuestOutput {
     fn poll_write(
         self: Pin<&mut Self>,

@@ -1,4 +1,5 @@
-//! Randomness derived from the event, so that every attempt to execute the event sees the same numbers.
+//! Random numbers that are derived from the stream, the key and the sequence of an event, so that every attempt to
+//! execute the event sees the same numbers.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha12Rng;
@@ -9,11 +10,12 @@ use super::super::failure::LimitExceeded;
 use super::super::settings::DisplaySize;
 use super::EventIdentity;
 
-/// Maximum number of random bytes in one request. The bytes are generated in the host's memory.
+/// Maximum number of random bytes that a guest (the WebAssembly code of a handler) may request in one call. The bytes
+/// are generated in the host's memory.
 const REQUEST_LIMIT_BYTES: u64 = 1 << 20;
 
-/// The generator of an event's random numbers. The first use in an event seeds the generator, because most handlers
-/// never use randomness.
+/// The generator of an event's random numbers. The generator is seeded only at its first use in an event, because most
+/// handlers never use random numbers.
 #[derive(Default)]
 pub(super) struct EventRandom {
     event: Option<EventIdentity>,

@@ -1,9 +1,9 @@
-//! Time as a guest (the WebAssembly code of a handler) sees it, and the machine time that the guest has used.
+//! The clocks of a guest (the WebAssembly code of a handler), and the time for which the guest has run on the machine.
 //!
-//! A guest's wall clock starts at the event's time. The wall clock advances only when the guest sleeps. A sleep ends at
-//! once, and advances the wall clock and the monotonic clock by the length of the sleep. A handler that sleeps
-//! therefore delays no other handler. Every attempt to execute an event sees the same wall-clock times, provided that
-//! the event has a time.
+//! For each event, the guest's wall clock starts at the event's time. The wall clock advances only when the guest
+//! sleeps. A sleep ends at once, and advances the wall clock and the monotonic clock by the length of the sleep. A
+//! handler that sleeps therefore delays no other handler. Every attempt to execute an event sees the same wall-clock
+//! times, provided that the event has a time.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,8 +22,8 @@ use super::super::failure::TimeoutExceeded;
 /// later time terminates.
 const STEP_NS: u64 = 1_000;
 
-/// The clocks of a guest. The WebAssembly instance, its timers and its epoch callback (which runs at each tick) share
-/// these clocks. All users of the clocks run on one thread, so the lock is never contended.
+/// The clocks of a guest. The WebAssembly instance, its timers and its epoch callback (which runs when a tick
+/// interrupts the guest) share these clocks. All users of the clocks run on one thread, so the lock is never contended.
 pub(super) struct EventClock {
     timeout: Duration,
     state: Mutex<ClockState>,
@@ -35,15 +35,16 @@ struct ClockState {
     event_ms: u64,
     /// Time that the guest has waited (slept) during this event, on the guest's clock.
     waited: Duration,
-    /// The monotonic clock, in ns; it continues from event to event.
+    /// The reading of the monotonic clock, in ns. The clock does not start again at an event.
     monotonic_ns: u64,
     /// Due time, on the monotonic clock, of the earliest timer for which the guest waits.
     next_ns: Option<u64>,
     /// Number of times that the clock was advanced to a timer.
     advances: u64,
-    /// Time that the event has run, on the machine's clock.
+    /// Time for which the guest has run during this event, on the machine's clock.
     ran: Duration,
-    /// Time of the last resumption after a pause, on the machine's clock.
+    /// Time at which the guest last resumed after an interruption, on the machine's clock. `None` if the guest has not
+    /// resumed since the last tick that interrupted it, or since the start of the event.
     resumed: Option<Instant>,
 }
 
@@ -63,18 +64,18 @@ impl EventClock {
         *state = ClockState { event_ms, monotonic_ns, advances: moves, ..ClockState::default() };
     }
 
-    /// Adds the time of the tick that has just ended to the time that the event has run. Fails if the event has
+    /// Adds the time since the guest last resumed to the time for which the event has run. Fails if the event has
     /// exceeded its time limit.
     pub(super) fn tick(&self) -> Result<(), TimeoutExceeded> {
         let mut state = self.state();
-        // If the event has not paused yet, it may have begun in the middle of this tick. The whole tick then counts as
-        // time of the event.
+        // At the first interruption of an event, the start of the event is unknown: the event may have begun in the
+        // middle of the tick. The whole tick then counts as time of the event.
         let slice = state.resumed.take().map_or(TICK_INTERVAL, |since| since.elapsed());
         state.ran += slice;
         if state.ran > self.timeout { Err(TimeoutExceeded::running(self.timeout)) } else { Ok(()) }
     }
 
-    /// Suspends the guest once, so that other turns run.
+    /// Suspends the guest until its next poll, so that other turns run.
     pub(super) fn yield_once(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
         let time = Arc::clone(self);
         let mut paused = false;
@@ -92,9 +93,9 @@ impl EventClock {
     /// Polls a timer. `registered_at` is the value that `advances` had when this wait last registered its due time.
     ///
     /// A guest that waits for several timers polls each of them once before it polls any of them again. At the second
-    /// poll, the earliest due time is therefore known. If all waits of the event up to this time are within the time
-    /// limit, the clock advances to this time. If the waits exceed the time limit, the present wait can never end, and
-    /// the timer requests no further poll. The host recognises an endless wait by the missing request.
+    /// poll of a timer, the earliest due time is therefore known. If the sum of all waits of the event, up to this due
+    /// time, is within the time limit, the clock advances to the due time. Otherwise, the present wait can never end,
+    /// and the timer requests no further poll. The host recognises an endless wait by the missing request.
     fn poll_timer(
         &self,
         at_ns: u64,

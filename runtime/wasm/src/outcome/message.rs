@@ -10,11 +10,11 @@ use ordain_store::{KEY_SIZE_LIMIT, OutboxMessage};
 
 /// Size of the fixed parts of a message in the form of an event (names, punctuation, numbers), in bytes.
 const ENVELOPE_OVERHEAD_BYTES: usize = 1 << 10;
-/// Largest factor by which escaping enlarges the parts of a message other than its data. One escape in JSON takes at
-/// most 6 bytes; a second escape, which some headers need, at most doubles this size.
+/// Largest factor by which escaping enlarges the parts of a message other than its data. In JSON, an escaped byte takes
+/// at most 6 bytes. Some headers need a second escape, which at most doubles this size.
 const MAX_ESCAPE_FACTOR: usize = 12;
 
-/// Returns the fault of a message, if the message is invalid. Does not check the size of the whole message.
+/// Checks a message, except the size of the whole message. Returns the fault of an invalid message as the error.
 pub(super) fn check(message: &MessageReply) -> Result<(), String> {
     if message.kind.is_empty() {
         return Err("an empty type: every message needs one".into());

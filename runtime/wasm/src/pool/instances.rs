@@ -6,13 +6,13 @@ use std::sync::{Arc, Weak};
 use super::super::handler::Handler;
 use super::super::instance::HandlerInstance;
 
-/// Idle instances by handler. The most recently used instance is used next, because its memory is probably still in the
-/// processor's cache.
+/// Idle instances by handler. A handler's most recently used instance is used next, because the memory of this instance
+/// is probably still in the processor's cache.
 pub(super) struct IdleInstances {
     limit: usize,
     count: usize,
-    /// Number of instances that were put back so far. When an instance is put back, the entry of its handler stores
-    /// this number in `used`. The entry with the lowest `used` therefore belongs to the least recently used handler.
+    /// Number of calls of [`Self::put`] so far. Each call stores this number in `used` of the instance's handler. The
+    /// handler with the lowest `used` is therefore the least recently used handler.
     uses: u64,
     handlers: HashMap<u64, IdleEntry>,
 }

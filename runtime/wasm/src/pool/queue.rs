@@ -1,5 +1,5 @@
-//! The queues of turns (runs of events of one key). Each caller that submits turns has a queue. The workers serve the
-//! queues round robin.
+//! The queues of turns (runs of events of one key). Each caller that submits turns has a queue of its own. The workers
+//! serve the queues round robin.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -11,10 +11,10 @@ use super::super::handler::{ActiveVersion, Handler};
 use super::super::stream::StreamContext;
 use super::{ResultCallback, TurnResults};
 
-/// Number of events at which a worker adds no further turn to a batch. The number is large enough to make the cost of
-/// taking a batch negligible, and small enough that other queues do not wait long.
+/// Number of events at which a worker adds no further turn to the batch of turns that it takes from a queue. The number
+/// is large enough to make the cost of taking a batch negligible, and small enough that other queues do not wait long.
 const BATCH_EVENTS_LIMIT: usize = 128;
-/// Limit for the total size, in bytes, of delivered results that the receiver has not taken yet. At this limit, no turn
+/// Limit for the total size, in bytes, of a queue's results that the receiver has not taken yet. At this limit, no turn
 /// of the queue starts. The queue itself must limit this memory, because the receiver counts the memory of results only
 /// when it takes them.
 const UNREAD_LIMIT_BYTES: usize = 4 << 20;
@@ -113,7 +113,7 @@ pub(super) struct TurnBatch {
 pub(super) enum WakeReason {
     /// Turns are ready.
     Batch(TurnBatch),
-    /// A handler may no longer be used, so the worker must drop the idle instances of unused handlers.
+    /// Possibly a handler is no longer in use. The worker must drop the idle instances of all unused handlers.
     Retired,
     /// The pool is closing.
     Closed,
@@ -124,7 +124,8 @@ pub(super) struct TurnScheduler {
     workers: usize,
     state: Mutex<SchedulerState>,
     changed: Condvar,
-    /// Number of calls of [`Self::signal_retired`] so far. Each call signals that a handler may no longer be used.
+    /// Number of calls of [`Self::signal_retired`] so far. Each call signals that possibly a handler is no longer in
+    /// use.
     retired: AtomicU64,
     closed: AtomicBool,
 }
@@ -163,7 +164,7 @@ impl TurnScheduler {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Wakes the workers, so that they drop the idle instances of handlers that are no longer used.
+    /// Wakes the workers, so that they drop the idle instances of handlers that are no longer in use.
     pub(super) fn signal_retired(&self) {
         let _state = self.state();
         self.retired.fetch_add(1, Ordering::Relaxed);
@@ -187,14 +188,15 @@ impl TurnScheduler {
         }
     }
 
-    /// Stops or resumes the start of a queue's turns.
+    /// Pauses a queue (`paused`), so that no worker starts a turn of the queue, or resumes the queue.
     pub(super) fn pause(&self, queue: &TurnQueue, paused: bool) {
         if queue.paused.swap(paused, Ordering::Relaxed) && !paused {
             self.wake_all();
         }
     }
 
-    /// Records that the receiver has taken results of a queue. Wakes the workers if the queue may start turns again.
+    /// Records that the receiver has taken or dropped results of a queue. Wakes the workers if the size of the
+    /// remaining results has fallen below [`UNREAD_LIMIT_BYTES`], so that turns of the queue may start again.
     pub(super) fn release_unread(&self, queue: &TurnQueue, bytes: usize) {
         let before = queue.unread_bytes.fetch_sub(bytes, Ordering::Relaxed);
         if before >= UNREAD_LIMIT_BYTES && before - bytes < UNREAD_LIMIT_BYTES {
@@ -234,13 +236,13 @@ impl TurnScheduler {
         }
     }
 
-    /// Takes a batch from the next queue in the rotation. Skips queues of streams for which `wanted` returns false.
-    /// Returns `None` if no queue has a suitable turn.
+    /// Takes a batch of turns from the next queue in the rotation. Skips paused queues, and queues of streams for which
+    /// `wanted` returns false. Returns `None` if no other queue has a turn.
     pub(super) fn try_take(&self, wanted: impl Fn(&StreamContext) -> bool) -> Option<TurnBatch> {
         self.take(&mut self.state(), wanted)
     }
 
-    /// Waits until turns are ready, a handler may no longer be used, or the pool closes. `retired` is the value that
+    /// Waits until turns are ready, [`Self::signal_retired`] is called, or the pool closes. `retired` is the value that
     /// [`Self::retired`] had when the worker last dropped unused instances.
     pub(super) fn wait(&self, retired: u64) -> WakeReason {
         let mut state = self.state();

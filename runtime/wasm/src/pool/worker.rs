@@ -1,9 +1,9 @@
 //! A worker thread, which only executes turns (runs of events of one key).
 //!
-//! A tick is the longest time that a turn runs without interruption. An interrupted turn moves to a list of slow turns,
+//! A tick ([`TICK_INTERVAL`]) interrupts the turn that is running. An interrupted turn moves to the list of slow turns,
 //! and the next turn starts on another WebAssembly instance. The worker alternates: it executes new turns for a tick,
 //! and then resumes one slow turn for a tick. A slow key therefore delays other keys by about a tick. While other keys
-//! need the worker, all slow keys together take at most half of the worker's time.
+//! need the worker, all slow keys together take at most about half of the worker's time.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -24,8 +24,9 @@ use super::instances::IdleInstances;
 use super::queue::{TurnBatch, TurnQueue, TurnScheduler, WakeReason};
 use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
 
-/// Size, in bytes, above which the worker delivers results before its batch ends. The receiver must get the results
-/// soon, because only the receiver counts their memory against the memory limit.
+/// Size of results, in bytes, above which the worker delivers the results before it has executed all turns of the
+/// batch. The receiver must get the results soon, because only the receiver counts their memory against the memory
+/// limit.
 const RESULT_BATCH_BYTES: usize = 1 << 20;
 
 pub(super) struct Worker {
@@ -34,11 +35,12 @@ pub(super) struct Worker {
     instances: IdleInstances,
     suspended: VecDeque<SuspendedTurn>,
     retired: u64,
-    /// Measured times of the current handler that are not added to the handler's histogram yet.
+    /// Measured times of the handler that the worker executes now. The times are not in the histogram of the handler
+    /// yet.
     times: Histogram,
 }
 
-/// A turn that the tick interrupted.
+/// A turn that a tick has interrupted: a slow turn.
 struct SuspendedTurn {
     queue: Arc<TurnQueue>,
     handler: Arc<Handler>,
@@ -72,7 +74,7 @@ impl Worker {
         }
     }
 
-    /// Executes turns until neither a slow turn nor a new turn is left.
+    /// Executes turns until no slow turn is left and no queue has a new turn that may start, or until the pool closes.
     fn work_until_idle(&mut self) {
         loop {
             self.drop_retired();
@@ -152,9 +154,9 @@ impl Worker {
         self.release_handler(&queue, handler);
     }
 
-    /// Releases the handler of a batch or turn that has been executed. The queue may have switched to another handler
-    /// since the start of the batch or turn. In this case, wakes the workers, so that they drop the idle instances of
-    /// the released handler.
+    /// Releases the handler of a batch or slow turn that has been executed. The queue may have switched to another
+    /// handler since the start of the batch or turn. In this case, wakes the workers, so that they drop the idle
+    /// instances of the released handler.
     fn release_handler(&self, queue: &TurnQueue, handler: Arc<Handler>) {
         let is_left = !queue.executes(&handler);
         drop(handler);
@@ -177,7 +179,8 @@ impl Worker {
         }
     }
 
-    /// Returns whether another turn of a stream may start: the worker must be able to suspend the turn.
+    /// Returns whether the worker may start another turn of a stream. The suspended turns of the worker and the
+    /// suspended turns of the stream must both be below their limits, so that the worker can suspend this turn too.
     fn has_room(&self, stream: &StreamContext) -> bool {
         let same = |slow: &&SuspendedTurn| slow.queue.stream.name == stream.name;
         self.suspended.len() < WORKER_SUSPENDED_LIMIT
@@ -196,7 +199,8 @@ impl Worker {
         ended.done
     }
 
-    /// Resumes the next slow turn for one tick. Drops the turn if the caller has dropped its queue.
+    /// Resumes the next slow turn until it ends or a tick interrupts it. Drops the turn if the caller has dropped the
+    /// handle of the turn's queue.
     fn resume_turn(&mut self) {
         let Some(mut slow) = self.suspended.pop_front() else { return };
         if slow.queue.is_detached() {
@@ -229,7 +233,7 @@ impl Worker {
     }
 }
 
-/// Polls a turn. Nothing outside the worker can wake a guest, so the waker does nothing.
+/// Polls a turn. The waker does nothing, because the worker polls each slow turn again without a request.
 fn poll_turn(turn: &mut TurnFuture) -> Poll<FinishedTurn> {
     turn.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
