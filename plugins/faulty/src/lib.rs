@@ -19,7 +19,7 @@
 //! | `exit` | `code` 1 | ends the program through WASI, which passes only 0 or 1 to the host |
 //! | `loop` | | runs forever |
 //! | `recurse` | | recurses until the host's stack for WebAssembly is exhausted |
-//! | `allocate` | `mib` | allocates memory, writes to it and releases it within the instance |
+//! | `allocate` | `mib` | allocates memory, writes to it and frees it; the memory of the instance does not shrink |
 //! | `hoard` | `mib` | allocates memory, writes to it and keeps it until the instance ends |
 //! | `log` | `lines` 1, `bytes` 0, `level` "info" | logs this number of lines, each of this size |
 //! | `print` | `out` none, `err` none | prints to standard output and standard error |

@@ -1,5 +1,5 @@
-//! A ledger in three stages (streams). Each stage receives the transactions in the sequence in which the ledger
-//! contains them. An *order* on this page is a purchase.
+//! A ledger in three stages (streams). For each key, each stage receives the transactions in the sequence in which the
+//! ledger contains them. An *order* on this page is a purchase.
 //!
 //! 1. *Ledger*, keyed by ledger: an event `ledger.batch` contains many transactions of many orders. The handler emits
 //!    the transactions one after the other. The key of each emitted message is the order of the transaction.
@@ -13,14 +13,14 @@
 //!
 //! | event | data | emitted to the sink |
 //! |---|---|---|
-//! | `ledger.batch` | `{"transactions": [{"order", "month", "cents", "last"?}]}` | `transactions`, as `transaction` under the order |
-//! | `transaction` | `{"month", "cents"}` | `postings`, as `posting` under `ORDER/MONTH` |
+//! | `ledger.batch` | `{"transactions": [{"order", "month", "cents", "last"?}]}` | `transactions`: type `transaction`, key `ORDER` |
+//! | `transaction` | `{"month", "cents"}` | `postings`: types `posting` and `month.closed`, key `ORDER/MONTH` |
 //! | `posting` | `{"cents", "balance"}` | |
-//! | `month.closed` | `{"order", "month"}` | `statements`, as `statement` under the order |
+//! | `month.closed` | `{"order", "month"}` | `statements`: type `statement`, key `ORDER` |
 //!
 //! Months are texts that sort by time, such as `2026-03`. The second stage closes a month of an order in two cases: at
 //! the first transaction of a later month, and at the transaction with `last`. The transaction with `last` also ends
-//! the order.
+//! the key of the order.
 
 mod account;
 mod batch;

@@ -32,7 +32,7 @@ use serde::{Deserializer, Serializer, de};
 
 /// The sink and the type of all messages.
 const SINK: &str = "tally";
-/// The prefix of the keys whose events take long.
+/// The prefix of the keys whose events need additional processor time.
 const SLOW: &str = "slow-";
 /// The number of additional hash steps for a slow event.
 const SLOW_STEPS: u64 = 40_000;

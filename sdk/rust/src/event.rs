@@ -7,7 +7,8 @@ pub struct Event<D> {
     pub stream: String,
     /// The unit of order: an order id, an account, a session.
     pub key: String,
-    /// Number of the event within its key. The numbers of a key have no gaps.
+    /// Number of the event within its key. Each event of a key has the next number. If Ordain skips a missing event,
+    /// the handler does not see the number of this event.
     pub sequence: u64,
     /// Id of the event, set by the producer.
     pub id: String,
@@ -17,9 +18,9 @@ pub struct Event<D> {
     pub source: String,
     /// Time of the event by the producer's clock, in ms since the Unix epoch; `None` if the producer set no time.
     pub time_ms: Option<u64>,
-    /// Media type of the data, set by the producer.
+    /// Media type of the data, set by the producer; empty if the producer set none.
     pub content_type: String,
-    /// Names and values of all other attributes of the event, in order.
+    /// Names and values of all other attributes of the event, in order. Values that are not text are JSON.
     pub headers: Vec<(String, String)>,
     /// The decoded data.
     pub data: D,

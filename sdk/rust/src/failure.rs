@@ -8,8 +8,8 @@ pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 /// The reason why a call of the handler has no effect. The host discards the state and the messages of the failed call.
 ///
-/// `?` converts any standard error to [`Failure::Reject`]; the crate's documentation explains why. If `Failure`
-/// implemented [`std::error::Error`], the compiler would not allow this conversion.
+/// `?` converts any standard error to [`Failure::Reject`]; the crate's documentation explains why. `Failure` itself
+/// does not implement [`std::error::Error`], because the compiler would then reject this conversion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// A later attempt may succeed: the host retries the event, and the later events of the key wait.

@@ -1,5 +1,5 @@
 //! The WebAssembly side of the SDK: the generated bindings, and conversions between their types and the types of this
-//! crate. This module must not make decisions.
+//! crate. This module only converts, and makes no decisions.
 
 use std::sync::Once;
 use std::{fmt, panic};
@@ -25,7 +25,7 @@ pub mod bindings {
     });
 }
 
-/// Passes one call of the host to the handler, and converts its event, state and result.
+/// Passes one call of the host to the handler, and converts the event, the state and the result.
 pub fn handle<D, S, F>(
     handle: F,
     event: types::Event,

@@ -2,8 +2,9 @@
 //!
 //! A handler is a function. The function receives one event of a key and the state of the key after the previous event.
 //! The function returns the change of the state and the messages to publish. Ordain calls the function for each event
-//! of a key, in order. Ordain calls the function again for the same event if the call requested a retry or panicked, or
-//! if its outcome was lost before the commit. Ordain commits either the whole outcome of a call or nothing.
+//! of a key, in order. Ordain calls the function again for the same event if the previous call requested a retry,
+//! panicked, or exceeded a limit of time or size, or if its outcome was lost before the commit. Ordain commits either
+//! the whole outcome of a call or nothing.
 //!
 //! ```
 //! use ordain_sdk::prelude::*;
@@ -59,7 +60,7 @@
 //! | the event is invalid | [`Failure::reject`], [`OrFail::or_reject`], or `?` alone | the event is dead-lettered with the reason, and the key continues |
 //! | a later attempt may succeed | [`Failure::retry`], [`OrFail::or_retry`] | the event is retried, and later events of the key wait |
 //! | the data cannot be decoded | nothing | the event is rejected |
-//! | a bug, or a state that cannot be decoded | a panic | the event is retried once; if the retry panics too, the key by default parks with the panic's text, until the handler has a new version |
+//! | a bug, or a state that cannot be decoded | a panic | the event is retried once; if the retry panics too, the key by default parks with the panic's text, until the stream runs another version of the handler |
 //!
 //! `?` alone rejects the event, because the result of a handler depends only on its arguments: with the same arguments,
 //! the error would occur again. A state that cannot be decoded causes a panic instead, because the fault is in the
@@ -68,11 +69,11 @@
 //!
 //! # The environment of a handler
 //!
-//! A handler has no files, environment variables or sockets. The clock shows the event's time, and random numbers are
-//! derived from the event's stream, key and sequence. Printed text and the lines of [`log`] go to the host's log. One
-//! Wasm instance handles many events of different keys, and Ordain may replace the instance at any time. A value in a
-//! `static` may therefore come from an event of another key, or be lost. Only the state that the handler returns is
-//! kept.
+//! A handler has no files, environment variables or sockets. The clock starts at the event's time, and advances only
+//! when the handler sleeps. Random numbers are derived from the event's stream, key and sequence. Printed text and the
+//! lines of [`log`] go to the host's log. One Wasm instance handles many events of different keys, and Ordain may
+//! replace the instance at any time. A value in a `static` may therefore come from an event of another key, or be lost.
+//! Only the state that the handler returns is kept.
 
 pub mod log;
 pub mod testing;

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::Raw;
 
-/// A message to a sink. The host publishes the message after the commit. The host may publish it more than once, always
-/// with the same id.
+/// A message to a sink. The host publishes the message after the commit. The host may publish the message more than
+/// once, always with the same id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message {
     /// Name of a sink in the host's configuration.

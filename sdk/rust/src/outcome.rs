@@ -2,14 +2,15 @@
 
 use crate::Message;
 
-/// The effect of one event. The host commits the whole effect or nothing.
+/// The effect of one event. The host commits either the whole effect or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome<S = ()> {
     /// The change of the key's state.
     pub state: Change<S>,
     /// Messages to publish, in this order.
     pub messages: Vec<Message>,
-    /// True if the key ends after this event. Ordain dead-letters all later events of the key.
+    /// True if the key ends after this event. Until the time `complete_ttl` has passed, Ordain dead-letters all later
+    /// events of the key.
     pub complete: bool,
 }
 

@@ -94,7 +94,7 @@ where
         if matches!(result, Err(Failure::Retry { .. })) {
             return result;
         }
-        // An event with an earlier sequence, such as a dead letter that is executed again, does not advance the key.
+        // A test may send an event with an earlier sequence. Such an event does not advance the key.
         self.next = self.next.max(sequence.saturating_add(1));
         self.ended = end;
         if let Ok(outcome) = &result {

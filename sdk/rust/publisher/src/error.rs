@@ -7,8 +7,9 @@ use ordain_store::StoreError;
 /// The reason why events were not published.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An event is invalid or conflicts with a published event. The events that precede this event in the list are
-    /// published.
+    /// An event is invalid, or the store refuses it, for example because it conflicts with a published event. The
+    /// events that precede this event in the list are published. If the store refused the event, later events of other
+    /// keys may be published too.
     #[error("event {at}: {words}")]
     Event {
         /// Index of the event in the given list.

@@ -15,9 +15,9 @@ use crate::Error;
 /// up to 128 headers, whose names and values have up to 64 KiB in total. The setting `runtime.event_size` limits the
 /// size of the whole event.
 ///
-/// An event gets its time and a random id when it is created. If a program publishes this value or a clone of it again,
-/// Ordain therefore recognises a repeat. A program may also create the event anew, for example after a crash. Ordain
-/// then recognises the repeat only if the program sets the same id.
+/// An event gets its time and a random id when it is created. If a program publishes the same `Event` or a clone of it
+/// again, Ordain therefore recognises a repeat. A program may also create the event anew, for example after a crash.
+/// Ordain then recognises the repeat only if the program sets the same id and the same source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     key: String,
@@ -70,8 +70,8 @@ impl Event {
         }
     }
 
-    /// Replaces the random id by the producer's own id. Ordain recognises a repeat of the event by its id. The id
-    /// should come from the business, such as the number of a payment.
+    /// Replaces the random id by the producer's own id. Ordain recognises a repeat of the event by its id and its
+    /// source. The id should come from the business, such as the number of a payment.
     #[must_use]
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = id.into();
@@ -116,7 +116,7 @@ impl Event {
             return Err("the event has no type, such as `order.paid`".to_owned());
         }
         if self.id.is_empty() {
-            return Err("the id is empty: set an id, or do not call `id` for a new id".to_owned());
+            return Err("the id is empty: set an id, or omit `.id()` for a random id".to_owned());
         }
         for (name, text, limit) in [
             ("key", &self.key, KEY_SIZE_LIMIT),

@@ -2,8 +2,8 @@
 //!
 //! In a `sequenced` stream, the store gives an event the next number of its key and keeps the event for replay.
 //! Publishing succeeds once the broker (or the store, for a source of kind `stream`) has confirmed the event. Within
-//! the stream's `retain` (24 hours by default), the program may publish the event again under the same id, for example
-//! after a crash. The event then keeps its number, and the stream executes it once.
+//! the stream's `retain` (24 hours by default), the program may publish the event again under the same id and source,
+//! for example after a crash. The event then keeps its number, and the stream executes it once.
 //!
 //! ```no_run
 //! use ordain_publisher::{Event, Publisher};
@@ -83,10 +83,11 @@ impl Publisher {
     /// source of kind `stream`) has confirmed all events. Returns a receipt for each event.
     ///
     /// # Errors
-    /// [`Error::Event`] names the invalid or conflicting event; the events before this event are published.
-    /// [`Error::Away`] means that, for half a minute, the store or broker was unavailable, or the queue of the stream
-    /// was full. Some of the events may then be published. After any error, the program can publish the same events
-    /// again: Ordain recognises the events that are already published.
+    /// [`Error::Event`] names the event that is invalid or that the store refused; the events before this event are
+    /// published. If the store refused the event, later events of other keys may be published too. [`Error::Away`]
+    /// means that, for half a minute, the store or broker was unavailable, or the queue of the stream was full. Some of
+    /// the events may then be published. After any error, the program can publish the same events again: Ordain
+    /// recognises the events that are already published.
     pub async fn publish(&mut self, events: &[Event]) -> Result<Vec<Receipt>, Error> {
         let mut packed = Vec::with_capacity(events.len());
         let mut wrong = None;
