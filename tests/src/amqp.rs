@@ -115,7 +115,7 @@ impl Client {
         Ok(self.runtime.block_on(bound)?)
     }
 
-    /// Removes the binding of a queue to an exchange that has the binding key `key`.
+    /// Removes the binding with the binding key `key` between a queue and an exchange.
     pub fn unbind(&self, queue: &str, exchange: &str, key: &str) -> Result<()> {
         let nothing = FieldTable::default();
         let unbound = self.channel.queue_unbind(queue.into(), exchange.into(), key.into(), nothing);
@@ -124,7 +124,7 @@ impl Client {
 
     /// Publishes messages, and waits until the broker confirms each of them. Publishes a rejected message again,
     /// because the broker rejects messages for a moment while a quorum queue has no leader. Fails if a message is
-    /// unroutable.
+    /// unroutable, or if the broker still rejects messages after a minute.
     pub fn publish(&self, exchange: &str, messages: &[Outgoing]) -> Result<()> {
         let started = Instant::now();
         self.runtime.block_on(async {
@@ -191,7 +191,7 @@ impl Client {
 
     /// Receives messages as [`Self::take`] does, until `is_counted` has returned `true` for `count` of them. Do not
     /// call [`Self::take`] several times instead: the end of each call requeues messages, and the next call could
-    /// receive later messages before them.
+    /// receive later messages before the requeued messages.
     pub fn take_counted(
         &self,
         queue: &str,
@@ -309,7 +309,8 @@ async fn open(url: &str) -> Result<(Connection, Channel)> {
 }
 
 /// Converts a line of a file, which is a CloudEvent, into a message: the key becomes the routing key, and the data
-/// becomes the body. The id and the type become properties. The sequence and the mark of the last event become headers.
+/// becomes the body. The id and the type become properties. The sequence and the attribute `endofsequence` become
+/// headers.
 pub fn from_line(line: &str) -> Result<Outgoing> {
     #[derive(serde::Deserialize)]
     struct Line<'a> {

@@ -1,5 +1,5 @@
-//! An HTTP server that serves events for replay, like the servers that users of Ordain run. The server fails a given
-//! share of the requests that it receives.
+//! An HTTP server that serves events for replay, like the servers that users of Ordain run. A given share of the
+//! requests fails.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -27,7 +27,7 @@ struct Shared {
     failing: u32,
     random: Mutex<ChaCha8Rng>,
     token: Option<String>,
-    /// The status code and the reason of the response to a request for an event that the server does not have.
+    /// The status code and the reason phrase of the response to a request for an event that the server does not have.
     absent: &'static str,
     requests: AtomicU64,
     unauthorized_requests: AtomicU64,
@@ -36,15 +36,16 @@ struct Shared {
 }
 
 impl Archive {
-    /// Starts a server that serves each line at the path `/KEY/SEQUENCE` of its event. On average, `failing` of 1,000
-    /// requests fail, in one of several ways. If `token` is given, the server accepts only requests with this value in
-    /// the header `Authorization`.
+    /// Starts a server with events, each given as a CloudEvent in one line of JSON. The path of an event is
+    /// `/KEY/SEQUENCE`. On average, `failing` of 1,000 requests fail: the server closes the connection, or responds
+    /// with an error, a redirect, another event or no event. If `token` is given, the server accepts only requests with
+    /// this value in the header `Authorization`.
     pub fn start(lines: &[String], failing: u32, token: Option<&str>) -> Result<Self> {
         Self::with(lines, failing, token, "404 Not Found")
     }
 
-    /// Starts a server that serves each line at the path `/KEY/SEQUENCE` of its event, without failures. `absent` is
-    /// the status code and the reason of the response to a request for any other event.
+    /// Starts a server as [`Self::start`] does, without failures and without a token. `absent` is the status code and
+    /// the reason phrase of the response to a request for an event that the server does not have.
     pub fn refusing(lines: &[String], absent: &'static str) -> Result<Self> {
         Self::with(lines, 0, None, absent)
     }

@@ -1,7 +1,9 @@
-//! The conformance suite of all stores. Through the `Store` trait, it tests the guarantees that the runtime needs.
+//! The conformance suite, which every store must pass. Through the `Store` trait, the suite tests the guarantees that
+//! the runtime needs.
 //!
-//! The tests of a store implement [`Fixture`] and call [`conformance_suite!`](crate::conformance_suite) once. The suite
-//! must use a store only through its fixture.
+//! The tests of a store implement [`Fixture`], and call [`conformance_suite!`](crate::conformance_suite) once for each
+//! kind of fixture, for example once for a single Redis server and once for a Cluster. The suite must use a store only
+//! through its fixture.
 
 pub mod concurrency;
 pub mod due;
@@ -36,7 +38,7 @@ pub const DEAD_TTL: u64 = 100_000;
 
 /// A store under test, empty at first.
 pub trait Fixture: Send {
-    /// Returns the open store. [`Self::reopen`] and [`Self::go_back`] may replace it.
+    /// Returns the open store. The other methods of the fixture may replace this store.
     fn store(&self) -> &dyn Store;
 
     /// True if the store can write marks and remove outbox entries in one atomic write.

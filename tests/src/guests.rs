@@ -14,7 +14,8 @@ pub fn guest(name: &str) -> Result<Vec<u8>> {
 /// The smallest component. It imports and exports nothing.
 pub const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
 
-/// Returns a component that imports an empty instance with this name, and nothing else.
+/// Returns a component that imports, under this name, an instance without exports (in the sense of the component
+/// model), and imports nothing else.
 pub fn importing(name: &str) -> Vec<u8> {
     let length = u8::try_from(name.len()).expect("a name of a test is short");
     let mut wasm = EMPTY.to_vec();
@@ -45,7 +46,8 @@ impl Pairs {
         self
     }
 
-    /// Adds the start and the length of a list or a string, in two pairs.
+    /// Adds two pairs for the guest `puppet`. The pairs write the start of a list or a string to the address `at`, and
+    /// the length to the address `at + 4`.
     #[must_use]
     pub fn list(self, at: u32, start: u32, length: u32) -> Self {
         self.pair(at, start).pair(at + 4, length)

@@ -20,7 +20,7 @@ pub fn binary() -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// Copies a folder with the owners, rights and times of its files. The copy must not exist yet.
+/// Copies a folder with the owners, rights and times of its files. `to` must not exist yet.
 pub fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     let copied = Command::new("cp").arg("-a").args([from, to]).status()?;
     ensure!(copied.success(), "`cp` ended with {copied}");
@@ -62,7 +62,7 @@ impl Home {
         Ok(fs::write(self.path(name), text)?)
     }
 
-    /// Reads a file of the home. Returns an empty text if the file does not exist.
+    /// Reads a file of the home. Returns an empty text if the file does not exist or is not UTF-8.
     pub fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
@@ -107,7 +107,7 @@ impl Home {
     }
 
     /// Runs `run --once --json` for a sink that writes to standard output, and writes that output to a file of the
-    /// home. Returns the report.
+    /// home. Returns the report, which the host then writes to standard error.
     pub fn run_once_to(&self, out: &str) -> Result<Value> {
         let mut command = self.ordain(&["--log", "error", "run", "--once", "--json"])?;
         let output = command.stdout(fs::File::create(self.path(out))?).output()?;
@@ -117,7 +117,7 @@ impl Home {
             .with_context(|| format!("the host printed no report: {report}"))
     }
 
-    /// Starts `run --once` for a test that kills it.
+    /// Starts `run --once` for a test that kills the process.
     pub fn start(&self) -> Result<Child> {
         let mut command = self.ordain(&["--log", "warn", "run", "--once"])?;
         Ok(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)

@@ -1,5 +1,5 @@
-//! An HTTP client for the host's listeners. It sends the bytes of a request unchanged, so a test can also send an
-//! invalid request.
+//! An HTTP client for the host's listeners. The client sends the bytes of a request unchanged, so a test can also send
+//! an invalid request.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -89,8 +89,8 @@ pub fn get_with(address: SocketAddr, path: &str, headers: &[&str]) -> Result<Ans
     send(address, format!("GET {path} HTTP/1.1\r\n{all}\r\n\r\n").as_bytes())
 }
 
-/// Returns the sum of the samples of a metric; `None` if there is no sample. `name` may end with labels, in the form
-/// `{label="value"}`.
+/// Returns the sum of the samples of a metric; `None` if there is no sample. Ignores samples that are not whole
+/// numbers. `name` may end with all labels of a sample, in the form `{label="value"}`.
 pub fn metric(address: SocketAddr, name: &str) -> Result<Option<u64>> {
     let metrics = get(address, "/metrics")?.body;
     let samples = metrics.lines().filter_map(|line| line.strip_prefix(name));

@@ -1,4 +1,4 @@
-//! The records of incidents (losses of data by a store) in the log of a host.
+//! The records of incidents (losses of data by a store, and their effects) in the log of a host.
 
 use anyhow::{Context, Result};
 use ordain_servers::Redis;

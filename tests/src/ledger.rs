@@ -1,5 +1,5 @@
-//! A ledger of transactions of many orders, and an independent computation of the results that the handler
-//! `plugins/ledger` must produce.
+//! A ledger with the transactions of many orders (purchases). The module also computes the results that the handler
+//! `plugins/ledger` must produce, independently of the handler.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,8 +17,8 @@ type Month = (String, String);
 /// A ledger and its expected results.
 #[derive(Debug)]
 pub struct Ledger {
-    /// The batches of transactions. Each batch is a CloudEvent, as a line of a file. The last batch has the attribute
-    /// `endofsequence`.
+    /// The batches of transactions. Each batch is a CloudEvent, as a line of a file. The attribute `endofsequence` is
+    /// true in the last batch, and false in the other batches.
     pub batches: Vec<String>,
     /// The expected statement of each order, for each month in which the order has transactions.
     statements: BTreeMap<Month, Value>,
@@ -75,7 +75,7 @@ impl Ledger {
                 statements.get(month).with_context(|| format!("{month:?} has no statement"))?;
             ensure!(data == right, "the statement of {month:?} is {data} instead of {right}");
         }
-        ensure!(statements.len() == self.statements.len(), "other months have statements");
+        ensure!(statements.len() == self.statements.len(), "unexpected months have statements");
         Ok(())
     }
 
@@ -127,8 +127,8 @@ fn text(data: &Value, name: &str) -> Result<String> {
 }
 
 /// Checks received messages, each given as key, number and id. The numbers of each key must begin at 1 and have no
-/// holes. Each number must belong to one id, and each id to one number, even if the message arrived several times.
-/// Returns the number of different messages of each key.
+/// holes. A message may arrive several times, but must then have the same key, number and id: each number of a key must
+/// belong to one id, and each id to one number of one key. Returns how many different messages each key has.
 ///
 /// The order of arrival does not matter. The messages of a key may arrive out of order if several outboxes send them.
 pub fn without_holes(
@@ -138,12 +138,12 @@ pub fn without_holes(
     let mut ids = BTreeSet::new();
     for (key, number, id) in came {
         let known = keys.entry(key.clone()).or_default().entry(number).or_insert(id.clone());
-        ensure!(*known == id, "{key} {number} is {known}, and {id} as well");
+        ensure!(*known == id, "number {number} of key {key} has the ids {known} and {id}");
         ids.insert(id);
     }
     for (key, numbers) in &keys {
         for (right, number) in (1..).zip(numbers.keys()) {
-            ensure!(*number == right, "{key} lacks {right}");
+            ensure!(*number == right, "key {key} lacks number {right}");
         }
     }
     let all: usize = keys.values().map(BTreeMap::len).sum();

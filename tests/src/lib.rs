@@ -1,4 +1,4 @@
-//! Shared parts of the tests of the whole system.
+//! Helpers that the test programs in `tests/tests` share, and the conformance suite of the stores.
 
 pub mod amqp;
 pub mod archive;

@@ -1,4 +1,5 @@
-//! Logs of events for tests: a real log if one is configured, and a function that disturbs the order of a log.
+//! Logs of events for tests: a real log if one is configured, generated events otherwise, and a function that shuffles
+//! and repeats the events of a log. In this module, a log is a list of CloudEvents, one per line.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +11,8 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// The environment variable that names a file of CloudEvents, one per line. The events must have sequences, and the
-/// last event of each key must have the attribute `endofsequence`.
+/// The environment variable that names a file of CloudEvents, one per line. The sequences of each key must be 1, 2, 3
+/// and so on, and the last event of each key, but no other event, must have `endofsequence`: true.
 pub const REAL_LOG: &str = "ORDAIN_REAL_LOG";
 
 /// Formats an event as a line of a file.
@@ -23,7 +24,8 @@ pub fn line(key: &str, sequence: u64, data: &Value) -> String {
     .to_string()
 }
 
-/// Returns the lines of events 1 to `events` of keys `k0`, `k1` and so on, alternating between the keys.
+/// Returns lines with events 1 to `events` of each of `keys` keys (`k0`, `k1` and so on): first event 1 of every key,
+/// then event 2 of every key, and so on.
 pub fn in_turn(keys: usize, events: u64) -> Vec<String> {
     let event = |sequence| (0..keys).map(move |key| (format!("k{key}"), sequence));
     let all = (1..=events).flat_map(event);
@@ -93,13 +95,17 @@ fn fits(lines: &[String]) -> Result<()> {
         for (right, (sequence, event)) in (1..).zip(events) {
             ensure!(*sequence == right, "subject {key:?} lacks sequence {right}");
             let last = *sequence == events.len() as u64;
-            ensure!(event.end == last, "subject {key:?}, sequence {sequence}: the mark of the end");
+            ensure!(
+                event.end == last,
+                "subject {key:?}, sequence {sequence}: wrong `endofsequence`"
+            );
         }
     }
     Ok(())
 }
 
-/// Shuffles lines within windows of `window` lines, and repeats every `nth` line somewhere in the next window.
+/// Divides the lines into chunks of `window` lines, shuffles each chunk, and repeats every `nth` line at a random place
+/// in the following chunk. Repeats of lines of the last chunk are placed among the last lines.
 pub fn disturb(lines: &[String], window: usize, nth: usize, seed: u64) -> Vec<String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut out = Vec::new();
@@ -201,7 +207,7 @@ mod tests {
         let log = |lines: &[String]| fits(lines).map_err(|error| error.to_string());
         assert_eq!(log(&[event("a", 2, true), event("a", 1, false), event("b", 1, true)]), Ok(()));
         for (lines, problem) in [
-            (vec![event("a", 1, false)], "subject \"a\", sequence 1: the mark of the end"),
+            (vec![event("a", 1, false)], "subject \"a\", sequence 1: wrong `endofsequence`"),
             (vec![event("a", 2, true)], "subject \"a\" lacks sequence 1"),
             (vec![event("a", 1, true), event("a", 1, true)], "lines that are repeats: 1"),
             (vec!["{}".to_owned()], "{}"),

@@ -1,8 +1,8 @@
 /* A library that makes one host name resolve to an address that a test sets.
  *
- * LD_PRELOAD loads the library into the host before libc. The library replaces getaddrinfo: it resolves the name in the
- * variable ORDAIN_NAME to the address in the file whose path is in the variable ORDAIN_NAME_FILE. If the file is empty,
- * the name does not resolve. All other names resolve as usual. */
+ * LD_PRELOAD loads the library into the program ordain before libc. The library replaces getaddrinfo: it resolves the
+ * name in the variable ORDAIN_NAME to the address in the file whose path is in the variable ORDAIN_NAME_FILE. If the
+ * file is empty or missing, the name does not resolve. All other names resolve as usual. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

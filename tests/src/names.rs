@@ -6,7 +6,7 @@ use anyhow::Result;
 use crate::host::Home;
 use ordain_servers::compile_preload;
 
-/// The address at which the servers of tests listen by default.
+/// The address to which a name resolves first. The servers of tests listen at this address.
 pub const FIRST_ADDRESS: &str = "127.0.0.1";
 /// The path of the library's source.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/names.c");
@@ -18,7 +18,7 @@ pub struct Name(pub &'static str);
 
 impl Name {
     /// Builds the library that replaces the name resolution of a host, and makes the name resolve to [`FIRST_ADDRESS`]
-    /// for a host in this home. Returns the program that starts the host with the library, for
+    /// for a host in this home. Returns a program with its arguments, which starts the host with the library, for
     /// [`Service::start_by`](crate::service::Service::start_by).
     pub fn prepare(&self, home: &Home) -> Result<Vec<String>> {
         let library = home.path("names.so");

@@ -20,7 +20,8 @@ const HANDLERS: [&str; 5] = ["orders", "ledger", "tally", "faulty", "probe"];
 /// Returns the component of a handler in `plugins/`. If the component is missing or older than its sources, builds it
 /// as `cargo xtask plugins` does.
 pub fn plugin(name: &str) -> Result<PathBuf> {
-    // Only one thread builds at a time. Otherwise two builds would wait for each other and then do the same work twice.
+    // Only one thread at a time checks and builds. Otherwise, two threads could find the same component out of date and
+    // build it twice.
     static BUILDING: Mutex<()> = Mutex::new(());
     let _building = BUILDING.lock();
     let target = target_dir()?;
@@ -59,7 +60,8 @@ fn build(file: &Path, target: &Path) -> Result<()> {
         status.success(),
         "the handlers cannot be built; if the target is missing, run `rustup target add {TARGET}`"
     );
-    // Cargo does not write a file whose content has not changed, so set the modification time here.
+    // Cargo does not write a file whose content has not changed. Set the modification time here, so that the next check
+    // finds the component newer than its sources.
     std::fs::File::options().append(true).open(file)?.set_modified(SystemTime::now())?;
     Ok(())
 }

@@ -37,7 +37,7 @@ impl RawProducer {
         raw.stream.write_all(b"AMQP\0\0\x09\x01")?;
         let login = [&table(&[])[..], &short(b"PLAIN"), &long(b"\0guest\0guest"), &short(b"C")];
         raw.call(0, START_OK, &login.concat(), TUNE)?;
-        // The client allows one channel and frames of 128 KiB, and requests no heartbeats.
+        // The client allows one channel and frames of at most 128 KiB, and disables heartbeats.
         raw.send(0, TUNE_OK, &[0, 1, 0, 2, 0, 0, 0, 0])?;
         raw.call(
             0,

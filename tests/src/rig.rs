@@ -21,8 +21,8 @@ pub struct Rig {
 }
 
 /// Returns the configuration of a stream that consumes the queue `cases` and publishes to the exchange `out`.
-/// `sections` stands before the stream, for example the section of a store. `stream` and `source` are further settings
-/// of the stream and of its source.
+/// `sections` are sections that precede the stream, for example the section of a store. `stream` and `source` are
+/// further settings of the stream and of its source.
 pub fn config(url: &str, sections: &str, stream: &str, source: &str) -> String {
     format!(
         "{sections}\n[broker]\nurl = \"{url}\"\n\
@@ -33,7 +33,7 @@ pub fn config(url: &str, sections: &str, stream: &str, source: &str) -> String {
 }
 
 impl Rig {
-    /// Starts a rig with the embedded store and defaults.
+    /// Starts a rig with the embedded store and default settings, on a broker that other tests share.
     pub fn new() -> Result<Self> {
         Self::with("", "", "")
     }
@@ -49,7 +49,7 @@ impl Rig {
         Self::on(Rabbit::start()?, sections, stream, source)
     }
 
-    /// Starts a rig as [`Self::with`] does, on a running broker.
+    /// Starts a rig as [`Self::with`] does, on the broker `rabbit`.
     pub fn on(rabbit: Rabbit, sections: &str, stream: &str, source: &str) -> Result<Self> {
         let client = Client::connect(&rabbit.url_at(rabbit.port()))?;
         client.exchange("out", ExchangeKind::Topic)?;
@@ -60,13 +60,14 @@ impl Rig {
         Ok(Self { rabbit, client, home })
     }
 
-    /// Waits until the host has declared its queues and their bindings, and the broker has written them to its disk.
+    /// Waits until the host has declared its queues and their bindings, and the broker has written these declarations
+    /// to its disk. Works only for a stream with one or four partitions, whose last queue is `cases` or `cases.3`.
     pub fn until_declared(&self) -> Result<()> {
         self.until_bound("cases", &["cases", "cases.3"])?;
         self.rabbit.sync()
     }
 
-    /// Waits until one of these queues and exchanges is bound to the exchange `from`.
+    /// Waits until at least one of the queues and exchanges `to` is bound to the exchange `from`.
     pub fn until_bound(&self, from: &str, to: &[&str]) -> Result<()> {
         wait_until(&format!("a binding from {from} to {to:?}"), || {
             let bound = self.rabbit.bound(from)?;
@@ -92,15 +93,16 @@ impl Rig {
         self.client.publish("cases", &messages)
     }
 
-    /// Receives messages until a message has arrived for each of these events, and checks the messages.
+    /// Receives as many different messages as `lines` has lines, and checks that they are the messages for the events
+    /// in these lines. No event may be in two lines.
     pub fn check(&self, lines: &[String]) -> Result<()> {
         let mut out = Vec::new();
         self.take(&mut out, lines.len())?;
         tally::check(&by_key(lines)?, &out.join("\n"))
     }
 
-    /// Receives messages until `out` has `count` different messages. The host may publish a message again. This
-    /// function does not add a message that equals a message in `out`.
+    /// Receives messages and adds them to `out`, until `out` has `count` different messages. The host may publish a
+    /// message twice. The method does not add a message that equals a message in `out`.
     pub fn take(&self, out: &mut Vec<String>, count: usize) -> Result<()> {
         let missing = count.saturating_sub(out.len());
         self.client.take_counted("out", missing, |delivery| {

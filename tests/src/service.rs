@@ -14,8 +14,9 @@ use crate::host::{Home, binary};
 /// The interval between two readings of the host's memory use.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The maximum size of a file, in bytes, for a host that a test starts with [`Service::start_limited`]. Only a file
-/// that the test itself has extended to about this size reaches the limit.
+/// The size of a file, in bytes, that a host cannot exceed if a test starts the host with [`Service::start_limited`].
+/// Depending on the shell, the actual limit is this size or half of it. Only a file that the test itself has extended
+/// to this size reaches the limit.
 pub const FILE_LIMIT: u64 = 1 << 30;
 
 /// A running process of the host. Dropping the value kills the process.
@@ -30,8 +31,8 @@ pub struct Service {
 pub const RUN_WITH_SHORT_WAITS: [&str; 2] = ["--wait-divisor=5", "run"];
 
 impl Service {
-    /// Starts `ordain` with arguments in a home. Writes its output to files in the home, and truncates the files of an
-    /// earlier start.
+    /// Starts `ordain` with arguments in a home. Writes the output of `ordain` to files in the home, and truncates the
+    /// files of an earlier start.
     pub fn start(home: &Home, args: &[&str]) -> Result<Self> {
         Self::spawn(home, home.ordain(args)?)
     }
@@ -43,8 +44,8 @@ impl Service {
         Self::spawn(home, command)
     }
 
-    /// Starts the host through another program. `by` contains the program and its arguments; the path of the host and
-    /// its arguments follow them. If `by` is empty, starts the host directly.
+    /// Starts the host through another program. `by` contains the program and its first arguments. The path of the host
+    /// and `args` are the further arguments. If `by` is empty, starts the host directly.
     pub fn start_by(home: &Home, by: &[String], args: &[&str]) -> Result<Self> {
         let Some((program, own)) = by.split_first() else { return Self::start(home, args) };
         let mut command = Command::new(program);
@@ -53,7 +54,7 @@ impl Service {
         Self::spawn(home, command)
     }
 
-    /// Starts `ordain` with the limit [`FILE_LIMIT`] on the size of files. A write beyond the limit fails, like a write
+    /// Starts `ordain` with a limit on the size of files ([`FILE_LIMIT`]). A write beyond the limit fails, like a write
     /// to a full disk.
     pub fn start_limited(home: &Home, args: &[&str]) -> Result<Self> {
         // `trap` ignores the signal SIGXFSZ, which would end the host at the limit. The unit of `ulimit -f` is 512 or
@@ -148,7 +149,8 @@ impl Service {
         ended.context("the host has not ended")
     }
 
-    /// Waits until the host ends, which must succeed. Returns the most memory that the host used, in KiB.
+    /// Waits until the host ends, which it must do with exit code 0. Returns the largest resident memory that the host
+    /// used, in KiB.
     pub fn peak_memory(&mut self) -> Result<u64> {
         let status = format!("/proc/{}/status", self.id());
         let mut peak = 0;
@@ -174,7 +176,8 @@ impl Service {
         })
     }
 
-    /// Stops the host cleanly as soon as it handles signals, and waits until it has ended: its exit code must be 0.
+    /// Stops the host cleanly as soon as the host handles signals, and waits until it has ended. The exit code must be
+    /// 0.
     pub fn end(&mut self) -> Result<()> {
         self.until_logging()?;
         self.signal("TERM")?;

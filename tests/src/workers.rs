@@ -21,10 +21,10 @@ use crate::plugins::{plugin, target_dir};
 /// The time limit for a result: long enough for a busy machine.
 const RESULT_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The names of the sinks of the stream.
+/// The names of the sinks of the stream `orders`, whose events the workers execute.
 pub const SINKS: [&str; 3] = ["faulty", "tally", "other"];
 
-/// A log line that a guest has written: the level, the key, and the text.
+/// A log line that the handler has written: the level, the key, and the text.
 pub type Line = (String, String, String);
 
 /// A pool of worker threads with one queue of turns.
@@ -50,7 +50,7 @@ impl Workers {
         Self::plugin("faulty", settings())
     }
 
-    /// Makes workers with a guest of `guests/` and one thread.
+    /// Makes workers with one of the handlers in `guests/` and one thread.
     pub fn guest(name: &str) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("guest@1.0.0.wasm");
@@ -116,7 +116,7 @@ impl Workers {
         results
     }
 
-    /// Returns the log lines that guests have written since the last call.
+    /// Returns the log lines that the handler has written since the last call of this method.
     pub fn lines(&self) -> Vec<Line> {
         std::mem::take(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -128,8 +128,8 @@ pub fn load(engine: &HandlerEngine, path: &Path) -> Result<Arc<Handler>> {
     Ok(engine.load(&file.map_err(anyhow::Error::msg)?)?)
 }
 
-/// Returns settings with one worker thread, a time limit that is short enough for tests, and a cache of compiled
-/// handlers.
+/// Returns settings with one worker thread, a time limit of 300 ms for the execution of an event, and a cache of
+/// compiled handlers.
 pub fn settings() -> HandlerSettings {
     let cache = target_dir().ok().map(|target| target.join("compiled-handlers"));
     let mut settings = HandlerSettings { workers: 1, cache, ..HandlerSettings::default() };
@@ -174,7 +174,7 @@ pub fn text(message: &Message) -> String {
     String::from_utf8_lossy(message.data()).into_owned()
 }
 
-/// Asserts that a failure has this kind, and that its message contains all of these texts.
+/// Asserts that a failure has this kind, and that its message contains each of these texts.
 #[track_caller]
 pub fn assert_failure(failure: &FailedAttempt, kind: FailureKind, words: &[&str]) {
     assert_eq!(failure.kind, kind, "{failure:?}");

@@ -1,7 +1,8 @@
 /* A wall clock that differs from the clock of the system, for tests of servers whose clock jumps.
  *
- * The library is loaded into a server in front of libc (LD_PRELOAD). The variable ORDAIN_CLOCK_OFFSET names a file with
- * the difference in seconds, as eight bytes. The library reads the file whenever the server reads the clock. */
+ * A server loads the library before libc (LD_PRELOAD). The variable ORDAIN_CLOCK_OFFSET names a file with the
+ * difference in seconds, as eight bytes. The library reads the file whenever the server reads the wall clock. Other
+ * clocks, such as the monotonic clock, stay as they are. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -23,7 +24,7 @@ __attribute__((constructor)) static void begin(void)
 }
 
 /* Returns the difference. If the test is replacing the content of the file at this moment, returns the difference that
- * the last successful read found. */
+ * the last successful read found, or 0 before the first successful read. */
 static int64_t offset(void)
 {
     static _Atomic int64_t last;

@@ -1,5 +1,5 @@
-//! A wall clock for servers, which a test can set forward and back. A library that is loaded in front of libc
-//! (`clock.c`) adds an offset to the time of the system.
+//! A wall clock for servers, which a test can set forward and back. A library (`clock.c`), which the server loads
+//! before libc, adds an offset to the time of the system.
 
 use std::fs;
 
@@ -32,7 +32,7 @@ impl Clock {
         Ok(fs::write(self.folder.path().join("offset"), seconds.to_ne_bytes())?)
     }
 
-    /// Returns the environment variables with which a server or a host uses the clock.
+    /// Returns the environment variables with which a server, or the program `ordain`, uses the clock.
     pub fn env(&self) -> Vec<(String, String)> {
         let path = |name: &str| self.folder.path().join(name).display().to_string();
         let variables = [("LD_PRELOAD", "clock.so"), ("ORDAIN_CLOCK_OFFSET", "offset")];

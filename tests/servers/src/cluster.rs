@@ -1,5 +1,6 @@
-//! A real Redis Cluster of masters that share all slots. The Cluster never fails over by itself: until a killed node is
-//! restarted, its slots have no owner. A master may have a replica, which becomes the master when a test requests it.
+//! A real Redis Cluster of masters that share all slots. The Cluster never fails over by itself: until a killed master
+//! is restarted, no node serves its slots. A master may have a replica, which becomes the master when a test requests
+//! it.
 
 mod migration;
 mod replicas;
@@ -19,7 +20,7 @@ use crate::wait::wait_until;
 /// The number of slots of every Cluster.
 const SLOTS: usize = 16_384;
 
-/// Masters that share the slots evenly, in order.
+/// A Cluster of masters. At the start, each master has an equal share of the slots, in the order of the masters.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Redis>,
@@ -27,14 +28,14 @@ pub struct Cluster {
     proxies: Vec<Proxy>,
     /// No replicas, or one of each node.
     replicas: Vec<Redis>,
-    /// For each node: true if the replica of the node is the master now.
+    /// For each node that has a replica: true if the replica is the master now.
     swapped: Vec<AtomicBool>,
 }
 
 impl Cluster {
-    /// Starts `masters` masters, and waits until every node serves. At least 3 masters are needed, so that a majority
-    /// remains when one master is lost. The start takes 2 to 3 seconds, because a Redis node waits 2 seconds before it
-    /// serves.
+    /// Starts `masters` masters, and waits until the Cluster serves all slots. At least 3 masters are needed, so that a
+    /// majority remains when one master is lost. The start takes 2 to 3 seconds, because a Redis node waits 2 seconds
+    /// before it serves commands.
     pub fn start(masters: usize) -> Result<Self> {
         Self::with(masters, &Options::new())
     }
@@ -90,7 +91,7 @@ impl Cluster {
         &self.proxies
     }
 
-    /// Returns the URLs of all nodes, or of the proxies in front of the nodes.
+    /// Returns the URLs of all nodes; if the Cluster was started with proxies, the URLs of the proxies.
     pub fn urls(&self) -> Vec<String> {
         let url = |(number, node): (usize, &Redis)| match self.proxies.get(number) {
             Some(proxy) => node.url_at(proxy.port()),
@@ -99,7 +100,8 @@ impl Cluster {
         self.nodes.iter().enumerate().map(url).collect()
     }
 
-    /// Returns the port that the Cluster announces for a node: the port of its proxy, if it has one.
+    /// Returns the port that the Cluster announces for a node: the port of the node's proxy, or, without a proxy, the
+    /// port of the node.
     fn named(&self, number: usize) -> u16 {
         self.proxies.get(number).map_or_else(|| self.nodes[number].port(), Proxy::port)
     }
@@ -128,8 +130,8 @@ impl Cluster {
         number.context("the owner is none of the nodes")
     }
 
-    /// Waits until every running node serves all slots. A test must call this method after a restart, because a
-    /// returning node waits 2 seconds before it serves.
+    /// Waits until every running node reports that the Cluster has all its nodes and serves all slots. A test must call
+    /// this method after a restart, because a restarted node waits 2 seconds before it serves commands.
     pub fn until_ready(&self) -> Result<()> {
         let known = format!("cluster_known_nodes:{}", self.nodes.len() + self.replicas.len());
         let slots = format!("cluster_slots_ok:{SLOTS}");
@@ -146,8 +148,8 @@ impl Cluster {
         })
     }
 
-    /// Begins to move a slot to the node `to`. From now on, the owner replies `ASK` for absent keys, and the node `to`
-    /// serves clients that send `ASKING`.
+    /// Begins to move a slot to the node `to`. From now on, the owner replies `ASK` for absent keys of the slot, and
+    /// the node `to` serves the slot to clients that send `ASKING`.
     pub fn migrate(&self, slot: u16, to: usize) -> Result<Migration<'_>> {
         Migration::begin(self, slot, to)
     }

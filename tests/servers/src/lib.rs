@@ -1,9 +1,11 @@
-//! Real servers for tests, each in a private folder on a private port, so that a test can kill, pause, restart and
-//! disconnect them: Redis alone, as a Cluster and under a Sentinel, RabbitMQ, and a TCP proxy in front of a server.
+//! Real servers for tests: RabbitMQ, and Redis as a single server, as a Cluster and under a Sentinel. Each server has a
+//! private folder and private ports, so that a test can kill, pause and restart the server. A TCP proxy in front of a
+//! server disturbs the connections to the server.
 //!
 //! The crate uses only servers that it has started, and never imitates a server. If a server's program is not
 //! installed, the error names the command that installs it. Every call blocks its thread. A server ends when its value
-//! is dropped, and when the test's process is killed.
+//! is dropped, and at the latest when the test's process ends or is killed. A broker that several tests share ends only
+//! with the process.
 
 mod clock;
 mod cluster;

@@ -1,26 +1,27 @@
-//! Ports that no other process uses, even while the server on such a port is down.
+//! Ports for the servers of tests. A port stays reserved while its server is down: no other process that uses this
+//! crate gets the port.
 //!
-//! The ports are outside the range from which the system chooses the local ports of connections. While a server is
-//! down, the system could give a port of that range to a client as the client's local port, although the port belongs
-//! to the server. Even a client that tries to connect to the server could get the port.
+//! The ports are outside the range from which the system chooses the local ports of connections. If the port of a
+//! server were in that range, the system could give the port to a client as the client's local port while the server is
+//! down. Even a client that tries to connect to this server could get the port.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context, Result};
 
-/// The first port. It is above the ports of installed services. The last port is below 32768, where Linux's range of
-/// local ports begins.
+/// The first port. It is above the ports of most services. The last port is below 32768, where Linux's range of local
+/// ports begins.
 const FIRST: u16 = 20_000;
 const PORTS: u16 = 12_000;
-/// The number of ports below `FIRST` for servers whose port cannot be reserved.
+/// The number of ports below `FIRST` for servers whose port cannot be reserved (see [`free_everywhere`]).
 const UNRESERVED: u16 = 5_000;
 /// The address at which this crate reserves ports: a listener at a port of this address marks the same port of
-/// 127.0.0.1 as reserved. No server listens at this address.
+/// 127.0.0.1 as reserved. No server listens at this address on a port that can be reserved.
 const RESERVED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// A port of 127.0.0.1, reserved among all processes that use this crate until the value is dropped. If the process is
-/// killed, the system ends the reservation.
+/// A reserved port of 127.0.0.1. Until the value is dropped, no other user of this crate gets the port, not even in
+/// another process. If the process is killed, the system ends the reservation.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
@@ -31,8 +32,8 @@ impl Port {
     /// Reserves a port on which no process listens.
     pub fn take() -> Result<Self> {
         static TAKEN: AtomicU16 = AtomicU16::new(0);
-        // Each process begins at another port and continues after the last port that it took, so that a released port
-        // is not used again at once.
+        // Each process begins at a port that depends on its process id, and continues after the last port that it
+        // tried, so that a released port is not used again at once.
         let begin = (std::process::id() % u32::from(PORTS)) as u16;
         let begin = begin.wrapping_mul(37) % PORTS;
         let mut tries = (0..PORTS).map(|_| {
@@ -55,8 +56,9 @@ impl Port {
     }
 }
 
-/// Returns a port for a server that listens at every address. This crate cannot reserve a port at every address, so the
-/// function only checks that no process listens on the port now.
+/// Returns a port for a server that listens at every address. This crate cannot reserve such a port, because the
+/// listener of the reservation would keep the server from listening at every address. The function therefore only
+/// checks that no process listens on the port now.
 pub(crate) fn free_everywhere() -> Result<u16> {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
     let begin = (std::process::id() % u32::from(UNRESERVED)) as u16;

@@ -1,4 +1,4 @@
-//! Libraries that are loaded in front of libc (`LD_PRELOAD`), so that a test can change the results of system
+//! Libraries that a program loads before libc (`LD_PRELOAD`), so that a test can change the results of system
 //! functions.
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Compiles a source in C to a library that can be loaded into a program in front of libc.
+/// Compiles the C file with the path `source` to a library that a program can load before libc.
 pub fn compile_preload(source: &str, library: &Path) -> Result<()> {
     let compiled = Command::new("cc")
         .args(["-shared", "-fPIC", "-pthread", "-O1", "-o"])

@@ -49,7 +49,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts a program in the folder `folder`, with additional environment variables, and appends the program's output
-    /// to `log`. The shell removes this folder if the test's process ends first.
+    /// to `log`. The shell removes `folder` if the test's process ends before the program.
     pub(crate) fn start(
         program: &Path,
         args: &[&str],
@@ -90,7 +90,7 @@ impl Process {
         Ok(())
     }
 
-    /// Waits for the end of the program, at most a minute. Returns its exit status.
+    /// Waits for the end of the program, at most a minute. Returns the exit status of the program.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
         wait_for("the end of the process", || self.ended())
     }
@@ -113,7 +113,7 @@ impl Drop for Process {
     }
 }
 
-/// Returns the path of the program with this name.
+/// Returns the path of the program with this name in the folders of the variable `PATH`.
 pub(crate) fn find(name: &str) -> Result<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut places = env::split_paths(&path).map(|folder| folder.join(name));

@@ -20,10 +20,11 @@ use crate::wait::wait_until;
 /// The way in which a proxy handles connections and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Passes everything.
+    /// Passes all bytes, except the requests and replies that a test has ordered the proxy to lose or hold back.
     #[default]
     Pass,
-    /// Passes the client's bytes after this delay. Bytes that arrive during a delay pass after the next delay.
+    /// Passes the client's bytes after this delay. Bytes that arrive during a delay pass after the next delay. The
+    /// bytes of the server pass without a delay.
     Delay(Duration),
     /// Accepts connections, and passes nothing in either direction, on new and on open connections, like a network that
     /// drops all packets. Held bytes pass when the mode ends.
@@ -102,14 +103,14 @@ impl Proxy {
         })
     }
 
-    /// Silences the open connections whose clients have sent the given bytes within their first 4 KiB: nothing more
-    /// passes on these connections, as if a network dropped only their packets. New connections pass. Returns the
-    /// number of silenced connections.
+    /// Silences the open connections whose clients have sent the given bytes within their first 4 KiB: no more bytes
+    /// pass on these connections, as if a network dropped only their packets. New connections are not affected. Returns
+    /// the number of silenced connections.
     pub fn silence(&self, containing: impl AsRef<[u8]>) -> usize {
         self.state.change(|inner| inner.silence(containing.as_ref()))
     }
 
-    /// Closes all connections. New connections pass.
+    /// Closes all open connections. New connections are not affected.
     pub fn cut(&self) {
         self.state.change(Inner::cut);
     }
@@ -131,19 +132,18 @@ impl Proxy {
     }
 
     /// Holds back the next Redis request that contains the given bytes, and everything that the client sends after this
-    /// request on the same connection. The held bytes never reach the server: they are dropped when the connection
-    /// ends. Earlier requests and all replies pass. A further call of this method replaces the previous one.
+    /// request on the same connection. The held bytes never reach the server: the proxy drops them when the connection
+    /// ends. Earlier requests and their replies pass. A further call of this method replaces the previous one.
     pub fn hold_request(&self, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.hold_request(containing.as_ref()));
     }
 
-    /// Returns the counts since the start.
+    /// Returns the counts since the start of the proxy.
     pub fn counts(&self) -> Counts {
         self.state.lock().counts
     }
 
-    /// Wakes the thread that accepts connections, by connecting to the proxy. Returns `false` if no thread accepts
-    /// connections.
+    /// Wakes the thread that accepts connections, by connecting to the proxy. Returns whether the connection succeeded.
     fn wake(&self) -> bool {
         TcpStream::connect((self.address, self.port())).is_ok()
     }

@@ -1,8 +1,8 @@
 //! A real `rabbitmq-server`: a separate broker for one test, or a virtual host on a broker that several tests share.
 //!
 //! A start costs seven seconds of processor time, so most tests use a shared broker. A test that kills, pauses, blocks
-//! or configures its broker starts a separate broker. Every method takes `&self`, so that a test can kill a broker
-//! while other threads use it.
+//! or configures its broker starts a separate broker. The methods of a running broker take `&self`, so that a test can
+//! kill the broker while other threads use it.
 
 mod console;
 mod options;
@@ -23,7 +23,7 @@ use crate::tls::Certificates;
 
 /// The virtual host that a broker has from the start.
 const DEFAULT: &str = "/";
-/// The user name under which the broker's log records the virtual hosts and users that tests create.
+/// The user name that the broker's log names as the author of the changes that tests make.
 const USER: &str = "tests";
 /// The name of the policy that a test sets.
 const POLICY: &str = "tests";
@@ -57,7 +57,7 @@ impl Rabbit {
         Self::shared_with(&RabbitOptions::new())
     }
 
-    /// Creates a virtual host on a broker that has these options, and that the tests of this process share.
+    /// Creates a virtual host on a broker with these options. The tests of this process share the broker.
     pub fn shared_with(options: &RabbitOptions) -> Result<Self> {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let server = shared_server(options)?;
@@ -110,7 +110,7 @@ impl Rabbit {
         self.server.tls.as_ref().map(|(_, certificates)| certificates)
     }
 
-    /// Ends the broker at once by SIGKILL. Does nothing if it is not running.
+    /// Ends the broker at once by SIGKILL. Does nothing if the broker is not running.
     pub fn kill(&self) -> Result<()> {
         self.private_server()?.process.kill()
     }
@@ -138,7 +138,7 @@ impl Rabbit {
 
     /// Sets a parameter of the Erlang application `rabbit` to a value in Erlang's notation.
     pub fn set(&self, parameter: &str, value: &str) -> Result<()> {
-        // RabbitMQ 4 reads some parameters from `persistent_term` instead.
+        // RabbitMQ 4 reads some parameters from `persistent_term`, so set the parameter in both places.
         let set = format!(
             "application:set_env(rabbit, {parameter}, {value}), persistent_term:put({parameter}, {value})."
         );
@@ -180,8 +180,8 @@ impl Rabbit {
         Ok(())
     }
 
-    /// Changes which resources a user may declare and delete: those whose names match the regular expression `declares`.
-    /// Open connections remain.
+    /// Changes the rights of a user: from now on, the user may declare and delete the resources whose names match the
+    /// regular expression `declares`. Open connections remain.
     pub fn limit_declarations(&self, name: &str, declares: &str) -> Result<()> {
         let set = self.server.evaluate(&format!(
             "All = {all}, rabbit_auth_backend_internal:set_permissions({name}, {host}, {declares}, All, All, {user}).",
@@ -195,12 +195,11 @@ impl Rabbit {
         Ok(())
     }
 
-    /// Adds a user who may declare and delete the queues and exchanges that a stream with the queue `cases` needs. The
-    /// user has no right to declare the stream's markers, or any other resource.
+    /// Adds a user with the password `guest`. The user may declare and delete the queues and exchanges that a stream
+    /// with one partition and the queue `cases` needs, but no other resource, and thus not the stream's markers.
     pub fn add_narrow_user(&self, name: &str) -> Result<()> {
-        // To recognise RabbitMQ 4.0 and later, Ordain declares an exchange `{queue}.version.*`. The type of this
-        // exchange exists only in these versions. In these versions, Ordain therefore needs the right to declare the
-        // exchange.
+        // Ordain declares an exchange `{queue}.version.*` whose type exists only in RabbitMQ 4.0 and later, to
+        // recognise these versions. In these versions, the user therefore needs the right to declare this exchange.
         let version = if self.version()? >= (4, 0) { r"|\.version\..*" } else { "" };
         self.add_user(name, "guest", &format!(r"^cases(\.dropped{version})?$"))
     }
@@ -310,12 +309,12 @@ impl Rabbit {
         Ok(())
     }
 
-    /// Waits until the broker has written declarations to its disk. The broker writes them up to two seconds late. If a
-    /// test kills the broker before the declaration of a queue is written, the queue loses even its confirmed messages.
+    /// Makes the broker write all declarations to its disk, and waits until they are written. Otherwise, the broker
+    /// writes a declaration up to two seconds late. If a test kills the broker before the declaration of a queue is
+    /// written, the queue loses even its confirmed messages.
     pub fn sync(&self) -> Result<()> {
         // `catch` ignores errors, because another test's virtual host may close a table at this moment. The close then
-        // writes the table. Since RabbitMQ 4.3, another database (Khepri) has the place of Mnesia. Khepri syncs each
-        // write.
+        // writes the table. Since RabbitMQ 4.3, another database (Khepri), which syncs each write, replaces Mnesia.
         let sync = "case mnesia:system_info(is_running) of yes -> ok = mnesia:sync_log(); no -> ok end, \
                     [catch dets:sync(Table) || Table <- dets:all()], ok.";
         let done = self.server.evaluate(sync)?;
@@ -399,7 +398,8 @@ impl Rabbit {
         self.server.log_tail()
     }
 
-    /// Returns how many connections with this name clients have opened to the virtual host, according to the broker's log.
+    /// Returns the number of connections to the virtual host, according to the broker's log, that clients have opened
+    /// with a name that contains `name`.
     pub fn opened_connections(&self, name: &str) -> usize {
         let host = format!("vhost '{}'", self.virtual_host);
         let log = self.server.log();
@@ -411,7 +411,7 @@ impl Rabbit {
         self.server.process.id()
     }
 
-    /// Returns the broker, or an error if other tests share it.
+    /// Returns the broker, or an error if it is a shared broker.
     fn private_server(&self) -> Result<&Server> {
         ensure!(!self.is_shared, "other tests share this broker: use `Rabbit::start`");
         Ok(&self.server)
@@ -440,7 +440,7 @@ fn shared_server(options: &RabbitOptions) -> Result<Arc<Server>> {
     Ok(server)
 }
 
-/// Formats a binary of Erlang.
+/// Formats a text as an Erlang binary.
 fn binary(text: &str) -> String {
     format!("<<{text:?}/utf8>>")
 }

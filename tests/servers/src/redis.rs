@@ -1,6 +1,6 @@
 //! A real `redis-server` for one test.
 //!
-//! Every method takes `&self`, so that a test can kill a server while other threads use it.
+//! The methods of a running server take `&self`, so that a test can kill the server while other threads use it.
 
 mod life;
 mod options;
@@ -24,7 +24,8 @@ use crate::running::Running;
 use crate::tls::Certificates;
 use crate::wait::wait_until;
 
-/// Maximum number of attempts to start a server. An attempt fails if another process takes the port at the last moment.
+/// The maximum number of attempts to start a server. Another attempt follows only if another process took the port at
+/// the last moment.
 const START_LIMIT: u32 = 5;
 /// The name of the configuration file in the folder of a server.
 pub(crate) const CONFIG: &str = "redis.conf";
@@ -52,14 +53,14 @@ impl Redis {
         Self::with(&lines.iter().fold(Options::new(), |options, line| options.line(line)))
     }
 
-    /// Starts a server with options, and waits until it replies. If the server is a replica, also waits until it is in
-    /// step with its master.
+    /// Starts a server with options, and waits until it replies. If the server is a replica, also waits as
+    /// [`Self::until_in_step`] does.
     pub fn with(options: &Options) -> Result<Self> {
         let mut tries = 1;
         loop {
             let redis = Self::prepare(options.clone())?;
             match redis.launch() {
-                // Another process of the machine took the port.
+                // Another process of the machine took the port, so try again with another port.
                 Err(_) if tries < START_LIMIT && redis.log().contains("Address already in use") => {
                     tries += 1;
                 }
@@ -108,12 +109,13 @@ impl Redis {
         self.tls.as_ref().map(|(port, certificates)| (port.number(), certificates))
     }
 
-    /// Returns the port to which other servers connect as clients: the port for TLS, if TLS was requested.
+    /// Returns the port to which the other nodes of a Cluster connect as clients: the port for TLS if TLS was
+    /// requested, and otherwise the plain port.
     pub(crate) fn peer_port(&self) -> u16 {
         self.tls.as_ref().map_or_else(|| self.port(), |(port, _)| port.number())
     }
 
-    /// Returns the port between the nodes, if the server is a node of a Cluster.
+    /// Returns the port for connections between the nodes, if the server is a node of a Cluster.
     pub(crate) fn bus_port(&self) -> Option<u16> {
         self.bus.as_ref().map(Port::number)
     }
@@ -177,14 +179,15 @@ impl Redis {
         Ok(seconds("used_cpu_user")? + seconds("used_cpu_sys")?)
     }
 
-    /// Waits until this replica is in step with its master, and has written all received data to disk. After a full
-    /// copy, a replica writes its append-only file in the background. If a test killed the replica before the end of
-    /// this write, the replica would be empty after a restart.
+    /// Waits until this replica is in step with its master: the replica has loaded the data of its master, receives
+    /// each later write, and has written a complete append-only file. After a full copy, a replica writes this file in
+    /// the background. If a test killed the replica before the file is complete, the replica would be empty after a
+    /// restart.
     pub fn until_in_step(&self) -> Result<()> {
         wait_until("a replica in step with its master", || {
             ensure!(self.is_running(), "the replica has ended");
-            // This command may fail, because a Sentinel that assigns the replica another master closes the replica's
-            // connections.
+            // This command may fail: a Sentinel that assigns another master to the replica closes the connections of
+            // the replica's clients.
             let Ok(info) = self.info("everything") else { return Ok(false) };
             let is = |name: &str, value: &str| info.get(name).is_some_and(|other| other == value);
             Ok(is("master_link_status", "up")

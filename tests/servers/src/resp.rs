@@ -40,7 +40,7 @@ impl Reply {
         }
     }
 
-    /// Returns the elements, none for another kind of reply.
+    /// Returns the elements of an array, or an empty slice for another kind of reply.
     pub fn parts(&self) -> &[Reply] {
         match self {
             Self::Array(parts) => parts,
@@ -65,14 +65,15 @@ impl Connection {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// Sends a command and waits for its reply. Returns an error only if the connection fails; an error reply is a
-    /// [`Reply::Error`].
+    /// Sends a command and waits for its reply. Returns an error only if no valid reply arrives; a reply that reports
+    /// an error is a [`Reply::Error`].
     pub fn attempt(&mut self, command: &[&str]) -> Result<Reply> {
         self.send(command)?;
         self.receive()
     }
 
-    /// Sends a command and waits for its reply. Returns an error if the reply is an error.
+    /// Sends a command and waits for its reply. Returns an error if no valid reply arrives, or if the reply reports an
+    /// error.
     pub fn command(&mut self, command: &[&str]) -> Result<Reply> {
         match self.attempt(command)? {
             Reply::Error(error) => bail!("`{}`: {error}", command.join(" ")),

@@ -1,4 +1,4 @@
-//! The process of a server, which a test starts, pauses, stops and kills while other threads use the server.
+//! The process of a server. A test can start, pause, stop and kill the process while other threads use the server.
 
 use std::fs;
 use std::process::ExitStatus;
@@ -42,7 +42,7 @@ impl Running {
         self.state().process.as_ref().map(Process::id)
     }
 
-    /// Ends the process at once by SIGKILL. Does nothing if it is not running.
+    /// Ends the process at once by SIGKILL. Does nothing if the process is not running.
     pub(crate) fn kill(&self) -> Result<()> {
         let mut state = self.state();
         state.paused = false;

@@ -12,15 +12,15 @@ use crate::redis::{Options, Redis};
 use crate::resp::{Connection, Reply};
 use crate::wait::wait_until;
 
-/// The name under which the Sentinel knows the group.
+/// The name of the group in the configuration of the Sentinel.
 const NAME: &str = "ordain";
 /// How long a master may be silent while the test expects no failover. The time is long, because a master on a busy
-/// machine may not reply for half a second, and an unexpected failover loses writes.
+/// machine may not reply for half a second, and an unexpected failover may lose writes.
 const DOWN_AFTER_WITHOUT_FAILOVER: Duration = Duration::from_secs(20);
 /// How long a master may be silent before the Sentinel replaces it, while the test expects a failover.
 const DOWN_AFTER: Duration = Duration::from_millis(500);
-/// The time in milliseconds after which a failover without progress fails. The Sentinel waits twice as long before
-/// another try.
+/// The time in milliseconds after which a failover without progress fails. After a failed failover, the Sentinel waits
+/// twice as long before it tries again.
 const FAILOVER_TIMEOUT_MS: u32 = 3_000;
 /// The password of a master that is cut off. Neither the Sentinel nor the replica has this password.
 const CUT_OFF_PASSWORD: &str = "cut-off";
@@ -39,7 +39,7 @@ pub struct Sentinel {
 impl Sentinel {
     /// Starts a master, a replica and a Sentinel, and waits until the Sentinel knows the replica. The Sentinel
     /// considers a master down after 20 seconds of silence, so that no failover occurs before a test calls
-    /// [`failover`](Self::failover) or [`down_after`](Self::down_after).
+    /// [`failover`](Self::failover), [`until_replaced`](Self::until_replaced) or [`down_after`](Self::down_after).
     pub fn start() -> Result<Self> {
         Self::with(&Options::new())
     }
@@ -50,7 +50,7 @@ impl Sentinel {
     }
 
     /// Starts a group with a proxy in front of each server. The Sentinel announces the proxies and connects through
-    /// them. If a proxy passes no bytes, the Sentinel considers the server behind it down.
+    /// them. If a proxy passes no bytes, the Sentinel considers the server behind the proxy down.
     pub fn behind_proxies(options: &Options) -> Result<Self> {
         let servers = servers(options)?;
         let mut proxies = Vec::new();
@@ -85,7 +85,7 @@ impl Sentinel {
         Ok(group)
     }
 
-    /// Returns the name under which the Sentinel knows the group of servers.
+    /// Returns the name of the group of servers in the configuration of the Sentinel.
     pub fn name(&self) -> &'static str {
         NAME
     }
@@ -100,7 +100,7 @@ impl Sentinel {
         &self.watcher
     }
 
-    /// Returns both servers, the first master before the first replica.
+    /// Returns both servers: first the server that was the master at the start, then the other server.
     pub fn servers(&self) -> &[Redis; 2] {
         &self.servers
     }
@@ -116,8 +116,8 @@ impl Sentinel {
         self.proxies.get(number).map_or_else(|| self.servers[number].port(), Proxy::port)
     }
 
-    /// Returns the present master. Only [`failover`](Self::failover) and [`until_replaced`](Self::until_replaced)
-    /// change the result.
+    /// Returns the master. Only [`failover`](Self::failover) and [`until_replaced`](Self::until_replaced) change the
+    /// result: after a failover without these methods, the method still returns the old master.
     pub fn master(&self) -> &Redis {
         &self.servers[self.number()]
     }
@@ -143,15 +143,15 @@ impl Sentinel {
         self.watcher.command(&set).map(drop)
     }
 
-    /// Makes the replica lag: until the next [`failover`](Self::failover) it receives none of the master's writes. The
-    /// failover must follow within 4 seconds, or the Sentinel does not choose the replica.
+    /// Makes the replica lag: from now on, the replica receives no write of the master. [`failover`](Self::failover)
+    /// ends this, and must follow within 4 seconds; later, the Sentinel does not choose this replica as the new master.
     pub fn let_replica_lag(&self) -> Result<()> {
         self.replica().fall_behind(self.master())
     }
 
-    /// Kills the master, and waits until the other server is the master and the Sentinel names this server. Returns the
-    /// duration of the failover, which is between a fraction of a second and 3 seconds. Afterwards, the limit for a
-    /// silent master is 20 seconds again.
+    /// Kills the master, and waits until the other server is the master and the Sentinel names this other server.
+    /// Returns the duration of the failover, which is usually between a fraction of a second and 3 seconds. Afterwards,
+    /// the limit for a silent master is 20 seconds again.
     pub fn failover(&self) -> Result<Duration> {
         let started = Instant::now();
         self.master().kill()?;
@@ -161,8 +161,8 @@ impl Sentinel {
         Ok(started.elapsed())
     }
 
-    /// Waits until the Sentinel has replaced a master that it does not reach: the other server is the master, and the
-    /// Sentinel names this server. Afterwards, the limit for a silent master is 20 seconds again.
+    /// Waits until the Sentinel has replaced a master that the Sentinel does not reach: the other server is the master,
+    /// and the Sentinel names this other server. Afterwards, the limit for a silent master is 20 seconds again.
     pub fn until_replaced(&self) -> Result<()> {
         // The limit becomes short only now, after the Sentinel has lost the master. With a short limit from the start,
         // the Sentinel could replace a master that is only slow on a busy machine.
@@ -171,7 +171,8 @@ impl Sentinel {
         let next = self.replica();
         let port = self.port(number).to_string();
         wait_until("another master", || {
-            // Use this command, because at the end of a failover other commands name the new master too early.
+            // Use this command, because other commands, such as `GET-MASTER-ADDR-BY-NAME`, name the new master before
+            // the failover is complete.
             let reply = self.watcher.command(&["SENTINEL", "MASTER", NAME])?;
             let fields: Vec<&str> = reply.parts().iter().filter_map(Reply::text).collect();
             let is_named = fields.chunks(2).any(|field| field == ["port", &port]);
@@ -185,23 +186,26 @@ impl Sentinel {
         Ok(())
     }
 
-    /// Pauses the replica when it is in step with the master, and keeps the link between them open, like a network that
-    /// drops all packets. [`restart_replica`](Self::restart_replica) ends the pause.
+    /// Waits until the replica has all present writes of the master, and pauses the replica. The connection between the
+    /// two servers stays open, as in a network that drops all packets. [`restart_replica`](Self::restart_replica) ends
+    /// the pause.
     pub fn silence_replica(&self) -> Result<()> {
         self.replica().until_caught_up(self.master())?;
         self.replica().pause()
     }
 
-    /// Kills the replica and starts it again, and waits until the Sentinel reaches it. A silenced replica loses the
-    /// writes that its system received during the silence, because the replica had not read them.
+    /// Kills the replica and starts it again, and waits until the Sentinel reaches it. After
+    /// [`silence_replica`](Self::silence_replica), the replica loses the writes that arrived during the pause: the
+    /// operating system had received these writes, but the replica had not read them.
     pub fn restart_replica(&self) -> Result<()> {
         self.replica().restart()?;
         self.until_replica("a Sentinel that reaches the replica", |is| is("flags", "slave"))
     }
 
-    /// Splits the group: from now on, only clients that are already connected reach the master. The Sentinel and the
-    /// replica do not reach the master. If the replica is not paused, it has all writes from before the split. A call
-    /// of [`until_replaced`](Self::until_replaced) must follow within 4 seconds, and then [`heal_split`](Self::heal_split).
+    /// Splits the group: from now on, the master serves only the clients that are already connected, except the
+    /// Sentinel and the replica. If the replica is not paused, it has all writes from before the split. Within 4
+    /// seconds, the test must call [`until_replaced`](Self::until_replaced), and afterwards
+    /// [`heal_split`](Self::heal_split).
     pub fn cut_off(&self) -> Result<CutOff> {
         if !self.replica().is_paused() {
             self.replica().until_caught_up(self.master())?;
@@ -230,7 +234,7 @@ impl Sentinel {
         Redis::with(&Options::new().replica_of(self.replica()).line(&login))
     }
 
-    /// Starts a new replica of the master.
+    /// Starts a new replica of the master. If the master has a proxy, the replica connects through the proxy.
     pub fn start_replica(&self) -> Result<Redis> {
         let port = self.port(self.number());
         let follow = format!("replicaof 127.0.0.1 {port}");
@@ -240,8 +244,8 @@ impl Sentinel {
     /// Ends a split after the Sentinel has replaced the master: the old master, which still runs, becomes a replica,
     /// discards the writes that the new master lacks, and closes the connections of its clients. Without this method,
     /// the Sentinel would also make the old master a replica, but only eight seconds after it reaches the old master
-    /// again. Waits until the old master is in step and the Sentinel knows it. After this call, the next failover or
-    /// split can follow.
+    /// again. Waits until the old master is in step, and until the Sentinel considers it fit to become the master.
+    /// After this call, the next failover or split can follow.
     pub fn heal_split(&self) -> Result<()> {
         let port = self.port(self.number()).to_string();
         let old = self.replica();
@@ -256,9 +260,9 @@ impl Sentinel {
         self.until_replica_known()
     }
 
-    /// Starts the killed old master as a replica, and waits until it is in step and the Sentinel knows it. After this
-    /// call, the next failover can follow. With [`Redis::restart`] instead, the old master would start as a master,
-    /// until the Sentinel reconfigures it.
+    /// Starts the killed old master as a replica. Waits until it is in step, and until the Sentinel considers it fit to
+    /// become the master. After this call, the next failover can follow. With [`Redis::restart`] instead, the old
+    /// master would start as a master, until the Sentinel reconfigures it.
     pub fn rejoin(&self) -> Result<()> {
         let port = self.port(self.number());
         self.replica().configure_later(&format!("replicaof 127.0.0.1 {port}"))?;
@@ -308,7 +312,7 @@ pub struct CutOff {
 
 impl CutOff {
     /// Returns a connection to the master. The connection was opened before the split, because the master now refuses
-    /// new connections.
+    /// the commands of new connections.
     pub fn connection(&mut self) -> &mut Connection {
         &mut self.connection
     }

@@ -10,7 +10,8 @@ use anyhow::{Context, Result, ensure};
 use crate::process::find;
 
 /// The configuration of `openssl`. The configuration is complete, so that the settings of the machine have no effect.
-/// The certificate of the server is also valid for a client, because each node of a Cluster is a client of the others.
+/// The certificate of the server is also valid for a client, because each node of a Cluster is a client of the other
+/// nodes.
 const CONFIG: &str = "\
 [req]
 distinguished_name = name
@@ -33,7 +34,7 @@ subjectAltName = DNS:elsewhere
 /// How long the certificates are valid, in days.
 const DAYS: &str = "2";
 
-/// A certificate of `localhost` and 127.0.0.1, and the certificate of its authority, in PEM.
+/// A certificate for `localhost` and 127.0.0.1, and the certificate of the authority that issued it, in PEM.
 #[derive(Debug, Clone)]
 pub struct Certificates {
     folder: PathBuf,

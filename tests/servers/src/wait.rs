@@ -1,23 +1,26 @@
-//! Waits for a condition, with a time limit. This module never waits for a fixed time where a test can query a state
-//! instead.
+//! Waits for a condition by repeated checks, with a time limit. A test that can query a state waits with these
+//! functions, and not for a fixed time.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// The limit of a wait. Only a failing test, or a test on a busy machine, waits for the whole limit.
+/// The time limit of a wait. A wait reaches the limit only if the condition never holds, or if the machine is very
+/// busy.
 pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 /// The interval between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// The interval between two checks that run a command. A command takes about as long as this interval.
+/// The interval between two checks that run a program (a command). Such a program runs for about as long as this
+/// interval.
 const COMMAND_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Waits until a condition holds, at most a minute. Calls `is_so` repeatedly; an error of `is_so` ends the wait.
+/// Waits until a condition holds, at most a minute. Calls `is_so` repeatedly; an error of `is_so` ends the wait. `what`
+/// names the condition in the error after a timeout.
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     wait_for(what, || Ok(is_so()?.then_some(())))
 }
 
-/// Waits until a condition holds, and checks it at a longer interval, because the check runs a command.
+/// Waits as [`wait_until`] does, but with a longer interval between two checks, because each check runs a program.
 pub fn wait_for_command(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     wait_with(COMMAND_POLL_INTERVAL, WAIT_TIMEOUT, what, || Ok(is_so()?.then_some(())))
 }

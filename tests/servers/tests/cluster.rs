@@ -1,4 +1,4 @@
-//! Tests of a Cluster whose slots move, and whose nodes end and start again.
+//! Tests of a Cluster whose slots move, and whose nodes a test kills and starts again.
 
 use anyhow::{Context, Result};
 use ordain_servers::{Cluster, Connection, Options, Redis, Reply};

@@ -171,7 +171,8 @@ fn silence_affects_only_one_connection() -> Result<()> {
     Ok(())
 }
 
-/// A second proxy has the port of the first proxy at another address, and works without the first proxy.
+/// A second proxy on the port of the first proxy, but at another address, works even if the first proxy refuses
+/// connections.
 #[test]
 fn proxy_at_another_address_works_without_the_first() -> Result<()> {
     let (_redis, proxy) = both()?;

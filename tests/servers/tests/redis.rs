@@ -193,7 +193,8 @@ fn invalid_setting_is_an_error_with_the_log() {
     );
 }
 
-/// The environment variable that marks the second process of this test. That process starts a server and waits.
+/// The environment variable that marks the second process of the test below. The second process starts a server and
+/// waits until the first process kills it.
 const HOLDS: &str = "ORDAIN_TEST_HOLDS_A_SERVER";
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests of a Sentinel that fails over to the replica, and later back to the first master.
+//! Tests of a Sentinel whose failovers make the replica the master, and later the first master again.
 
 use std::time::Duration;
 
@@ -71,8 +71,8 @@ fn sentinel_announces_the_proxies_of_servers() -> Result<()> {
     Ok(())
 }
 
-/// The split master serves only the clients that were connected before the split. When the split ends, the master
-/// discards the writes of these clients.
+/// A master that is cut off serves only the clients that were connected before the split. When the split ends, the
+/// master discards the writes that these clients have made during the split.
 #[test]
 fn split_master_is_replaced_and_becomes_a_replica() -> Result<()> {
     let group = Sentinel::start()?;
@@ -102,7 +102,7 @@ fn split_master_is_replaced_and_becomes_a_replica() -> Result<()> {
     group.rejoin()
 }
 
-/// After a restart, a silenced replica lacks the writes that it did not read.
+/// After a restart, a silenced replica lacks the writes that arrived during its pause, because it did not read them.
 #[test]
 fn silent_replica_lacks_later_writes() -> Result<()> {
     let group = Sentinel::start()?;

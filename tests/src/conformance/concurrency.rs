@@ -8,7 +8,8 @@ use super::{Fixture, Owner, record_write};
 /// The number of commits of each owner.
 const COMMITS: u64 = 40;
 
-/// If several owners commit at the same time, each owner always loads the key record of its last commit.
+/// If the owners of several partitions commit at the same time, each owner always loads the key record of its own last
+/// commit.
 pub async fn partitions_commit_concurrently(fixture: &mut impl Fixture) {
     async fn run_owner(store: &dyn Store, partition: u32) -> Owner {
         let mut owner = Owner::claim(store, "s", partition).await;

@@ -14,7 +14,7 @@ fn completing(mut write: KeyWrite, expire_in: u64) -> KeyWrite {
     write
 }
 
-/// Returns the number of keys in the listing of the stream.
+/// Returns the number of keys in the listing of the stream `s`.
 async fn count_listed(store: &dyn Store) -> usize {
     let filter = KeyFilter { limit: 100, ..KeyFilter::default() };
     store.keys("s", &filter).await.expect("a page").rows.len()
@@ -46,7 +46,7 @@ pub async fn tombstone_is_loaded_until_it_expires(fixture: &mut impl Fixture) {
     assert_eq!(owner.load(fixture.store(), "a").await, None);
 }
 
-/// A key that has ended starts again as a new key, under another incarnation.
+/// When the tombstone of an ended key has expired, the key starts again as a new key, under another incarnation.
 pub async fn ended_key_starts_again_under_another_incarnation(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let mut write = completing(first_write("a"), 20_000);
@@ -66,7 +66,8 @@ pub async fn ended_key_starts_again_under_another_incarnation(fixture: &mut impl
     assert!(owner.spilled(store, "a", 0).await.is_empty());
     assert_eq!(owner.due(store, 10).await, (vec![], None));
 
-    // The expiry entries that the store kept for the first incarnation must not remove the second incarnation.
+    // The store may still have index entries for the expiry of the first incarnation. These entries must not make the
+    // store remove the record of the second incarnation.
     for round in 0..3 {
         fixture.advance_clock(30_000).await;
         owner.write(fixture.store(), first_write(&format!("other-{round}"))).await;

@@ -26,8 +26,8 @@ pub async fn claim_has_a_higher_epoch_than_all_earlier_claims(fixture: &mut impl
     assert_eq!(third.numbers, first.numbers);
 }
 
-/// After another owner has claimed the partition, the store fences each commit of the previous owner, even a repetition
-/// of an applied commit.
+/// After another owner has claimed the partition, the store answers each commit of the previous owner with `Fenced`,
+/// even a repetition of an applied commit.
 pub async fn commit_under_an_older_claim_is_fenced(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut old = Owner::claim(store, "s", 0).await;
@@ -83,8 +83,8 @@ pub async fn commit_with_a_wrong_number_is_rejected(fixture: &mut impl Fixture) 
     assert_eq!(applied.refused, []);
 }
 
-/// Makes a commit that a test then repeats. The reply to the commit reports a refused write, and a spilled event that
-/// the store already had.
+/// Makes a commit that a test then repeats. The reply to the commit reports a refused write, and an event that the
+/// commit was to spill, but whose sequence was already spilled.
 async fn commit_with_details(store: &dyn Store) -> (Owner, Arc<Batch>, CommitReply) {
     let mut owner = Owner::claim(store, "s", 0).await;
     let keys = owner.keys(3);

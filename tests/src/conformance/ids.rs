@@ -8,7 +8,8 @@ fn accepted_id(sequence: u64) -> AcceptedId {
     AcceptedId { sequence, id: sequence * 1_000_003, content: sequence as u32 ^ 0x5555, source: 0 }
 }
 
-/// A load returns the remembered ids in order, starting at `ids_from` of the key record. The store forgets lower ids.
+/// A load returns the remembered ids in the order of their sequences, from the sequence `ids_from` of the key record
+/// on. The store forgets the ids of lower sequences.
 pub async fn ids_below_the_window_are_forgotten(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let mut write = first_write("a");

@@ -49,7 +49,7 @@ async fn assert_has_all_kinds(store: &dyn Store, owner: &Owner, key: &str) {
     assert_eq!(commit_number(owner, key), 1);
 }
 
-/// Different pairs of a stream and a key do not collide, even if the concatenations of their names are equal.
+/// Different pairs of a stream and a key share no data, even if the concatenations of their names are equal.
 pub async fn streams_share_no_data(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let long = "s".repeat(255);
@@ -85,7 +85,7 @@ pub async fn partitions_of_a_stream_share_only_its_keys(fixture: &mut impl Fixtu
     for (owner, key) in &owners {
         assert_has_all_kinds(store, owner, key).await;
     }
-    // A claim of one partition does not affect the others.
+    // A claim of one partition does not affect the other partitions.
     Owner::claim(store, "s", 1).await;
     let (owner, key) = &mut owners[2];
     let mut write = super::next_write(key, 2);

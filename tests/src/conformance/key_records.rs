@@ -74,7 +74,7 @@ pub async fn states_are_kept_replaced_and_deleted(fixture: &mut impl Fixture) {
     }
 }
 
-/// Makes an entry of the gap history in which many fields have their largest value.
+/// Makes an entry of a gap history. Many fields of the entry have their largest value.
 fn gap(number: u64) -> GapEntry {
     let answers = SourceAnswers {
         source: "http://archive:8080".into(),
@@ -96,7 +96,8 @@ fn gap(number: u64) -> GapEntry {
     }
 }
 
-/// If a time of a gap is 0 in a commit, the store puts the time of the commit in its place.
+/// If a time of a gap is 0 in a commit, the store puts the time of the commit in its place. The end time of an open gap
+/// stays 0.
 pub async fn gap_without_time_gets_the_time_of_its_commit(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -253,7 +254,8 @@ pub async fn any_text_up_to_the_size_limit_is_accepted_as_key(fixture: &mut impl
     assert!(loaded[0].is_err());
 }
 
-/// A load returns an error for an unreadable key record, and returns the other key records.
+/// If a key record is unreadable, a commit refuses only the write of this key, and a load returns an error for this key
+/// and the records of the other keys.
 pub async fn damaged_record_affects_no_other_key(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let keys = owner.keys(3);

@@ -6,7 +6,7 @@ use ordain_store::{HeartbeatRequest, InstanceId, LeaseReply, MembershipTable, Pa
 
 use super::Fixture;
 
-/// A lease that is much longer than a case takes.
+/// The time for which a membership lasts after a heartbeat. A case takes much less time.
 const LEASE: Duration = Duration::from_mins(1);
 
 /// Sends a heartbeat of an instance that has read version `known_version` of the membership table. Returns the table if
@@ -38,7 +38,8 @@ pub(super) fn partition_and_ids() -> (Partition, [InstanceId; 2]) {
     (partition, [InstanceId::random(), InstanceId::random()])
 }
 
-/// Only one instance holds the lease of a partition, until this instance releases the lease.
+/// While an instance holds the lease of a partition, the store grants the lease to no other instance. After the holder
+/// has released the lease, another instance can get it.
 pub async fn lease_has_only_one_holder(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let (partition, [one, other]) = partition_and_ids();
@@ -63,7 +64,8 @@ pub async fn lease_has_only_one_holder(fixture: &mut impl Fixture) {
     assert!(acquire(store, &partition, other).await > second);
 }
 
-/// A new lease has a higher epoch than all earlier claims, and the store rejects a claim with a lower epoch.
+/// A new lease has a higher epoch than all earlier claims, and the store rejects a claim with a lower epoch than the
+/// current claim.
 pub async fn claim_with_an_older_lease_is_rejected(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let (partition, [one, other]) = partition_and_ids();
@@ -83,7 +85,7 @@ pub async fn claim_with_an_older_lease_is_rejected(fixture: &mut impl Fixture) {
     assert!(acquire(fixture.store(), &partition, one).await > newer);
 }
 
-/// The heartbeats of an instance return each change of the table once.
+/// The replies to the heartbeats of an instance contain each change of the table once.
 pub async fn heartbeats_return_each_change_once(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let (partition, [one, other]) = partition_and_ids();
@@ -186,8 +188,8 @@ pub async fn instance_without_heartbeat_loses_its_leases(fixture: &mut impl Fixt
     assert_eq!(table.holder(&partition), Some(other));
 }
 
-/// If no instance has written a heartbeat for a long time, the store was unreachable, or its clock jumped. Therefore
-/// the store gives all instances additional time for a heartbeat.
+/// If no instance has written a heartbeat for a long time, the store assumes that it was unreachable or that its clock
+/// jumped. The store therefore gives all instances additional time for a heartbeat.
 pub async fn instances_keep_their_leases_after_an_outage(fixture: &mut impl Fixture) {
     let (partition, [one, other]) = partition_and_ids();
     let store = fixture.store();
@@ -249,7 +251,7 @@ pub async fn heartbeat_of_expired_instance_changes_the_table(fixture: &mut impl 
         .membership_version;
     fixture.advance_clock(expired).await;
     let table = heartbeat(fixture.store(), one, "one", known).await.expect("a change");
-    assert_eq!(table.members.len(), 2, "the other instance may be alive");
+    assert_eq!(table.members.len(), 2, "the other instance may still run");
 }
 
 /// If instances start one after the other, and each ends soon after its start, the store removes the ended instances.

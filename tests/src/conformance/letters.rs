@@ -43,7 +43,7 @@ pub(super) async fn all(store: &dyn Store, key: Option<&str>, limit: usize) -> V
     }
 }
 
-/// Letters are listed by key and sequence, with all their content.
+/// Letters are listed with all their content, in the order of key, sequence and tag.
 pub async fn letters_are_listed_in_order(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -96,8 +96,8 @@ pub async fn letter_with_the_same_id_is_replaced(fixture: &mut impl Fixture) {
     assert_eq!(rows[0].letter, second);
 }
 
-/// When the event of a dead letter takes effect later, the write that settles the event removes the letter. A refused
-/// write removes no letter.
+/// When the event of a dead letter takes effect later, the write that settles the event removes the letter. If the
+/// write itself contains a letter with the same id, this letter stays. A refused write removes no letter.
 pub async fn letters_of_consumed_events_are_removed(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -145,7 +145,7 @@ pub async fn events_in_early_letters_are_found(fixture: &mut impl Fixture) {
     let early = [(5, "far"), (7, "overflow"), (8, "corrupt")];
     assert_eq!(found, early.map(|(sequence, data)| (sequence, data.to_owned())));
 
-    // The last argument of the search is an age in ms. The search ignores letters that are older, because they may
+    // The last argument of the search is an age in ms. The search ignores letters above this age, because they may
     // belong to an earlier incarnation of the key.
     fixture.advance_clock(DEAD_TTL / 2).await;
     let store = fixture.store();
@@ -170,7 +170,7 @@ async fn find_missing(
     found.iter().map(|(sequence, event)| (*sequence, text(event))).collect()
 }
 
-/// Each letter expires [`DEAD_TTL`] after it was stored, independently of other letters.
+/// Each letter expires [`DEAD_TTL`] after it was last written, independently of other letters.
 pub async fn letters_expire_independently(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let mut write = first_write("a");

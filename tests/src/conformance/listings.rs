@@ -110,7 +110,7 @@ pub async fn damaged_record_is_listed_with_the_reason<F: Fixture>(fixture: &mut 
     assert!(row.record.is_err());
 }
 
-/// A listing shows every stream that has data, even if the data is a single dead letter.
+/// The listing of streams shows every stream that has data, even if the data is a single dead letter.
 pub async fn every_stream_with_data_is_listed(fixture: &mut impl Fixture) {
     let store = fixture.store();
     assert!(store.streams().await.expect("none").is_empty());
@@ -134,7 +134,7 @@ pub async fn every_stream_with_data_is_listed(fixture: &mut impl Fixture) {
     assert_eq!(streams, ["a", "ab", "b", "letters", "ü"]);
 }
 
-/// A listing refuses a cursor that it has not returned.
+/// A listing refuses a text that does not have the form of a cursor.
 pub async fn foreign_cursors_are_refused(fixture: &mut impl Fixture) {
     let store = fixture.store();
     for cursor in ["", "nonsense", "k", "d1:x:1:a", "d1:1", "d1:18446744073709551616:0:"] {

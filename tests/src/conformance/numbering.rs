@@ -1,5 +1,5 @@
 //! Tests of numbered messages, of messages that the store retains for replay, and of queues. An owner or a producer
-//! assigns messages by a call of `Store::assign`. In this call, the store gives the messages their numbers.
+//! assigns messages by a call of `MessageLog::assign`. In this call, the store gives the messages their numbers.
 
 mod random_calls;
 mod sender;
@@ -66,7 +66,7 @@ pub async fn messages_are_numbered_in_order(fixture: &mut impl Fixture) {
     assert_eq!(one.len(), 1);
 }
 
-/// A message keeps its number as long as an outbox may hold the message, even if another owner assigns the message
+/// A message keeps its number as long as the message may be in an outbox, even if another owner assigns the message
 /// again.
 pub async fn message_keeps_its_number_in_repeated_calls(fixture: &mut impl Fixture) {
     use AssignItemReply::{Known, New};
@@ -100,7 +100,7 @@ pub async fn message_keeps_its_number_in_repeated_calls(fixture: &mut impl Fixtu
         refused(AssignGroupReply::Fenced)
     );
     assert_eq!(second.assign(store, 4, &[message(&a, "5")]).await, [Known(5)]);
-    // The store fences the previous owner.
+    // The store refuses each call of the previous owner.
     assert_eq!(
         first.send_chunk(store, 20, &[message(&a, "6")]).await,
         refused(AssignGroupReply::Fenced)
@@ -335,8 +335,8 @@ pub async fn each_group_of_a_call_has_its_own_reply(fixture: &mut impl Fixture) 
     assert_eq!(second.assign(store, 2, &[message(&a, "5")]).await, [New(5)]);
 }
 
-/// For a limited time after the end of a key, the numbers of later messages of the key continue. After this time, they
-/// start again at the first number.
+/// For a limited time after the end of a key, later messages of the key get the following numbers. After this time, the
+/// numbers of the key start again at the first number.
 pub async fn numbering_starts_again_after_a_key_ended(fixture: &mut impl Fixture) {
     use AssignItemReply::New;
     let store = fixture.store();
@@ -392,7 +392,7 @@ pub async fn retention_is_limited_in_number_and_time(fixture: &mut impl Fixture)
 }
 
 /// If a producer publishes a message again, the store recognises the message by its id, or by the number that the
-/// producer gave to the message. Another message with the same id or number is a conflict.
+/// producer gave to the message. A message with the same id or number but other content is a conflict.
 pub async fn repeated_message_of_a_producer_is_recognized(fixture: &mut impl Fixture) {
     use AssignItemReply::{AfterConflict, Conflict, Known, New};
     let store = fixture.store();
@@ -413,7 +413,7 @@ pub async fn repeated_message_of_a_producer_is_recognized(fixture: &mut impl Fix
     let expected = [New(7), New(8), Known(7), Conflict(7), AfterConflict];
     assert_eq!(producer.assign(store, 0, &items).await, expected);
     assert_eq!(producer.assign(store, 0, &[numbered("x", 3)]).await, [Conflict(3)]);
-    // A message that follows a conflict in the same call gets no number.
+    // A message that follows a conflict in the same group gets no number.
     assert_eq!(producer.retained(store, &b, 2, 9).await, []);
     assert_eq!(
         producer.assign(store, 0, &[numbered("7", 7), numbered("5", 5)]).await,
@@ -453,8 +453,8 @@ pub async fn source_and_id_identify_a_message(fixture: &mut impl Fixture) {
     assert_eq!(producer.assign(store, 0, &[from("", "1", "z")]).await, [New(5)]);
 }
 
-/// The store gives a producer's message no number that another producer may have given without the store. The key
-/// record of a stream that reads the destination shows such a number.
+/// The store gives a producer's message no number that another producer may have given without the store. The store
+/// finds such numbers in the key records of the streams that read the destination.
 pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fixture) {
     use AssignItemReply::{AfterConflict, KeyEnded, Known, New, NumberedElsewhere};
     let store = fixture.store();
@@ -465,8 +465,8 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
     owner.write(store, first_write(&a)).await;
     assert_eq!(producer.assign(store, 0, &[message(&a, "2")]).await, [New(2)]);
 
-    // Another producer has given the numbers 2 to 4, and its event with the number 2 arrived before the event of this
-    // producer.
+    // Another producer has given the numbers 2 to 4 without the store, and its event with the number 2 arrived before
+    // the event of this producer.
     for next in 2..=4 {
         owner.write(store, next_write(&a, next)).await;
     }
@@ -478,14 +478,14 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
     let mut owner = Owner::claim(store, "cases", 0).await;
     assert_eq!(producer.assign(store, 0, &[message(&a, "3")]).await, [NumberedElsewhere(5)]);
     assert_eq!(producer.retained(store, &a, 3, 9).await, []);
-    // A producer that knows the number may publish the message. The store then counts on from this number.
+    // A producer may give its message the number 5 itself. The store then continues with the number 6.
     let own = event(&a, "3", Some(5), "own", false);
     assert_eq!(producer.assign(store, 0, &[own, message(&a, "4")]).await, [New(5), New(6)]);
     // If a call names no readers, the store reads no key records, and gives the next number.
     let other = Sender { readers: Vec::new(), ..Sender::producer(store) };
     assert_eq!(other.assign(store, 0, &[message(&a, "5")]).await, [New(7)]);
 
-    // The events 2 and 4 wait in the store for events 1 and 3.
+    // Events 2 and 4 of key `b` wait in the store for events 1 and 3.
     let spill: Vec<_> = [2, 4].map(|sequence| (sequence, owner::event(&b, sequence, ""))).into();
     let mut record = key_record(1);
     for (sequence, _) in &spill {
@@ -495,7 +495,8 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
     owner.write(store, KeyWrite { spill, due_in: Some(1_000), ..write }).await;
     assert_eq!(producer.assign(store, 0, &[message(&b, "1")]).await, [NumberedElsewhere(5)]);
 
-    // The record of an ended key expires. The store then ignores the numbers that this record showed.
+    // As long as the record of an ended key shows numbers that the store has not given, the store gives the key no
+    // number. When the record has expired, the store continues with its own next number.
     let mut tombstone = key_record(9);
     tombstone.status = KeyStatus::Completed;
     let write = record_write(&a, WriteCondition::Next(5), tombstone);
@@ -505,8 +506,9 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
     assert_eq!(producer.assign(fixture.store(), 0, &[message(&a, "6")]).await, [New(8)]);
 }
 
-/// The last event of a key is committed some time after it was published. The store forgets the numbers of the key before
-/// the record of the ended key expires. Until then, the store names the end of the key.
+/// The last event of a key is committed some time after it was published, so the store forgets the numbers of the key
+/// before the record of the ended key expires. Until the record expires, the store answers messages of the key with
+/// `KeyEnded`.
 pub async fn ended_key_gets_no_number_until_its_record_expires(fixture: &mut impl Fixture) {
     use AssignItemReply::{AfterConflict, KeyEnded, New};
     let store = fixture.store();
@@ -528,8 +530,8 @@ pub async fn ended_key_gets_no_number_until_its_record_expires(fixture: &mut imp
     assert_eq!(producer.assign(fixture.store(), 0, &[message(&a, "2")]).await, [New(1)]);
 }
 
-/// The store puts numbered messages for a stream into a queue. A read returns them in order, until the owner of their
-/// partition removes them.
+/// The store puts numbered messages for a stream into a queue. A read returns the messages in order, until the owner of
+/// the partition removes them.
 pub async fn messages_wait_in_order_until_removed(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let [a, b] = keys(store);
@@ -598,8 +600,8 @@ pub async fn messages_wait_in_order_until_removed(fixture: &mut impl Fixture) {
     assert_eq!(read(store, 0, 10, 1 << 20).await, [row(7, 5, "5")]);
 }
 
-/// If the store does not number the messages of a destination, it only puts each message into the queue of its
-/// partition.
+/// If the store does not number the messages of a destination, it only puts each message into the queue of the
+/// message's partition.
 pub async fn messages_without_numbers_are_queued(fixture: &mut impl Fixture) {
     use AssignItemReply::{Known, New};
     let store = fixture.store();

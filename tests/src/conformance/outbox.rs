@@ -144,7 +144,7 @@ pub async fn published_entries_are_removed_and_their_marks_written(fixture: &mut
     for mark in &marks {
         assert_eq!(store.mark(&mark.name).await.expect("a mark"), Some(mark.value.clone()));
     }
-    // A removal up to the same commit, or up to an earlier commit, changes nothing.
+    // A removal up to an earlier commit changes nothing.
     store.outbox_done(&owner.partition, owner.claim, shard, 2, &[]).await.expect("an answer");
     assert_eq!(numbers(&all(store, &owner, "a", 10).await), [4, 5]);
 
@@ -184,7 +184,7 @@ pub async fn marks_are_written_and_read(fixture: &mut impl Fixture) {
 }
 
 /// The store replaces a mark only if the mark still has the value that the caller has read. If two callers have read
-/// the same value, only the first caller replaces it.
+/// the same value, only the first of them replaces the mark.
 pub async fn mark_is_replaced_only_if_unchanged(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let replace = async |before: Option<&'static str>, value: &'static str| {
@@ -209,7 +209,8 @@ pub async fn mark_is_replaced_only_if_unchanged(fixture: &mut impl Fixture) {
     assert_eq!(kept, Some("3".into()));
 }
 
-/// A checkpoint depends on the commits of its owner. The store therefore refuses a checkpoint under another claim.
+/// A checkpoint depends on the commits of the owner that writes it. The store therefore refuses a checkpoint under a
+/// claim that is not the current claim of the partition.
 pub async fn checkpoint_under_another_claim_is_refused(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let owner = Owner::claim(store, "s", 0).await;

@@ -31,7 +31,7 @@ impl Owner {
         Self { partition, claim: claimed.claim, numbers: claimed.commits }
     }
 
-    /// Makes the next batch. All writes must be of the same shard, which is the shard of the batch.
+    /// Makes the next batch of a shard. All writes must be of keys of this shard.
     pub fn batch(&mut self, writes: Vec<KeyWrite>) -> Arc<Batch> {
         let shard = self.shard(&writes[0].key);
         assert!(writes.iter().all(|write| self.shard(&write.key) == shard), "keys of one shard");
@@ -68,7 +68,8 @@ impl Owner {
         applied
     }
 
-    /// Loads a key with its record and its state. Returns `None` if the key has no record.
+    /// Loads the record and the state of a key. The key then belongs to the partition of the owner. Returns `None` if
+    /// the key has no record.
     pub async fn load(&self, store: &dyn Store, key: &str) -> Option<Box<KeySnapshot>> {
         let mut loaded = store
             .load(&self.partition, &[key.into()], usize::MAX)

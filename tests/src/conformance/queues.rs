@@ -1,5 +1,7 @@
-//! Tests of queues in a store that goes back in time. A queue position identifies one entry in one history of the
-//! queue.
+//! Tests of queues in a store that goes back in time. The history of a queue consists of all writes to the queue, up to
+//! a given entry. A queue position contains the number of an entry and a digest of this history. Therefore, if the
+//! store loses an entry and gives the number of the entry to another entry, the queue positions of the two entries
+//! differ.
 
 use std::sync::Arc;
 
@@ -32,7 +34,7 @@ impl Queue {
         Self { sender, partition: owner.partition, claim: owner.claim }
     }
 
-    /// Adds events with these data to the queue in one call. Returns the queue positions of the events.
+    /// Adds events with these data to the queue in one call. Returns the range of the queue positions of the events.
     async fn put(&self, store: &dyn Store, texts: &[&str]) -> QueueRun {
         let items: Vec<Arc<Event>> = texts.iter().map(|data| message("key-0", data)).collect();
         let reply = self.sender.send(store, vec![chunk(0, 0, &items)]).await;
@@ -87,7 +89,7 @@ impl Queue {
     }
 
     /// Reads all entries after a queue position. Returns `None` if the queue position is not in the history of the
-    /// store.
+    /// queue in the store.
     async fn read(
         &self,
         store: &dyn Store,
@@ -110,7 +112,7 @@ impl Queue {
     }
 
     /// Removes all entries up to and including a queue position. Returns false if the position is not in the history of
-    /// the store.
+    /// the queue in the store.
     async fn remove(&self, store: &dyn Store, through: QueuePosition) -> bool {
         match self.remove_after(store, 0, through).await {
             Err(StoreError::RolledBack) => false,
@@ -171,7 +173,8 @@ pub async fn lost_position_is_refused_after_its_number_is_reused(fixture: &mut i
     assert_eq!(queue.read(store, lost.end()).await, None);
     assert_eq!(queue.read(store, second).await.expect("the rest"), after[1..]);
     assert!(queue.remove(store, new.end()).await);
-    // The queue is empty, but the queue position of its last entry still identifies the history.
+    // The queue is empty, but the store still accepts the queue position of the last entry, and refuses a position with
+    // this number and another history.
     assert_eq!(queue.read(store, new.end()).await, Some(Vec::new()));
     let other = QueuePosition { history: new.history ^ 1, ..new.end() };
     assert_eq!(queue.read(store, other).await, None);
@@ -180,8 +183,8 @@ pub async fn lost_position_is_refused_after_its_number_is_reused(fixture: &mut i
     assert_eq!((ends.first, ends.last, ends.is_empty()), (7, new.end(), true));
 }
 
-/// A removal from a queue names the commit that contains the removed events. If the store has lost this commit, the
-/// store removes nothing, because the queue then has the only copy of the events.
+/// A removal from a queue names a commit, by which the removed events are settled or spilled. If the store has lost
+/// this commit, the store removes nothing, because the queue then has the only copy of the events.
 pub async fn removal_is_refused_if_its_commit_is_lost(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let queue = Queue::new(store, "next").await;
@@ -261,8 +264,9 @@ pub async fn only_positions_of_the_present_history_are_accepted(fixture: &mut im
     for seed in 0..3_u64 {
         let queue = Queue::new(fixture.store(), &format!("next-{seed}")).await;
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        // The expected content of the queue: the number of the first waiting entry, and all entries ever put, with
-        // their queue positions. `snapshot` is the expected content at the time of the last snapshot.
+        // The expected content of the queue: the number of the first waiting entry, and all entries of the present
+        // history (also the removed entries), with their queue positions. `snapshot` is the expected content at the
+        // time of the last snapshot.
         let mut now = (1_u64, vec![(QueuePosition::default(), String::new())]);
         let mut snapshot = now.clone();
         fixture.take_snapshot().await;
@@ -271,7 +275,7 @@ pub async fn only_positions_of_the_present_history_are_accepted(fixture: &mut im
             let position = positions[random.random_range(0..positions.len())];
             let (first, all) = &mut now;
             // The store accepts the positions of waiting entries and of the entry before them. The store also accepts
-            // all lower positions, because it does not keep the history digests of removed entries.
+            // all lower positions, because it keeps the history digest of no removed entry except the last one.
             let is_accepted = position.number == 0
                 || position.number + 1 < *first
                 || all.get(position.number as usize).is_some_and(|entry| entry.0 == position);

@@ -1,5 +1,5 @@
-//! Many commits, loads, expiries and reopenings in a random order, compared with a simple model. The case detects a
-//! store whose cache of its own writes returns wrong data.
+//! Many commits, loads, expiries and reopenings of a store in a random order, compared with a simple model. The case
+//! detects a store whose cache of recent writes returns wrong data.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,13 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Fixture, Owner, record_write};
 
-/// The number of keys. With a state of about 1,000 bytes for each key, the keys exceed the size of the store's cache.
+/// The number of keys. With a state of about 1,000 bytes for each key, the key records do not fit into the cache of the
+/// embedded store.
 const KEYS: usize = 20_000;
 const BATCH: usize = 250;
 /// The number of random steps after every key has been written once.
 const STEPS: usize = 150;
-/// The lifetime of the key records that expire, in ms.
+/// The time, in ms, from a write to the expiry of its key record, if the record expires.
 const LIFETIME_MS: u64 = 1_000_000;
 
 /// The data of a key that the model expects in the store.
@@ -35,7 +36,8 @@ fn state(rng: &mut ChaCha8Rng) -> StateUpdate {
     match rng.random_range(0..10) {
         0 => StateUpdate::Keep,
         1 => StateUpdate::Delete,
-        // This state is too large to be stored within the key record. The state below is small enough.
+        // The embedded store keeps a state of this size outside the key record, and the smaller state below within the
+        // record.
         2 => StateUpdate::Put(vec![rng.random(); 3_000].into()),
         _ => StateUpdate::Put(vec![rng.random(); 1_000].into()),
     }
@@ -137,7 +139,7 @@ pub async fn store_agrees_with_the_model(fixture: &mut impl Fixture) {
     }
     for step in 0..STEPS {
         let owner = &mut owners[rng.random_range(0..2)];
-        // Uses the same keys often, because the store would otherwise rarely find a key in its cache.
+        // Use the same keys often, because the store would otherwise rarely find a key in its cache.
         let start = [0, KEYS / 2, rng.random_range(0..KEYS - BATCH)][rng.random_range(0..3)];
         let chunk = &keys[start..start + BATCH];
         match rng.random_range(0..10) {

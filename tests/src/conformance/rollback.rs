@@ -152,8 +152,9 @@ pub async fn removed_letters_reappear_until_the_commit_is_repeated(fixture: &mut
     assert_eq!(store.letter("s", &far.id).await.expect("a read"), None);
 }
 
-/// After the owner has repeated a lost commit, each letter of the commit is in the outbox again, exactly once, even if
-/// the letter was published before the loss. A removal that names the lost commit does not remove these letters.
+/// After the owner has repeated a lost commit, each letter that the commit had added to the outbox is in the outbox
+/// again, exactly once, even if the letter was published before the loss. A removal that arrives between the loss and
+/// the repetition does not remove these letters, even if it names the lost commit.
 pub async fn lost_letters_are_forwarded_again(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let store = fixture.store();
@@ -519,7 +520,7 @@ async fn random_commit(
     (batch, applied)
 }
 
-/// Returns all visible data of the keys of one shard, without the times that differ in a repeated commit.
+/// Returns all visible data of the keys of one shard, without the times that a repeated commit changes.
 async fn visible(
     store: &dyn Store,
     owner: &Owner,

@@ -1,5 +1,5 @@
-//! Tests of rollouts of handler versions. After a commit of a key under a rollout, the store refuses commits of this
-//! key under an older rollout.
+//! Tests of rollouts of handler versions. After a write of a key under a rollout, the store refuses writes of this key
+//! under an older rollout.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ fn rollout(number: u64, version: &str) -> Rollout {
     Rollout { number, build: Build { version: version.into(), digest } }
 }
 
-/// Starts the rollout `next`, based on the rollout `last`. Returns whether `next` is now the last rollout of the
-/// stream.
+/// Starts the rollout `next` if `last` is the last rollout of the stream. Returns whether `next` is now the last
+/// rollout of the stream.
 async fn decide(store: &dyn Store, stream: &str, last: Option<&Rollout>, next: &Rollout) -> bool {
     store.decide(stream, last, next).await.expect("an answer")
 }
 
-/// An instance starts a rollout based on the last rollout that it knows. The store refuses the new rollout if the
+/// An instance that starts a rollout names the last rollout that it has read. The store refuses the new rollout if the
 /// stream has another last rollout.
 pub async fn rollout_based_on_an_outdated_one_is_refused(fixture: &mut impl Fixture) {
     let store = fixture.store();
@@ -39,8 +39,8 @@ pub async fn rollout_based_on_an_outdated_one_is_refused(fixture: &mut impl Fixt
     assert_eq!((&*versions["s"], &*versions["a:b 1"]), (&second, &rollout(9, "orders@9.0.0")));
 }
 
-/// Heartbeats report a rollout to running instances. An instance that starts after all others have ended reads the same
-/// rollout.
+/// A running instance gets a new rollout in the reply to its heartbeat. An instance that starts after all others have
+/// ended reads the same rollout.
 pub async fn rollout_reaches_running_and_later_instances(fixture: &mut impl Fixture) {
     let id = InstanceId::random();
     let lease = std::time::Duration::from_mins(1);
@@ -112,8 +112,8 @@ pub async fn instances_agree_after_a_rollout_was_lost(fixture: &mut impl Fixture
     assert_eq!(*fixture.store().table().await.expect("a table").versions["s"], next);
 }
 
-/// After a key was executed under a rollout, the store accepts commits of the key only under this rollout or a newer
-/// rollout.
+/// After events of a key were executed under a rollout, the store accepts writes of the key only under this rollout or
+/// a newer rollout.
 pub async fn commit_under_an_older_rollout_is_refused(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;

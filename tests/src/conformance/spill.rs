@@ -8,8 +8,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Fixture, Owner, event, key_record, record_write};
 
-/// Makes a write of key `a` that spills the events `new` and leaves `next` at 1. The key record then counts the events
-/// `all` as spilled.
+/// Makes a write of key `a` that spills the events `new`. The written key record has the `next` 1, and counts the
+/// events `all` as spilled.
 fn spilling(condition: WriteCondition, new: &[u64], all: &[u64]) -> KeyWrite {
     let mut write = record_write("a", condition, key_record(1));
     write.spill = new
@@ -24,8 +24,8 @@ fn spilling(condition: WriteCondition, new: &[u64], all: &[u64]) -> KeyWrite {
     write
 }
 
-/// If a write spills an event whose sequence is already spilled, the store keeps the stored event, and reports whether
-/// the two events are equal.
+/// If a write spills an event, but the store already has a spilled event with the same sequence, the store keeps the
+/// stored event, and reports whether the two events are equal.
 pub async fn spilled_event_is_not_overwritten(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -107,8 +107,8 @@ pub async fn reads_return_exactly_the_remaining_events(fixture: &mut impl Fixtur
     }
 }
 
-/// A read can start at any sequence, and returns no more events and bytes than requested. However, it returns at least
-/// one event if the store has one.
+/// A read can start at any sequence, and returns no more events and bytes than requested. However, a read returns at
+/// least one event if the store has one from that sequence on.
 pub async fn read_stops_at_its_limits(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -142,8 +142,8 @@ pub async fn settled_events_are_removed(fixture: &mut impl Fixture) {
     owner.write(store, write).await;
     assert_eq!(owner.spilled(store, "a", 0).await, [4, 7, 9]);
 
-    // The key has ended: the written key record counts no spilled events, so the write removes all spilled events of
-    // the key.
+    // As at the end of a key, the written key record counts no spilled events, so the write removes all spilled events
+    // of the key.
     let mut write = record_write("a", WriteCondition::Next(4), key_record(5));
     write.record.spilled = SpillExtent::default();
     owner.write(store, write).await;

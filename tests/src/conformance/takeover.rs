@@ -4,8 +4,8 @@ use ordain_core::{KeyRecord, KeySnapshot, StateUpdate, WriteCondition, WriteRefu
 
 use super::{Fixture, Owner, event, first_write, next_write, record_write};
 
-/// After a partition has loaded a key, only this partition can write the key. The store refuses writes of the previous
-/// partition.
+/// After the owner of a partition has loaded a key, only this partition can write the key, until another partition
+/// loads the key. The store refuses writes of the previous partition.
 pub async fn loaded_key_moves_to_the_loading_partition(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut zero = Owner::claim(store, "s", 0).await;
@@ -56,9 +56,9 @@ pub async fn loaded_key_moves_to_the_loading_partition(fixture: &mut impl Fixtur
     zero.write(store, write).await;
 }
 
-/// A key moves to another partition, which spills an event, and then moves back; the `next` of the key stays the same.
-/// The store must refuse a write of the first partition that is based on the key record before the moves, because this
-/// write would lose the spilled event.
+/// A key moves to another partition, which spills an event of the key. Then the key moves back to the first partition.
+/// The `next` of the key stays the same. The store must refuse a write of the first partition that is based on the key
+/// record from before the moves, because this write would lose the spilled event.
 pub async fn outdated_write_is_refused_after_the_key_returned(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut zero = Owner::claim(store, "s", 0).await;

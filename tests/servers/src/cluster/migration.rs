@@ -1,5 +1,5 @@
 //! A slot that moves from one node to another in steps, so that a test can act between the steps. The steps and their
-//! order are the same as in an operator's tool, and each call performs only the steps that the test requests.
+//! order are the same as in `redis-cli --cluster reshard`.
 
 use anyhow::{Context, Result, ensure};
 
@@ -12,7 +12,8 @@ const KEYS: usize = 100;
 /// The time in milliseconds after which a move of keys without progress fails.
 const TIMEOUT_MS: &str = "10000";
 
-/// A slot that is being moved. Dropping the value leaves the slot in migration, with keys on two nodes.
+/// A slot that is being moved. If the value is dropped before [`finish`](Self::finish), the slot stays in migration,
+/// and its keys may be on both nodes.
 #[derive(Debug)]
 #[must_use = "the slot stays between two nodes until the migration is finished"]
 pub struct Migration<'a> {
@@ -20,7 +21,7 @@ pub struct Migration<'a> {
     slot: String,
     from: usize,
     to: usize,
-    /// The Cluster's id of the slot's new node.
+    /// The id that the slot's new node has in the Cluster.
     target: String,
 }
 
@@ -47,7 +48,7 @@ impl<'a> Migration<'a> {
     }
 
     /// Moves at most `limit` keys, and returns the number of moved keys. Afterwards, the nodes reply `TRYAGAIN` to a
-    /// command with some keys on the old node and some on the new node.
+    /// command if some of its keys are on the old node and some on the new node.
     pub fn move_keys(&self, limit: usize) -> Result<usize> {
         let count = limit.to_string();
         let keys = self.from().command(&["CLUSTER", "GETKEYSINSLOT", &self.slot, &count])?;
@@ -83,7 +84,7 @@ impl<'a> Migration<'a> {
     }
 }
 
-/// Returns the Cluster's id of a node.
+/// Returns the id that a node has in the Cluster.
 fn id(node: &Redis) -> Result<String> {
     let reply = node.command(&["CLUSTER", "MYID"])?;
     Ok(reply.text().context("an id is a text")?.to_owned())

@@ -10,22 +10,25 @@ use super::Cluster;
 use crate::redis::{Options, Redis};
 use crate::wait::wait_until;
 
-/// The time after which a replica that the other masters have not elected becomes the master without votes. The server
-/// gives up an election after five seconds, for example because another replica was elected shortly before.
+/// The time limit of an election in [`Cluster::take_over`]. If the other masters have not elected the replica by then,
+/// the replica becomes the master without votes. A Redis server abandons an election without enough votes after five
+/// seconds. For example, masters do not vote if another replica was elected shortly before.
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The way in which a replica becomes the master. The old master takes no part, even if it has writes that the replica
 /// lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takeover {
-    /// The other masters vote.
+    /// The other masters vote. If they do not elect the replica within 10 seconds, the replica becomes the master
+    /// without votes.
     Force,
     /// The replica becomes the master without votes.
     Takeover,
 }
 
 impl Cluster {
-    /// Gives each node a replica, and waits until all replicas are in step (have all writes of their masters).
+    /// Gives each node a replica, and waits until all replicas are in step with their masters
+    /// ([`Redis::until_in_step`]). The masters must have no password.
     pub fn add_replicas(&mut self) -> Result<()> {
         let options = match self.nodes.first().and_then(Redis::tls) {
             Some((_, certificates)) => Options::new().tls_like(certificates),
@@ -61,13 +64,14 @@ impl Cluster {
         if self.is_swapped(number) { &self.nodes[number] } else { &self.replicas[number] }
     }
 
-    /// Makes a replica lag: until [`take_over`](Self::take_over) it receives none of its master's writes.
+    /// Makes the replica of a master lag: from now on, the replica receives no write of its master.
+    /// [`take_over`](Self::take_over) ends this.
     pub fn let_replica_lag(&self, number: usize) -> Result<()> {
         self.replica(number).fall_behind(self.master(number))
     }
 
-    /// Makes the lagging replica the master, and waits until the old master follows it. Writes that only the old master
-    /// had are lost.
+    /// Makes the lagging replica the master, and waits until the old master is its replica and in step. Writes that
+    /// only the old master had are lost.
     pub fn take_over(&self, number: usize, how: Takeover) -> Result<()> {
         let old = self.master(number);
         let new = self.replica(number);

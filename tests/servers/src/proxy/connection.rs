@@ -1,5 +1,5 @@
-//! One connection through a proxy: a thread for each direction. Whole requests and whole replies pass, so that the
-//! proxy can match each reply with its request; bytes of other protocols pass as they arrive.
+//! One connection through a proxy: a thread for each direction. A Redis request or reply passes only when it is
+//! complete, so that the proxy can match each reply with its request. The bytes of other protocols pass as they arrive.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -19,9 +19,9 @@ const CHUNK_BYTES: usize = 64 << 10;
 struct ProxiedConnection {
     number: u64,
     state: Arc<State>,
-    /// True if the client's first byte belongs to the Redis protocol; empty before that byte arrives.
+    /// True if the client's first byte begins a Redis request; empty before the first byte arrives.
     speaks_redis: OnceLock<bool>,
-    /// For each request without a reply: true if the proxy must lose the reply.
+    /// For each request to which the server has not replied yet, in order: true if the proxy must lose the reply.
     waiting: Mutex<VecDeque<bool>>,
 }
 
@@ -104,7 +104,8 @@ impl ProxiedConnection {
         }
         self.state.lock().remember(self.number, bytes);
         let mut at = 0;
-        // A Redis client sends arrays, which begin with `*`. The clients of other protocols do not begin with `*`.
+        // A Redis client sends arrays, which begin with `*`. In the other protocols that tests use, a client's first
+        // byte is another byte.
         if let Some(first) = bytes.first() {
             self.speaks_redis.get_or_init(|| *first == b'*');
         }

@@ -15,7 +15,8 @@ pub(crate) enum Scan {
 /// Finds the first request or reply of some bytes.
 pub(crate) fn scan(bytes: &[u8]) -> Scan {
     let mut at = 0;
-    // The number of values that are still to be read: first the value itself, and then also the elements of each array.
+    // The number of values that are still to be read: first the value itself, and then also the elements of each array,
+    // map or other aggregate.
     let mut open: usize = 1;
     while open > 0 {
         let Some(kind) = bytes.get(at) else { return Scan::Incomplete };

@@ -1,5 +1,5 @@
 //! The shared state of a proxy's threads: the mode, the requested losses, the open connections, and the counts. The
-//! module never touches a byte that passes.
+//! module never changes a byte that passes.
 
 use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpStream};
@@ -17,14 +17,15 @@ pub struct Counts {
     /// Requests that [`lose_requests`](crate::Proxy::lose_requests) kept from the server. For each, the proxy closed
     /// the connection.
     pub requests_lost: u64,
-    /// Replies that did not reach the client. For each, the proxy closed the connection.
+    /// Replies that [`lose_replies`](crate::Proxy::lose_replies) or [`Mode::CutReplies`] kept from the client. For
+    /// each, the proxy closed the connection.
     pub replies_lost: u64,
     /// Requests that the proxy held back until the end of their connection.
     pub requests_held: u64,
 }
 
-/// An order to lose or hold back requests, or to lose their replies: the number that is left, and the bytes that a
-/// request must contain.
+/// An order to lose or hold back requests, or to lose their replies: the number of requests that are still to be
+/// chosen, and the bytes that such a request must contain.
 #[derive(Debug)]
 struct Losses {
     left: u64,
@@ -32,8 +33,8 @@ struct Losses {
 }
 
 impl Losses {
-    /// Returns whether the proxy must lose or hold back this request: the request contains the bytes, and the number is
-    /// not used up. If the proxy must do this, reduces the number by one.
+    /// Returns whether the order applies to this request: the request contains the bytes, and the number is above 0. If
+    /// the order applies, reduces the number by one.
     fn take(&mut self, request: &[u8]) -> bool {
         let takes = self.left > 0 && contains(request, &self.containing);
         self.left -= u64::from(takes);
@@ -41,7 +42,7 @@ impl Losses {
     }
 }
 
-/// The number of a client's first bytes that a connection remembers.
+/// The maximum number of a client's first bytes that the proxy keeps for each connection.
 const HEAD_BYTES: usize = 4 << 10;
 
 /// An open connection.
@@ -108,7 +109,8 @@ impl State {
         !waited.unwrap_or_else(PoisonError::into_inner).ended
     }
 
-    /// Waits until bytes of a connection may pass, and returns the mode; `None` if the connection has been closed.
+    /// Waits until bytes of a connection may pass, and returns the mode. Returns `None` if the connection has been
+    /// closed or the proxy has ended.
     pub(crate) fn until_passing(&self, connection: u64) -> Option<Mode> {
         let holds = |inner: &mut Inner| {
             let is_half_open = inner.mode == Mode::HalfOpen;
@@ -164,7 +166,7 @@ impl Inner {
         self.counts.accepted
     }
 
-    /// Remembers bytes of a client if they are among its first [`HEAD_BYTES`] bytes.
+    /// Keeps bytes of a client, up to [`HEAD_BYTES`] bytes for each connection.
     pub(crate) fn remember(&mut self, connection: u64, bytes: &[u8]) {
         if let Some(open) = self.connections.get_mut(&connection) {
             let room = HEAD_BYTES.saturating_sub(open.head.len());
@@ -172,8 +174,7 @@ impl Inner {
         }
     }
 
-    /// Silences the connections whose client has sent the given bytes within its first [`HEAD_BYTES`] bytes. Returns
-    /// the number of these connections.
+    /// Silences the connections whose kept bytes contain the given bytes. Returns the number of these connections.
     pub(crate) fn silence(&mut self, containing: &[u8]) -> usize {
         let mut silenced = 0;
         for open in self.connections.values_mut().filter(|open| contains(&open.head, containing)) {
@@ -183,7 +184,7 @@ impl Inner {
         silenced
     }
 
-    /// Closes a connection. Returns `false` if it was closed before.
+    /// Closes a connection. Returns `false` if the connection was closed before.
     pub(crate) fn close(&mut self, connection: u64) -> bool {
         let open = self.connections.remove(&connection);
         open.iter().flat_map(|open| &open.streams).for_each(shut);

@@ -1,7 +1,7 @@
 //! Sends Erlang expressions to a broker, which evaluates them. For this purpose, the broker opens a port at its start.
 //!
-//! For each command, `rabbitmqctl` starts another Erlang machine, which costs a second of processor time. A command
-//! over this port takes a few milliseconds. The port opens a moment after the broker logs the end of its start.
+//! For each command, `rabbitmqctl` starts another Erlang virtual machine, which costs a second of processor time. A
+//! command over this port takes a few milliseconds. The port opens a moment after the broker logs the end of its start.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -55,7 +55,7 @@ spawn(fun() ->
 end).
 "#;
 
-/// The console of a broker, on a port of its own.
+/// The console of a broker: the port at which the broker evaluates expressions.
 #[derive(Debug)]
 pub(super) struct Console(Port);
 

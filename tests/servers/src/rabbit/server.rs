@@ -18,7 +18,7 @@ use crate::wait::wait_within;
 
 /// The time limit of a start. A start takes ten seconds on an idle machine.
 const START_TIMEOUT: Duration = Duration::from_mins(2);
-/// The time limit within which all queues must have elected leaders.
+/// The time limit within which all queues must have elected leaders after a restart.
 const ELECTION_TIMEOUT: Duration = Duration::from_mins(1);
 /// The words in the broker's log that mark the end of a start.
 const STARTED: &str = "Server startup complete";
@@ -32,7 +32,7 @@ pub(super) struct Server {
     /// Declared before the folder: Rust drops fields in the order of their declaration, so the process ends before its
     /// folder is removed.
     pub(super) process: Running,
-    /// The name service that Erlang needs. The machine's own name service remains untouched.
+    /// The name service that Erlang needs. The broker does not use the machine's own name service.
     names: Running,
     programs: Programs,
     pub(super) options: RabbitOptions,
@@ -81,8 +81,8 @@ impl Server {
             format!("listeners.tcp.1 = 127.0.0.1:{}", self.port.number()),
             "log.console = true".to_owned(),
             "log.file = false".to_owned(),
-            // Limits the log that all quorum queues share: with the default, the broker writes half a gigabyte of
-            // zeros.
+            // Limits the write-ahead log that all quorum queues share: with the default, the broker writes half a
+            // gigabyte of zeros.
             "raft.wal_max_size_bytes = 32000000".to_owned(),
         ];
         if let Some((port, certificates)) = &self.tls {
@@ -109,7 +109,7 @@ impl Server {
         self.until_led()
     }
 
-    /// Evaluates Erlang inside the broker, and returns the value of the last expression.
+    /// Evaluates Erlang expressions inside the broker, and returns the value of the last expression.
     pub(super) fn evaluate(&self, expressions: &str) -> Result<String> {
         self.console.evaluate(expressions)
     }

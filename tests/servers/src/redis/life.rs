@@ -24,8 +24,8 @@ impl Redis {
             if let Some(Some(status)) = self.process.ended().transpose()? {
                 bail!("redis-server ended ({status})");
             }
-            // The server may not listen yet, or still load its data. The check compares process ids, because another
-            // server may listen on the port.
+            // The server may not listen yet, or may still be loading its data. The check compares process ids, because
+            // another server may listen on the port.
             Ok(self.command(&["PING"]).is_ok()
                 && self.info("server").is_ok_and(|info| info.get("process_id") == Some(&id)))
         })
@@ -37,7 +37,7 @@ impl Redis {
         self.process.is_running()
     }
 
-    /// Ends the process at once by SIGKILL. Does nothing if it is not running.
+    /// Ends the process at once by SIGKILL. Does nothing if the process is not running.
     pub fn kill(&self) -> Result<()> {
         self.process.kill()
     }
@@ -67,7 +67,7 @@ impl Redis {
     }
 
     /// Waits until this replica has all writes of its master, pauses the replica, and closes its link to the master.
-    /// The replica then receives none of the later writes.
+    /// The replica then receives no later write until it is resumed.
     pub(crate) fn fall_behind(&self, master: &Self) -> Result<()> {
         self.until_caught_up(master)?;
         self.pause()?;

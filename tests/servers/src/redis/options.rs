@@ -1,4 +1,5 @@
-//! Options of a server. By default, a server writes each command to disk before it replies, and evicts no keys.
+//! Options of a Redis server or a Sentinel. By default, a Redis server writes each change to disk before it replies,
+//! and evicts no keys.
 
 use std::path::Path;
 
@@ -11,8 +12,8 @@ use crate::tls::Certificates;
 /// ports.
 pub const SECOND_ADDRESS: &str = "127.0.0.3";
 
-/// Defaults of every Redis server and every Sentinel, in the language of `redis.conf`. A later line overrides an
-/// earlier line.
+/// Defaults of every Redis server and every Sentinel, as lines of `redis.conf`. A later line overrides an earlier line
+/// with the same setting.
 const DEFAULTS: &[&str] = &[
     "bind 127.0.0.1 127.0.0.3",
     "protected-mode no",
@@ -26,7 +27,8 @@ const DEFAULTS: &[&str] = &[
 const DATA: &[&str] = &[
     "save \"\"",
     "maxmemory-policy noeviction",
-    // Without this line, the server could rewrite its append-only file while a snapshot copies it.
+    // Without this line, a child process of the server could rewrite the append-only file while a snapshot copies it,
+    // even while the server is paused.
     "auto-aof-rewrite-percentage 0",
     "repl-diskless-sync-delay 0",
 ];
@@ -61,14 +63,15 @@ impl Options {
         Self::default()
     }
 
-    /// Adds a line of `redis.conf`, which overrides earlier lines.
+    /// Adds a line of `redis.conf`, which overrides earlier lines with the same setting.
     #[must_use]
     pub fn line(mut self, line: &str) -> Self {
         self.lines.push(line.to_owned());
         self
     }
 
-    /// Requires a password of the user `default`.
+    /// Gives the user `default` a password. A server that becomes a replica also logs in at its master with this
+    /// password.
     #[must_use]
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
@@ -120,14 +123,14 @@ impl Options {
         self
     }
 
-    /// Makes the server a node of a Cluster. The node has no slots and does not know other nodes.
+    /// Makes the server a node of a Cluster. The node has no slots yet, and is not connected to other nodes.
     #[must_use]
     pub(crate) fn cluster(mut self) -> Self {
         self.kind = Kind::Node;
         self
     }
 
-    /// Returns the options of a Sentinel that watches no servers yet.
+    /// Returns the options of a Sentinel that monitors no servers yet.
     pub(crate) fn sentinel() -> Self {
         Self { kind: Kind::Sentinel, ..Self::default() }
     }
@@ -136,7 +139,7 @@ impl Options {
         self.tls
     }
 
-    /// Returns the certificates of another server that this server uses too.
+    /// Returns the certificates that this server takes from another server ([`tls_like`](Self::tls_like)).
     pub(crate) fn certificates(&self) -> Option<&Certificates> {
         self.certificates.as_ref()
     }

@@ -1,5 +1,6 @@
 //! A copy of a server's data. A test restores the copy to return a store to an earlier time. The copy contains only the
-//! folder of the data. The configuration and the log file of the server stay as they are.
+//! folder of the data, so a test that restores the copy changes neither the configuration nor the log file of the
+//! server.
 
 use std::fs;
 use std::io;
@@ -17,9 +18,9 @@ pub struct Snapshot {
 }
 
 impl Redis {
-    /// Copies the data of the server, whether it is running or not. A running server is paused during the copy. If the
-    /// server writes to the disk before each reply, the copy therefore contains every write to which the server has
-    /// replied.
+    /// Copies the data of the server, whether it is running or not. Pauses a running server during the copy. If the
+    /// server writes each change to disk before it replies, the copy therefore contains every write to which the server
+    /// has replied.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let snapshot = Snapshot { folder: tempfile::tempdir()? };
         self.still(|| copy(&self.data(), snapshot.folder.path()))
@@ -27,7 +28,8 @@ impl Redis {
         Ok(snapshot)
     }
 
-    /// Kills the server, restores the copied data, and starts the server again. All writes after the copy are lost.
+    /// Kills the server, restores the data of the snapshot, and starts the server again. All writes after the snapshot
+    /// are lost.
     pub fn go_back(&self, to: &Snapshot) -> Result<()> {
         self.kill()?;
         fs::remove_dir_all(self.data())?;

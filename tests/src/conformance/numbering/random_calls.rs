@@ -1,4 +1,4 @@
-//! Tests with random calls. The same seed always generates the same calls.
+//! Tests with random calls that assign messages. The same seed always generates the same calls.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

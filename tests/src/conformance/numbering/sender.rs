@@ -151,7 +151,8 @@ pub(in crate::conformance) fn chunk(commit: u64, number: u32, items: &[Arc<Event
     }
 }
 
-/// Returns the result for each message. The reply must accept one group.
+/// Returns the result for each message. The reply must be the reply to a call with one group, and the store must have
+/// accepted the group.
 pub(in crate::conformance) fn results(reply: AssignReply) -> Vec<AssignItemReply> {
     let AssignReply::Groups(mut replies, _) = reply else {
         panic!("the messages are not assigned: {reply:?}")
@@ -202,7 +203,7 @@ pub(in crate::conformance) fn event(
     }))
 }
 
-/// Returns two keys of the shard that all cases use.
+/// Returns two keys of the shard that all cases of numbering use.
 pub(in crate::conformance) fn keys(store: &dyn Store) -> [Key; 2] {
     let shard = shard_of("key-0", store.shards());
     let names = (0..).map(|number| format!("key-{number}"));
