@@ -17,7 +17,9 @@ use ordain_store::{
 };
 
 impl RedisStore {
-    /// Creates a call of the script that writes a mark if the stored value of the mark is `before`.
+    /// Creates a call of the script that writes a mark if the stored value of the mark is `before`. If the reply of the
+    /// first try was lost, `run_script` repeats the call. The script therefore also accepts a mark that already has the
+    /// new value.
     fn mark_call(&self, keys: &[String], mark: &Mark, before: Option<&Bytes>) -> Cmd {
         let mut call = self.script_call(&self.scripts.mark, keys);
         call.arg(&mark.name).arg(&mark.value[..]).arg(u8::from(before.is_some()));
@@ -45,10 +47,7 @@ impl MarkStore for RedisStore {
         check_marks([mark])?;
         let keys = [self.names.in_common_shard(RedisKeyKind::Marks)];
         let call = self.mark_call(&keys, mark, before);
-        let is_put = self.run_script(&self.scripts.mark, call).await? == Value::Int(1);
-        // If the reply of the first try was lost, `run_script` has repeated the call. The second try then found the new
-        // value and wrote nothing.
-        Ok(is_put || self.mark(&mark.name).await?.as_ref() == Some(&mark.value))
+        self.run_script(&self.scripts.mark, call).await.map(|answer| answer == Value::Int(1))
     }
 
     async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError> {

@@ -29,7 +29,8 @@ pub struct Mark {
 /// back in time: it lost its newest writes.
 #[derive(Debug, Clone, Default)]
 pub struct MarkConditions<'a> {
-    /// For each shard, the value that the mark must have now, as [`MarkStore::mark_in_shards`] returned it.
+    /// For each shard, the value that the mark must have now, as [`MarkStore::mark_in_shards`] returned it. A mark that
+    /// already has the new value is accepted too, because a store may have to repeat a write whose reply was lost.
     pub before: &'a [Option<Bytes>],
     /// The destination to which the events in `witnesses` were written.
     pub destination: Option<&'a Destination>,

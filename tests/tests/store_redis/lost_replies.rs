@@ -7,8 +7,8 @@ use ordain_core::CommitReply;
 use ordain_servers::Proxy;
 use ordain_store::RedisAddress;
 use ordain_store::{
-    HeartbeatRequest, InstanceId, KeyListing, LeaseReply, LeaseStore, Mark, MarkStore, Outbox,
-    RecordStore,
+    HeartbeatRequest, InstanceId, KeyListing, LeaseReply, LeaseStore, Mark, MarkConditions,
+    MarkStore, Outbox, RecordStore,
 };
 use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{Owner, commit_number};
@@ -178,6 +178,28 @@ async fn removed_outbox_entries_and_marks_persist() {
     assert_eq!(direct.mark("m").await.expect("a mark"), Some("4".into()));
     let counts = rig.proxy.counts();
     assert_eq!((counts.replies_lost, counts.requests_lost), (3, 2));
+}
+
+/// A reply to the write of a checkpoint is lost, so the write is repeated, and finds the checkpoint of the first try.
+/// The store must not conclude that it went back in time.
+#[tokio::test]
+async fn mark_in_shards_persists_after_a_lost_reply() {
+    let rig = LossyStore::start().await;
+    let through = &*rig.store;
+    let direct = &rig.direct.store;
+    let marks = async || direct.mark_in_shards("m").await.expect("the marks");
+    let put = async |store: &RedisStore, value: &'static str| {
+        let before = marks().await;
+        let conditions = MarkConditions { before: &before, ..MarkConditions::default() };
+        let mark = Mark { name: "m".to_owned(), value: value.into() };
+        store.put_mark_in_shards(&mark, &conditions).await.expect("an answer")
+    };
+    // After this call, the server knows the script, so the reply that the proxy loses is the reply of the script.
+    assert!(put(direct, "1").await);
+    rig.proxy.lose_replies(1, "marks");
+    assert!(put(through, "2").await);
+    assert_eq!(rig.proxy.counts().replies_lost, 1);
+    assert!(marks().await.iter().all(|mark| *mark == Some("2".into())));
 }
 
 /// All shards commit through a network that continually loses requests and replies, and closes connections.
