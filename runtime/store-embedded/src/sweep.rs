@@ -18,10 +18,10 @@ use ordain_store::codec::letter_time;
 /// takes about a tenth of a second.
 pub(super) const OPENING_SWEEP_LIMIT: usize = 10_000;
 /// Returns the approximate limit of the number of entries of each kind that the sweep removes after a group of requests
-/// that wrote `writes` key records or other entries. The limit exceeds the number of entries that the group can have
-/// added, so that the sweep keeps up. The sweep costs little compared with the commits.
-pub(super) fn group_sweep_limit(writes: usize) -> usize {
-    16 + 2 * writes
+/// that wrote `entries` key records, dead letters or other entries. The limit exceeds the number of entries that the
+/// group can have added, so that the sweep keeps up. The sweep costs little compared with the commits.
+pub(super) fn group_sweep_limit(entries: usize) -> usize {
+    16 + 2 * entries
 }
 
 /// The times at which the sweep starts its search, for each kind of entry. No entry of the kind has an earlier time. A

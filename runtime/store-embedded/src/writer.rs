@@ -88,9 +88,9 @@ pub(super) struct StoreWriter {
     written_time: u64,
     /// `true` if the writer thread must sync the current group before it answers the group.
     must_sync: bool,
-    /// The number of entries that the current group wrote: the key records of commits, and all entries of `Assign`
-    /// requests.
-    written_records: usize,
+    /// The number of entries that the current group wrote: the key records and dead letters of commits, and all entries
+    /// of `Assign` requests.
+    written_entries: usize,
 }
 
 impl StoreWriter {
@@ -112,7 +112,7 @@ impl StoreWriter {
             groups,
             written_time,
             must_sync: false,
-            written_records: 0,
+            written_entries: 0,
         }
     }
 
@@ -139,7 +139,7 @@ impl StoreWriter {
 
     fn group(&mut self, requests: impl Iterator<Item = WriterRequest>) -> fjall::Result<()> {
         self.must_sync = false;
-        self.written_records = 0;
+        self.written_entries = 0;
         let mut ready = Vec::new();
         for request in requests {
             ready.push(self.perform(request)?);
@@ -162,7 +162,7 @@ impl StoreWriter {
         for answer in ready {
             answer.send();
         }
-        let limit = sweep::group_sweep_limit(self.written_records);
+        let limit = sweep::group_sweep_limit(self.written_entries);
         self.sweep.run(&self.shared, &mut self.record_cache, now, limit)
     }
 
@@ -251,7 +251,8 @@ impl StoreWriter {
             self.shared.due.lower(partition, earliest.due);
         }
         self.sweep.lower(&earliest);
-        self.written_records += batch.writes.len();
+        let letters = batch.writes.iter().map(|write| write.letters.len()).sum::<usize>();
+        self.written_entries += batch.writes.len() + letters + batch.letters.len();
         Ok(applied)
     }
 
@@ -380,7 +381,7 @@ impl StoreWriter {
         };
         if matches!(reply, AssignReply::Groups(..)) {
             let AssignChanges { mut batch, earliest, .. } = assigning;
-            self.written_records += batch.len();
+            self.written_entries += batch.len();
             // The assignment depends on which records have expired. The clock must not go back to a time before the
             // assignment.
             batch.insert(&self.shared.tables.meta, keys::CLOCK_TIME, now.to_le_bytes());

@@ -1,6 +1,7 @@
 //! Tests of the embedded store: the conformance suite, and tests for this kind of store only.
 
 mod damage;
+mod expired_letters;
 mod full;
 mod lost_files;
 mod opening;

@@ -1,10 +1,13 @@
 //! Tests of large amounts of data, which one call must not read completely.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use ordain_core::{Cause, DeadLetter, LetterContent, WriteCondition};
 use ordain_store::{LetterListing, SpillArea};
 use ordain_tests::conformance::{DEAD_TTL, Owner, event, key_record, record_write};
 
-use super::dedicated::{DedicatedStore, letter, step};
+use super::dedicated::{DedicatedStore, letter, step, until_applied};
 
 /// A number of entries that is larger than the number that one call reads.
 const ENTRY_COUNT: usize = 50_000;
@@ -98,4 +101,23 @@ async fn entry_is_found_behind_orphan_index_entries() {
     assert_eq!(rows.len(), 1);
     assert!(pages > 2, "{pages}");
     assert_eq!(dedicated.command(&["SLOWLOG", "LEN"]).int(), Some(0));
+}
+
+/// The commits write only letters of events without a key, and no key records. Each of these commits must nevertheless
+/// remove more expired letters than it adds.
+#[tokio::test]
+async fn expired_letters_do_not_pile_up() {
+    const COUNT: u64 = 200;
+    let dedicated = DedicatedStore::start().await;
+    let store = &dedicated.store;
+    let mut owner = Owner::claim(store, "s", 0).await;
+    for round in 0..3 {
+        let mut batch = Arc::unwrap_or_clone(owner.batch(vec![step("x", 1)]));
+        batch.writes.clear();
+        batch.letters = (0..COUNT).map(|tag| letter("", round, tag)).collect();
+        until_applied(store, &owner, &Arc::new(batch)).await;
+        dedicated.options.clock_offset_ms.fetch_add(DEAD_TTL + 1, Ordering::Relaxed);
+    }
+    let index = dedicated.name(owner.shard("x"), "letters-age:s");
+    assert_eq!(dedicated.command(&["ZCARD", &index]).int(), i64::try_from(COUNT).ok());
 }

@@ -540,11 +540,13 @@ for _, done in ipairs(lists.spilled_done or {}) do
   drop_spilled(done[1], done[2])
 end
 
--- Sweep: remove a limited number of expired key records, and the same number of expired letters. The limit exceeds the
--- number of key records that one commit can add, so that the sweep keeps up with them. Readers ignore expired data that
--- still exists.
+-- Sweep: remove a limited number of expired key records, and a limited number of expired letters. Each limit exceeds
+-- the number of records or letters that this commit has added, so that the sweep keeps up. Readers ignore expired data
+-- that still exists.
 do
   local sweep, removed = 16 + 2 * count, 0
+  -- The list `letters_put` has two arguments for each new letter.
+  local letters_sweep = sweep + #(lists.letters_put or {})
 
   -- Handles a key whose entry in the expiry index has reached its time. Removes an expired record with its state, ids
   -- and spilled events. If the record expires later, moves the entry; in all other cases, removes only the entry.
@@ -585,7 +587,7 @@ do
   end
 
   local old_letters, before = {}, wall - dead_ttl
-  for _, place in ipairs(redis.call('ZRANGEBYSCORE', letters_age, '-inf', before, 'LIMIT', 0, sweep)) do
+  for _, place in ipairs(redis.call('ZRANGEBYSCORE', letters_age, '-inf', before, 'LIMIT', 0, letters_sweep)) do
     local letter = redis.call('HGET', data, 'l' .. place)
     local is_whole = letter and #letter >= layout.LETTER_TIME + 8
     local put_at = is_whole and unpack8('<I8', letter, layout.LETTER_TIME) or 0
