@@ -244,11 +244,11 @@ impl EventAssigner {
         events: impl Iterator<Item = (&'a AssignItem, &'a AssignItemReply)>,
         put: &[QueuedEntries],
     ) -> BTreeMap<u32, Witness> {
-        if self.policy.rules.numbering.is_none() {
+        let Some(numbering) = self.policy.rules.numbering else {
             let writer = self.writer.id();
             let call = |put: &QueuedEntries| WriterCall { writer, call: put.run.call };
             return put.iter().map(|put| (put.shard, Witness::Call(call(put)))).collect();
-        }
+        };
         let shards = self.store.shards();
         let new = events.filter_map(|(item, assigned)| match *assigned {
             AssignItemReply::New(sequence) => {
@@ -263,7 +263,12 @@ impl EventAssigner {
             let key = event.key().into();
             match event.sequence() {
                 None => Witness::StoreNumbered { key, id: event.identity_digest(), sequence },
-                Some(_) => Witness::ProducerNumbered { key, sequence, content: event.content() },
+                Some(_) => Witness::ProducerNumbered {
+                    key,
+                    sequence,
+                    content: event.content(),
+                    evicted_by: sequence.saturating_add(numbering.retain_events),
+                },
             }
         };
         newest.into_iter().map(|(shard, event)| (shard, witness(event))).collect()

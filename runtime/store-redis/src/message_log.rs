@@ -326,7 +326,8 @@ fn put_request(call: &mut Cmd, assign: &AssignRequest) {
 /// arguments. The first argument is the kind of the witness. The other three arguments depend on the kind:
 ///
 /// - for a message that the store numbered: the key, the id and the number;
-/// - for a message that its producer numbered: the key, the number and the content digest;
+/// - for a message that its producer numbered: the key, the number, and, together, the content digest and the number
+///   whose message removes the message from the log;
 /// - for a call: the id of the writer, the number of the call, and an empty argument.
 pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
     match witness {
@@ -334,11 +335,11 @@ pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
         Some(Witness::StoreNumbered { key, id, sequence }) => {
             call.arg("i").arg(&**key).arg(&id.to_le_bytes()[..]).arg(&sequence.to_le_bytes()[..])
         }
-        Some(Witness::ProducerNumbered { key, sequence, content }) => call
+        Some(Witness::ProducerNumbered { key, sequence, content, evicted_by }) => call
             .arg("m")
             .arg(&**key)
             .arg(&sequence.to_be_bytes()[..])
-            .arg(&content.to_be_bytes()[..]),
+            .arg([content.to_be_bytes(), evicted_by.to_le_bytes()].concat()),
         Some(Witness::Call(WriterCall { writer, call: number })) => {
             call.arg("r").arg(writer_id(*writer)).arg(*number).arg("")
         }

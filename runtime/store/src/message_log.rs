@@ -202,6 +202,10 @@ pub enum Witness {
         sequence: u64,
         /// The digest of the message's content ([`Event::content`]).
         content: u64,
+        /// The number whose message removes this message from the log, because the log retains a limited number of
+        /// messages of a key ([`NumberingSettings::retain_events`]). Another producer may have written that message. A
+        /// shard in which the key has reached this number therefore need not have the witness.
+        evicted_by: u64,
     },
     /// A call that has added entries to a queue whose messages have no numbers.
     Call(WriterCall),

@@ -223,6 +223,41 @@ async fn publisher_publishes_its_lost_events_again() -> Result<()> {
     Ok(())
 }
 
+/// Two publishers number their events, and the store keeps one event of a key. The event of the second publisher
+/// removes the event of the first one from the store. The first publisher must not conclude that its event is lost, and
+/// must still detect a real loss.
+#[tokio::test]
+async fn event_that_another_publisher_removed_is_not_lost() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = home(&redis.url())?;
+    let config = home.read("ordain.toml");
+    let config = config.replace("handler = ", "retain_events = 1\nhandler = ");
+    home.write("ordain.toml", &config)?;
+    let event = |number: u64| -> Result<Event> {
+        Ok(Event::json("a", "test", &json!({ "n": number }))?.sequence(number))
+    };
+    let log = format!("ordain:{{{}}}:log:stream/cases", shard_of("a", SHARDS));
+    let waiting = || -> Result<String> {
+        let reply = redis.command(&["HGET", &log, "w"])?;
+        Ok(reply.text().context("a number")?.to_owned())
+    };
+    let open = async || Publisher::open(home.path("ordain.toml"), "cases").await;
+    let mut publisher = open().await?;
+    let mut other = open().await?;
+    publisher.publish(&[event(1)?]).await?;
+    other.publish(&[event(2)?]).await?;
+    let snapshot = redis.snapshot()?;
+    publisher.publish(&[event(3)?]).await?;
+    ensure!(waiting()? == "3", "the first event was published again: {}", waiting()?);
+
+    redis.go_back(&snapshot)?;
+    publisher.publish(&[event(4)?]).await?;
+    publisher.close().await?;
+    other.close().await?;
+    // The stream executes the fourth event only after the third event, which the publisher has published again.
+    run(&home, &BTreeMap::from([("a".to_owned(), 4)])).map(drop)
+}
+
 /// For a `fifo` stream, the store assigns no sequences to events. The store loses an event of one publisher. An event
 /// of another publisher gets the number of the lost event in the queue, and the stream reads and removes this other
 /// event. The first publisher must still detect the loss, and publish its event again.

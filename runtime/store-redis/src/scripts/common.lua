@@ -227,10 +227,18 @@ end
 -- newest call that the shard has confirmed to the producer. Returns true if the producer names no witness. A shard that
 -- lacks the witness has gone back in time.
 local function has_witness(log, kind, of, id_or_number, expected)
-  if kind == 'i' or kind == 'm' then
-    local found = redis.call('HGET', log, kind .. of .. id_or_number)
-    local from = kind == 'i' and 1 or 9
-    return found and sub(found, from, from + 7) == expected
+  if kind == 'i' then
+    local found = redis.call('HGET', log, 'i' .. of .. id_or_number)
+    return found and sub(found, 1, 8) == expected
+  elseif kind == 'm' then
+    local found = redis.call('HGET', log, 'm' .. of .. id_or_number)
+    if found then
+      return sub(found, 9, 16) == sub(expected, 1, 8)
+    end
+    -- The log retains a limited number of messages of a key, so a message of another producer may have removed the
+    -- witness. The next number of the key is then above the number of that message.
+    local counter = redis.call('HGET', log, 'c' .. of)
+    return counter and #counter == 17 and unpack8('<I8', counter, 2) > unpack8('<I8', expected, 9)
   elseif kind == 'r' then
     local _, ranges = read_writer(log, of)
     local number = tonumber(id_or_number)
