@@ -257,6 +257,20 @@ async fn put(
     dedicated.store.put_mark_in_shards(&mark, &conditions).await.expect("an answer")
 }
 
+/// A repeated commit leaves its time in the shard. A stream without any other data must not be listed.
+#[tokio::test]
+async fn stream_without_data_is_not_listed_after_a_repeated_commit() {
+    let dedicated = DedicatedStore::start().await;
+    let mut owner = Owner::claim(&dedicated.store, "s", 0).await;
+    let mut batch = Arc::unwrap_or_clone(owner.batch(vec![step("a", 1)]));
+    batch.writes.clear();
+    batch.repeated = true;
+    let name = dedicated.name(batch.shard, "data:s");
+    until_applied(&dedicated.store, &owner, &Arc::new(batch)).await;
+    assert_eq!(dedicated.command(&["HEXISTS", &name, "r"]).int(), Some(1));
+    assert!(dedicated.store.streams().await.expect("the streams").is_empty());
+}
+
 /// A shard that has lost events of a publisher, or the publisher's previous mark, must not accept a new mark.
 #[tokio::test]
 async fn shard_that_went_back_accepts_no_mark() {

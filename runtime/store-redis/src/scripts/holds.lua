@@ -1,7 +1,6 @@
--- Checks whether a stream has data in a shard: waiting queue entries, or fields of its hash of data other than `f`, `b`
--- and `q`. The fields `f`, `b` and `q` do not count, because they stay after all data of a partition is removed.
--- Returns 1 if it finds data. Otherwise returns 0, and the cursor from which the next call continues; the cursor is 0
--- at the end.
+-- Checks whether a stream has data in a shard: waiting queue entries, or fields of its hash of data other than `f`,
+-- `b`, `q` and `r`. These fields do not count, because they stay after all data of a partition is removed. Returns 1 if
+-- it finds data. Otherwise returns 0, and the cursor from which the next call continues; the cursor is 0 at the end.
 local data, log, cursor, examined, step = KEYS[1], KEYS[2], ARGV[2], 0, 8
 if (tonumber(redis.call('HGET', log, 'w') or '0') or 1) > 0 then
   return {1, '0'}
@@ -11,7 +10,7 @@ repeat
   local scanned = redis.call('HSCAN', data, cursor, 'COUNT', step)
   cursor = scanned[1]
   for i = 1, #scanned[2], 2 do
-    if not string.find(scanned[2][i], '^[fbq]') then
+    if not string.find(scanned[2][i], '^[fbqr]') then
       return {1, '0'}
     end
   end
