@@ -307,8 +307,8 @@ async fn subscribe(
             if options.is_fifo() {
                 handle_missing_queue(options, &connection, waiting).await?;
             } else {
-                // A later attempt may find the queue that this attempt declares, and would not notice the loss. Keep
-                // the loss until it is reported.
+                // A later attempt may find the queue that this attempt or another program declares, and would not
+                // notice the loss. Keep the loss until it is reported.
                 known.is_marked = false;
                 known.loss = Some(TopologyChange::QueueMissing(queue.to_owned()));
                 restore_own_queue(options, &connection).await?;

@@ -297,11 +297,17 @@ pub(super) async fn restore_exchange(options: &ConsumerOptions) -> Result<(), To
 pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) {
     let stream = &*options.stream;
     match change {
-        TopologyChange::QueueMissing(queue) => tracing::warn!(
+        TopologyChange::QueueMissing(queue) if options.topology.is_declared() => tracing::warn!(
             stream,
             queue,
             "queue missing: Ordain declares it again, with its bindings; the events of the old queue are lost, so \
              publish them again"
+        ),
+        TopologyChange::QueueMissing(queue) => tracing::warn!(
+            stream,
+            queue,
+            "queue was missing: Ordain does not declare it, because the source has declare = false; the events of the \
+             old queue are lost, so publish them again"
         ),
         TopologyChange::QueueReplaced(queue) => tracing::warn!(
             stream,

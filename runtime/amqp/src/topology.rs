@@ -39,7 +39,8 @@ const VERSION_4_EXCHANGE_TYPE: &str = "x-local-random";
 /// A difference between the broker and the topology of a stream, found while the stream runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TopologyChange {
-    /// The queue was missing. Ordain has declared the queue again with its bindings.
+    /// The queue was missing. Ordain has declared the queue again with its bindings. With `declare = false`, Ordain has
+    /// waited until another program declared the queue.
     QueueMissing(String),
     /// Since the last subscription, another program has deleted the queue and declared it again.
     QueueReplaced(String),

@@ -332,6 +332,39 @@ fn queue_replaced_by_a_stream_is_refused() -> Result<()> {
     service.end()
 }
 
+/// With `declare = false`, another program deletes the queue, and declares it again later. The host must report the
+/// loss, and must not state that it declares the queue.
+#[test]
+fn missing_queue_is_reported_without_a_declaration() -> Result<()> {
+    let rig = Rig::with(ADMIN, "", "declare = false")?;
+    rig.client.exchange("cases", ExchangeKind::Fanout)?;
+    let declare = || {
+        rig.client.queue_with("cases", FieldTable::default())?;
+        rig.client.bind("cases", "cases", "")
+    };
+    declare()?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    let lines = in_turn(3, 10);
+    let (first, second) = lines.split_at(15);
+    rig.publish(first)?;
+    let mut out = Vec::new();
+    rig.take(&mut out, first.len())?;
+    let opened = || rig.rabbit.opened_connections("ordain cases 0");
+    let before = opened();
+    rig.client.delete_queue("cases")?;
+    // Each subscription opens a connection, so the second connection follows a subscription that has found no queue.
+    wait_until("two further connections", || Ok(opened() >= before + 2))?;
+    declare()?;
+    service.until_says("queue was missing: Ordain does not declare it")?;
+    wait_until("a count", || Ok(changes(&mut service)? > 0))?;
+    rig.publish(second)?;
+    rig.take(&mut out, lines.len())?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    let log = service.stderr();
+    ensure!(!log.contains("Ordain declares it again"), "{log}");
+    service.end()
+}
+
 /// With `declare = false`, the host uses a classic queue in the form in which another program has declared it.
 #[test]
 fn classic_queue_without_declarations_is_used() -> Result<()> {
