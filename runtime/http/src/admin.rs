@@ -24,6 +24,7 @@ use tokio::task::JoinHandle;
 
 use crate::access::{self, AccessRule};
 use crate::connection::{self, ListenerLimits};
+use crate::ingress;
 use crate::listen::listen_error;
 use crate::problem::ProblemDetails;
 use health::StoreHealth;
@@ -69,12 +70,35 @@ pub struct AdminListener {
 /// The data that all requests and the background tasks of the listener share.
 struct AdminState {
     loaded: LoadedConfig,
+    /// True if the process accepts events over HTTP as soon as its store is open.
+    accepts_events: bool,
     figures: Arc<RunStatus>,
     shutdown: watch::Receiver<bool>,
     health: StoreHealth,
     parked_counts: ParkedCounts,
     wanted: WantedInstances,
     query_permits: Arc<Semaphore>,
+}
+
+impl AdminState {
+    /// Creates the state. `once` states whether the process runs with `--once`: it then accepts no events over HTTP.
+    fn new(
+        loaded: &LoadedConfig,
+        once: bool,
+        figures: &Arc<RunStatus>,
+        shutdown: &watch::Receiver<bool>,
+    ) -> Self {
+        Self {
+            loaded: loaded.clone(),
+            accepts_events: !once && ingress::settings(&loaded.config).is_some(),
+            figures: Arc::clone(figures),
+            shutdown: shutdown.clone(),
+            health: StoreHealth::default(),
+            parked_counts: ParkedCounts::default(),
+            wanted: WantedInstances::default(),
+            query_permits: Arc::new(Semaphore::new(QUERY_LIMIT)),
+        }
+    }
 }
 
 /// Returns the address at which programs on this machine reach a listener that listens at `bound`.
@@ -118,15 +142,7 @@ impl AdminListener {
             bound.await.map_err(|error| listen_error(loaded, "admin", address, &error))?;
         tracing::info!("admin listening on http://{bound_to}");
         let url = format!("http://{}", reachable_address(bound_to));
-        let app = Arc::new(AdminState {
-            loaded: loaded.clone(),
-            figures: Arc::clone(figures),
-            shutdown: shutdown.clone(),
-            health: StoreHealth::default(),
-            parked_counts: ParkedCounts::default(),
-            wanted: WantedInstances::default(),
-            query_permits: Arc::new(Semaphore::new(QUERY_LIMIT)),
-        });
+        let app = Arc::new(AdminState::new(loaded, once, figures, shutdown));
         let (end, mut ended) = watch::channel(false);
         let router = router(&app, token);
         let serving = tokio::spawn(async move {

@@ -39,7 +39,8 @@ use crate::problem::ProblemDetails;
 use intake::Intake;
 use ordain_cloudevents::{BodyError, NAMED_EVENTS_LIMIT, content_mode, decode_body};
 use ordain_config::{
-    ConfigError, IngressConfig as Settings, LoadedConfig, REQUEST_EVENTS_LIMIT, SourceConfig,
+    Config, ConfigError, IngressConfig as Settings, LoadedConfig, REQUEST_EVENTS_LIMIT,
+    SourceConfig, StreamConfig,
 };
 use ordain_core::Event;
 use ordain_engine::run::RunStatus;
@@ -86,6 +87,7 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The ingress listener. Dropping this value closes the listener and its connections at once.
 pub struct IngressListener {
     app: Arc<IngressState>,
+    figures: Arc<RunStatus>,
     end: watch::Sender<bool>,
     serving: JoinHandle<()>,
 }
@@ -100,6 +102,14 @@ struct IngressState {
     /// True after the processing of the streams has failed, for example because the store lost its data. The process
     /// then ends.
     has_failed: AtomicBool,
+}
+
+/// Returns the settings of the listener: the section `[ingress]`, or the defaults if the file has no such section and a
+/// stream has the source `http`. Returns `None` if the process does not accept events over HTTP.
+pub(crate) fn settings(config: &Config) -> Option<Settings> {
+    let is_http = |stream: &StreamConfig| matches!(stream.source, SourceConfig::Http(_));
+    let default = || config.streams.values().any(is_http).then(Settings::default);
+    config.ingress.clone().or_else(default)
 }
 
 impl IngressListener {
@@ -123,14 +133,9 @@ impl IngressListener {
         shutdown: &watch::Receiver<bool>,
     ) -> Result<Option<Self>, ConfigError> {
         let config = &loaded.config;
-        let is_source =
-            config.streams.values().any(|stream| matches!(stream.source, SourceConfig::Http(_)));
-        let settings = match &config.ingress {
-            Some(settings) => settings.clone(),
-            None if is_source => Settings::default(),
-            None => return Ok(None),
+        let Some(Settings { listen, token, request_size, in_flight }) = settings(config) else {
+            return Ok(None);
         };
-        let Settings { listen, token, request_size, in_flight } = settings;
         let mut streams = BTreeMap::new();
         for (name, stream) in &config.streams {
             // Without `[ingress]`, streams that read from the broker accept no events over HTTP: only the permissions
@@ -167,13 +172,15 @@ impl IngressListener {
             }
             connections.await;
         });
-        Ok(Some(Self { app, end, serving }))
+        figures.set_ingress_listening(true);
+        Ok(Some(Self { app, figures: Arc::clone(figures), end, serving }))
     }
 
     /// Stops accepting requests, and waits up to 5 seconds for the requests in progress. If `has_failed` is true (the
     /// process ends after an error), rejects the requests in progress.
     pub fn end(mut self, has_failed: bool) -> BoxFuture<'static, ()> {
         Box::pin(async move {
+            self.figures.set_ingress_listening(false);
             self.app.has_failed.store(has_failed, Ordering::SeqCst);
             self.end.send_replace(true);
             // The drop of `self` aborts the requests that are still in progress.
@@ -184,6 +191,7 @@ impl IngressListener {
 
 impl Drop for IngressListener {
     fn drop(&mut self) {
+        self.figures.set_ingress_listening(false);
         self.serving.abort();
     }
 }

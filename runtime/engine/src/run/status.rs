@@ -38,7 +38,9 @@ struct RunState {
     share: usize,
     /// True if the broker responds; `None` without a broker, and before the first check.
     is_broker_connected: Option<bool>,
-    /// The number of requests to the ingress (the HTTP listener for producers), by response status.
+    /// True while the ingress (the HTTP listener for producers) listens.
+    is_ingress_listening: bool,
+    /// The number of requests to the ingress, by response status.
     requests: BTreeMap<u16, u64>,
     /// The number of messages in sink files that the store lacked at the start, by stream.
     lost_messages: BTreeMap<String, u64>,
@@ -77,6 +79,16 @@ impl RunStatus {
             .partitions
             .iter()
             .fold(Stats::default(), |sum, partition| sum.plus(&partition.stats()))
+    }
+
+    /// Returns whether the ingress (the HTTP listener for producers) listens.
+    pub fn is_ingress_listening(&self) -> bool {
+        self.lock().is_ingress_listening
+    }
+
+    /// Records whether the ingress listens.
+    pub fn set_ingress_listening(&self, is_listening: bool) {
+        self.lock().is_ingress_listening = is_listening;
     }
 
     /// Returns the number of answered requests to the ingress, by response status.

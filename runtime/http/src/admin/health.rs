@@ -176,17 +176,58 @@ pub(super) async fn ready(
     }
 }
 
-/// Handles `GET /readyz/ingress`: returns whether the process can accept events over HTTP and store them durably. To
+/// Handles `GET /readyz/ingress`: returns whether the process accepts events over HTTP and can store them durably. To
 /// accept events, the process needs only its store. The response can therefore be 200 while the broker is unavailable.
-/// The response is 404 if the configuration has no `[ingress]`.
+/// The response is 404 if the process never accepts events over HTTP.
 pub(super) async fn ingress_ready(
     State(app): State<Arc<AdminState>>,
 ) -> Result<&'static str, ProblemDetails> {
-    if app.loaded.config.ingress.is_none() {
-        return Err(ProblemDetails::not_found("this process has no [ingress]"));
+    if !app.accepts_events {
+        return Err(ProblemDetails::not_found(
+            "this process does not accept events over HTTP: it runs with --once, or its configuration has neither \
+             [ingress] nor a stream of kind \"http\"",
+        ));
     }
-    match store_problem(&app) {
+    let is_listening = app.figures.is_ingress_listening();
+    let ingress_problem = || (!is_listening).then(|| "the ingress is not listening".to_owned());
+    match store_problem(&app).or_else(ingress_problem) {
         Some(reason) => Err(ProblemDetails::unavailable(format!("not accepting events: {reason}"))),
         None => Ok("accepting\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use axum::http::StatusCode;
+    use axum::response::IntoResponse;
+    use tokio::sync::watch;
+
+    use super::*;
+    use ordain_config::LoadedConfig;
+    use ordain_engine::run::RunStatus;
+
+    /// A process that accepts events over HTTP and is still starting answers 503. A process that never accepts events
+    /// over HTTP answers 404.
+    #[tokio::test]
+    async fn ingress_page_exists_if_the_process_accepts_events() {
+        const HTTP: &str = "source = { kind = \"http\" }";
+        const FILE: &str = "source = { kind = \"file\", path = \"events.ndjson\" }";
+        for (source, section, once, right) in [
+            (HTTP, "", false, StatusCode::SERVICE_UNAVAILABLE),
+            (HTTP, "[ingress]", false, StatusCode::SERVICE_UNAVAILABLE),
+            (FILE, "[ingress]", false, StatusCode::SERVICE_UNAVAILABLE),
+            (FILE, "[ingress]", true, StatusCode::NOT_FOUND),
+            (FILE, "", false, StatusCode::NOT_FOUND),
+        ] {
+            let text = format!("{section}\n[streams.cases]\nhandler = \"tally\"\n{source}\n");
+            let loaded = LoadedConfig::parse(Path::new("ordain.toml"), &text, &|_| None);
+            let loaded = loaded.expect("a configuration");
+            let (_stop, shutdown) = watch::channel(false);
+            let app = AdminState::new(&loaded, once, &Arc::<RunStatus>::default(), &shutdown);
+            let page = ingress_ready(State(Arc::new(app))).await;
+            assert_eq!(page.into_response().status(), right, "{text} {once}");
+        }
     }
 }

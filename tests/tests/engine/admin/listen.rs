@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 
 use anyhow::{Result, ensure};
-use ordain_servers::Redis;
+use ordain_servers::{Proxy, Redis};
 use ordain_tests::host::Home;
 use ordain_tests::http::{admin, get, get_with, ready, send};
 use ordain_tests::service::Service;
@@ -101,6 +101,36 @@ fn host_is_not_ready_while_its_store_refuses_writes() -> Result<()> {
         let metrics = get(address, "/metrics")?.body;
         ensure!(metrics.contains("\nordain_store_writable 1\n"), "{metrics}");
     }
+    service.end()
+}
+
+/// The store is open, but a request to the store delays the rest of the start. The host must not report that it accepts
+/// events before its ingress listens.
+#[test]
+fn ingress_is_not_ready_before_it_listens() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let proxy = Proxy::start(redis.port())?;
+    let config = tally::CONFIG.replace("path = \"out.ndjson\"", "path = \"-\"");
+    let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url_at(proxy.port()));
+    let ingress = "[ingress]\nlisten = \"127.0.0.1:0\"\n";
+    let home = Home::new(&["tally"], &format!("{store}{ingress}{config}"))?;
+    home.write("events.ndjson", "")?;
+    // The host reads the leases after it has opened the store, and before it listens.
+    proxy.hold_request("}:leases");
+    let mut service = Service::start(&home, &["run"])?;
+    let address = admin(&mut service)?;
+    service.until("a held request", || proxy.counts().requests_held == 1)?;
+    let early = get(address, "/readyz/ingress")?;
+    ensure!(
+        early.status == 503 && early.problem()?.starts_with("not accepting events: "),
+        "{early:?}"
+    );
+    proxy.cut();
+    service.until("readiness for events over HTTP", || {
+        get(address, "/readyz/ingress").is_ok_and(|page| page.status == 200)
+    })?;
+    let log = service.stderr();
+    ensure!(log.contains("ingress listening on http://"), "{log}");
     service.end()
 }
 
