@@ -177,6 +177,8 @@ async fn serve_requests(
     let mut ends = false;
     loop {
         tokio::select! {
+            // The time limit of a new request starts before the limit is checked.
+            biased;
             // An error of a connection affects only its caller.
             served = connection.as_mut() => {
                 let is_partly_read = served.is_err() || is_unread.load(Ordering::Relaxed);
@@ -186,9 +188,14 @@ async fn serve_requests(
             Ok(()) = begun.changed() => {
                 request.as_mut().reset(Instant::now() + limits.request);
             }
-            // The limit `limits.request` does not apply between two requests. `limits.header_timeout` limits the wait
-            // for the next request.
-            () = request.as_mut(), if asks.load(Ordering::Relaxed) => return ControlFlow::Break(()),
+            () = request.as_mut() => {
+                if asks.load(Ordering::Relaxed) {
+                    return ControlFlow::Break(());
+                }
+                // The limit `limits.request` does not apply between two requests. `limits.header_timeout` limits the
+                // wait for the next request.
+                request.as_mut().reset(Instant::now() + limits.request);
+            }
             () = shutdown_requested(&mut end), if !ends => {
                 ends = true;
                 connection.as_mut().graceful_shutdown();
@@ -295,10 +302,18 @@ mod tests {
 
     const LIMITS: ListenerLimits = crate::ingress::INGRESS_LIMITS;
 
+    /// The time after which `/slow` answers.
+    const SLOW_RESPONSE_DELAY: Duration = Duration::from_secs(70);
+
     /// Starts a connection to a listener with the limits of the ingress. `/` answers a request without reading the body
     /// of the request.
     fn connect() -> DuplexStream {
+        let slow = async || {
+            tokio::time::sleep(SLOW_RESPONSE_DELAY).await;
+            "slow"
+        };
         let router = Router::new()
+            .route("/slow", get(slow))
             .route("/", post(async || "refused"))
             .route("/whole", post(async |_: Bytes| "received"))
             .route("/never", get(pending::<&'static str>));
@@ -386,6 +401,20 @@ mod tests {
         }
         tokio::time::sleep(LIMITS.header_timeout * 2).await;
         assert_closed(&mut client).await;
+    }
+
+    /// The pause after a slow response ends later than the time limit of the request that had this response.
+    #[tokio::test(start_paused = true)]
+    async fn pause_after_a_slow_response_is_allowed() {
+        let pause = LIMITS.header_timeout - Duration::from_secs(5);
+        assert!(SLOW_RESPONSE_DELAY + pause > LIMITS.request);
+        let mut client = connect();
+        for _ in 0..3 {
+            let request = b"GET /slow HTTP/1.1\r\nhost: localhost\r\n\r\n";
+            client.write_all(request).await.expect("the request");
+            response(&mut client, "slow").await;
+            tokio::time::sleep(pause).await;
+        }
     }
 
     #[tokio::test(start_paused = true)]
