@@ -9,7 +9,7 @@ pub enum SourceState {
     /// This process does not run the source.
     #[default]
     Inactive,
-    /// The source receives events.
+    /// The source can deliver events, even if no event waits.
     Consuming,
     /// The source does not receive events now, and retries.
     Retrying {

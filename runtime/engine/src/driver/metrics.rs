@@ -200,8 +200,8 @@ impl PartitionMetrics {
                 from,
                 keys = self.moved_keys.load(Ordering::Relaxed),
                 "keys moved here from another partition: their events may be executed out of order. This is expected \
-                 only after a change of `partitions` or of the routing keys; otherwise check that no other queue is \
-                 bound to the exchange of the stream"
+                 only after a change of the routing keys; otherwise check that no other queue is bound to the exchange \
+                 of the stream, and that no queue of the stream was removed"
             );
         }
     }

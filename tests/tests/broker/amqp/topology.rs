@@ -494,6 +494,7 @@ fn keys_that_change_their_partition_are_reported() -> Result<()> {
     rig.client.bind("audit", "cases", "")?;
     rig.publish(&lines[100..])?;
     service.until_says("keys moved here from another partition")?;
+    service.until_says("expected only after a change of the routing keys")?;
     let moved = metric(admin(&mut service)?, "ordain_keys_moved_total")?;
     ensure!(moved > Some(0), "{moved:?}");
     service.end()

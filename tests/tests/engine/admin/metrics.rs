@@ -150,6 +150,20 @@ fn run_is_counted() -> Result<()> {
     Ok(())
 }
 
+/// The source waits for further events, which it can deliver. The metric and its description must show this.
+#[test]
+fn idle_source_counts_as_consuming() -> Result<()> {
+    let home = home()?;
+    let (_service, address) = at_rest(&home)?;
+    let text = get(address, "/metrics")?.body;
+    let help = "# HELP ordain_stream_consuming 1 while the source of a partition that this process owns can deliver \
+                events";
+    ensure!(text.contains(help), "{text}");
+    let consuming = r#"ordain_stream_consuming{stream="cases",partition="0"}"#;
+    ensure!(samples(&text)?.get(consuming) == Some(&1.0), "{text}");
+    Ok(())
+}
+
 #[test]
 fn times_are_measured() -> Result<()> {
     let config = tally::CONFIG.replace("[sinks", "gap = { timeout = \"10m\" }\n[sinks");

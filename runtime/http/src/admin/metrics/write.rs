@@ -46,8 +46,8 @@ impl MetricsEncoder<'_, '_> {
         let help = "1 while the broker responds to this process, 0 otherwise";
         let connected = self.snapshot.is_broker_connected.map(gauge);
         self.samples("broker_connected", help, MetricType::Gauge, connected)?;
-        let help =
-            "1 while the source of a partition that this process owns receives events, 0 otherwise";
+        let help = "1 while the source of a partition that this process owns can deliver events, even if no event \
+                    waits, 0 otherwise";
         self.gauges("stream_consuming", help, |shared, _| match shared.health().state() {
             SourceState::Inactive => Vec::new(),
             state => vec![(Vec::new(), usize::from(state == SourceState::Consuming))],
