@@ -3,6 +3,7 @@
 //! decide anything about events.
 
 mod alarms;
+mod availability;
 mod config;
 mod delivery_tracker;
 mod error;
@@ -26,6 +27,7 @@ use crate::completion::Completion;
 use crate::replay;
 use crate::sink::{CommittedBatch, PartitionHandle};
 use crate::source::{self, Inbox};
+use availability::SourceAvailability;
 use delivery_tracker::DeliveryTracker;
 use ordain_cloudevents::{DecodedDelivery, DeliveryBatch, FilePosition, SourceHandle};
 use ordain_store::OwnershipPhase;
@@ -81,6 +83,7 @@ pub struct Driver {
     /// Deliveries that arrived from the source and that the driver has not passed to the sequencer yet.
     waiting_deliveries: VecDeque<(DecodedDelivery, FilePosition)>,
     source_ended: bool,
+    source_availability: SourceAvailability,
     delivery_tracker: DeliveryTracker,
     /// The error with which the source failed, if it failed.
     source_failed: Option<DriverError>,
@@ -143,6 +146,7 @@ impl Driver {
             replay: Arc::new(config.replay),
             waiting_deliveries: VecDeque::new(),
             source_ended: false,
+            source_availability: SourceAvailability::new(config.metrics.health()),
             delivery_tracker: DeliveryTracker::new(
                 config.checkpoint_name,
                 source.acknowledge.take(),
@@ -164,7 +168,6 @@ impl Driver {
         let mut completed = Vec::with_capacity(COMPLETION_BATCH_LIMIT);
         let mut phases = driver.handle.ownership.phases();
         let mut phase = OwnershipPhase::Owned;
-        let mut source_away = false;
         loop {
             driver.perform_all()?;
             driver.metrics.set_stats(&driver.sequencer.stats());
@@ -203,8 +206,15 @@ impl Driver {
                 keys = parked.next(), if driver.sequencer.pending_reloads() < parked_search::WAITING_KEY_LIMIT => {
                     driver.recheck_keys(keys);
                 }
-                Some(answer) = driver.store_requests.next() => driver.handle_store_reply(answer),
-                _ = completions.recv_many(&mut completed, COMPLETION_BATCH_LIMIT) => driver.take_completions(&mut completed),
+                Some(answer) = driver.store_requests.next() => {
+                    // After the answer of a replay source, the sequencer may give up missing events.
+                    driver.report_source_availability(inbox.as_ref());
+                    driver.handle_store_reply(answer);
+                }
+                _ = completions.recv_many(&mut completed, COMPLETION_BATCH_LIMIT) => {
+                    driver.report_source_availability(inbox.as_ref());
+                    driver.take_completions(&mut completed);
+                }
                 deliveries = source.deliveries.recv(), if reads => match deliveries {
                     Some(deliveries) => driver.take_deliveries(deliveries, once),
                     None => driver.handle_source_failure(&mut source).await,
@@ -214,7 +224,7 @@ impl Driver {
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
             driver.deliver(phase == OwnershipPhase::Draining, once);
-            driver.report_source_availability(&mut source_away, inbox.as_ref());
+            driver.report_source_availability(inbox.as_ref());
             let now = driver.now();
             driver.sequencer.handle_timeout(now);
         }
@@ -411,12 +421,13 @@ impl Driver {
         self.input(Input::ArrivedEarly(event));
     }
 
-    /// Reports to the sequencer when the inbox finds that the broker is unavailable, and when the broker is available
-    /// again. Without an inbox, the broker always counts as available.
-    fn report_source_availability(&mut self, before: &mut bool, inbox: Option<&Inbox>) {
-        let away = inbox.is_some_and(Inbox::is_broker_unavailable);
-        if std::mem::replace(before, away) != away {
-            self.input(Input::SourceUnavailable(away));
+    /// Reports to the sequencer when the source becomes unavailable, and when it is available again. The source is
+    /// unavailable if its consumer does not receive the events of the broker's queue, or if the inbox finds that the
+    /// broker is unavailable. A source that is not a queue of the broker is always available.
+    fn report_source_availability(&mut self, inbox: Option<&Inbox>) {
+        let is_broker_unavailable = inbox.is_some_and(Inbox::is_broker_unavailable);
+        for is_unavailable in self.source_availability.check(is_broker_unavailable) {
+            self.input(Input::SourceUnavailable(is_unavailable));
         }
     }
 

@@ -23,43 +23,66 @@ pub enum SourceState {
     },
 }
 
-/// The current state of a source. If the source does not receive events, also the time when it stopped receiving them.
+/// The current state of a source, and its interruptions: the times in which the source cannot deliver events.
 #[derive(Debug, Default)]
-pub struct SourceHealth(Mutex<(SourceState, Option<Instant>)>);
+pub struct SourceHealth(Mutex<HealthRecord>);
+
+#[derive(Debug, Default)]
+struct HealthRecord {
+    state: SourceState,
+    /// The time when the present interruption began; `None` without an interruption.
+    interrupted_at: Option<Instant>,
+    /// The number of interruptions so far.
+    interruptions: u64,
+}
 
 impl SourceHealth {
-    fn lock(&self) -> MutexGuard<'_, (SourceState, Option<Instant>)> {
+    fn lock(&self) -> MutexGuard<'_, HealthRecord> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the state. An interruption begins with the first [`SourceState::Retrying`] or [`SourceState::Stopped`].
     pub fn set(&self, state: SourceState) {
         let mut current = self.lock();
-        current.1 = match state {
-            SourceState::Inactive | SourceState::Consuming => None,
+        match state {
+            SourceState::Inactive | SourceState::Consuming => current.interrupted_at = None,
             SourceState::Retrying { .. } | SourceState::Stopped { .. } => {
-                current.1.or_else(|| Some(Instant::now()))
+                if current.interrupted_at.is_none() {
+                    current.interrupted_at = Some(Instant::now());
+                    current.interruptions += 1;
+                }
             }
-        };
-        current.0 = state;
+        }
+        current.state = state;
     }
 
     /// Returns the state.
     pub fn state(&self) -> SourceState {
-        self.lock().0.clone()
+        self.lock().state.clone()
     }
 
     /// Returns the state if the source is stopped, or has retried for at least `period`. Otherwise returns `None`.
     pub fn interruption(&self, period: Duration) -> Option<SourceState> {
         let current = self.lock();
-        let is_interrupted = match &current.0 {
+        let is_interrupted = match &current.state {
             SourceState::Inactive | SourceState::Consuming => false,
             SourceState::Stopped { .. } => true,
             SourceState::Retrying { .. } => {
-                current.1.is_some_and(|since| since.elapsed() >= period)
+                current.interrupted_at.is_some_and(|since| since.elapsed() >= period)
             }
         };
-        is_interrupted.then(|| current.0.clone())
+        is_interrupted.then(|| current.state.clone())
+    }
+
+    /// Returns whether the source is interrupted now.
+    pub fn is_interrupted(&self) -> bool {
+        self.lock().interrupted_at.is_some()
+    }
+
+    /// Returns the number of interruptions so far. The number also shows an interruption that began and ended between
+    /// two calls.
+    pub fn interruptions(&self) -> u64 {
+        self.lock().interruptions
     }
 }
 
@@ -77,8 +100,10 @@ mod tests {
         std::thread::sleep(Duration::from_millis(20));
         health.set(retrying("b"));
         assert_eq!(health.interruption(Duration::from_millis(20)), Some(retrying("b")));
+        assert!(health.is_interrupted());
         health.set(SourceState::Consuming);
         assert_eq!(health.interruption(Duration::ZERO), None);
+        assert_eq!((health.is_interrupted(), health.interruptions()), (false, 1));
         let stopped = SourceState::Stopped { reason: "c".to_owned() };
         health.set(stopped.clone());
         assert_eq!(health.interruption(Duration::from_hours(1)), Some(stopped));

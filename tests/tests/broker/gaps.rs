@@ -6,13 +6,13 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use ordain_servers::{Redis, wait_for_command, wait_until};
 use ordain_tests::archive::Archive;
 use ordain_tests::host::Home;
 use ordain_tests::http;
 use ordain_tests::log::{by_key, in_turn, text};
-use ordain_tests::rig::Rig;
+use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::Value;
@@ -231,6 +231,54 @@ fn expect_waiting_keys_reported(
         let why = home.output(&["keys", "why", "cases", key, "--admin", &admin])?;
         let why = String::from_utf8(why.stdout)?;
         ensure!(why.contains("in 2 rounds since") && why.contains("requested 2 times"), "{why}");
+    }
+    Ok(())
+}
+
+/// A later event of a key has arrived, and the missing event is in the broker's queue when the broker is killed. While
+/// the broker is unavailable, the host must not skip the missing event, whether the stream accepts events over HTTP or
+/// not. When the broker is back, the missing event must take effect.
+#[test]
+fn event_in_the_queue_of_an_unavailable_broker_is_not_skipped() -> Result<()> {
+    const ROUNDS: u64 = 4;
+    let stream = format!(
+        "spill_after = \"100ms\"\ngap = {{ timeout = \"5s\", attempts = {ROUNDS}, \
+         backoff = \"500ms..500ms\", on_exhausted = \"skip\" }}"
+    );
+    for ingress in ["", "[ingress]\nlisten = \"127.0.0.1:0\"\n"] {
+        let rig = Rig::with_private_broker("", "", "")?;
+        let text = config(&rig.rabbit.url(), ingress, &stream, "prefetch = 1").replace(
+            "kind = \"amqp\"\nexchange = \"out\"",
+            "kind = \"file\"\npath = \"out.ndjson\"",
+        );
+        rig.home.write("ordain.toml", text)?;
+        let mut service = Service::start(&rig.home, &["run"])?;
+        rig.until_declared()?;
+        let lines = in_turn(2, 2);
+        let [missing, other, later, _] = &lines[..] else { bail!("{lines:?}") };
+        // The host moves the later event to the store, and acknowledges it.
+        rig.publish(std::slice::from_ref(later))?;
+        rig.until_empty()?;
+        // Because of the prefetch, the broker sends the paused host only the event of the other key.
+        service.pause()?;
+        rig.publish(&[other.clone(), missing.clone()])?;
+        wait_until("a delivery to the host", || {
+            Ok(rig.rabbit.queues()?.get("cases") == Some(&(1, 1)))
+        })?;
+        rig.rabbit.kill()?;
+        service.resume()?;
+        let rounds = "ordain_gap_rounds_total{source=\"store\",result=\"missing\"}";
+        let address = http::admin(&mut service)?;
+        wait_until("the end of all rounds", || {
+            Ok(http::metric(address, rounds)?.is_some_and(|count| count >= ROUNDS))
+        })?;
+        rig.rabbit.restart()?;
+        let all = [missing, other, later].map(Clone::clone);
+        wait_until("all effects", || Ok(rig.home.lines("out.ndjson") >= all.len()))?;
+        service.end()?;
+        tally::check(&by_key(&all)?, &rig.home.read("out.ndjson"))?;
+        let dead = rig.home.rows(&["dead", "list", "cases", "--json"])?;
+        ensure!(dead.is_empty(), "{dead:?}");
     }
     Ok(())
 }
