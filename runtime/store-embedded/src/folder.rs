@@ -125,11 +125,18 @@ impl StoreFolder {
             // report this journal as missing.
             Ok(()) => File::open(&self.path)?.sync_all()?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return journal::rewrite_journals(&self.data(), before);
+                return self.rewrite_journals(before);
             }
             Err(error) => return Err(error),
         }
-        if before.exists() { journal::rewrite_journals(&self.data(), before) } else { Ok(()) }
+        if before.exists() { self.rewrite_journals(before) } else { Ok(()) }
+    }
+
+    /// Copies the journals, and keeps the originals in the folder `before`.
+    fn rewrite_journals(&self, before: &Path) -> io::Result<()> {
+        journal::rewrite_journals(&self.data(), before)?;
+        // Sync the name of `before`, which may be new, before the engine can truncate a journal.
+        File::open(&self.path)?.sync_all()
     }
 
     fn uncopied(&self, error: &io::Error) -> StoreError {
@@ -168,16 +175,12 @@ impl StoreFolder {
     }
 
     /// Makes the names of new files in the folder durable, and also the name of the folder itself. The engine syncs
-    /// only its own folder, so the store must sync these names.
+    /// only its own folder, so the store must sync these names. An earlier process may have created the folder and may
+    /// have ended before it synced the folder's name.
     fn sync(&self) -> Result<(), StoreError> {
         let synced = File::open(&self.path).and_then(|folder| folder.sync_all());
-        synced.map_err(|error| folder_error(&self.path, &error))?;
-        // Skip this sync if this process cannot open the parent folder. The process has then usually not created the
-        // store's folder, and only a new name needs a sync.
-        if let Some(Ok(parent)) = self.path.parent().map(File::open) {
-            let _ = parent.sync_all();
-        }
-        Ok(())
+        let synced = synced.and_then(|()| sync_name(&self.path));
+        synced.map_err(|error| folder_error(&self.path, &error))
     }
 }
 
@@ -271,7 +274,7 @@ fn create_folder(path: &Path) -> Result<(), StoreError> {
             path.display()
         ))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::create_dir_all(path).map_err(|error| match error.kind() {
+            create_durable(path).map_err(|error| match error.kind() {
                 // The path, or a part of it, is a link to a folder that does not exist.
                 io::ErrorKind::AlreadyExists => StoreError::Unavailable(format!(
                     "the store's path {} leads through a link to a folder that does not exist; check whether its disk \
@@ -282,6 +285,44 @@ fn create_folder(path: &Path) -> Result<(), StoreError> {
             })
         }
         Err(error) => Err(folder_error(path, &error)),
+    }
+}
+
+/// Creates a folder and its missing parents, and makes the name of each new folder durable. Otherwise, a power failure
+/// could remove the store, and the next start would create an empty store.
+fn create_durable(path: &Path) -> io::Result<()> {
+    // A relative path with one name has an empty parent, which stands for the working folder.
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    match fs::metadata(parent) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => create_durable(parent)?,
+        // An earlier process may have created the parent and may have ended before it synced the name.
+        _ => sync_name(parent)?,
+    }
+    // Open the parent first, so that this function creates no folder whose name it cannot sync.
+    let parent = File::open(parent)?;
+    match fs::create_dir(path) {
+        // Another process has created the folder at the same time, or the path ends with `..`.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        created => created?,
+    }
+    parent.sync_all()
+}
+
+/// Makes the name of a folder durable, by a sync of the folder that contains the name. Does nothing in two cases, in
+/// which no process has created the folder by [`create_durable`]: the folder is the root of a mounted file system, or
+/// this user may not read the folder that contains the name.
+fn sync_name(folder: &Path) -> io::Result<()> {
+    let folder = folder.canonicalize()?;
+    let Some(parent) = folder.parent() else { return Ok(()) };
+    let parent = match File::open(parent) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+        opened => opened?,
+    };
+    if parent.metadata()?.dev() == fs::metadata(&folder)?.dev() {
+        parent.sync_all()
+    } else {
+        Ok(())
     }
 }
 

@@ -2,16 +2,24 @@
 //! take effect once.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use ordain_servers::Port;
+use ordain_tests::http;
+use ordain_tests::log::{by_key, line, text};
+use ordain_tests::service::Service;
+use ordain_tests::tally;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
+use serde_json::json;
 
-use super::support::{Rig, STORE};
+use super::support::{DISK, LISTENING, OUT, Rig, STORE, home};
+use super::synced::SyncedDisk;
 
 const SEEDS: u64 = 3;
 const CUTS: usize = 4;
@@ -73,6 +81,50 @@ fn files_of_large_values_survive_power_cuts() -> Result<()> {
     });
     let checked = accepted.and_then(|accepted| rig.check(&accepted));
     checked.with_context(|| rig.service.stderr())
+}
+
+/// A first start creates the store's folder and the missing parents of the folder. The power fails after the first
+/// accepted event. The folder must survive, also if its path is relative and has one name.
+#[test]
+fn new_folder_of_store_survives_power_cut() -> Result<()> {
+    for path in ["ordain-data", "new/inner/ordain-data"] {
+        cut_power_after_creation(path).with_context(|| path.to_owned())?;
+    }
+    Ok(())
+}
+
+/// Runs the test [`new_folder_of_store_survives_power_cut`] once. `path` is the setting `store.path`. The host runs in
+/// the folder that represents the disk.
+fn cut_power_after_creation(path: &str) -> Result<()> {
+    let port = Port::take()?;
+    let home = home(&port)?;
+    let disk = SyncedDisk::create(&home, DISK, &[])?;
+    let config = home.read("ordain.toml").replace(STORE, path).replace(OUT, "../out.ndjson");
+    let config = format!("{config}[plugins]\ndir = \"../plugins\"\n");
+    let mut env = vec!["env".to_owned(), format!("--chdir={DISK}")];
+    env.extend(disk.env().iter().map(|(name, value)| format!("{name}={}", value.display())));
+    let start = || -> Result<Service> {
+        // The power failure also removes the configuration, because no program has synced it.
+        home.write(&format!("{DISK}/ordain.toml"), &config)?;
+        let mut service = Service::start_by(&home, &env, &["run"])?;
+        service.until_says(LISTENING)?;
+        Ok(service)
+    };
+
+    let mut service = start()?;
+    let event = line("k0", 1, &json!({ "n": 1 }));
+    let address = SocketAddr::from(([127, 0, 0, 1], port.number()));
+    let answer = http::post(address, http::LINES, &text(std::slice::from_ref(&event)))?;
+    ensure!(answer.status == 202, "{answer:?}");
+    service.kill()?;
+    disk.cut_power()?;
+
+    let mut service = start()?;
+    let log = service.stderr();
+    ensure!(!log.contains("created a new store"), "the folder of the store is lost: {log}");
+    service.until("the effect of the event", || home.lines("out.ndjson") >= 1)?;
+    service.end()?;
+    tally::check(&by_key(&[event])?, &home.read("out.ndjson"))
 }
 
 /// Returns the sum of the version numbers of all tables that have separate files for large values. The version number
