@@ -14,7 +14,8 @@ use super::codec::RecordDecodeError;
 pub const PAGE_ROWS_LIMIT: usize = 1_000;
 
 /// The total size of dead letters, in bytes, at which a page ends. The letter that reaches this size is the last letter
-/// of the page, so that a page can contain a letter of any size.
+/// of the page, so that a page can contain a letter of any size. In an embedded store, expired letters that are still
+/// stored count too, although the page does not contain them.
 pub const LETTERS_PAGE_BYTES: usize = 8 << 20;
 
 /// One page of a listing.

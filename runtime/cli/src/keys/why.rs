@@ -13,7 +13,8 @@ use ordain_util::text::{escape_invisible, pluralized, shell_quoted};
 /// most this number.
 const LETTER_COUNT_LIMIT: usize = 500;
 
-/// Maximum number of pages of dead letters in which the command searches for unreadable events.
+/// Maximum number of pages of dead letters in which the command searches for unreadable events, or for the first page
+/// with rows.
 const LETTER_PAGES_LIMIT: usize = 20;
 
 /// Returns a text that explains the record of a key.
@@ -63,18 +64,26 @@ pub(super) async fn letters_text(
     stream: &str,
     name: &str,
 ) -> Result<Option<String>, CommandError> {
-    let letters: ListPage<LetterRow> =
-        target.letters(stream, Some(name), None, LETTER_COUNT_LIMIT).await?;
-    if letters.rows.is_empty() {
-        return Ok(None);
+    let mut cursor: Option<String> = None;
+    for _ in 0..LETTER_PAGES_LIMIT {
+        let page: ListPage<LetterRow> =
+            target.letters(stream, Some(name), cursor.as_deref(), LETTER_COUNT_LIMIT).await?;
+        if !page.rows.is_empty() {
+            let more = if page.cursor.is_some() { " or more" } else { "" };
+            return Ok(Some(format!(
+                "dead letters: {}{more}; see `ordain dead list {stream} --key={}{}`",
+                page.rows.len(),
+                shell_quoted(name),
+                target.option()
+            )));
+        }
+        // A page of expired letters has no rows.
+        cursor = page.cursor;
+        if cursor.is_none() {
+            break;
+        }
     }
-    let more = if letters.cursor.is_some() { " or more" } else { "" };
-    Ok(Some(format!(
-        "dead letters: {}{more}; see `ordain dead list {stream} --key={}{}`",
-        letters.rows.len(),
-        shell_quoted(name),
-        target.option()
-    )))
+    Ok(None)
 }
 
 /// Returns the cause of a key's failure; `None` if the key has no failure, or if this version of Ordain has no such

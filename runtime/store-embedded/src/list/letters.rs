@@ -62,6 +62,7 @@ fn letters(
             after(table_key.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?)
         }
     };
+    let limit = limit.clamp(1, PAGE_ROWS_LIMIT);
     let mut rows = Vec::new();
     let mut bytes = 0;
     for entry in snapshot.range(&shared.tables.letters, from..) {
@@ -70,10 +71,10 @@ fn letters(
             break;
         }
         bytes += value.len();
-        let Some(letter) = kept_letter(shared, &table_key, value.into(), now) else { continue };
-        let id = letter.letter.id.clone();
-        rows.push(letter);
-        if rows.len() >= limit.clamp(1, PAGE_ROWS_LIMIT) || bytes >= LETTERS_PAGE_BYTES {
+        rows.extend(kept_letter(shared, &table_key, value.into(), now));
+        // Expired letters count too, because the store reads them.
+        let is_full = rows.len() >= limit || bytes >= LETTERS_PAGE_BYTES;
+        if is_full && let Some(id) = keys::split_letter(&table_key) {
             return Ok(ListPage { rows, cursor: Some(write_cursor(&id)) });
         }
     }
