@@ -1,6 +1,11 @@
 //! The store's clock. It must never go back, even if the machine's clock goes back, so that an entry that is due or
 //! expired remains due or expired. The store's clock must also never stop. If the machine's clock is behind, the
 //! store's clock continues from its own time: an entry that is due in a second still becomes due after a second.
+//!
+//! The next process starts at the newest time in the tables or later. A process that ends cleanly writes its time.
+//! After a crash, the clock may go back by [`CLOCK_LEAD_LIMIT_MS`], but never to a time before the last commit or
+//! assignment of messages. Therefore only a read can see an expired entry again, and no commit or assignment depends on
+//! the lost time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,6 +21,10 @@ const JUMP_LIMIT_MS: u64 = 60 * 60_000;
 /// The time for which the machine's clock must be ahead by more than [`JUMP_LIMIT_MS`] before the store's clock follows
 /// it. A machine that starts with a wrong clock has usually corrected its clock by then.
 const JUMP_CONFIRMATION_MS: u64 = 10 * 60_000;
+/// The maximum time by which the store's clock may be ahead of the newest time in the tables, in ms. The limit is well
+/// below [`JUMP_LIMIT_MS`]. If the machine's clock is right, and the next start follows a crash within 50 minutes, the
+/// store's clock therefore does not go back.
+pub(super) const CLOCK_LEAD_LIMIT_MS: u64 = 10 * 60_000;
 
 /// The source of the time, in ms.
 #[derive(Clone)]
@@ -69,7 +78,10 @@ pub(super) struct MonotonicClock {
     /// The time of the steady clock at which the present jump of the wall clock was first seen, plus 1; 0 if there is no
     /// jump.
     jump_seen: AtomicU64,
-    /// False if the store is open only for reading: a jump is then neither logged nor ever confirmed.
+    /// The newest time of this clock in the tables.
+    written: AtomicU64,
+    /// False if the store is open only for reading: a jump is then neither logged nor ever confirmed, and the store
+    /// does not write the time.
     may_jump: bool,
 }
 
@@ -104,6 +116,7 @@ impl MonotonicClock {
             offset: AtomicU64::new(start.saturating_sub(steady)),
             newest: AtomicU64::new(start),
             jump_seen: AtomicU64::new(0),
+            written: AtomicU64::new(newest),
             may_jump,
         };
         (clock, if has_jumped { first_seen } else { 0 })
@@ -120,6 +133,17 @@ impl MonotonicClock {
             steady + offset
         };
         self.newest.fetch_max(now, Ordering::Relaxed).max(now)
+    }
+
+    /// Returns whether the store must write the time `now` into the tables: `now` is ahead of the newest time in the
+    /// tables by more than `lead` ms, and the store is not open only for reading.
+    pub(super) fn is_unwritten(&self, now: u64, lead: u64) -> bool {
+        self.may_jump && now > self.written.load(Ordering::Relaxed).saturating_add(lead)
+    }
+
+    /// Records that the writer thread has written the time `now` into the tables.
+    pub(super) fn record_written(&self, now: u64) {
+        self.written.fetch_max(now, Ordering::Relaxed);
     }
 
     /// Returns whether this clock follows the wall clock, which is ahead of this clock by `lead` ms. Records the

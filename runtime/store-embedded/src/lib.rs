@@ -59,7 +59,7 @@ use tokio::time::timeout;
 pub use self::clock::TimeSource;
 
 use self::answered_commits::AnsweredCommits;
-use self::clock::MonotonicClock;
+use self::clock::{CLOCK_LEAD_LIMIT_MS, MonotonicClock};
 use self::fences::FenceTable;
 use self::folder::StoreFolder;
 use self::leases::MembershipRegistry;
@@ -73,8 +73,8 @@ use ordain_store::{DurabilityReport, Store, StoreError};
 /// would wait for ever after the engine's background thread has failed.
 const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The interval between two checks that the folder is still at its path.
-const FOLDER_CHECK_INTERVAL: Duration = Duration::from_millis(300);
+/// The interval between two checks that the folder is still at its path, and that the tables have a recent time.
+const WATCH_INTERVAL: Duration = Duration::from_millis(300);
 
 /// The default size of the cache for blocks that were read from disk. For a million keys, the index blocks and the
 /// frequently used records fit into this cache. Other blocks are usually in the operating system's cache.
@@ -143,8 +143,8 @@ pub struct EmbeddedStore {
     /// `None` only during the drop.
     requests: Option<mpsc::Sender<WriterRequest>>,
     thread: Option<JoinHandle<()>>,
-    /// The thread that checks the folder; it ends when its sender is dropped.
-    folder_watch: Option<(std_mpsc::Sender<()>, JoinHandle<()>)>,
+    /// The thread that checks the folder and the time; it ends when its sender is dropped.
+    watch: Option<(std_mpsc::Sender<()>, JoinHandle<()>)>,
 }
 
 impl EmbeddedStore {
@@ -194,19 +194,19 @@ impl EmbeddedStore {
         }
         let shared = Arc::new(SharedStore::new(tables, clock, folder, dead_ttl, shards));
         let (sender, requests) = mpsc::channel(REQUEST_QUEUE_LIMIT);
-        let writer = StoreWriter::new(shared.clone(), fences, answered, groups, newest);
+        let writer = StoreWriter::new(shared.clone(), fences, answered, groups);
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run(requests))
             .map_err(|error| thread_error(&error))?;
-        let watch = start_folder_watch(&shared)?;
+        let watch = start_watch(&shared, sender.downgrade())?;
         let reads = Semaphore::new(CONCURRENT_READS_LIMIT);
         let registry = MembershipRegistry::new(
             marks::read_all(&shared, leases::DECISION_MARK_PREFIX)?.into_iter(),
         );
         let requests = Some(sender);
         let thread = Some(thread);
-        Ok(Self { shared, reads, registry, requests, thread, folder_watch: Some(watch) })
+        Ok(Self { shared, reads, registry, requests, thread, watch: Some(watch) })
     }
 
     /// Replaces a key record with arbitrary bytes, for tests of damaged records.
@@ -298,7 +298,7 @@ impl Drop for EmbeddedStore {
             let _ = thread.join();
             self.shared.close();
         }
-        if let Some((sender, thread)) = self.folder_watch.take() {
+        if let Some((sender, thread)) = self.watch.take() {
             drop(sender);
             // Wait for the thread, because it may hold a reference to the shared store, which keeps the folder locked.
             let _ = thread.join();
@@ -306,23 +306,39 @@ impl Drop for EmbeddedStore {
     }
 }
 
-/// Starts a thread that regularly checks that the folder still exists, because the engine writes into open files and
-/// would not notice the removal of the folder.
-fn start_folder_watch(
+/// Starts a thread that regularly makes two checks. The first check is that the folder still exists, because the engine
+/// writes into open files and would not notice the removal of the folder. The second check is that the time in the
+/// tables is recent. The writer thread writes the time with a group of requests, so this thread sends a request if the
+/// store is idle.
+fn start_watch(
     shared: &Arc<SharedStore>,
+    requests: mpsc::WeakSender<WriterRequest>,
 ) -> Result<(std_mpsc::Sender<()>, JoinHandle<()>), StoreError> {
     let (sender, ended) = std_mpsc::channel();
     let shared = Arc::downgrade(shared);
-    let check_folder = move || {
-        while ended.recv_timeout(FOLDER_CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+    let watch = move || {
+        while ended.recv_timeout(WATCH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             let Some(shared) = shared.upgrade() else { return };
             if !shared.has_folder() {
                 return shared.fail_without_folder();
             }
+            if shared.clock.is_unwritten(shared.clock.now(), CLOCK_LEAD_LIMIT_MS) {
+                flush_if_idle(&requests);
+            }
         }
     };
-    let thread = std::thread::Builder::new().name("store-watch".to_owned()).spawn(check_folder);
+    let thread = std::thread::Builder::new().name("store-watch".to_owned()).spawn(watch);
     thread.map(|thread| (sender, thread)).map_err(|error| thread_error(&error))
+}
+
+/// Sends a request to flush, unless requests wait in the channel.
+fn flush_if_idle(requests: &mpsc::WeakSender<WriterRequest>) {
+    let Some(sender) = requests.upgrade() else { return };
+    if sender.capacity() == sender.max_capacity() {
+        let (answer, _) = oneshot::channel();
+        // If other requests have filled the channel meanwhile, their group writes the time.
+        let _ = sender.try_send(WriterRequest::Flush { answer });
+    }
 }
 
 fn thread_error(error: &std::io::Error) -> StoreError {

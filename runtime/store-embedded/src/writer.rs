@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use super::answered_commits::AnsweredCommits;
 use super::assign::{AssignChanges, AssignFailure};
 use super::changes::{BatchChanges, EarliestTimes};
+use super::clock::CLOCK_LEAD_LIMIT_MS;
 use super::fences::FenceTable;
 use super::keys;
 use super::queue::QueueRecord;
@@ -41,11 +42,6 @@ pub(super) const REQUEST_QUEUE_LIMIT: usize = 256;
 /// The maximum number of requests in a group (requests that one sync makes durable). The limit prevents the first
 /// request of a group from waiting long.
 const GROUP_LIMIT: usize = 64;
-
-/// The maximum time by which the store's clock may be ahead of the newest time on the disk after a group, in ms. The
-/// limit is well below the lead of the machine's clock (an hour) above which a start does not follow this clock at
-/// once. If the machine's clock is right, the store's clock therefore does not go back at the next start.
-const CLOCK_LEAD_LIMIT_MS: u64 = 10 * 60_000;
 
 /// A reply that the writer thread sends when it has applied the whole group, and has synced the group if `must_sync` is
 /// `true`.
@@ -84,8 +80,6 @@ pub(super) struct StoreWriter {
     answered_commits: AnsweredCommits,
     /// The number of synced groups since the creation of the store.
     groups: u64,
-    /// The newest time of the store's clock that the thread has written to the tables.
-    written_time: u64,
     /// `true` if the writer thread must sync the current group before it answers the group.
     must_sync: bool,
     /// The number of entries that the current group wrote: the key records and dead letters of commits, and all entries
@@ -99,7 +93,6 @@ impl StoreWriter {
         fences: FenceTable,
         answered: AnsweredCommits,
         groups: u64,
-        written_time: u64,
     ) -> Self {
         let sweep = ExpirySweep::default();
         let recent = RecordCache::default();
@@ -110,7 +103,6 @@ impl StoreWriter {
             record_cache: recent,
             answered_commits: answered,
             groups,
-            written_time,
             must_sync: false,
             written_entries: 0,
         }
@@ -134,6 +126,16 @@ impl StoreWriter {
             let more = std::iter::from_fn(|| requests.try_recv().ok());
             self.group(std::iter::once(first).chain(more).take(GROUP_LIMIT))?;
         }
+        // The store is closing, and syncs this write.
+        self.write_time(self.shared.clock.now(), 0)
+    }
+
+    /// Writes the time `now` if it is ahead of the newest time in the tables by more than `lead` ms.
+    fn write_time(&self, now: u64, lead: u64) -> fjall::Result<()> {
+        if self.shared.clock.is_unwritten(now, lead) {
+            self.shared.tables.meta.insert(keys::CLOCK_TIME, now.to_le_bytes())?;
+            self.shared.clock.record_written(now);
+        }
         Ok(())
     }
 
@@ -145,10 +147,7 @@ impl StoreWriter {
             ready.push(self.perform(request)?);
         }
         let now = self.shared.clock.now();
-        if now > self.written_time.saturating_add(CLOCK_LEAD_LIMIT_MS) {
-            self.shared.tables.meta.insert(keys::CLOCK_TIME, now.to_le_bytes())?;
-            self.written_time = now;
-        }
+        self.write_time(now, CLOCK_LEAD_LIMIT_MS)?;
         if self.must_sync {
             // Write the count after all other writes of the group. The engine drops everything after a damaged place,
             // so damage to any of these writes also removes the count.
@@ -245,7 +244,7 @@ impl StoreWriter {
         let fence = FenceRecord { claim, number: batch.number, applied: applied.clone() };
         self.fences.put(tables, &mut writes, partition, batch.shard, fence);
         writes.commit()?;
-        self.written_time = now;
+        self.shared.clock.record_written(now);
         self.must_sync = true;
         if earliest.due != u64::MAX {
             self.shared.due.lower(partition, earliest.due);
@@ -386,7 +385,7 @@ impl StoreWriter {
             // assignment.
             batch.insert(&self.shared.tables.meta, keys::CLOCK_TIME, now.to_le_bytes());
             batch.commit()?;
-            self.written_time = now;
+            self.shared.clock.record_written(now);
             self.sweep.lower(&EarliestTimes { retained: earliest, ..EarliestTimes::default() });
             // Entries of a queue need no sync, because writes that depend on them come later in the same journal.
             self.must_sync |= !matches!(assign.destination, Destination::Stream(_));

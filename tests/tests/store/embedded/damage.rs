@@ -41,7 +41,7 @@ async fn crashed(size: usize) -> (Rig, tempfile::TempDir) {
 }
 
 /// Returns a copy of the folder of an open store. The copy is in the state in which a crash would leave the folder.
-fn copy_of(rig: &Rig) -> tempfile::TempDir {
+pub(super) fn copy_of(rig: &Rig) -> tempfile::TempDir {
     loop {
         let copy = tempfile::tempdir().expect("a folder");
         match copy_all(rig.path(), copy.path()) {

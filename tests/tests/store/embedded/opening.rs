@@ -9,7 +9,11 @@ use ordain_store::{Store, StoreError};
 use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use ordain_tests::conformance::{Fixture, Owner, first_write, next_write};
 
+use super::damage::copy_of;
 use super::support::Rig;
+
+const HOUR_MS: u64 = 60 * 60_000;
+const DAY_MS: u64 = 24 * HOUR_MS;
 
 /// Returns the reason why the store refuses to open a folder. Checks that the store adds and removes no entries of the
 /// folder.
@@ -153,11 +157,57 @@ async fn time_does_not_go_back() {
     assert_eq!(owner.write(rig.store(), next_write("a", 5)).await.time, first + 9_000);
 }
 
+/// A record expires while the store is idle for a day. After the store was closed and opened again, the record must not
+/// be visible again.
+#[tokio::test]
+async fn time_of_idle_store_survives_clean_end() {
+    let mut rig = Rig::open();
+    let time = write_expiring(&rig).await;
+    rig.advance_clock(DAY_MS).await;
+    assert!(!has_record(rig.store()).await, "the record has not expired");
+    rig.reopen().await;
+    assert!(!has_record(rig.store()).await, "the record is visible again");
+    let mut owner = Owner::claim(rig.store(), "s", 0).await;
+    assert_eq!(owner.write(rig.store(), first_write("b")).await.time, time + DAY_MS);
+}
+
+/// A record expires while the store is idle for a day. The store must write the time although it receives no requests,
+/// so that the record is not visible again after a crash.
+#[tokio::test]
+async fn time_of_idle_store_survives_crash() {
+    let mut rig = Rig::open();
+    write_expiring(&rig).await;
+    rig.advance_clock(DAY_MS).await;
+    for _ in 0..200 {
+        let copy = copy_of(&rig);
+        let options = EmbeddedOptions { path: copy.path().to_owned(), ..rig.options() };
+        // The store may refuse a copy that was made during a write of the time.
+        if let Ok(store) = EmbeddedStore::open(options)
+            && !has_record(&store).await
+        {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("an idle store writes no time");
+}
+
+/// Writes the record of the key `a`, which expires after an hour. Returns the time of the write.
+async fn write_expiring(rig: &Rig) -> u64 {
+    let mut owner = Owner::claim(rig.store(), "s", 0).await;
+    let write = KeyWrite { expire_in: Some(HOUR_MS), ..first_write("a") };
+    owner.write(rig.store(), write).await.time
+}
+
+/// Returns whether the record of the key `a` is visible.
+async fn has_record(store: &dyn Store) -> bool {
+    store.key("s", "a").await.expect("an answer").is_some()
+}
+
 /// A wrong clock of the machine must not make the store forget anything: neither during a run, nor at the next start,
 /// nor when a command only reads the store.
 #[tokio::test]
 async fn wrong_clock_expires_nothing() {
-    const DAY_MS: u64 = 24 * 60 * 60_000;
     let mut rig = Rig::open();
     let mut owner = Owner::claim(rig.store(), "s", 0).await;
     let write = KeyWrite { expire_in: Some(7 * DAY_MS), ..first_write("a") };
@@ -181,7 +231,7 @@ async fn wrong_clock_expires_nothing() {
     // If the clock is still ahead after a while, the time has really passed.
     rig.set_clock(time + 8 * DAY_MS);
     assert!(owner.load(rig.store(), "a").await.is_some());
-    rig.advance_clock(60 * 60_000).await;
+    rig.advance_clock(HOUR_MS).await;
     assert!(owner.load(rig.store(), "a").await.is_none());
 }
 

@@ -67,8 +67,10 @@ impl Fixture for Rig {
     }
 
     async fn advance_clock(&mut self, ms: u64) {
-        self.wall.fetch_add(ms, Ordering::Relaxed);
+        // The store may read its clock between the two changes. In the other order, the store would count the time
+        // twice.
         self.steady.fetch_add(ms, Ordering::Relaxed);
+        self.wall.fetch_add(ms, Ordering::Relaxed);
     }
 
     async fn reopen(&mut self) {
