@@ -3,7 +3,10 @@
 //! events by their ids or their numbers. A `fifo` stream itself recognises these events by their ids. A run must never
 //! write a checkpoint whose position is after an unpublished line. If log rotation has given other names to files since
 //! the last run, a run first publishes the rest of the file of the last run, and then all newer files of the rotation.
+//! If the file of the last run is missing, the checkpoint keeps the position in this file. If the file returns, the
+//! next run publishes its rest.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -29,6 +32,9 @@ const PUBLISH_THRESHOLD_EVENTS: usize = 2_048;
 /// each earlier time, the run reads the file again from the oldest checkpoint of the file (each shard of the store has
 /// a checkpoint).
 const REWIND_ATTEMPTS: usize = 5;
+
+/// Maximum number of missing files that the checkpoint keeps. If such a file returns, a run publishes its rest.
+const LOST_FILES_LIMIT: usize = 16;
 
 /// The reason why a file was not published to its end. If the error names a line, all lines before that line are
 /// published.
@@ -65,8 +71,8 @@ pub struct PublishCounts {
     pub published: u64,
     /// The number of events that the store recognised as already published.
     pub known: u64,
-    /// The number of lines that this run skipped, because they precede the position at which it started to read a file.
-    /// If the run starts several times, for example after the store went back in time, the lines count each time.
+    /// The number of lines that earlier runs published and that this run did not read: in each file, the lines before
+    /// the first line that this run read.
     pub skipped_lines: u64,
 }
 
@@ -92,31 +98,48 @@ async fn publish_lines(
 ) -> Result<(), PublishFileError> {
     let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
     let decoder = EventDecoder { ordering, event_size: loaded.config.runtime.event_size.bytes() };
-    let mut counts = PublishCounts::default();
+    let mut counts = RunCounts::default();
     let mut rewinds = 0;
     let mut finished = Vec::new();
-    while rewinds < REWIND_ATTEMPTS {
+    loop {
         let input = PublishInput { path, name: &name, finished: &finished };
         let ended = publish_once(publisher, decoder, input, &mut counts, &mut progress);
         match ended.await? {
             PublishEnd::AtEnd => return Ok(()),
-            PublishEnd::AtEndOfOlderFile(file) => {
-                finished.push(file);
-                continue;
-            }
+            PublishEnd::AtEndOfOlderFile(file) => finished.push(file),
             PublishEnd::StoreRolledBack => {
-                finished.clear();
                 rewinds += 1;
+                if rewinds == REWIND_ATTEMPTS {
+                    return Err(PublishError::from(StoreError::RolledBack).into());
+                }
+                finished.clear();
+                tracing::warn!(
+                    file = %name,
+                    "the store went back in time and may have lost events of this file: publishing the file again from \
+                     the oldest position that the store has (each shard remembers a position in the file); Ordain \
+                     recognises repeated events by their ids"
+                );
             }
         }
-        tracing::warn!(
-            file = %name,
-            "the store went back in time and may have lost events of this file: publishing the file again from the \
-             oldest position that the store has (each shard remembers a position in the file); Ordain recognises \
-             repeated events by their ids"
-        );
     }
-    Err(PublishError::from(StoreError::RolledBack).into())
+}
+
+/// The counts of a run, and the lines at which the run has begun to read its files.
+#[derive(Default)]
+struct RunCounts {
+    all: PublishCounts,
+    /// For each file, the number of lines before the first line that this run has read.
+    first_lines: BTreeMap<FileId, u64>,
+}
+
+impl RunCounts {
+    /// Records that the run starts to read a file after the first `lines` lines. After the store went back in time, the
+    /// run may start to read the same file again, at another line.
+    fn start(&mut self, file: FileId, lines: u64) {
+        let first = self.first_lines.entry(file).or_insert(lines);
+        *first = lines.min(*first);
+        self.all.skipped_lines = self.first_lines.values().sum();
+    }
 }
 
 /// The way in which the reading of a file ended.
@@ -160,7 +183,7 @@ async fn publish_once(
     publisher: &mut StreamPublisher,
     decoder: EventDecoder,
     input: PublishInput<'_>,
-    counts: &mut PublishCounts,
+    counts: &mut RunCounts,
     progress: &mut dyn FnMut(PublishCounts, u64),
 ) -> Result<PublishEnd, PublishFileError> {
     let read_error = |error| PublishFileError::Read { name: input.name.to_owned(), error };
@@ -195,13 +218,14 @@ async fn publish_once(
         let mut progress = FileProgress::unread(path, &metadata).at(position, print);
         progress.is_live = older.is_none();
         if !of_file.put(publisher, &progress).await? {
+            publisher.restore().await?;
             return Ok(PublishEnd::StoreRolledBack);
         }
-        counts.skipped_lines += position.line;
+        counts.start(file_id(&opened).map_err(read_error)?, position.line);
         checkpoints = Some((of_file, progress.clone(), Arc::clone(&opened)));
         files = Some(FileSet::fixed(opened, &name, progress, ordering));
     }
-    progress(*counts, position.offset);
+    progress(counts.all, position.offset);
     let options =
         FileOptions { files, stream: publisher.stream().to_string(), follow: false, decoder };
     let mut source = source::read_file(options).map_err(read_error)?;
@@ -222,11 +246,11 @@ async fn publish_once(
             continue;
         }
         let batch = std::mem::take(&mut waiting);
-        let ended = publish_batch(publisher, &name, batch, counts).await;
+        let ended = publish_batch(publisher, &name, batch, &mut counts.all).await;
         if let Ok((Some(done), _)) = &ended {
             position = *done;
         }
-        progress(*counts, position.offset);
+        progress(counts.all, position.offset);
         let (done, bad) = ended?;
         if let Some((of_file, progress, opened)) = &mut checkpoints {
             if publisher.rewinds() != rewinds {
@@ -266,42 +290,101 @@ struct Checkpoints {
     run: u64,
     /// The checkpoint of each shard, as this run last read or wrote it.
     marks: Vec<Option<Bytes>>,
+    /// The files of earlier runs that were missing when a later run continued with another file, the oldest first.
+    lost: Vec<FileProgress>,
+    /// If this run publishes a file of `lost`: the index of this file, and the progress in the file with which the run
+    /// continues after this file.
+    returned: Option<(usize, FileProgress)>,
 }
 
 impl Checkpoints {
     async fn read(publisher: &StreamPublisher, path: &Path) -> Result<Self, PublishError> {
         let name = format!("publish/{}/{}", publisher.stream(), path.display());
         let marks = publisher.store().mark_in_shards(&name).await?;
-        Ok(Self { name, run: rand::random(), marks })
+        let lost = lost_files(&marks);
+        Ok(Self { name, run: rand::random(), marks, lost, returned: None })
     }
 
     /// Opens the file that the run publishes next: the oldest file with unpublished lines.
-    fn next_file(&self, path: &Path, input: PublishInput<'_>) -> std::io::Result<NextFile> {
+    fn next_file(&mut self, path: &Path, input: PublishInput<'_>) -> std::io::Result<NextFile> {
+        let is_finished = |lost: &FileProgress| input.finished.contains(&(lost.device, lost.inode));
+        self.lost.retain(|lost| !is_finished(lost));
         let file = Arc::new(File::open(path)?);
-        let position = match resume_point(&self.marks, &file)? {
+        let point = resume_point(&self.marks, &file)?;
+        if let ResumePoint::Uncertain(position) = point {
+            report_uncertain(input.name, position);
+        }
+        let rotated = rotated_files(path)?;
+        if let Some((index, next)) = self.returned_file(&file, &rotated, input)? {
+            self.returned = Some((index, point.progress(path, &file)?));
+            return Ok(next);
+        }
+        let position = match point {
             ResumePoint::OtherFile(last) => {
-                if let Some(older) = next_older_file(&last, path, &file, input)? {
+                let found = find_last_file(&last, &rotated)?;
+                if found.is_none() && last.is_begun() {
+                    report_other_file(input.name, &last);
+                    self.keep_lost(&last);
+                }
+                let older = next_older_file(&last, found, &rotated, &self.lost, &file, input)?;
+                if let Some(older) = older {
                     return Ok(older);
                 }
                 FilePosition::default()
             }
             ResumePoint::NeverPublished => FilePosition::default(),
-            ResumePoint::Through(position) => position,
-            ResumePoint::Uncertain(position) => {
-                report_uncertain(input.name, position);
-                position
-            }
+            ResumePoint::Through(position) | ResumePoint::Uncertain(position) => position,
         };
         Ok(NextFile { file, path: path.to_owned(), position, older: None })
     }
 
-    /// Writes a checkpoint into each shard. Returns false if a shard has gone back in time.
+    /// Adds a missing file to `lost`. Removes the oldest files above [`LOST_FILES_LIMIT`].
+    fn keep_lost(&mut self, file: &FileProgress) {
+        self.lost.retain(|lost| !has_same_identity(lost, file));
+        let mut file = file.clone();
+        file.is_lost = true;
+        self.lost.push(file);
+        let surplus = self.lost.len().saturating_sub(LOST_FILES_LIMIT);
+        self.lost.drain(..surplus);
+    }
+
+    /// Searches for the first file of `lost` that is in the folder again and has unpublished lines. Returns its index
+    /// and the open file. `live` is the open file of the path. An operator may have put a file of `lost` back at the
+    /// path; the run then publishes this file as any other file at the path.
+    fn returned_file(
+        &self,
+        live: &File,
+        rotated: &[FileProgress],
+        input: PublishInput<'_>,
+    ) -> std::io::Result<Option<(usize, NextFile)>> {
+        for (index, lost) in self.lost.iter().enumerate() {
+            let found = find_last_file(lost, rotated)?;
+            if let Some((path, file)) = found
+                && file_id(&file)? != file_id(live)?
+                && let Some(next) = unfinished_file(path, file, lost.position(), input)?
+            {
+                return Ok(Some((index, next)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes a checkpoint into each shard, with the progress in the file that this run publishes now. Returns false if
+    /// a shard has gone back in time.
     async fn put(
         &mut self,
         publisher: &StreamPublisher,
         progress: &FileProgress,
     ) -> Result<bool, PublishError> {
-        let checkpoint = Checkpoint::new(vec![progress.clone()], Vec::new()).of_run(self.run);
+        let present = match &self.returned {
+            None => progress,
+            Some((index, present)) => {
+                self.lost[*index].clone_from(progress);
+                present
+            }
+        };
+        let files = std::iter::once(present).chain(&self.lost).cloned().collect();
+        let checkpoint = Checkpoint::new(files, Vec::new()).of_run(self.run);
         let mark = Mark { name: self.name.clone(), value: checkpoint.encode().into() };
         publisher.put_mark(&mark, &mut self.marks).await
     }
@@ -319,6 +402,43 @@ enum ResumePoint {
     /// At least one checkpoint belongs to another file, or to earlier content of the file. The value is the progress in
     /// that file or content; the oldest one if there are several.
     OtherFile(Box<FileProgress>),
+}
+
+impl ResumePoint {
+    /// Returns the progress for the checkpoint of all shards, from which a later run gets this resume point again.
+    /// `file` is the open file of `path`.
+    fn progress(self, path: &Path, file: &File) -> std::io::Result<FileProgress> {
+        let position = match self {
+            Self::OtherFile(last) => return Ok(*last),
+            Self::NeverPublished => FilePosition::default(),
+            Self::Through(position) | Self::Uncertain(position) => position,
+        };
+        let progress = FileProgress::unread(path.display().to_string(), &file.metadata()?);
+        Ok(progress.at(position, read_fingerprint(file, position)?))
+    }
+}
+
+/// Returns the missing files of earlier runs in the checkpoints of all shards. If the shards have different positions
+/// in a file, returns the lowest.
+fn lost_files(of_shards: &[Option<Bytes>]) -> Vec<FileProgress> {
+    let mut all: Vec<FileProgress> = Vec::new();
+    for stored in of_shards.iter().flatten() {
+        let Ok(checkpoint) = Checkpoint::decode(stored) else { continue };
+        for lost in checkpoint.files().iter().skip(1) {
+            match all.iter().position(|other| has_same_identity(other, lost)) {
+                None => all.push(lost.clone()),
+                Some(at) if lost.position().offset < all[at].position().offset => {
+                    all[at].clone_from(lost);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    all
+}
+
+fn has_same_identity(one: &FileProgress, other: &FileProgress) -> bool {
+    (one.inode, one.created_ns) == (other.inode, other.created_ns)
 }
 
 fn resume_point(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<ResumePoint> {
@@ -354,17 +474,17 @@ fn resume_point(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<Res
     Ok(if is_unclear { ResumePoint::Uncertain(position) } else { ResumePoint::Through(position) })
 }
 
-/// Returns the oldest file with unpublished lines to which log rotation has given another name than `live_path`: the
-/// file of the last run, or a newer file. Returns `None` if there is no such file. `live` is the open file of
-/// `live_path`.
+/// Returns the oldest file with unpublished lines among the file of the last run and the newer files in `rotated`.
+/// Returns `None` if there is no such file. `found` is the file of the last run, if the folder contains it. `lost` are
+/// the missing files of earlier runs. `live` is the open file of the path.
 fn next_older_file(
     last: &FileProgress,
-    live_path: &Path,
+    found: Option<(PathBuf, Arc<File>)>,
+    rotated: &[FileProgress],
+    lost: &[FileProgress],
     live: &File,
     input: PublishInput<'_>,
 ) -> std::io::Result<Option<NextFile>> {
-    let rotated = rotated_files(live_path)?;
-    let found = find_last_file(last, &rotated)?;
     let mut place = None;
     if let Some((path, file)) = found {
         let metadata = file.metadata()?;
@@ -372,8 +492,6 @@ fn next_older_file(
         if let Some(next) = unfinished_file(path, file, last.position(), input)? {
             return Ok(Some(next));
         }
-    } else if last.is_begun() {
-        report_other_file(input.name, last);
     }
     let is_live = is_same_inode(last, &live.metadata()?);
     for (index, older) in rotated.iter().enumerate() {
@@ -384,7 +502,9 @@ fn next_older_file(
             Some(place) => index > place,
             None => !is_live && last.created_ns != 0 && older.created_ns > last.created_ns,
         };
+        let is_lost = lost.iter().any(|lost| has_same_identity(lost, older));
         if is_newer
+            && !is_lost
             && let Some((path, file)) = find_by_identity(older)?
             && let Some(next) = unfinished_file(path, file, FilePosition::default(), input)?
         {
@@ -425,16 +545,21 @@ fn unfinished_file(
     position: FilePosition,
     input: PublishInput<'_>,
 ) -> std::io::Result<Option<NextFile>> {
-    let metadata = file.metadata()?;
-    let id = (metadata.dev(), metadata.ino());
-    if metadata.len() <= position.offset || input.finished.contains(&id) {
+    let id = file_id(&file)?;
+    let length = file.metadata()?.len();
+    if length <= position.offset || input.finished.contains(&id) {
         return Ok(None);
     }
     tracing::info!(
-        file = input.name, older = %path.display(), bytes = metadata.len() - position.offset,
+        file = input.name, older = %path.display(), bytes = length - position.offset,
         "the file was rotated: first publishing the rest of the older file"
     );
     Ok(Some(NextFile { file, path, position, older: Some(id) }))
+}
+
+fn file_id(file: &File) -> std::io::Result<FileId> {
+    let metadata = file.metadata()?;
+    Ok((metadata.dev(), metadata.ino()))
 }
 
 fn report_other_file(name: &str, last: &FileProgress) {
@@ -446,8 +571,8 @@ fn report_other_file(name: &str, last: &FileProgress) {
             inode,
             unread_bytes = last.unread_bytes(),
             from_byte = last.position().offset,
-            "the file of the last run is no longer in its folder, and its last bytes were not published: publish the \
-             file under its new name"
+            "the file of the last run is no longer in its folder, and its last bytes were not published: put the file \
+             back into its folder under the name of an older file, or publish the file under its new name"
         );
     }
     tracing::warn!(

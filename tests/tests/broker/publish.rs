@@ -357,6 +357,45 @@ fn rests_of_rotated_files_are_published_first() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
+/// A file is moved out of its folder before a run has published its last lines. The next run publishes a new file at
+/// the path. If the old file returns under the name of an older file, the following run publishes the rest of the old
+/// file.
+#[test]
+fn rest_of_returned_file_is_published() -> Result<()> {
+    const LIVE: &str = "events.ndjson";
+    let source = "source = { kind = \"file\", path = \"events.ndjson\" }";
+    let config = tally::CONFIG.replace(source, "source = { kind = \"stream\" }");
+    let home = Home::new(&["tally"], &config)?;
+    let of_key =
+        |key: &str| -> Vec<String> { (1..=5).map(|n| line(key, n, &json!({ "n": n }))).collect() };
+    let lines = [of_key("k0"), of_key("k1")].concat();
+    let [old, new] = [unnumbered(&lines[..5])?, unnumbered(&lines[5..])?];
+    let publish = || -> Result<Value> {
+        let mut rows = home.rows(&["publish", "cases", LIVE, "--json"])?;
+        ensure!(rows.len() == 1, "{rows:?}");
+        Ok(rows.remove(0))
+    };
+    home.write(LIVE, text(&old[..3]))?;
+    ensure!(publish()?["published"] == 3);
+    home.append(LIVE, text(&old[3..]))?;
+    fs::create_dir(home.path("away"))?;
+    fs::rename(home.path(LIVE), home.path("away/old"))?;
+    home.write(LIVE, text(&new[..2]))?;
+    let done = publish()?;
+    ensure!(done == json!({"published": 2, "known": 0, "lines_before": 0}), "{done}");
+
+    fs::rename(home.path("away/old"), home.path("events.ndjson.1"))?;
+    home.append(LIVE, text(&new[2..4]))?;
+    let done = publish()?;
+    ensure!(done == json!({"published": 4, "known": 0, "lines_before": 5}), "{done}");
+    // The run has published the old file to its end, so the next run does not read it.
+    home.append(LIVE, text(&new[4..]))?;
+    let done = publish()?;
+    ensure!(done == json!({"published": 1, "known": 0, "lines_before": 4}), "{done}");
+    home.run_once()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
 /// If another process has the store open, the command's error names the store. If the broker does not run, the error
 /// names the broker.
 #[test]

@@ -148,9 +148,52 @@ fn running_publisher_publishes_events_lost_by_a_shard() -> Result<()> {
     let done: Value = serde_json::from_str(&service.stdout()).with_context(|| log.clone())?;
     let count = |name: &str| done[name].as_u64().unwrap_or(0);
     ensure!(count("published") >= KEYS as u64 * EVENTS, "{done}");
+    // No earlier run has published a line, although the run started again after lines that it had published itself.
+    ensure!(done["lines_before"] == 0, "{done}");
 
     let keys = all.keys().map(|key| (key.clone(), EVENTS)).collect();
     tally::check(&all, &run(&home, &keys)?)
+}
+
+/// The store goes back in time five times while a run publishes. At the fifth time, the run must fail. It must not log
+/// that it publishes the file again.
+#[test]
+fn run_fails_when_the_store_goes_back_for_the_fifth_time() -> Result<()> {
+    const KEYS: usize = 40;
+    const EVENTS: u64 = 4_000;
+    const ROLLBACKS: usize = 5;
+    const AGAIN: &str = "publishing the file again from the oldest position";
+    let redis = Redis::start(&[])?;
+    let home = home(&redis.url())?;
+    let config = home.read("ordain.toml").replace("\"stream\" }", "\"stream\", queue = 1000000 }");
+    home.write("ordain.toml", &config)?;
+    // Another run creates the store, so the store is older than the snapshot.
+    let first = in_turn(1, 1);
+    let key = by_key(&first)?.into_keys().next().context("a key")?;
+    home.write("first.ndjson", text(&unnumbered(&first)?))?;
+    home.rows(&["publish", "cases", "first.ndjson", "--json"])?;
+    let early = redis.snapshot()?;
+    home.write("events.ndjson", text(&unnumbered(&in_turn(KEYS, EVENTS))?))?;
+    let queue = format!("ordain:{{{}}}:log:stream/cases", shard_of(&key, SHARDS));
+    let waiting = || -> Result<u64> {
+        let reply = redis.command(&["HGET", &queue, "w"])?;
+        Ok(reply.text().map_or(Ok(0), str::parse)?)
+    };
+
+    let mut service = Service::start(&home, &["publish", "cases", "events.ndjson"])?;
+    let starts = |service: &Service| service.stderr().matches(AGAIN).count();
+    for number in 0..ROLLBACKS {
+        let published = wait_until("events that the run has published", || {
+            Ok(starts(&service) >= number && waiting()? > 1)
+        });
+        published.with_context(|| service.stderr())?;
+        redis.go_back(&early)?;
+    }
+    let status = service.wait()?;
+    let log = service.stderr();
+    ensure!(!status.success(), "the run has not failed: {log}");
+    ensure!(starts(&service) == ROLLBACKS - 1, "{} starts: {log}", starts(&service));
+    Ok(())
 }
 
 /// A publisher must write its lost events again, but the queue is full, so the call fails. The publisher must keep the
