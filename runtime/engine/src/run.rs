@@ -224,22 +224,29 @@ impl<'a> PreparedRun<'a> {
     /// run without `once`) does not count the held events, because the count reads the record of every key in the
     /// store.
     ///
-    /// After the drivers have ended, and before the process leaves the membership, this method calls `end_intake`. The
-    /// method also calls `end_intake` if a shutdown ends the wait for the broker. If the run ends at another point of
-    /// its start, the method drops `end_intake` without a call. At its start, a run with `end_intake` waits for the
-    /// broker without a time limit. A run without `end_intake` waits for at most `BROKER_START_TIMEOUT`.
+    /// After the drivers have ended, and before the process leaves the membership, this method calls `end_intake`. If
+    /// the run ends during its start, because of a shutdown or an error, the method also calls `end_intake`. At its
+    /// start, a run with `end_intake` waits for the broker without a time limit. A run without `end_intake` waits for
+    /// at most `BROKER_START_TIMEOUT`.
     pub fn drive(
         self,
         shutdown: watch::Receiver<bool>,
-        end_intake: Option<EndIntake<'a>>,
+        mut end_intake: Option<EndIntake<'a>>,
     ) -> LocalBoxFuture<'a, Result<RunReport, RunError>> {
-        Box::pin(self.drive_all(shutdown, end_intake))
+        Box::pin(async move {
+            let report = self.drive_all(shutdown, &mut end_intake).await;
+            // A run that ended during its start has not ended the intake yet.
+            if let Some(end_intake) = end_intake {
+                end_intake(report.is_err()).await;
+            }
+            report
+        })
     }
 
     async fn drive_all(
         self,
         mut shutdown: watch::Receiver<bool>,
-        end_intake: Option<EndIntake<'a>>,
+        end_intake: &mut Option<EndIntake<'a>>,
     ) -> Result<RunReport, RunError> {
         let Self { loaded, once, handlers, store, id, broker, mut sinks, .. } = self;
         let Self { status, notifiers, .. } = self;
@@ -252,12 +259,7 @@ impl<'a> PreparedRun<'a> {
             prepared = broker::prepare(
                 loaded, store, broker.as_ref(), broker_timeout, &notifiers, &mut sinks
             ) => prepared?,
-            () = shutdown_requested(&mut shutdown) => {
-                if let Some(end_intake) = end_intake {
-                    end_intake(false).await;
-                }
-                return Ok(RunReport::default());
-            }
+            () = shutdown_requested(&mut shutdown) => return Ok(RunReport::default()),
         }
         let pool = WorkerPool::start(&handlers.engine).map_err(RunError::Thread)?;
         let (committed, batches) =
@@ -315,7 +317,7 @@ impl<'a> PreparedRun<'a> {
             // this instance left unpublished.
             publishing.shutdown().await;
         }
-        if let Some(end_intake) = end_intake {
+        if let Some(end_intake) = end_intake.take() {
             end_intake(unpublished.is_err()).await;
         }
         // Leave the membership even after a failed run, so that other instances need not wait until the leases expire.

@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use ordain_servers::Redis;
+use ordain_servers::{Proxy, Redis};
 use ordain_tests::host::{Home, copy_folder};
 use ordain_tests::http;
 use ordain_tests::incident::records;
@@ -515,6 +515,86 @@ fn request_in_progress_is_rejected_after_failure() -> Result<()> {
     let mut answer = String::new();
     slow.read_to_string(&mut answer)?;
     ensure!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    ensure!(!service.wait()?.success(), "{}", service.stderr());
+    Ok(())
+}
+
+/// A part of a heartbeat that no other request to Redis contains.
+const HEARTBEAT: &str = "\"seen_from\"";
+
+/// Begins a request with one event: sends the headers, and waits until the host reads the body.
+fn begin_post(address: SocketAddr, event: &str) -> Result<TcpStream> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_mins(1)))?;
+    let head = format!(
+        "POST /v1/streams/cases/events HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
+         content-type: {ONE}\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",
+        event.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    let mut interim = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
+    stream.read_exact(&mut interim)?;
+    ensure!(interim.starts_with(b"HTTP/1.1 100 "), "{}", interim.escape_ascii());
+    Ok(stream)
+}
+
+/// Sends the body of a request, and returns the response.
+fn finish_post(mut stream: TcpStream, event: &str) -> Result<String> {
+    stream.write_all(event.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// A request is in progress when a host is shut down that has not received the answer to its first heartbeat. The host
+/// must finish the request before it ends.
+#[test]
+fn request_in_progress_is_answered_after_shutdown_during_start() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let proxy = Proxy::start(redis.port())?;
+    let config = one_partition(&redis).replace(&redis.url(), &redis.url_at(proxy.port()));
+    let home = Home::new(&["tally"], &config)?;
+    // The first run loads the scripts into Redis.
+    let mut service = Service::start(&home, &["run"])?;
+    http::ready(&mut service)?;
+    service.end()?;
+    // Redis executes each heartbeat of the second run, so it lists the host as a member.
+    proxy.lose_replies(u64::MAX, HEARTBEAT);
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let members =
+        || -> Result<Option<i64>> { Ok(redis.command(&["ZCARD", "ordain:{0}:instances"])?.int()) };
+    wait_until("a heartbeat", || Ok(members()? == Some(1)))?;
+    let event = &in_turn(1, 1)[0];
+    let slow = begin_post(address, event)?;
+    service.signal("TERM")?;
+    // The host removes itself from the members when it gives up its start.
+    wait_until("the removal of the member", || Ok(members()? == Some(0)))?;
+    let answer = finish_post(slow, event)?;
+    ensure!(answer.starts_with("HTTP/1.1 202 "), "{answer}: {}", service.stderr());
+    ensure!(service.wait()?.success(), "{}", service.stderr());
+    Ok(())
+}
+
+/// A request is in progress when the start of a host fails, because Redis refuses the first heartbeat. The host must
+/// answer this request with 503.
+#[test]
+fn request_in_progress_is_rejected_after_failed_start() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let proxy = Proxy::start(redis.port())?;
+    let config = one_partition(&redis).replace(&redis.url(), &redis.url_at(proxy.port()));
+    let home = Home::new(&["tally"], &config)?;
+    proxy.hold_request(HEARTBEAT);
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    wait_until("a heartbeat", || Ok(proxy.counts().requests_held > 0))?;
+    let event = &in_turn(1, 1)[0];
+    let slow = begin_post(address, event)?;
+    redis.command(&["SET", "ordain:{0}:instances", "no sorted set"])?;
+    proxy.cut();
+    wait_until("the end of the listener", || Ok(TcpStream::connect(address).is_err()))?;
+    let answer = finish_post(slow, event)?;
+    ensure!(answer.starts_with("HTTP/1.1 503 "), "{answer}: {}", service.stderr());
     ensure!(!service.wait()?.success(), "{}", service.stderr());
     Ok(())
 }
