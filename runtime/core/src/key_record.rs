@@ -615,8 +615,8 @@ pub struct AppliedCommit {
     pub refused: Vec<(usize, WriteRefusal)>,
     /// The events that the commit was to spill, but whose sequences were in the spill area already.
     pub existing_spills: Vec<ExistingSpill>,
-    /// The positions in the batch, ascending, of the orphan dead letters whose ids the store had already. Empty if the
-    /// batch does not forward dead letters.
+    /// The positions in the batch, ascending, of the orphan dead letters whose ids the store had already. Such a letter
+    /// comes from a repeated delivery.
     pub existing_letters: Vec<usize>,
 }
 

@@ -294,8 +294,7 @@ impl<'a> BatchChanges<'a> {
     }
 
     /// Writes the orphan dead letters, which belong to no write. Returns the indexes of the orphan dead letters that
-    /// must not be forwarded to the outbox, because the store already has them or the batch repeats them. Returns no
-    /// indexes if the batch forwards no dead letters.
+    /// are not new, because the store already has them or the batch repeats them.
     pub(super) fn put_orphan_letters(
         &mut self,
         batch: &Batch,
@@ -303,8 +302,7 @@ impl<'a> BatchChanges<'a> {
     ) -> fjall::Result<Vec<usize>> {
         let mut known = Vec::new();
         let mut checked = HashSet::new();
-        let forwarded = batch.letters.iter().enumerate().filter(|_| batch.forward);
-        for (at, letter) in forwarded {
+        for (at, letter) in batch.letters.iter().enumerate() {
             let table_key = keys::letter(&self.partition.stream, &letter.id);
             let there = match self.tables.letters.get(&table_key) {
                 Err(error) if !is_damage(&error) => return Err(error),

@@ -237,7 +237,8 @@ fn letter(key: &str, sequence: u64, tag: u64) -> DeadLetter {
 }
 
 /// If a stream forwards its dead letters, a commit also adds its letters to the outbox: all letters of applied writes,
-/// and those orphan dead letters that the store does not have yet.
+/// and those orphan dead letters that the store does not have yet. The reply to a commit names the orphan dead letters
+/// that the store has.
 pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let store = fixture.store();
@@ -291,4 +292,9 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
     let late = forwarding(&mut owner, vec![next_write(&keys[2], 3)], vec![orphans[0].clone()]);
     let reply = owner.send(fixture.store(), &late).await;
     assert!(matches!(reply, CommitReply::Applied(applied) if applied.existing_letters.is_empty()));
+    // The reply to a batch without forwarding also names the letters that the store has.
+    let mut batch = Arc::unwrap_or_clone(owner.batch(vec![next_write(&keys[2], 4)]));
+    batch.letters = vec![letter("", 0, 7), orphans[0].clone()];
+    let reply = owner.send(fixture.store(), &Arc::new(batch)).await;
+    assert!(matches!(reply, CommitReply::Applied(applied) if applied.existing_letters == [1]));
 }

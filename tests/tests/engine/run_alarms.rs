@@ -50,6 +50,29 @@ fn failures_and_the_end_are_reported() -> Result<()> {
     Ok(())
 }
 
+/// Another program changes a line of the file, so the next run reads the file from its beginning. The invalid line has
+/// the same dead letter as before, so the run must not report the letter as new.
+#[test]
+fn repeated_invalid_line_is_reported_once() -> Result<()> {
+    let home = Home::new(&["faulty"], CONFIG)?;
+    let run_with_last = |key: &str| -> Result<String> {
+        let event = |key: &str| line(key, 1, &json!({ "do": "emit" }));
+        let lines = [event("first"), "no JSON".to_owned(), event(key)];
+        home.write("events.ndjson", lines.join("\n") + "\n")?;
+        let output = home.output(&["run", "--once"])?;
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success(), "{log}");
+        Ok(log)
+    };
+    let log = run_with_last("one")?;
+    ensure!(log.matches("new dead letter").count() == 1, "{log}");
+    let log = run_with_last("two")?;
+    ensure!(log.contains("reading the file at this path from its beginning"), "{log}");
+    ensure!(!log.contains("new dead letter"), "{log}");
+    ensure!(home.lines("out.ndjson") == 3, "{}", home.read("out.ndjson"));
+    Ok(())
+}
+
 #[test]
 fn many_failures_are_summarized() -> Result<()> {
     let home = Home::new(&["faulty"], CONFIG)?;

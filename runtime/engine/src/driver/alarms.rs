@@ -53,8 +53,7 @@ pub(super) fn log_alarms(stream: &str, batch: &Batch, applied: &AppliedCommit) {
         }
     }
     // The letters in `batch.letters` belong to no key record (orphan dead letters). If the store already had a letter,
-    // the letter comes from a repeated delivery, and a driver has already logged it. The store detects this only if the
-    // stream forwards dead letters; otherwise, this function logs a repeated letter again.
+    // the letter comes from a repeated delivery, and a driver has already logged it.
     let known = |at: usize| applied.existing_letters.binary_search(&at).is_ok();
     let orphan_letters = batch.letters.iter().enumerate().filter(|(at, _)| !known(*at));
     orphan_letters.for_each(|(_, letter)| log_dead_letter(stream, letter));

@@ -203,8 +203,8 @@ if #refusals > 0 then
   messages = table.concat(chunks)
 end
 
--- Read the orphan dead letters of the batch: the letters that belong to no write. If the stream forwards dead letters,
--- the outbox gets only those orphan letters that the store does not have yet.
+-- Read the orphan dead letters of the batch: the letters that belong to no write. The reply names the orphan letters
+-- that the store already has. If the stream forwards dead letters, the outbox gets only the other orphan letters.
 local orphan_letters, known = {}, {}
 do
   local orphan_count, forward, seen = tonumber(ARGV[12]), ARGV[13] == '1', {}
@@ -223,14 +223,12 @@ do
   for i = 1, orphan_count do
     local place = next_argument()
     orphan_letters[i] = {place, next_argument(), next_argument()}
-    if forward then
-      if is_known(place) then
-        known[#known + 1] = pack('<I4', i - 1)
-      else
-        pieces[#pieces + 1] = orphan_letters[i][3]
-      end
-      seen[place] = true
+    if is_known(place) then
+      known[#known + 1] = pack('<I4', i - 1)
+    elseif forward then
+      pieces[#pieces + 1] = orphan_letters[i][3]
     end
+    seen[place] = true
   end
 end
 if table.concat(pieces) ~= '' then

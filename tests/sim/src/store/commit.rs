@@ -76,11 +76,11 @@ impl Store {
         (CommitReply::Applied(reply), true)
     }
 
-    /// If the batch forwards letters, returns the indexes of the orphan dead letters that the store already has, or
-    /// that the batch contains a second time. The store does not forward these letters again.
+    /// Returns the indexes of the orphan dead letters that the store already has, or that the batch contains a second
+    /// time. The store does not forward these letters again.
     fn known(&self, batch: &Batch) -> Vec<usize> {
         let mut seen = BTreeSet::new();
-        let letters = batch.letters.iter().enumerate().filter(|_| batch.forward);
+        let letters = batch.letters.iter().enumerate();
         letters
             .filter(|(_, letter)| !seen.insert(&letter.id) || self.letters.contains_key(&letter.id))
             .map(|(at, _)| at)
