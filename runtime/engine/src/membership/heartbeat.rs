@@ -278,13 +278,11 @@ impl HeartbeatTask {
         // The lease counts from the time of the request, even if the response takes long.
         let requested_at = Instant::now();
         let lease_until = *self.lease_until.borrow();
-        // If the last response arrived before the lease expired, and this request starts only after the lease expired,
-        // this process was paused in between.
-        if self.has_succeeded
-            && lease_until.is_some_and(|until| self.responded_at < until && until <= requested_at)
-        {
+        let was_paused = |until| was_paused(self.responded_at, until, requested_at, self.lease);
+        if self.has_succeeded && lease_until.is_some_and(was_paused) {
             tracing::warn!(
-                "this process was paused for longer than its lease; other instances may have taken over its partitions"
+                "this process was paused until its lease had expired; other instances may have taken over its \
+                 partitions"
             );
         }
         let is_active = lease_until.is_some_and(|until| requested_at < until);
@@ -329,6 +327,18 @@ impl HeartbeatTask {
     }
 }
 
+/// Returns whether this process was paused until its lease had expired: the last response arrived before the lease
+/// expired at `until`, and this process then let more than half of the lease pass before the next request. Without the
+/// second condition, a store that takes nearly the whole lease to respond would count as a pause of this process.
+fn was_paused(
+    responded_at: Instant,
+    until: Instant,
+    requested_at: Instant,
+    lease: Duration,
+) -> bool {
+    responded_at < until && until <= requested_at && requested_at - responded_at > lease / 2
+}
+
 /// Removes from the membership the processes of this machine that have ended. The removal releases their leases. A
 /// process that was killed has not released its leases itself. Without this call, the start would wait until these
 /// leases expire.
@@ -344,4 +354,25 @@ pub(crate) async fn release_leases_of_dead_processes(store: &dyn Store) -> Resul
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_response_is_no_pause() {
+        let start = Instant::now();
+        // The arguments are the times of the last response and of the next request. The lease counts from the start.
+        let was_paused = |responded_ms, requested_ms| {
+            let [responded_at, until, requested_at] = [responded_ms, 10_000, requested_ms]
+                .map(|at_ms| start + Duration::from_millis(at_ms));
+            was_paused(responded_at, until, requested_at, Duration::from_secs(10))
+        };
+        assert!(!was_paused(9_900, 10_150), "the response took nearly the whole lease");
+        assert!(!was_paused(11_000, 17_000), "the lease expired before the response");
+        assert!(!was_paused(10, 9_990), "the lease has not expired");
+        assert!(was_paused(10, 10_000));
+        assert!(was_paused(4_000, 12_000));
+    }
 }
