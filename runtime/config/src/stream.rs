@@ -132,8 +132,8 @@ section! {
             because "the stream promises order, so an operator must decide";
         /// If an incomplete key gets no event for this time, Ordain requests the next event of the key once.
         ///
-        /// The request finds a lost event even if no later event shows the gap. If a replay source is unreachable,
-        /// Ordain requests the event again after the same time.
+        /// The request finds a lost event even if no later event shows the gap. If a replay server is too busy for the
+        /// request, Ordain requests the event again after the same time.
         tail: OffOrMillis ["1s" to "365d"] = "off",
             because "the usual time between two events of a key depends only on the producer, so no default fits all \
                      streams";

@@ -39,8 +39,8 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 pub(super) struct ReplayHost {
     /// Permits for requests to this host.
     permits: Arc<Semaphore>,
-    /// The time when the last request to the host ended with a result other than `FetchError::Unavailable`, normally an
-    /// answer of the host.
+    /// The time when the last request to the host ended with an answer of the host: with a result other than
+    /// `FetchError::Unavailable`.
     last_answer_at: Mutex<Option<Instant>>,
 }
 
@@ -101,25 +101,26 @@ impl ReplayClient {
         key: &Key,
         missing: &[RangeInclusive<u64>],
     ) -> ReplayAnswer {
+        if matches!(&**key, "." | "..") {
+            return ReplayAnswer::failed(
+                "the key is `.` or `..`, which cannot be part of a URL's path",
+            );
+        }
         let started_at = Instant::now();
         let deadline = started_at + self.config.query_timeout();
         match timeout_at(deadline, self.query_permits.acquire()).await {
             Ok(_place) => self.query_until(started_at, deadline, key, missing).await,
-            Err(_) => self.timed_out_answer(started_at, missing),
+            Err(_) => {
+                let until = self.end_of_answer(started_at, first_missing(missing));
+                ReplayAnswer { until, ..ReplayAnswer::failed(OVERLOADED_REASON) }
+            }
         }
     }
 
-    /// Returns the answer of a query that reached its time limit without a result. If the host has answered any request
-    /// since `started_at`, no sequence counts as searched. If the host has not answered, the query counts as failed for
-    /// all sequences.
-    fn timed_out_answer(
-        &self,
-        started_at: Instant,
-        missing: &[RangeInclusive<u64>],
-    ) -> ReplayAnswer {
-        let first = missing.first().map_or(0, |range| *range.start());
-        let until = if self.has_answered_since(started_at) { first } else { u64::MAX };
-        ReplayAnswer { until, ..ReplayAnswer::failed(OVERLOADED_REASON) }
+    /// Returns the end of the answer of a query that ends before the sequence `next`. A host that has answered no
+    /// request since `started_at`, the start of the query, counts as unavailable for all sequences of the query.
+    fn end_of_answer(&self, started_at: Instant, next: u64) -> u64 {
+        if self.has_answered_since(started_at) { next } else { u64::MAX }
     }
 
     async fn query_until(
@@ -132,7 +133,7 @@ impl ReplayClient {
         let mut collected = ReplayAnswer::complete(Vec::new());
         let mut bytes = 0;
         let mut failures = 0;
-        let mut until = None;
+        let mut next_sequence = first_missing(missing);
         let wanted = missing.iter().cloned().flatten();
         let requests = wanted.map(|sequence| {
             let client = Arc::clone(self);
@@ -147,13 +148,11 @@ impl ReplayClient {
                 Ok(None) => break,
                 Err(_) => {
                     collected.failed = Some(OVERLOADED_REASON.into());
-                    collected.until =
-                        until.unwrap_or(self.timed_out_answer(started_at, missing).until);
+                    collected.until = self.end_of_answer(started_at, next_sequence);
                     break;
                 }
             };
-            let next_sequence = sequence.saturating_add(1);
-            until = Some(next_sequence);
+            next_sequence = sequence.saturating_add(1);
             failures =
                 if matches!(result, Err(FetchError::Unavailable(_))) { failures + 1 } else { 0 };
             match result {
@@ -175,10 +174,7 @@ impl ReplayClient {
                     let other = self.request(key.clone(), last_missing(missing));
                     let _ = timeout_at(deadline, other).await;
                 }
-                // A host that has sent no answer since the start of the query counts as unavailable for all sequences
-                // of the query.
-                collected.until =
-                    if self.has_answered_since(started_at) { next_sequence } else { u64::MAX };
+                collected.until = self.end_of_answer(started_at, next_sequence);
                 break;
             }
             if bytes >= ANSWER_BYTES {
@@ -219,11 +215,6 @@ impl ReplayClient {
 
     fn fetch(&self, key: &str, sequence: u64) -> FetchResult {
         let invalid = |words: String| Err(FetchError::InvalidAnswer(words));
-        if matches!(key, "." | "..") {
-            return invalid(
-                "the key is `.` or `..`, which cannot be part of a URL's path".to_owned(),
-            );
-        }
         let mut request = self.agent.get(self.url(key, sequence));
         if let Some(authorization) = &self.config.authorization {
             request = request.header("authorization", authorization.expose());
@@ -275,8 +266,7 @@ type RequestPermits = [OwnedSemaphorePermit; 2];
 enum FetchError {
     /// The server did not answer completely, or cannot answer now.
     Unavailable(String),
-    /// The answer has an unexpected status or form, is not an event, or is not the requested event. Also the result for
-    /// a key that cannot be a part of a URL's path.
+    /// The answer has an unexpected status or form, is not an event, or is not the requested event.
     InvalidAnswer(String),
 }
 
@@ -287,7 +277,76 @@ fn declares_body_end(headers: &HeaderMap) -> bool {
         || headers.get_all(TRANSFER_ENCODING).iter().next_back().is_some_and(is_chunked)
 }
 
+/// Returns the lowest missing sequence.
+fn first_missing(missing: &[RangeInclusive<u64>]) -> u64 {
+    missing.first().map_or(0, |range| *range.start())
+}
+
 /// Returns the highest missing sequence.
 fn last_missing(missing: &[RangeInclusive<u64>]) -> u64 {
     missing.last().map_or(0, |range| *range.end())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, TcpListener};
+
+    use ordain_config::LoadedConfig;
+
+    use super::*;
+
+    /// Starts a server that closes the first `closed` connections, and never answers on the later ones. Returns its
+    /// address.
+    fn start_silent_server(closed: usize) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        std::thread::spawn(move || {
+            let mut open = Vec::new();
+            for (number, stream) in listener.incoming().flatten().enumerate() {
+                if number >= closed {
+                    open.push(stream);
+                }
+            }
+        });
+        address
+    }
+
+    /// Creates the client of a server. The client sends one request at a time.
+    fn client(address: SocketAddr) -> Arc<ReplayClient> {
+        let text = format!(
+            "[streams.cases]\nhandler = \"tally\"\nsource = {{ kind = \"file\", path = \"-\" }}\n\
+             gap = {{ replay = [{{ url = \"http://{address}/{{key}}/{{sequence}}\", timeout = \"1s\" }}] }}\n"
+        );
+        let loaded = LoadedConfig::parse("ordain.toml".as_ref(), &text, &|_| None);
+        let config = loaded.expect("a configuration").config;
+        let (name, stream) = config.streams.first_key_value().expect("a stream");
+        let server = stream.replay_servers().next().expect("a server");
+        let permits = Arc::new(Semaphore::new(1));
+        let host = Arc::new(ReplayHost::new(1));
+        Arc::new(ReplayClient::new(name, server, host, permits, 1 << 20))
+    }
+
+    /// The first two requests fail at once. The third request gets no answer before the time limit of the query.
+    #[tokio::test]
+    async fn silent_host_counts_as_unavailable_for_all_sequences_at_the_time_limit() {
+        let client = client(start_silent_server(2));
+        let started_at = Instant::now();
+        let deadline = started_at + Duration::from_millis(500);
+        let answer = client.query_until(started_at, deadline, &"a".into(), &[1..=3]).await;
+        assert_eq!((answer.until, answer.events.len()), (u64::MAX, 0));
+        assert_eq!(answer.failed.as_deref(), Some(OVERLOADED_REASON));
+    }
+
+    #[tokio::test]
+    async fn key_that_cannot_be_in_a_url_is_no_answer_of_the_host() {
+        let client = client(start_silent_server(0));
+        let started_at = Instant::now();
+        for key in [".", ".."] {
+            let answer = client.query(&key.into(), &[1..=3]).await;
+            assert_eq!((answer.until, answer.events.len()), (u64::MAX, 0));
+            let reason = answer.failed.unwrap_or_default();
+            assert!(reason.contains("cannot be part of a URL's path"), "{reason}");
+        }
+        assert!(!client.has_answered_since(started_at), "the host has answered no request");
+    }
 }
