@@ -12,7 +12,9 @@ use tokio::sync::Semaphore;
 use client::{ReplayClient, ReplayHost};
 use ordain_config::NumberingPolicy;
 use ordain_config::{Config, ReplayServer, ResourceName, StreamConfig};
-use ordain_store::{Destination, KeyResult, Partition, Store, StoreError, retry_until_ok};
+use ordain_store::{
+    Destination, FoundEvents, KeyResult, Partition, Store, StoreError, retry_until_ok,
+};
 
 /// Approximate maximum size, in bytes, of the events that one answer contains from a replay server, or from the
 /// messages that the store retains for replay. An answer contains at least one of the found events, even if that event
@@ -142,21 +144,16 @@ impl ReplaySources {
     ) -> ReplayAnswer {
         let Self { store, partition, log, .. } = self;
         let search = async || -> Result<KeyResult<ReplayAnswer>, StoreError> {
-            let mut events = match store.find_missing(partition, key, missing, max_age_ms).await? {
-                Ok(events) => events,
+            let found = match store.find_missing(partition, key, missing, max_age_ms).await? {
+                Ok(found) => found,
                 Err(reason) => return Ok(Err(reason)),
             };
-            let mut until = u64::MAX;
+            let FoundEvents { mut events, mut until } = found;
             let not_found = not_found(missing, &events);
             if let (Some(log), false) = (log, not_found.is_empty()) {
                 let retained = store.retained_messages(log, key, &not_found, ANSWER_BYTES).await?;
-                // The read is limited in size, so the store may have more events after the last returned event.
-                until = retained
-                    .last()
-                    .and_then(|event| event.sequence())
-                    .map_or(u64::MAX, |sequence| sequence.saturating_add(1));
-                let retained = retained.into_iter();
-                events.extend(retained.filter_map(|event| Some((event.sequence()?, event))));
+                until = until.min(retained.until);
+                events.extend(retained.events);
                 events.sort_by_key(|(sequence, _)| *sequence);
             }
             Ok(Ok(ReplayAnswer { until, ..ReplayAnswer::complete(events) }))
@@ -197,8 +194,71 @@ fn not_found(
 #[cfg(test)]
 mod tests {
     use ordain_core::EventParts;
+    use ordain_servers::Redis;
+    use ordain_store::{
+        AssignGroup, AssignItem, AssignRequest, DestinationRules, NumberingSettings, OutboxChunk,
+        OutboxPosition, RedisAddress, RedisOptions,
+    };
+    use ordain_store_redis::RedisStore;
 
     use super::*;
+
+    /// Opens a store that retains events of key `a`, from sequence 1 on. `sizes` contains the size of the data of each
+    /// event, in bytes.
+    async fn sources(redis: &Redis, sizes: &[usize]) -> ReplaySources {
+        let options = RedisOptions {
+            address: RedisAddress::parse(&redis.url()).expect("a URL"),
+            prefix: "test".to_owned(),
+            shards: 1,
+            replicas: 0,
+            dead_ttl: 100_000,
+            retry_timeout: None,
+            clock_offset_ms: Arc::default(),
+        };
+        let store: Arc<dyn Store> = Arc::new(RedisStore::open(options).await.expect("a store"));
+        let log = Destination::Exchange("orders".into());
+        for (number, size) in sizes.iter().enumerate() {
+            let (id, data) = (number.to_string(), vec![b'x'; *size]);
+            let parts = EventParts { key: "a", id: &id, data: &data, ..EventParts::default() };
+            let event = Arc::new(Event::new(&parts));
+            let items = vec![AssignItem { event, partition: 0, number: 0 }];
+            let position = OutboxPosition { commit: 0, chunk: 0 };
+            let chunks = vec![OutboxChunk { position, items }];
+            let assign = AssignRequest {
+                destination: log.clone(),
+                shard: 0,
+                rules: DestinationRules {
+                    numbering: Some(NumberingSettings::default()),
+                    queue_limit: None,
+                },
+                witness: None,
+                call: None,
+                readers: Vec::new(),
+                groups: vec![AssignGroup { origin: None, chunks }],
+            };
+            store.assign(Arc::new(assign)).await.expect("an answer");
+        }
+        let partition = Partition { stream: "cases".into(), number: 0 };
+        ReplaySources { store, partition, log: Some(log), clients: Vec::new() }
+    }
+
+    /// The answer of the store must count for all sequences for which the store has searched, and for no others.
+    #[tokio::test]
+    async fn answer_of_the_store_ends_where_the_search_ended() {
+        let redis = Redis::start(&[]).expect("a server");
+        let large = ANSWER_BYTES / 2;
+        let sources = sources(&redis, &[1, large, large, 1]).await;
+        for (missing, found, until) in [
+            (1..=9, vec![1, 2], 3),
+            (3..=9, vec![3, 4], u64::MAX),
+            (4..=9, vec![4], u64::MAX),
+            (5..=9, vec![], u64::MAX),
+        ] {
+            let answer = sources.request(0, &"a".into(), &[missing], 100_000).await;
+            let sequences: Vec<u64> = answer.events.iter().map(|(sequence, _)| *sequence).collect();
+            assert_eq!((sequences, answer.until), (found, until));
+        }
+    }
 
     #[test]
     fn only_sequences_that_were_not_found_remain() {

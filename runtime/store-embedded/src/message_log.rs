@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use fjall::Readable;
-use ordain_core::{Event, Key, QueuePosition};
+use ordain_core::{Key, QueuePosition};
 
 use super::queue::QueueRecord;
+use super::read::sequence_of;
 use super::record::EmbeddedRecord;
 use super::request::WriterRequest;
 use super::shared::SharedStore;
@@ -15,8 +16,8 @@ use super::tables::{into_owned_bytes, read_error};
 use super::{EmbeddedStore, keys};
 use ordain_store::codec::{decode_queued, decode_retained};
 use ordain_store::{
-    AssignReply, AssignRequest, Claim, DequeueResult, Destination, MessageLog, Partition,
-    QueueEnds, QueuePage, StoreError, ok_or_log,
+    AssignReply, AssignRequest, Claim, DequeueResult, Destination, FoundEvents, MessageLog,
+    Partition, QueueEnds, QueuePage, StoreError, ok_or_log,
 };
 
 #[async_trait]
@@ -31,7 +32,7 @@ impl MessageLog for EmbeddedStore {
         key: &Key,
         wanted: &[RangeInclusive<u64>],
         bytes: usize,
-    ) -> Result<Vec<Arc<Event>>, StoreError> {
+    ) -> Result<FoundEvents, StoreError> {
         let to = to.clone();
         let key = key.clone();
         let wanted = wanted.to_vec();
@@ -87,8 +88,8 @@ fn retained(
     key: &Key,
     wanted: &[RangeInclusive<u64>],
     bytes: usize,
-) -> Result<Vec<Arc<Event>>, StoreError> {
-    let mut events = Vec::new();
+) -> Result<FoundEvents, StoreError> {
+    let mut found = FoundEvents { events: Vec::new(), until: u64::MAX };
     let mut read_bytes = 0;
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
@@ -100,14 +101,17 @@ fn retained(
             if keys::expiry_time(&table_key, &value).is_some_and(|until| until <= now) {
                 continue;
             }
-            if !events.is_empty() && read_bytes + value.len() > bytes {
-                return Ok(events);
+            let sequence = sequence_of(&table_key);
+            if !found.events.is_empty() && read_bytes + value.len() > bytes {
+                found.until = sequence;
+                return Ok(found);
             }
             read_bytes += value.len();
-            events.extend(ok_or_log(key, decode_retained(&into_owned_bytes(value))));
+            let event = ok_or_log(key, decode_retained(&into_owned_bytes(value)));
+            found.events.extend(event.map(|event| (sequence, event)));
         }
     }
-    Ok(events)
+    Ok(found)
 }
 
 fn queued(

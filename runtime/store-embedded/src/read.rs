@@ -14,7 +14,8 @@ pub(super) fn of_key<T>(read: fjall::Result<KeyResult<T>>) -> Result<KeyResult<T
     }
 }
 
-/// Returns the sequence at the end of a table key that [`keys::event`](super::keys::event) has returned.
+/// Returns the sequence at the end of a table key that [`keys::event`](super::keys::event) or
+/// [`keys::retained`](super::keys::retained) has returned.
 pub(super) fn sequence_of(table_key: &[u8]) -> u64 {
     table_key.last_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }

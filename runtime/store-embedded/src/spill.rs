@@ -3,12 +3,11 @@
 //! not hold when they arrived).
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use fjall::{Readable, Snapshot};
-use ordain_core::{Event, Key, LetterContent, SpillPage};
+use ordain_core::{Key, LetterContent, SpillPage};
 
 use super::read::{of_key, sequence_of};
 use super::record::EmbeddedRecord;
@@ -16,10 +15,7 @@ use super::shared::SharedStore;
 use super::tables::into_owned_bytes;
 use super::{EmbeddedStore, keys};
 use ordain_store::codec::{decode_letter, decode_spilled};
-use ordain_store::{FOUND_BYTES_LIMIT, KeyResult, Partition, SpillArea, StoreError};
-
-/// An event with its sequence.
-type StoredEvent = (u64, Arc<Event>);
+use ordain_store::{FOUND_BYTES_LIMIT, FoundEvents, KeyResult, Partition, SpillArea, StoreError};
 
 #[async_trait]
 impl SpillArea for EmbeddedStore {
@@ -45,7 +41,7 @@ impl SpillArea for EmbeddedStore {
         key: &Key,
         missing: &[RangeInclusive<u64>],
         within: u64,
-    ) -> Result<KeyResult<Vec<(u64, Arc<Event>)>>, StoreError> {
+    ) -> Result<KeyResult<FoundEvents>, StoreError> {
         let stream = partition.stream.clone();
         let key = key.clone();
         let missing = missing.to_vec();
@@ -102,80 +98,88 @@ fn has_expired(
     Ok(record.is_some_and(|record| record.envelope.is_expired(shared.clock.now())))
 }
 
+/// Searches the spilled events and the early dead letters of a key for missing events.
 fn find(
     shared: &SharedStore,
     stream: &str,
     key: &Key,
     missing: &[RangeInclusive<u64>],
     within: u64,
-) -> fjall::Result<KeyResult<Vec<StoredEvent>>> {
+) -> fjall::Result<KeyResult<FoundEvents>> {
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
     let put_from = now.saturating_sub(within);
-    let mut found = FoundEvents::default();
+    let mut found = complete_search();
+    let mut memory = 0;
     let expired = has_expired(shared, &snapshot, stream, key)?;
     for range in missing {
-        let first = found.events.len();
-        if !expired && let Err(words) = spilled(shared, &snapshot, stream, key, range, &mut found)?
-        {
-            return Ok(Err(words));
+        if memory >= FOUND_BYTES_LIMIT {
+            found.until = *range.start();
+            break;
         }
-        early_letters(shared, &snapshot, stream, key, range, put_from, now, &mut found)?;
+        let first = found.events.len();
+        if !expired {
+            match spilled(shared, &snapshot, stream, key, range)? {
+                Ok(spilled) => {
+                    found.events.extend(spilled.events);
+                    found.until = spilled.until;
+                }
+                Err(words) => return Ok(Err(words)),
+            }
+        }
+        let letters = early_letters(shared, &snapshot, stream, key, range, put_from, now)?;
+        found.events.extend(letters.events);
+        found.until = found.until.min(letters.until);
         // The sort is stable, so a spilled event stays before the event of a letter with the same sequence.
         found.events[first..].sort_by_key(|(sequence, _)| *sequence);
-        if found.is_full() {
+        memory += found.events[first..].iter().map(|(_, event)| event.memory()).sum::<usize>();
+        if found.until != u64::MAX {
             break;
         }
     }
     found.events.dedup_by_key(|(sequence, _)| *sequence);
-    Ok(Ok(found.events))
+    Ok(Ok(found))
 }
 
-/// The missing events found so far, up to a memory limit.
-#[derive(Default)]
-struct FoundEvents {
-    events: Vec<StoredEvent>,
-    memory: usize,
+/// Returns the result of a search that has found nothing yet. The search must set `until` if it ends early.
+fn complete_search() -> FoundEvents {
+    FoundEvents { events: Vec::new(), until: u64::MAX }
 }
 
-impl FoundEvents {
-    fn push(&mut self, sequence: u64, event: Arc<Event>) {
-        self.memory += event.memory();
-        self.events.push((sequence, event));
-    }
-
-    fn is_full(&self) -> bool {
-        self.memory >= FOUND_BYTES_LIMIT
-    }
-}
-
+/// Returns the spilled events in `range`. Ends before the next event when the memory of the events reaches
+/// [`FOUND_BYTES_LIMIT`].
 fn spilled(
     shared: &SharedStore,
     snapshot: &Snapshot,
     stream: &str,
     key: &str,
     range: &RangeInclusive<u64>,
-    found: &mut FoundEvents,
-) -> fjall::Result<KeyResult<()>> {
+) -> fjall::Result<KeyResult<FoundEvents>> {
+    let mut found = complete_search();
+    let mut memory = 0;
     let event_at = |sequence| keys::event(stream, key, sequence);
     let range = event_at(*range.start())..=event_at(*range.end());
     for entry in snapshot.range(&shared.tables.spill, range) {
         let (table_key, value) = entry.into_inner()?;
         let sequence = sequence_of(&table_key);
-        match decode_spilled(key, sequence, into_owned_bytes(value)) {
-            Ok(event) => found.push(sequence, event),
-            Err(words) => return Ok(Err(words)),
-        }
-        if found.is_full() {
+        if memory >= FOUND_BYTES_LIMIT {
+            found.until = sequence;
             break;
         }
+        match decode_spilled(key, sequence, into_owned_bytes(value)) {
+            Ok(event) => {
+                memory += event.memory();
+                found.events.push((sequence, event));
+            }
+            Err(words) => return Ok(Err(words)),
+        }
     }
-    Ok(Ok(()))
+    Ok(Ok(found))
 }
 
-/// Adds the events in `range` from dead letters with a cause of [`ordain_core::Cause::waits_for_earlier`] that were
-/// stored at time `put_from` or later. Stops when `found` is full.
-#[allow(clippy::too_many_arguments, reason = "the source of a read and its result")]
+/// Returns the events in `range` from dead letters with a cause of [`ordain_core::Cause::waits_for_earlier`] that were
+/// stored at time `put_from` or later. Ends before the next letter when the memory of the events reaches
+/// [`FOUND_BYTES_LIMIT`].
 fn early_letters(
     shared: &SharedStore,
     snapshot: &Snapshot,
@@ -184,25 +188,30 @@ fn early_letters(
     range: &RangeInclusive<u64>,
     put_from: u64,
     now: u64,
-    found: &mut FoundEvents,
-) -> fjall::Result<()> {
+) -> fjall::Result<FoundEvents> {
+    let mut found = complete_search();
+    let mut memory = 0;
     // `end` is exclusive. At the largest `u64`, the addition does not change the number, but no event has this
     // sequence.
     let end = range.end().saturating_add(1);
     let letter_at = |sequence| keys::letter_sequence(stream, key, sequence);
     for entry in snapshot.range(&shared.tables.letters, letter_at(*range.start())..letter_at(end)) {
-        if found.is_full() {
+        let (table_key, value) = entry.into_inner()?;
+        if memory >= FOUND_BYTES_LIMIT
+            && let Some(id) = keys::split_letter(&table_key)
+        {
+            found.until = id.sequence;
             break;
         }
-        let value: Bytes = entry.value()?.into();
-        let Ok(stored) = decode_letter(&value) else { continue };
+        let Ok(stored) = decode_letter(&Bytes::from(value)) else { continue };
         if stored.letter.cause.waits_for_earlier()
             && stored.at >= put_from
             && shared.is_letter_live(stored.at, now)
             && let LetterContent::Event(event) = stored.letter.content
         {
-            found.push(stored.letter.id.sequence, event);
+            memory += event.memory();
+            found.events.push((stored.letter.id.sequence, event));
         }
     }
-    Ok(())
+    Ok(found)
 }

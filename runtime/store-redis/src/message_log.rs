@@ -10,9 +10,7 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use ordain_core::{
-    EVENT_SEQUENCE_OFFSET, Event, Key, QueuePosition, QueueRun, WriterCalls, shard_of,
-};
+use ordain_core::{EVENT_SEQUENCE_OFFSET, Key, QueuePosition, QueueRun, WriterCalls, shard_of};
 use redis::{Cmd, Value, cmd};
 
 use super::RedisStore;
@@ -25,8 +23,8 @@ use super::value::{array, bytes, number, parts, unexpected_reply};
 use ordain_store::codec::{decode_queued, decode_retained, encode_retained};
 use ordain_store::{
     AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest, Claim,
-    DequeueResult, Destination, KEY_SIZE_LIMIT, MessageLog, OriginOutbox, OutboxPosition,
-    Partition, QueueEnds, QueuePage, StoreError, Witness, WriterCall, ok_or_log,
+    DequeueResult, Destination, FoundEvents, KEY_SIZE_LIMIT, MessageLog, OriginOutbox,
+    OutboxPosition, Partition, QueueEnds, QueuePage, StoreError, Witness, WriterCall, ok_or_log,
 };
 
 /// The maximum number of sequences that one call of the script `retained` requests.
@@ -70,24 +68,36 @@ impl MessageLog for RedisStore {
         key: &Key,
         wanted: &[RangeInclusive<u64>],
         mut room: usize,
-    ) -> Result<Vec<Arc<Event>>, StoreError> {
+    ) -> Result<FoundEvents, StoreError> {
         let script = &self.scripts.retained;
         let names = [self.log_key(shard_of(key, self.shards), to)];
-        let mut events = Vec::new();
+        let mut found = FoundEvents { events: Vec::new(), until: u64::MAX };
         let mut wanted = wanted.iter().cloned().flatten().peekable();
-        while room > 0 && wanted.peek().is_some() {
+        while let Some(first) = wanted.peek().copied() {
+            if room == 0 {
+                found.until = first;
+                break;
+            }
+            let sequences: Vec<u64> = wanted.by_ref().take(SEQUENCES_LIMIT).collect();
             let mut call = self.script_call(script, &names);
             call.arg(&**key).arg(room);
-            for sequence in wanted.by_ref().take(SEQUENCES_LIMIT) {
+            for sequence in &sequences {
                 call.arg(&sequence.to_be_bytes()[..]);
             }
-            for value in array(self.run_script(script, call).await?, script.name)? {
+            let [values, read] = parts(self.run_script(script, call).await?, script.name)?;
+            for value in array(values, script.name)? {
                 let value = bytes(value).ok_or_else(|| unexpected_reply(script.name))?;
                 room = room.saturating_sub(value.len());
-                events.extend(ok_or_log(key, decode_retained(&value)));
+                let event = ok_or_log(key, decode_retained(&value));
+                found.events.extend(event.and_then(|event| Some((event.sequence()?, event))));
+            }
+            let read = number(&read).ok_or_else(|| unexpected_reply(script.name))?;
+            if let Some(sequence) = sequences.get(read as usize) {
+                found.until = *sequence;
+                break;
             }
         }
-        Ok(events)
+        Ok(found)
     }
 
     async fn read_queue(

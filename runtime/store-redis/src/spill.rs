@@ -14,7 +14,7 @@ use super::list::letters::{LetterFilter, LetterRange, letters_of_shard};
 use super::names::RedisKeyKind;
 use super::value::{array, bytes, parts, unexpected_reply};
 use ordain_store::codec::{decode_letter, decode_spilled, put_letter_key};
-use ordain_store::{FOUND_BYTES_LIMIT, KeyResult, Partition, SpillArea, StoreError};
+use ordain_store::{FOUND_BYTES_LIMIT, FoundEvents, KeyResult, Partition, SpillArea, StoreError};
 
 /// The maximum number of events, and of dead letters, in one read for [`SpillArea::find_missing`].
 const FIND_EVENTS_LIMIT: usize = 2_000;
@@ -42,30 +42,42 @@ impl SpillArea for RedisStore {
         key: &Key,
         missing: &[RangeInclusive<u64>],
         within: u64,
-    ) -> Result<KeyResult<Vec<(u64, Arc<Event>)>>, StoreError> {
-        let mut found = Vec::new();
+    ) -> Result<KeyResult<FoundEvents>, StoreError> {
+        let mut found = FoundEvents { events: Vec::new(), until: u64::MAX };
         let mut memory = 0;
         for range in missing {
-            let first = found.len();
+            if memory >= FOUND_BYTES_LIMIT {
+                found.until = *range.start();
+                break;
+            }
+            let first = found.events.len();
             let spilled =
                 spilled(self, partition, key, range.clone(), FIND_EVENTS_LIMIT, FOUND_BYTES_LIMIT);
             let letters = early_letters(self, partition, key, range, within);
-            let (spilled, letters) = try_join(spilled, letters).await?;
-            match spilled {
-                Ok((spilled, _)) => found.extend(spilled),
-                Err(words) => return Ok(Err(words)),
-            }
-            found.extend(letters);
+            let (spilled, letters) = match try_join(spilled, letters).await? {
+                (Ok(spilled), letters) => (spilled, letters),
+                (Err(words), _) => return Ok(Err(words)),
+            };
+            found.until = end_of_read(&spilled).min(end_of_read(&letters));
+            found.events.extend(spilled.0);
+            found.events.extend(letters.0);
             // The sort is stable, so a spilled event stays before the event of a letter with the same sequence.
-            found[first..].sort_by_key(|(sequence, _)| *sequence);
-            memory += found[first..].iter().map(|(_, event)| event.memory()).sum::<usize>();
-            if memory >= FOUND_BYTES_LIMIT {
+            found.events[first..].sort_by_key(|(sequence, _)| *sequence);
+            memory += found.events[first..].iter().map(|(_, event)| event.memory()).sum::<usize>();
+            if found.until != u64::MAX {
                 break;
             }
         }
-        found.dedup_by_key(|(sequence, _)| *sequence);
+        found.events.dedup_by_key(|(sequence, _)| *sequence);
         Ok(Ok(found))
     }
+}
+
+/// Returns the first sequence that a read may not have reached: the sequence after the last event of the page. Returns
+/// `u64::MAX` if no more events follow the page.
+fn end_of_read((events, is_end): &SpillPage) -> u64 {
+    let last = events.last().filter(|_| !is_end);
+    last.map_or(u64::MAX, |(sequence, _)| sequence.saturating_add(1))
 }
 
 /// Returns the first events of `read` that together fit into `bytes` of memory. Always returns the first event, even if
@@ -131,14 +143,15 @@ fn read_event(key: &str, sequence: &Bytes, event: &Bytes) -> KeyResult<NumberedE
 }
 
 /// Returns the first events in `range` from dead letters with a cause of [`Cause::waits_for_earlier`] that were stored
-/// at most `within` ms ago. One call returns a limited number of events, but at least one event if there is one.
+/// at most `within` ms ago. One call returns a limited number of events, but at least one event if there is one. Also
+/// returns `true` if no more such letters follow.
 async fn early_letters(
     store: &RedisStore,
     partition: &Partition,
     key: &Key,
     range: &RangeInclusive<u64>,
     within: u64,
-) -> Result<Vec<NumberedEvent>, StoreError> {
+) -> Result<SpillPage, StoreError> {
     let mut prefix = Vec::new();
     put_letter_key(key, &mut prefix);
     let mut bounds = LetterRange::of_sequences(&prefix, range);
@@ -163,7 +176,7 @@ async fn early_letters(
         let events: Vec<NumberedEvent> = events.collect();
         match part.continue_after {
             Some(behind) if events.is_empty() => bounds.continue_after(&behind),
-            _ => return Ok(events),
+            behind => return Ok((events, behind.is_none())),
         }
     }
 }

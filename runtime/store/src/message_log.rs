@@ -18,7 +18,7 @@ use bytes::Bytes;
 pub use ordain_core::OutboxPosition;
 use ordain_core::{Event, Key, NumberedChunk, QueuePosition, QueueRun, WriterCalls};
 
-use super::{Claim, Partition, StoreError};
+use super::{Claim, FoundEvents, Partition, StoreError};
 
 /// The maximum number of messages in one call of [`MessageLog::assign`]. In Redis, each message adds at most twelve
 /// values to the single write of a script, and one write can have at most about eight thousand values.
@@ -376,15 +376,15 @@ pub trait MessageLog: Send + Sync {
     /// store that cannot go back in time while it is open does not check the witness.
     async fn assign(&self, assign: Arc<AssignRequest>) -> Result<AssignReply, StoreError>;
 
-    /// Returns the retained messages of a key with the wanted sequences, in ascending order. Returns at most about
-    /// `bytes` bytes, but at least one message if there is one. Omits unreadable messages, and logs them.
+    /// Returns the retained messages of a key with the wanted sequences. Returns at most about `bytes` bytes, but at
+    /// least one message if there is one. Omits unreadable messages, and logs them.
     async fn retained_messages(
         &self,
         to: &Destination,
         key: &Key,
         wanted: &[RangeInclusive<u64>],
         bytes: usize,
-    ) -> Result<Vec<Arc<Event>>, StoreError>;
+    ) -> Result<FoundEvents, StoreError>;
 
     /// Reads the entries that wait for a partition in a shard, after the queue position `after`. Returns at most
     /// `limit` entries and about `bytes` bytes, but at least one entry if there is one. Returns the bytes of an

@@ -8,9 +8,21 @@ use ordain_core::{Event, Key, SpillPage};
 
 use super::{KeyResult, Partition, StoreError};
 
-/// The approximate size of events, in bytes, at which [`SpillArea::find_missing`] stops. The next round of replay
-/// requests the remaining events.
+/// The approximate size of events, in bytes, at which [`SpillArea::find_missing`] stops. The limit applies separately
+/// to the spilled events and the dead letters of a range of sequences, and to all completed ranges together. The next
+/// round of replay requests the remaining events.
 pub const FOUND_BYTES_LIMIT: usize = 16 << 20;
+
+/// The events that a search for missing events has found. A search may end before it has searched for all wanted
+/// sequences, because its result is limited in size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundEvents {
+    /// The events, each with its sequence, in ascending order.
+    pub events: Vec<(u64, Arc<Event>)>,
+    /// The first sequence for which the store may not have searched; `u64::MAX` if the store has searched for all
+    /// wanted sequences.
+    pub until: u64,
+}
 
 /// Access to the events that wait in the store until their keys can execute them.
 #[async_trait]
@@ -30,12 +42,12 @@ pub trait SpillArea: Send + Sync {
     /// Returns the events of a key that the store contains and whose sequences are in `missing`, each with its
     /// sequence. The store contains such an event as a spilled event, or in a dead letter with a cause of
     /// [`ordain_core::Cause::waits_for_earlier`]. Ignores dead letters that were stored more than `within` ms ago.
-    /// Stops when the size of the events reaches [`FOUND_BYTES_LIMIT`].
+    /// Ends the search when the size of the events has reached [`FOUND_BYTES_LIMIT`].
     async fn find_missing(
         &self,
         partition: &Partition,
         key: &Key,
         missing: &[RangeInclusive<u64>],
         within: u64,
-    ) -> Result<KeyResult<Vec<(u64, Arc<Event>)>>, StoreError>;
+    ) -> Result<KeyResult<FoundEvents>, StoreError>;
 }

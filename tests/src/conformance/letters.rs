@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain_core::{Cause, CommitReply, DeadLetter, Event, LetterContent, LetterId, WriteCondition};
-use ordain_store::{Store, StoredLetter};
+use ordain_store::{FOUND_BYTES_LIMIT, FoundEvents, Store, StoredLetter};
 
 use super::{DEAD_TTL, Fixture, Owner, event, first_write, key_record, next_write, record_write};
 
@@ -156,18 +156,61 @@ pub async fn events_in_early_letters_are_found(fixture: &mut impl Fixture) {
     assert_eq!(find_missing(store, &owner, &[2..=3], DEAD_TTL * 3 / 4).await.len(), 2);
 }
 
-/// Searches for events of key `a` in the ranges `missing`. Returns the sequences and the data of the events that the
-/// store has, without events in letters older than `within` ms.
+/// The search for missing events ends when the events that it has found are large. The result names the first sequence
+/// for which the store has not searched, so that no event after this end counts as missing.
+pub async fn search_for_large_events_names_its_end(fixture: &mut impl Fixture) {
+    const LAST: u64 = 25;
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    owner.write(store, record_write("a", WriteCondition::Absent, key_record(1))).await;
+    let large = "x".repeat(FOUND_BYTES_LIMIT / 16);
+    for sequence in 2..=LAST {
+        let content = LetterContent::Event(event("a", sequence, &large));
+        let far = DeadLetter { cause: Cause::FarAhead, ..letter("a", sequence, 1, content) };
+        let mut write = record_write("a", WriteCondition::Next(1), key_record(1));
+        write.letters.push(far);
+        owner.write(store, write).await;
+    }
+    let sequences = |found: &FoundEvents| -> Vec<u64> {
+        found.events.iter().map(|(sequence, _)| *sequence).collect()
+    };
+    // The ranges do not contain sequence 3.
+    for ranges in [vec![1..=2, 4..=LAST + 1], vec![1..=LAST + 1]] {
+        let wanted: Vec<u64> = ranges.iter().cloned().flatten().collect();
+        let first = search(store, &owner, &ranges, DEAD_TTL).await;
+        let until = first.until;
+        assert!((3..=LAST).contains(&until), "{until}");
+        let before = wanted.iter().copied().filter(|at| (2..until).contains(at));
+        assert_eq!(sequences(&first), before.collect::<Vec<_>>());
+        let rest = search(store, &owner, &[until..=LAST + 1], DEAD_TTL).await;
+        assert_eq!(rest.until, u64::MAX);
+        assert_eq!(sequences(&rest), (until..=LAST).collect::<Vec<_>>());
+    }
+}
+
+/// Searches for events of key `a` in the ranges `missing`, without events in letters older than `within` ms.
+async fn search(
+    store: &dyn Store,
+    owner: &Owner,
+    missing: &[RangeInclusive<u64>],
+    within: u64,
+) -> FoundEvents {
+    let found = store.find_missing(&owner.partition, &"a".into(), missing, within).await;
+    found.expect("an answer").expect("events")
+}
+
+/// Searches for events as [`search`] does, and checks that the search is complete. Returns the sequences and the data
+/// of the events that the store has.
 async fn find_missing(
     store: &dyn Store,
     owner: &Owner,
     missing: &[RangeInclusive<u64>],
     within: u64,
 ) -> Vec<(u64, String)> {
-    let found = store.find_missing(&owner.partition, &"a".into(), missing, within).await;
     let text = |event: &Event| String::from_utf8_lossy(event.data()).into_owned();
-    let found = found.expect("an answer").expect("events");
-    found.iter().map(|(sequence, event)| (*sequence, text(event))).collect()
+    let found = search(store, owner, missing, within).await;
+    assert_eq!(found.until, u64::MAX);
+    found.events.iter().map(|(sequence, event)| (*sequence, text(event))).collect()
 }
 
 /// Each letter expires [`DEAD_TTL`] after it was last written, independently of other letters.

@@ -53,8 +53,9 @@ pub async fn messages_are_numbered_in_order(fixture: &mut impl Fixture) {
     assert_eq!(sender.retained(store, &b, 0, 9).await.len(), 2);
     let retained = store.retained_messages(&sender.destination, &a, &[1..=1, 3..=9], 1 << 20).await;
     let retained = retained.expect("a read");
-    assert_eq!(retained.len(), 3);
-    let second = &retained[1];
+    let sequences: Vec<u64> = retained.events.iter().map(|(sequence, _)| *sequence).collect();
+    assert_eq!((sequences, retained.until), (vec![1, 3, 4], u64::MAX));
+    let second = &retained.events[1].1;
     let third = message(&a, "3");
     assert_eq!(
         (second.id(), second.kind(), second.source()),
@@ -62,8 +63,12 @@ pub async fn messages_are_numbered_in_order(fixture: &mut impl Fixture) {
     );
     assert_eq!((second.key(), second.content()), (&*a, third.content()));
     assert_eq!(second.headers().collect::<Vec<_>>(), [("a", "b")]);
-    let one = store.retained_messages(&sender.destination, &a, &[1..=4], 1).await.expect("a read");
-    assert_eq!(one.len(), 1);
+    // The size limit admits only the first message.
+    for (wanted, until) in [(vec![1..=4], 2), (vec![1..=1, 3..=9], 3), (vec![4..=9], u64::MAX)] {
+        let one = store.retained_messages(&sender.destination, &a, &wanted, 1).await;
+        let one = one.expect("a read");
+        assert_eq!((one.events.len(), one.until), (1, until), "{wanted:?}");
+    }
 }
 
 /// A message keeps its number as long as the message may be in an outbox, even if another owner assigns the message

@@ -271,7 +271,7 @@ pub async fn lost_spills_are_repeated_with_their_commit(fixture: &mut impl Fixtu
     assert_eq!(owner.spilled(store, "a", 0).await, [5, 8]);
     let found = store.find_missing(&owner.partition, &"a".into(), &[1..=9], 0).await;
     let found = found.expect("an answer").expect("events");
-    assert_eq!(found.iter().map(|(sequence, _)| *sequence).collect::<Vec<_>>(), [5, 8]);
+    assert_eq!(found.events.iter().map(|(sequence, _)| *sequence).collect::<Vec<_>>(), [5, 8]);
 }
 
 /// If the store loses a commit that moved or removed a due entry, the entry has its earlier time again. The repeated

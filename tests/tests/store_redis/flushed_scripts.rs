@@ -30,7 +30,7 @@ async fn every_call_loads_its_script_again() {
     assert_eq!(owner.spilled(store, "a", 0).await, [3]);
     forget();
     let found = store.find_missing(&partition, &key, &[3..=3], 0).await.expect("a search");
-    assert_eq!(found.expect("events").len(), 1);
+    assert_eq!(found.expect("events").events.len(), 1);
     forget();
     assert_eq!(owner.due(store, 10).await.0, ["a"]);
     forget();

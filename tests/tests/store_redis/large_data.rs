@@ -37,8 +37,8 @@ async fn far_ahead_event_is_found_behind_large_letters() {
     owner.write(store, write).await;
     let found = store.find_missing(&owner.partition, &"a".into(), &[1..=30], DEAD_TTL).await;
     let found = found.expect("an answer").expect("events");
-    assert_eq!(found.len(), 1);
-    assert_eq!((found[0].0, found[0].1.data()), (21, &b"wanted"[..]));
+    assert_eq!((found.events.len(), found.until), (1, u64::MAX));
+    assert_eq!((found.events[0].0, found.events[0].1.data()), (21, &b"wanted"[..]));
 }
 
 /// The store must find an event behind any number of entries that another program has written.

@@ -235,11 +235,10 @@ async fn publish(dedicated: &DedicatedStore, to: &Destination, id: &str) -> (u32
         .retained_messages(to, &"a".into(), &[0..=9], 1 << 20)
         .await
         .expect("a read");
-    let event = kept.last().expect("a numbered event");
-    let sequence = event.sequence().expect("a number");
+    let (sequence, event) = kept.events.last().expect("a numbered event");
     let shard = shard_of("a", dedicated.store.shards());
     let id = event.identity_digest();
-    (shard, Witness::StoreNumbered { key: "a".into(), id, sequence })
+    (shard, Witness::StoreNumbered { key: "a".into(), id, sequence: *sequence })
 }
 
 /// Writes a mark into all shards. Returns whether all shards accepted the mark. `before` holds the marks that the

@@ -1,5 +1,6 @@
 -- Reads the retained messages of a key that have the requested sequences and have not expired. Ends before a message
--- that would exceed the limit `bytes`, unless it is the first message.
+-- that would exceed the limit `bytes`, unless it is the first message. Returns the messages, and the number of
+-- requested sequences before that end.
 local log, key, bytes, answer, read = KEYS[1], ARGV[2], tonumber(ARGV[3]), {}, 0
 local now = time_now()
 for from = 4, #ARGV, 64 do
@@ -12,11 +13,11 @@ for from = 4, #ARGV, 64 do
     local value = values[i]
     if value and (#value < 8 or unpack8('<I8', value, 1) > now) then
       if read + #value > bytes and #answer > 0 then
-        return answer
+        return {answer, from + i - 5}
       end
       read = read + #value
       answer[#answer + 1] = value
     end
   end
 end
-return answer
+return {answer, #ARGV - 3}

@@ -131,7 +131,13 @@ impl Sender {
             .retained_messages(&self.destination, &key.into(), &wanted, 1 << 20)
             .await
             .expect("a read");
-        retained.iter().map(|event| (event.sequence().expect("a number"), data(event))).collect()
+        let messages = retained.events.iter();
+        messages
+            .map(|(sequence, event)| {
+                assert_eq!(event.sequence(), Some(*sequence));
+                (*sequence, data(event))
+            })
+            .collect()
     }
 
     /// Changes the origin, if the sender has one.

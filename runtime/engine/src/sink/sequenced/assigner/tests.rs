@@ -103,7 +103,7 @@ impl Rig {
         let to = &self.assigner.policy.destination;
         let store = &self.assigner.store;
         let retained = store.retained_messages(to, &"a".into(), &[0..=9], 1 << 20).await;
-        retained.expect("a read").iter().filter_map(|event| event.sequence()).collect()
+        retained.expect("a read").events.iter().map(|(sequence, _)| *sequence).collect()
     }
 }
 
