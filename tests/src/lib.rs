@@ -9,6 +9,7 @@ pub mod http;
 pub mod incident;
 pub mod ledger;
 pub mod log;
+pub mod lossy;
 pub mod names;
 pub mod plugins;
 pub mod raw_amqp;

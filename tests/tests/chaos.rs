@@ -33,7 +33,6 @@ mod chaos {
     mod folder;
     mod host;
     mod losses;
-    mod lossy;
     mod names;
     mod operator;
     mod plan;
@@ -49,6 +48,7 @@ mod chaos {
     use std::time::{Duration, Instant};
 
     use anyhow::{Context as _, Result};
+    use ordain_tests::lossy::LossyServers;
     use rand::SeedableRng as _;
     use rand_chacha::ChaCha8Rng;
 
@@ -136,13 +136,13 @@ mod chaos {
     /// The test kills Redis and restores an earlier copy of its data. `rollbacks.rs` states the requirements.
     #[test]
     fn on_a_redis_that_goes_back() -> Result<()> {
-        rounds_of(|random| rollbacks::play(lossy::Servers::single()?, random))
+        rounds_of(|random| rollbacks::play(LossyServers::single()?, random))
     }
 
     /// A Sentinel promotes a replica that lacks the writes of the last seconds. `rollbacks.rs` states the requirements.
     #[test]
     fn on_sentinel_with_a_replica_that_lags() -> Result<()> {
-        rounds_of(|random| rollbacks::play(lossy::Servers::watched()?, random))
+        rounds_of(|random| rollbacks::play(LossyServers::watched()?, random))
     }
 
     /// A network split separates a master from the Sentinel and from its replica. `split.rs` states the requirements.
@@ -155,7 +155,7 @@ mod chaos {
     /// requirements.
     #[test]
     fn on_a_cluster_with_replicas_that_lag() -> Result<()> {
-        rounds_of(|random| rollbacks::play(lossy::Servers::shared()?, random))
+        rounds_of(|random| rollbacks::play(LossyServers::shared()?, random))
     }
 
     #[test]

@@ -236,6 +236,16 @@ impl QueueCursor {
         }
     }
 
+    /// Returns the entry at this position as a run, and the time when a writer of this process put the entry into the
+    /// queue, in ms since 1970. Returns `None` if the cursor does not expect to read this entry.
+    pub fn expected(&self, place: QueuePosition) -> Option<(QueueRun, u64)> {
+        let QueuePosition { number, history } = place;
+        let index = self.expected.partition_point(|expected| expected.run.last < number);
+        let ExpectedRun { run, at, .. } = self.expected.get(index)?;
+        let is_expected = run.first <= number && run.history == history;
+        is_expected.then_some((QueueRun { first: number, last: number, ..*run }, *at))
+    }
+
     /// Marks the delivered entries through this position as finished, so that they may be removed. A late entry becomes
     /// finished only when `place` is exactly the position of this entry. Ignores a position if the store has lost its
     /// entry since the delivery.
@@ -509,6 +519,22 @@ mod tests {
         assert!(next.accept(place(7, 2)));
         assert!(next.accept(place(8, 3)));
         assert_eq!(next.take_loss(), Some(QueueLoss { entries: 2, since: 20 }));
+    }
+
+    #[test]
+    fn only_unread_entries_are_expected() {
+        let mut cursor = QueueCursor::default();
+        cursor.expect(run(1, 4, 1), 10);
+        cursor.expect(run(7, 9, 2), 20);
+        assert!(cursor.accept(place(1, 1)));
+        assert_eq!(cursor.expected(place(1, 1)), None);
+        let third = QueueRun { first: 3, last: 3, history: 1, call: 1 };
+        assert_eq!(cursor.expected(place(3, 1)), Some((third, 10)));
+        assert_eq!(cursor.expected(place(3, 2)), None, "another entry has the number");
+        assert_eq!(cursor.expected(place(5, 1)), None);
+        let last = QueueRun { first: 9, last: 9, history: 2, call: 2 };
+        assert_eq!(cursor.expected(place(9, 2)), Some((last, 20)));
+        assert_eq!(cursor.expected(place(10, 2)), None);
     }
 
     /// A recount counts the waiting entries that the reader finds, and the waiting entries that the store lost.

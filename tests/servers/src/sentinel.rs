@@ -116,8 +116,9 @@ impl Sentinel {
         self.proxies.get(number).map_or_else(|| self.servers[number].port(), Proxy::port)
     }
 
-    /// Returns the master. Only [`failover`](Self::failover) and [`until_replaced`](Self::until_replaced) change the
-    /// result: after a failover without these methods, the method still returns the old master.
+    /// Returns the master. Only [`failover`](Self::failover), [`until_replaced`](Self::until_replaced) and
+    /// [`replace_master`](Self::replace_master) change the result: after a failover without these methods, the method
+    /// still returns the old master.
     pub fn master(&self) -> &Redis {
         &self.servers[self.number()]
     }
@@ -167,6 +168,20 @@ impl Sentinel {
         // The limit becomes short only now, after the Sentinel has lost the master. With a short limit from the start,
         // the Sentinel could replace a master that is only slow on a busy machine.
         self.down_after(DOWN_AFTER)?;
+        self.until_promoted()
+    }
+
+    /// Requests a failover by a command, and waits for its end as [`until_replaced`](Self::until_replaced) does. The
+    /// call need not follow soon after a split: the replica may have lost its link to the master up to ten times the
+    /// limit of [`down_after`](Self::down_after) ago.
+    pub fn replace_master(&self) -> Result<()> {
+        self.watcher.command(&["SENTINEL", "FAILOVER", NAME])?;
+        self.until_promoted()
+    }
+
+    /// Waits until the other server is the master and the Sentinel names this server. Then sets the limit for a silent
+    /// master to 20 seconds.
+    fn until_promoted(&self) -> Result<()> {
         let number = 1 - self.number();
         let next = self.replica();
         let port = self.port(number).to_string();
@@ -204,8 +219,8 @@ impl Sentinel {
 
     /// Splits the group: from now on, the master serves only the clients that are already connected, except the
     /// Sentinel and the replica. If the replica is not paused, it has all writes from before the split. Within 4
-    /// seconds, the test must call [`until_replaced`](Self::until_replaced), and afterwards
-    /// [`heal_split`](Self::heal_split).
+    /// seconds, the test must call [`until_replaced`](Self::until_replaced); or, later, it must call
+    /// [`replace_master`](Self::replace_master). Afterwards, the test may call [`heal_split`](Self::heal_split).
     pub fn cut_off(&self) -> Result<CutOff> {
         if !self.replica().is_paused() {
             self.replica().until_caught_up(self.master())?;

@@ -3,10 +3,13 @@
 mod answers;
 mod clock;
 mod http_source;
+mod in_turn;
 mod inbox;
 mod incidents;
 mod lost_commits;
 mod pair;
+mod removed;
 mod rollback;
 mod stopped;
 mod support;
+mod takeover;

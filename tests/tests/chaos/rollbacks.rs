@@ -27,25 +27,26 @@
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, Result};
+use ordain_servers::Takeover;
+use ordain_tests::lossy::LossyServers;
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
 use super::events::{Producer, RunningProducer, SentEvents, while_producing};
-use super::lossy::Servers;
 use super::receiver::explain;
 use super::round_hosts::{RoundHosts, Setup, pause};
 use super::routes::Route;
 
 struct Round {
     hosts: RoundHosts,
-    servers: Servers,
+    servers: LossyServers,
     losses: usize,
     /// The number of accepted events that had no effect yet when the servers lost writes for the first time.
     waiting: Option<usize>,
 }
 
 /// Plays a round. Returns a summary of the round.
-pub(crate) fn play(servers: Servers, random: &mut ChaCha8Rng) -> Result<String> {
+pub(crate) fn play(servers: LossyServers, random: &mut ChaCha8Rng) -> Result<String> {
     let hosts = if random.random() { 1 } else { random.random_range(2..=4) };
     let is_killed = random.random_bool(0.3);
     let setup = Setup::draw(hosts, is_killed, random);
@@ -92,7 +93,10 @@ impl Round {
             if !is_late {
                 fleet.kill(&victims)?;
             }
-            self.servers.lose(random)?;
+            self.servers.lose(|| {
+                let is_forced = random.random();
+                if is_forced { Takeover::Force } else { Takeover::Takeover }
+            })?;
             producer.phase.fetch_add(1, Ordering::SeqCst);
             if is_late {
                 pause(random, 300);
@@ -114,6 +118,6 @@ impl Round {
     ) -> Result<()> {
         let _gate = self.hosts.before_loss(producer, producing)?;
         producer.phase.fetch_add(1, Ordering::SeqCst);
-        self.servers.begin(random)
+        self.servers.begin(|| random.random_bool(0.6))
     }
 }

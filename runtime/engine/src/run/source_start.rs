@@ -101,6 +101,7 @@ impl PartitionFactory<'_> {
             counts_delivered: false,
             handle: None,
             lost_events: Arc::clone(&metrics.lost_events),
+            used: None,
         }
     }
 

@@ -8,7 +8,7 @@
 //! record wait in a separate queue, because only the broker determines the partition of such a key.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ordain_core::{Event, EventParts, LetterContent};
@@ -147,8 +147,10 @@ impl IngressRelay {
     ///   batch of events.
     /// - The reader of the queue in the store fails.
     async fn publish(&mut self) -> (u64, Option<String>) {
+        // The inbox has used only the acknowledged events, because it drops all other events when publishing fails.
+        let options = QueueOptions { used: Some(Arc::default()), ..self.queue.clone() };
         let SourceHandle { mut deliveries, failure, acknowledge, task: ended, .. } =
-            read_queue(self.queue.clone());
+            read_queue(options);
         // The limit exists because the sequencer must later recognise the copies of early events. A queue whose events
         // are never passed early needs no limit.
         let repeat_limit = if self.early_limit == 0 { usize::MAX } else { self.early_limit };
@@ -219,7 +221,9 @@ impl IngressRelay {
     /// Waits until the broker is available again. Meanwhile, passes at most `early_left` events to the driver.
     async fn pass_early_events(&mut self, backoff: &mut Backoff) {
         let Self { queue, producer, early_sender, early_left, .. } = self;
-        let mut source = (*early_left > 0).then(|| read_queue(queue.clone()));
+        let used = Arc::<AtomicU64>::default();
+        let options = QueueOptions { used: Some(Arc::clone(&used)), ..queue.clone() };
+        let mut source = (*early_left > 0).then(|| read_queue(options));
         let broker_available = async {
             loop {
                 sleep(backoff.next_delay()).await;
@@ -230,14 +234,20 @@ impl IngressRelay {
         };
         let pass_all = async {
             if let Some(source) = &mut source {
-                while let Some(batch) = source.deliveries.recv().await {
-                    let events = batch.items.into_iter().filter_map(|(event, _)| event.ok());
-                    for event in events.take(*early_left) {
-                        let _ = early_sender.send(Arc::new(event)).await;
-                        *early_left -= 1;
-                    }
-                    if *early_left == 0 {
-                        break;
+                while *early_left > 0
+                    && let Some(batch) = source.deliveries.recv().await
+                {
+                    for (delivered, _) in batch.items {
+                        if *early_left == 0 {
+                            break;
+                        }
+                        if let Ok(event) = delivered {
+                            if early_sender.send(Arc::new(event)).await.is_err() {
+                                return;
+                            }
+                            *early_left -= 1;
+                        }
+                        used.fetch_add(1, Ordering::SeqCst);
                     }
                 }
             }

@@ -10,7 +10,7 @@
 //! writes) and lacks this position, it refuses the read. The reader then reads the queue of the shard again from its
 //! beginning, and delivers only the entries that it has not delivered yet ([`QueueCursor`]).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,12 +20,12 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use ordain_core::{
     Cause, DeadLetter, LetterContent, LetterId, QueueCursor, QueueLoss, QueuePosition,
-    QueueRecount, digest,
+    QueueRecount, QueueRun, digest,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::notifier::{QueueNotifier, ReadingGuard};
+use super::notifier::{NewQueueRuns, QueueNotifier, ReadingGuard};
 use crate::incident::report_lost_events;
 use crate::sink::PartitionHandle;
 use ordain_cloudevents::{
@@ -90,6 +90,10 @@ pub struct QueueOptions {
     /// The counter of lost events: events that this process put into the queue, and that the store lost before the
     /// reader read them.
     pub lost_events: Arc<AtomicU64>,
+    /// The number of deliveries, from the first one on, that the receiver has used. When the reader ends, it leaves the
+    /// positions of the other unacknowledged entries to the next reader. If the store loses these entries, they count
+    /// as lost. `None` if the receiver uses each delivery.
+    pub used: Option<Arc<AtomicU64>>,
 }
 
 /// Starts a reader. The reader stops reading when the receiver of its deliveries closes, and ends when the sender of
@@ -116,6 +120,15 @@ pub fn read_queue(options: QueueOptions) -> SourceHandle {
     }
 }
 
+/// An entry that is delivered and not acknowledged.
+struct UnacknowledgedEntry {
+    shard: u32,
+    position: QueuePosition,
+    /// The entry as a run, and the time of its write in ms since 1970. `None` if no writer of this process wrote the
+    /// entry, or if [`QueueOptions::used`] is `None`.
+    written: Option<(QueueRun, u64)>,
+}
+
 struct QueueReader {
     options: QueueOptions,
     /// The reader holds this guard until it has returned its unread positions with [`Self::put_back`].
@@ -135,8 +148,8 @@ struct QueueReader {
     removable_since: Instant,
     /// The earliest time of the next removal.
     next_removal_at: Instant,
-    /// Shard and queue position of each entry that is delivered and not acknowledged.
-    unacknowledged: VecDeque<(u32, QueuePosition)>,
+    /// The entries that are delivered and not acknowledged, in the order of their delivery.
+    unacknowledged: VecDeque<UnacknowledgedEntry>,
     /// Number of acknowledged deliveries.
     through: u64,
     /// Shards that may have unread entries.
@@ -256,12 +269,17 @@ impl QueueReader {
         }
     }
 
-    /// Returns unread queue positions to the notifier, so that the next reader expects the entries that this process
-    /// wrote and that this reader has not read. Also reports the losses that are not reported yet.
+    /// Returns queue positions to the notifier, so that the next reader expects the entries that this process wrote and
+    /// that this reader has not read, or that the receiver has not used. Also reports the losses that are not reported
+    /// yet.
     fn put_back(&mut self) {
         self.take_new_runs();
+        let mut unused = self.take_unused();
         for (shard, cursor) in (0..).zip(&mut self.cursors) {
-            self.options.notifier.put_back(shard, cursor.take_expected());
+            // Without a loss, the unused entries precede the unread entries. After a loss, unread entries can have the
+            // numbers of lost unused entries; in this order, the next reader counts the unused entries as lost.
+            let of_shard = unused.remove(&shard).unwrap_or_default().into_iter();
+            self.options.notifier.put_back(shard, of_shard.chain(cursor.take_expected()));
         }
         for shard in 0..self.cursors.len() {
             if let Some(loss) = self.cursors[shard].take_loss() {
@@ -270,6 +288,25 @@ impl QueueReader {
                 self.report_loss(shard as u32, loss, None);
             }
         }
+    }
+
+    /// Removes the entries that are neither acknowledged nor used. Returns the runs of these entries for each shard.
+    fn take_unused(&mut self) -> BTreeMap<u32, NewQueueRuns> {
+        let mut unused = BTreeMap::<u32, NewQueueRuns>::new();
+        let Some(used) = &self.options.used else { return unused };
+        let skipped = used.load(Ordering::SeqCst).saturating_sub(self.through) as usize;
+        let entries = self.unacknowledged.drain(..).skip(skipped);
+        for UnacknowledgedEntry { shard, written, .. } in entries {
+            let Some((run, at)) = written else { continue };
+            let runs = unused.entry(shard).or_default();
+            match runs.back_mut() {
+                Some((last, _)) if last.history == run.history && last.last + 1 == run.first => {
+                    last.last = run.last;
+                }
+                _ => runs.push_back((run, at)),
+            }
+        }
+        unused
     }
 
     fn poll_delay(&self) -> Duration {
@@ -348,6 +385,7 @@ impl QueueReader {
         let pages = join_all(reads).await;
         let mut unavailable_reason = None;
         let shard_count = self.cursors.len() as u32;
+        let is_use_counted = self.options.used.is_some();
         for (shard, page) in shards.into_iter().zip(pages) {
             let page = match page {
                 Ok(page) => page,
@@ -368,6 +406,7 @@ impl QueueReader {
                 self.unread_shards.remove(&shard);
             }
             for (position, queued) in page.entries {
+                let written = is_use_counted.then(|| cursor.expected(position)).flatten();
                 if !cursor.accept(position) {
                     // This reader has delivered the entry earlier. If the driver has acknowledged the entry, the reader
                     // must remove the entry again.
@@ -375,7 +414,7 @@ impl QueueReader {
                     is_known = true;
                     continue;
                 }
-                self.unacknowledged.push_back((shard, position));
+                self.unacknowledged.push_back(UnacknowledgedEntry { shard, position, written });
                 let delivered = queued.map_err(|(bytes, reason)| {
                     letter(&self.options.partition, shard_count, shard, position, bytes, &reason)
                 });
@@ -491,7 +530,8 @@ impl QueueReader {
     fn acknowledge(&mut self) {
         let AckProgress { through, .. } = *self.acknowledged.borrow_and_update();
         while self.through < through
-            && let Some((shard, position)) = self.unacknowledged.pop_front()
+            && let Some(UnacknowledgedEntry { shard, position, .. }) =
+                self.unacknowledged.pop_front()
         {
             if self.removable_count == 0 {
                 self.removable_since = Instant::now();

@@ -65,7 +65,7 @@ impl Cluster {
     }
 
     /// Makes the replica of a master lag: from now on, the replica receives no write of its master.
-    /// [`take_over`](Self::take_over) ends this.
+    /// [`take_over`](Self::take_over) and [`fail_over`](Self::fail_over) end this.
     pub fn let_replica_lag(&self, number: usize) -> Result<()> {
         self.replica(number).fall_behind(self.master(number))
     }
@@ -75,17 +75,7 @@ impl Cluster {
     pub fn take_over(&self, number: usize, how: Takeover) -> Result<()> {
         let old = self.master(number);
         let new = self.replica(number);
-        let how = if how == Takeover::Force { "FORCE" } else { "TAKEOVER" };
-        // Send the command while the replica is paused, so that the resumed replica reads the command before it
-        // receives the missing writes of the old master.
-        let mut connection = new.connect()?;
-        connection.send(&["CLUSTER", "FAILOVER", how])?;
-        new.resume()?;
-        connection.receive()?;
-        let has_role = |node: &Redis, role: &str| {
-            let info = node.info("replication").unwrap_or_default();
-            info.get("role").is_some_and(|name| name == role)
-        };
+        request_promotion(new, how)?;
         let started = Instant::now();
         let mut is_elected = true;
         wait_until("another master", || {
@@ -100,7 +90,49 @@ impl Cluster {
         Ok(())
     }
 
+    /// Kills a master by SIGKILL, and makes its lagging replica the master. Writes that only the killed master had are
+    /// lost. The killed master stays down.
+    pub fn fail_over(&self, number: usize) -> Result<()> {
+        let new = self.replica(number);
+        self.master(number).kill()?;
+        request_promotion(new, Takeover::Takeover)?;
+        wait_until("another master", || Ok(has_role(new, "master")))?;
+        self.swapped[number].fetch_xor(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Waits until the master of each node serves the whole Cluster. In contrast to
+    /// [`until_ready`](Self::until_ready), this method works while killed nodes are down.
+    pub fn until_masters_serve(&self) -> Result<()> {
+        wait_until("masters that serve", || {
+            for number in 0..self.nodes.len() {
+                let reply = self.master(number).command(&["CLUSTER", "INFO"])?;
+                if !reply.text().unwrap_or_default().contains("cluster_state:ok") {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+    }
+
     fn is_swapped(&self, number: usize) -> bool {
         self.swapped[number].load(Ordering::SeqCst)
     }
+}
+
+/// Sends the command that makes a lagging replica the master, and resumes the replica. The replica is paused when the
+/// command arrives, so it reads the command before it receives the missing writes of the old master.
+fn request_promotion(replica: &Redis, how: Takeover) -> Result<()> {
+    let how = if how == Takeover::Force { "FORCE" } else { "TAKEOVER" };
+    let mut connection = replica.connect()?;
+    connection.send(&["CLUSTER", "FAILOVER", how])?;
+    replica.resume()?;
+    connection.receive()?;
+    Ok(())
+}
+
+/// Returns whether a node is running and has this role: `master` or `slave`.
+fn has_role(node: &Redis, role: &str) -> bool {
+    let info = node.info("replication").unwrap_or_default();
+    info.get("role").is_some_and(|name| name == role)
 }

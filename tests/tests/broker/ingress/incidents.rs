@@ -9,19 +9,17 @@ use ordain_core::shard_of;
 use ordain_servers::Redis;
 use ordain_tests::host::Home;
 use ordain_tests::incident::{last_commit, lost_events, records};
-use ordain_tests::log::{line, text};
+use ordain_tests::log::text;
 use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
-use super::support::{LINES, ONE, SECTIONS, ingress, metric, post, post_all, post_with};
+use super::support::{
+    LINES, ONE, READ_AHEAD, SECTIONS, events, ingress, metric, post, post_all, post_with,
+};
 
 const SHARDS: u32 = 2;
 /// The number of events that wait when the server goes back in time.
 const WAITING: usize = 1_600;
-/// The largest number of events that a host reads from the store in advance: four batches of 256 events. The driver has
-/// one batch, the channel holds two batches, and one batch waits for room in the channel. A few more events may be on
-/// the way between these places.
-const READ_AHEAD: usize = 4 * 256 + 64;
 
 /// A host with a slow stream, so that events wait in Redis.
 struct Rig {
@@ -127,11 +125,6 @@ impl Rig {
     fn last_commits(&self) -> Result<Vec<u64>> {
         (0..SHARDS).map(|shard| last_commit(&self.redis, shard, "cases")).collect()
     }
-}
-
-/// Returns events that each have their own key, so that a key in the output identifies the event that took effect.
-fn events(name: &str, count: usize) -> Vec<String> {
-    (0..count).map(|at| line(&format!("{name}{at}"), 1, &json!({ "n": at }))).collect()
 }
 
 /// Returns the records that have the given type.

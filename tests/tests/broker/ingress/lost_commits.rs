@@ -7,11 +7,10 @@ use ordain_servers::Redis;
 use ordain_tests::host::Home;
 use ordain_tests::http;
 use ordain_tests::incident::{last_commit, records};
-use ordain_tests::log::line;
 use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
-use super::support::{ONE, SECTIONS, ingress, post, post_all};
+use super::support::{ONE, SECTIONS, events, ingress, post, post_all};
 
 const SHARDS: u32 = 2;
 
@@ -24,11 +23,6 @@ fn config(redis: &Redis, runtime: &str) -> String {
          [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
         redis.url()
     )
-}
-
-/// Returns events that each have their own key.
-fn events(name: &str, count: usize) -> Vec<String> {
-    (0..count).map(|at| line(&format!("{name}{at}"), 1, &json!({ "n": at }))).collect()
 }
 
 /// Waits until the host has printed at least `count` messages.

@@ -6,28 +6,31 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ordain_core::shard_of;
-use ordain_servers::{Cluster, Connection, Mode, Options, Proxy, Redis, Reply, Sentinel, Takeover};
+use ordain_servers::{Mode, Options, Proxy, Redis, Reply, Sentinel, Takeover};
 use ordain_tests::host::Home;
 use ordain_tests::http::{self, Answer};
-use ordain_tests::log::{by_key, line, text};
+use ordain_tests::log::{line, text};
+use ordain_tests::lossy::LossyServers;
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{Service, wait_until};
-use ordain_tests::tally;
 use serde_json::{Value, json};
 
-use super::support::{LINES, SECTIONS, ingress, into_file, post, post_all};
+use super::support::{
+    LINES, READ_AHEAD, SECTIONS, events, inbox_events, ingress, into_file, lost_events, post,
+    post_all, waiting,
+};
 
-/// The number of events that [`events`] returns. This number is larger than the prefetch of the host, so some of the
+/// The number of events that a test posts together. This number is larger than the prefetch of the host, so some of the
 /// events wait in the store.
 const EVENTS: usize = 3_000;
+/// The number of events that a test posts together for an inbox. This number is larger than the number of events that a
+/// host processes while the broker is down, and that it reads in advance.
+const INBOX_EVENTS: usize = 8_000;
+/// While the broker is down, a host with `prefetch = 100` processes at least this number of events from the inbox
+/// (docs/guide/http.md, "Order in a `fifo` stream").
+const EARLY_EVENTS: usize = 5_000;
 /// The number of shards in the tests that read the queues in Redis.
 const SHARDS: u32 = 4;
-
-/// Returns events that each have their own key, so that a line of the output identifies the event that took effect. All
-/// keys begin with `name`.
-fn events(name: &str) -> Vec<String> {
-    (0..EVENTS).map(|at| line(&format!("{name}{at}"), 1, &json!({ "n": at }))).collect()
-}
 
 /// Returns for each name (the first character of a key) how many of its events took effect. Ignores repeated messages,
 /// and checks that no event took effect twice.
@@ -64,11 +67,11 @@ fn events_accepted_after_rollback_take_effect() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
     // The stream is slow, so most of these events wait.
-    post_all(address, &events("a"))?;
+    post_all(address, &events("a", EVENTS))?;
     let early = redis.snapshot()?;
-    post_all(address, &events("b"))?;
+    post_all(address, &events("b", EVENTS))?;
     redis.go_back(&early)?;
-    post_all(address, &events("c"))?;
+    post_all(address, &events("c", EVENTS))?;
     wait_until("the effects of all events that the server has", || {
         let counts = effects(&service)?;
         Ok(counts.get(&'a') == Some(&EVENTS) && counts.get(&'c') == Some(&EVENTS))
@@ -94,11 +97,11 @@ fn inbox_events_accepted_after_rollback_take_effect() -> Result<()> {
     let address = ingress(&mut service)?;
     rig.until_declared()?;
     rig.rabbit.stop()?;
-    post_all(address, &events("a"))?;
+    post_all(address, &events("a", EVENTS))?;
     let early = redis.snapshot()?;
-    post_all(address, &events("b"))?;
+    post_all(address, &events("b", EVENTS))?;
     redis.go_back(&early)?;
-    post_all(address, &events("c"))?;
+    post_all(address, &events("c", EVENTS))?;
     rig.rabbit.restart()?;
     wait_until("the effects of all events that the server has", || {
         let counts = effects(&service)?;
@@ -112,6 +115,102 @@ fn inbox_events_accepted_after_rollback_take_effect() -> Result<()> {
         service.stderr()
     );
     service.end()
+}
+
+/// The servers go back in time after the host has executed some of the lost events. More of the lost events wait than
+/// the host reads in advance. Later events get the numbers of lost events that the host has read. The host must execute
+/// all later events, and must count exactly the lost events without effect. With a `rig`, the stream has an inbox, and
+/// the broker is down while the lost events wait.
+fn lose_events_behind_the_reader(mut servers: LossyServers, rig: Option<&Rig>) -> Result<()> {
+    const EARLIER: usize = 20;
+    const LATER: usize = 1_500;
+    let sections = format!(
+        "{SECTIONS}[runtime]\nlease = \"10m\"\n\
+         [store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 2\n",
+        servers.url()
+    );
+    let ordering = "ordering = \"fifo\"";
+    let settings = match rig {
+        Some(rig) => {
+            into_file(&config(&rig.rabbit.url(), &sections, ordering, "prefetch = 100"), "-")
+        }
+        None => format!(
+            "{sections}[streams.cases]\nhandler = \"tally\"\n{ordering}\n\
+             source = {{ kind = \"http\", prefetch = 1 }}\n\
+             [sinks.tally]\nkind = \"file\"\npath = \"-\"\n"
+        ),
+    };
+    let home = Home::new(&["tally"], &settings)?;
+    let mut service = Service::start(&home, &["run"])?;
+    let admin = http::ready(&mut service)?;
+    let address = ingress(&mut service)?;
+    let taken = |service: &Service, name: char| -> Result<usize> {
+        Ok(effects(service)?.get(&name).copied().unwrap_or_default())
+    };
+    if let Some(rig) = rig {
+        rig.until_declared()?;
+    }
+    post_all(address, &events("a", EARLIER))?;
+    wait_until("the earlier effects", || Ok(taken(&service, 'a')? == EARLIER))?;
+    if let Some(rig) = rig {
+        wait_until("an empty inbox", || inbox_events(&mut service).map(|count| count == 0))?;
+        rig.rabbit.stop()?;
+    }
+
+    servers.begin(|| true)?;
+    let lossy = events("b", if rig.is_some() { INBOX_EVENTS } else { EVENTS });
+    // All events are in one request. With several requests, the host could execute the events of one request before the
+    // test posts the next.
+    let answer = post(address, LINES, &text(&lossy))?;
+    ensure!(answer.status == 202, "{answer:?}");
+    let least = if rig.is_some() { EARLY_EVENTS } else { 1 };
+    wait_until("effects of events that the servers lose", || Ok(taken(&service, 'b')? >= least))
+        .with_context(|| service.stderr())?;
+    let before = taken(&service, 'b')?;
+    ensure!(before + READ_AHEAD < lossy.len(), "the stream is too fast: {before} effects");
+    servers.lose(|| Takeover::Takeover)?;
+    post_all(address, &events("c", LATER))?;
+    if let Some(rig) = rig {
+        rig.rabbit.restart()?;
+    }
+    wait_until("the effects of all later events", || Ok(taken(&service, 'c')? == LATER))
+        .with_context(|| service.stderr())?;
+
+    let mut lost = 0;
+    let mut done = 0;
+    let explained = wait_until("the effect or the loss of each lost event", || {
+        lost = lost_events(admin)?;
+        done = taken(&service, 'b')?;
+        Ok(lost + done >= lossy.len())
+    });
+    let log = || format!("{lost} were counted as lost, {done} took effect: {}", service.stderr());
+    explained.with_context(log)?;
+    ensure!(lost > 0 && lost + done == lossy.len(), log());
+    service.end()
+}
+
+#[test]
+fn events_lost_behind_the_reader_are_counted() -> Result<()> {
+    lose_events_behind_the_reader(LossyServers::single()?, None)
+}
+
+#[test]
+fn events_that_a_failover_loses_behind_the_reader_are_counted() -> Result<()> {
+    lose_events_behind_the_reader(LossyServers::watched()?, None)
+}
+
+/// The host drops the events that it has read from the inbox and not yet processed when the broker is available again.
+/// If the server has lost these events, the host must count them.
+#[test]
+fn inbox_events_lost_behind_the_reader_are_counted() -> Result<()> {
+    let rig = Rig::with_private_broker("", "", "")?;
+    lose_events_behind_the_reader(LossyServers::single()?, Some(&rig))
+}
+
+#[test]
+fn inbox_events_that_a_failover_loses_behind_the_reader_are_counted() -> Result<()> {
+    let rig = Rig::with_private_broker("", "", "")?;
+    lose_events_behind_the_reader(LossyServers::watched()?, Some(&rig))
 }
 
 /// The host first retains an event of the broker's stream for replay, and then puts it into the inbox. The server loses
@@ -166,17 +265,6 @@ fn key_of_each_shard(name: &str) -> Vec<String> {
     (0..SHARDS).filter_map(of).collect()
 }
 
-/// Returns how many events wait in each shard.
-fn waiting(master: &mut Connection) -> Result<Vec<u64>> {
-    let mut counts = Vec::new();
-    for shard in 0..SHARDS {
-        let log = format!("ordain:{{{shard}}}:log:stream/cases");
-        let reply = master.command(&["HGET", &log, "w"])?;
-        counts.push(reply.text().map_or(Ok(0), str::parse)?);
-    }
-    Ok(counts)
-}
-
 /// A request has one event for each of four shards. A network split separates the master from the Sentinel. The host
 /// writes three of the events to this master. Before the host can write the fourth event, the Sentinel promotes the
 /// replica, which lacks the three events. The host must write the three events again before it answers 202.
@@ -205,7 +293,7 @@ fn accepted_request_survives_the_end_of_a_split() -> Result<()> {
     let mut master = group.master().connect()?;
     wait_until("empty queues after the first effects", || {
         let is_done = effects(&service)?.get(&'a') == Some(&keys.len());
-        Ok(is_done && waiting(&mut master)?.iter().all(|count| *count == 0))
+        Ok(is_done && waiting(&mut master, SHARDS)?.iter().all(|count| *count == 0))
     })?;
 
     let mut cut_off = group.cut_off()?;
@@ -217,7 +305,7 @@ fn accepted_request_survives_the_end_of_a_split() -> Result<()> {
         let posting = scope.spawn(|| post(address, LINES, &body));
         wait_until("a part of the request in the old master", || {
             let is_held = proxy.counts().requests_held == 1;
-            Ok(is_held && waiting(cut_off.connection())? == [1, 1, 1, 0])
+            Ok(is_held && waiting(cut_off.connection(), SHARDS)? == [1, 1, 1, 0])
         })?;
         // The test starts the failover with a command. If the test waited until the Sentinel considers the master down,
         // the host would answer the request with an error after ten seconds.
@@ -232,12 +320,6 @@ fn accepted_request_survives_the_end_of_a_split() -> Result<()> {
     })
     .with_context(|| service.stderr())?;
     service.end()
-}
-
-/// Returns how many events a host has counted as lost.
-fn lost_events(admin: SocketAddr) -> Result<usize> {
-    let lost = http::metric(admin, "ordain_events_lost_total")?.unwrap_or(0);
-    Ok(usize::try_from(lost)?)
 }
 
 /// Two hosts of a `fifo` stream with one partition. One host owns the partition and reads its queue, and the other host
@@ -286,14 +368,14 @@ fn lost_events_for_another_process_are_counted() -> Result<()> {
             Ok(effects(reader)?.get(&name) == Some(&SOME))
         })
     };
-    post_all(address, &events("a")[..SOME])?;
+    post_all(address, &events("a", SOME))?;
     until_effects(&reader, 'a').with_context(|| reader.stderr())?;
     let early = redis.snapshot()?;
     reader.pause()?;
-    post_all(address, &events("b")[..SOME])?;
+    post_all(address, &events("b", SOME))?;
     redis.go_back(&early)?;
     // The queue entries of these events get the numbers of the lost entries.
-    post_all(address, &events("c")[..SOME])?;
+    post_all(address, &events("c", SOME))?;
     reader.resume()?;
     until_effects(&reader, 'c').with_context(|| reader.stderr())?;
     let counted = wait_until("the count of the lost events", || Ok(lost_events(admin)? >= SOME));
@@ -301,11 +383,11 @@ fn lost_events_for_another_process_are_counted() -> Result<()> {
     // If an event took effect, the accepting host must not count it as lost later either. The test makes the accepting
     // host check all its events: the reader executes more events, and the server then loses another set of events. When
     // the accepting host detects this loss, it checks all events.
-    post_all(address, &events("d")[..SOME])?;
+    post_all(address, &events("d", SOME))?;
     until_effects(&reader, 'd').with_context(|| reader.stderr())?;
     let early = redis.snapshot()?;
     reader.pause()?;
-    post_all(address, &events("e")[..SOME])?;
+    post_all(address, &events("e", SOME))?;
     redis.go_back(&early)?;
     let counted = wait_until("another loss", || Ok(lost_events(admin)? >= 2 * SOME));
     counted.with_context(|| accepting.stderr())?;
@@ -332,159 +414,22 @@ fn lost_events_are_counted_once_over_a_takeover() -> Result<()> {
     const SOME: usize = 400;
     let pair = HostPair::start("2s")?;
     let HostPair { redis, mut reader, mut accepting, admin, address, _homes } = pair;
-    post_all(address, &events("a")[..SOME])?;
+    post_all(address, &events("a", SOME))?;
     wait_until("the first effects", || Ok(effects(&reader)?.get(&'a') == Some(&SOME)))?;
     let early = redis.snapshot()?;
     reader.kill()?;
-    post_all(address, &events("b")[..SOME])?;
+    post_all(address, &events("b", SOME))?;
     redis.go_back(&early)?;
-    post_all(address, &events("c")[..SOME])?;
+    post_all(address, &events("c", SOME))?;
     let taken = wait_until("the effects of the remaining events", || {
         Ok(effects(&accepting)?.get(&'c') == Some(&SOME))
     });
     taken.with_context(|| accepting.stderr())?;
     let counted = wait_until("the count of the lost events", || Ok(lost_events(admin)? >= SOME));
     counted.with_context(|| accepting.stderr())?;
-    post_all(address, &events("d")[..SOME])?;
+    post_all(address, &events("d", SOME))?;
     wait_until("later effects", || Ok(effects(&accepting)?.get(&'d') == Some(&SOME)))?;
     ensure!(lost_events(admin)? == SOME, "events are counted twice: {}", accepting.stderr());
     ensure!(!effects(&accepting)?.contains_key(&'b'), "a lost event took effect");
     accepting.end()
-}
-
-/// Creates a home with a `fifo` stream that has the default settings. `store` holds settings of the store in Redis.
-fn default_home(store: &str) -> Result<Home> {
-    let config = format!(
-        "{SECTIONS}[store]\nkind = \"redis\"\n{store}\
-         [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\nsource = {{ kind = \"http\" }}\n\
-         [sinks.tally]\nkind = \"file\"\npath = \"-\"\n"
-    );
-    Home::new(&["tally"], &config)
-}
-
-/// Returns events of 60 keys in turn. All keys begin with `name`.
-fn events_in_turn(name: &str, count: usize) -> Vec<String> {
-    const KEYS: usize = 60;
-    let event = |at: usize| {
-        line(&format!("{name}{}", at % KEYS), (at / KEYS) as u64 + 1, &json!({ "n": at }))
-    };
-    (0..count).map(event).collect()
-}
-
-/// Returns the messages of the keys that begin with `name`. If the host has published a message repeatedly, this
-/// function returns the message once.
-fn messages(service: &Service, name: &str) -> Result<Vec<String>> {
-    let mut ids = BTreeSet::new();
-    let mut messages = Vec::new();
-    for line in service.stdout().split_inclusive('\n').filter(|line| line.ends_with('\n')) {
-        let message: Value = serde_json::from_str(line).context("a message")?;
-        let subject = message["subject"].as_str().context("a key")?;
-        if subject.starts_with(name) && ids.insert(message["id"].to_string()) {
-            messages.push(line.trim_end().to_owned());
-        }
-    }
-    Ok(messages)
-}
-
-/// Checks that each event of `lines` took effect once, in the order of its key. The keys of these events, and no other
-/// keys, begin with `name`.
-fn check_effects(service: &Service, name: &str, lines: &[String]) -> Result<()> {
-    tally::check(&by_key(lines)?, &text(&messages(service, name)?))
-}
-
-/// Posts events, and waits until each of them has taken effect.
-fn post_until_effects(service: &mut Service, name: &str, lines: &[String]) -> Result<()> {
-    post_all(ingress(service)?, lines).with_context(|| service.stderr())?;
-    wait_until(&format!("the effects of all events {name}"), || {
-        Ok(messages(service, name)?.len() >= lines.len())
-    })
-    .with_context(|| service.stderr())?;
-    check_effects(service, name, lines)
-}
-
-/// Replaces each master of a Cluster by a replica that lacks the last accepted events. No connection breaks. If
-/// `after_effects` is true, the test waits before the takeover until all these events have taken effect.
-fn take_over_cluster(after_effects: bool) -> Result<()> {
-    const MASTERS: usize = 3;
-    const SOME: usize = 1_560;
-    let mut cluster = Cluster::start(MASTERS)?;
-    cluster.add_replicas()?;
-    let home = default_home(&format!("url = \"{}\"\n", cluster.urls().swap_remove(0)))?;
-    let mut service = Service::start(&home, &["run"])?;
-    let admin = http::ready(&mut service)?;
-    let early = events_in_turn("a", SOME);
-    post_until_effects(&mut service, "a", &early)?;
-    (0..MASTERS).try_for_each(|number| cluster.let_replica_lag(number))?;
-    let lacked = events_in_turn("b", SOME);
-    if after_effects {
-        post_until_effects(&mut service, "b", &lacked)?;
-    } else {
-        post_all(ingress(&mut service)?, &lacked)?;
-    }
-    (0..MASTERS).try_for_each(|number| cluster.take_over(number, Takeover::Takeover))?;
-    wait_until("new masters that serve", || {
-        for number in 0..MASTERS {
-            let reply = cluster.master(number).command(&["CLUSTER", "INFO"])?;
-            if !reply.text().unwrap_or_default().contains("cluster_state:ok") {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    })?;
-    post_until_effects(&mut service, "c", &events_in_turn("c", SOME))?;
-    let mut lost = 0;
-    let mut taken = 0;
-    wait_until("the effect or the loss of each event that the replicas lacked", || {
-        lost = lost_events(admin)?;
-        taken = messages(&service, "b")?.len();
-        Ok(lost + taken >= SOME)
-    })
-    .with_context(|| service.stderr())?;
-    ensure!(
-        lost + taken == SOME,
-        "{lost} events were counted as lost, {taken} took effect: {}",
-        service.stderr()
-    );
-    check_effects(&service, "a", &early)?;
-    service.end()
-}
-
-/// Before the takeover, all accepted events have taken effect, so the host is idle. The new masters then assign the
-/// numbers of some of these events to later events. The host must not remove the later events unread, and must count no
-/// event as lost.
-#[test]
-fn events_after_takeover_of_a_cluster_take_effect() -> Result<()> {
-    take_over_cluster(true)
-}
-
-/// At the takeover, some of the accepted events may still wait in the old masters. All later events must take effect.
-/// The host must count exactly the events without effect as lost.
-#[test]
-fn events_lost_by_takeover_of_a_cluster_are_counted() -> Result<()> {
-    take_over_cluster(false)
-}
-
-/// While a host runs, another program removes the empty queues of a stream from Redis, and nothing else. Later events
-/// then get numbers that the host has already seen. These events must nevertheless take effect, and the host must count
-/// no event as lost.
-#[test]
-fn events_after_removal_of_the_queues_take_effect() -> Result<()> {
-    const MANY: usize = 6_000;
-    let redis = Redis::start(&[])?;
-    let home = default_home(&format!("url = \"{}\"\nshards = {SHARDS}\n", redis.url()))?;
-    let mut service = Service::start(&home, &["run"])?;
-    let admin = http::ready(&mut service)?;
-    let early = events_in_turn("a", MANY);
-    post_until_effects(&mut service, "a", &early)?;
-    let mut connection = redis.connect()?;
-    wait_until("empty queues", || Ok(waiting(&mut connection)?.iter().all(|count| *count == 0)))?;
-    for shard in 0..SHARDS {
-        let log = format!("ordain:{{{shard}}}:log:stream/cases");
-        let removed = connection.command(&["DEL", &log])?;
-        ensure!(removed.int() == Some(1), "shard {shard} had no queue: {removed:?}");
-    }
-    post_until_effects(&mut service, "b", &events_in_turn("b", MANY))?;
-    check_effects(&service, "a", &early)?;
-    ensure!(lost_events(admin)? == 0, "events were counted as lost: {}", service.stderr());
-    service.end()
 }

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
+use ordain_servers::Connection;
 use ordain_tests::http;
 pub(super) use ordain_tests::http::{LINES, ingress, post, post_with};
-use ordain_tests::log::text;
+use ordain_tests::log::{line, text};
 use ordain_tests::service::Service;
+use serde_json::json;
 
 pub(super) const ONE: &str = "application/cloudevents+json";
 pub(super) const BATCH: &str = "application/cloudevents-batch+json";
@@ -15,6 +17,17 @@ pub(super) const BATCH: &str = "application/cloudevents-batch+json";
 /// The configuration of two HTTP listeners: for events, and for operators.
 pub(super) const SECTIONS: &str =
     "[ingress]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n";
+
+/// The largest number of events that a host reads from the store in advance: four batches of 256 events. The driver has
+/// one batch, the channel holds two batches, and one batch waits for room in the channel. A few more events may be on
+/// the way between these places.
+pub(super) const READ_AHEAD: usize = 4 * 256 + 64;
+
+/// Returns events that each have their own key, so that a key in the output identifies the event that took effect. All
+/// keys begin with `name`.
+pub(super) fn events(name: &str, count: usize) -> Vec<String> {
+    (0..count).map(|at| line(&format!("{name}{at}"), 1, &json!({ "n": at }))).collect()
+}
 
 /// Replaces the sink in a configuration by a sink that writes to a file, and so does not depend on the broker.
 pub(super) fn into_file(text: &str, path: &str) -> String {
@@ -51,4 +64,21 @@ pub(super) fn inbox_events(service: &mut Service) -> Result<u64> {
 /// Returns the value of a metric of the process, summed over all labels.
 pub(super) fn metric(service: &mut Service, name: &str) -> Result<u64> {
     Ok(http::metric(http::admin(service)?, name)?.unwrap_or(0))
+}
+
+/// Returns how many events a host has counted as lost.
+pub(super) fn lost_events(admin: SocketAddr) -> Result<usize> {
+    let lost = http::metric(admin, "ordain_events_lost_total")?.unwrap_or(0);
+    Ok(usize::try_from(lost)?)
+}
+
+/// Returns how many events of the stream `cases` wait in each shard of a store in Redis.
+pub(super) fn waiting(master: &mut Connection, shards: u32) -> Result<Vec<u64>> {
+    let mut counts = Vec::new();
+    for shard in 0..shards {
+        let log = format!("ordain:{{{shard}}}:log:stream/cases");
+        let reply = master.command(&["HGET", &log, "w"])?;
+        counts.push(reply.text().map_or(Ok(0), str::parse)?);
+    }
+    Ok(counts)
 }
