@@ -1,5 +1,4 @@
-//! A `fifo` stream with the default settings and a store in Redis, events of 60 keys in turn, and a check of their
-//! effects.
+//! A stream with the default settings and a store in Redis, events of 60 keys in turn, and a check of their effects.
 
 use std::collections::BTreeSet;
 
@@ -15,11 +14,13 @@ use super::support::{SECTIONS, ingress, post_all};
 /// The number of keys.
 pub(super) const KEYS: usize = 60;
 
-/// Creates a home with a `fifo` stream that has the default settings. `store` holds settings of the store in Redis.
-pub(super) fn default_home(store: &str) -> Result<Home> {
+/// Creates a home with a stream that has this ordering and the default settings. `store` holds settings of the store in
+/// Redis.
+pub(super) fn default_home(ordering: &str, store: &str) -> Result<Home> {
     let config = format!(
         "{SECTIONS}[store]\nkind = \"redis\"\n{store}\
-         [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\nsource = {{ kind = \"http\" }}\n\
+         [streams.cases]\nhandler = \"tally\"\nordering = \"{ordering}\"\n\
+         source = {{ kind = \"http\" }}\n\
          [sinks.tally]\nkind = \"file\"\npath = \"-\"\n"
     );
     Home::new(&["tally"], &config)

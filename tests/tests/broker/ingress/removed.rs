@@ -17,7 +17,8 @@ const SHARDS: u32 = 4;
 fn events_after_removal_of_the_queues_take_effect() -> Result<()> {
     const MANY: usize = 6_000;
     let redis = Redis::start(&[])?;
-    let home = default_home(&format!("url = \"{}\"\nshards = {SHARDS}\n", redis.url()))?;
+    let store = format!("url = \"{}\"\nshards = {SHARDS}\n", redis.url());
+    let home = default_home("fifo", &store)?;
     let mut service = Service::start(&home, &["run"])?;
     let admin = http::ready(&mut service)?;
     let early = events_in_turn("a", MANY);

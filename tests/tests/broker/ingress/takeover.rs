@@ -1,50 +1,118 @@
 //! Tests of a Redis Cluster in which replicas that lack the last accepted events become masters.
 
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use ordain_servers::{Cluster, Takeover};
+use ordain_tests::host::Home;
 use ordain_tests::http;
+use ordain_tests::log::{line, text};
 use ordain_tests::service::{Service, wait_until};
+use serde_json::json;
 
-use super::in_turn::{check_effects, default_home, events_in_turn, messages, post_until_effects};
-use super::support::{ingress, lost_events, post_all};
+use super::in_turn::{
+    KEYS, check_effects, default_home, events_in_turn, messages, post_until_effects,
+};
+use super::support::{LINES, ingress, lost_events, post, post_all};
 
-/// Replaces each master of a Cluster by a replica that lacks the last accepted events. No connection breaks. If
-/// `after_effects` is true, the test waits before the takeover until all these events have taken effect.
-fn take_over_cluster(after_effects: bool) -> Result<()> {
-    const MASTERS: usize = 3;
-    const SOME: usize = 1_560;
-    let mut cluster = Cluster::start(MASTERS)?;
-    cluster.add_replicas()?;
-    let home = default_home(&format!("url = \"{}\"\n", cluster.urls().swap_remove(0)))?;
-    let mut service = Service::start(&home, &["run"])?;
-    let admin = http::ready(&mut service)?;
-    let early = events_in_turn("a", SOME);
-    post_until_effects(&mut service, "a", &early)?;
-    (0..MASTERS).try_for_each(|number| cluster.let_replica_lag(number))?;
-    let lacked = events_in_turn("b", SOME);
-    if after_effects {
-        post_until_effects(&mut service, "b", &lacked)?;
-    } else {
-        post_all(ingress(&mut service)?, &lacked)?;
+const MASTERS: usize = 3;
+/// The number of events that a test posts before the replicas lag, while they lag, and after the takeover.
+const SOME: usize = 1_560;
+/// The pause between two requests of a producer. It limits the number of events, because an election may take seconds.
+const PACE: Duration = Duration::from_millis(100);
+
+/// A host, and a Cluster in which each master has a replica.
+struct Rig {
+    cluster: Cluster,
+    service: Service,
+    /// The admin address of the host.
+    admin: SocketAddr,
+    /// The events that took effect before the replicas began to lag.
+    early: Vec<String>,
+    _home: Home,
+}
+
+impl Rig {
+    /// Starts a host of a stream with this ordering, and makes all replicas lag after the first effects.
+    fn start(ordering: &str) -> Result<Self> {
+        let mut cluster = Cluster::start(MASTERS)?;
+        cluster.add_replicas()?;
+        let store = format!("url = \"{}\"\n", cluster.urls().swap_remove(0));
+        let home = default_home(ordering, &store)?;
+        let mut service = Service::start(&home, &["run"])?;
+        let admin = http::ready(&mut service)?;
+        let early = events_in_turn("a", SOME);
+        post_until_effects(&mut service, "a", &early)?;
+        (0..MASTERS).try_for_each(|number| cluster.let_replica_lag(number))?;
+        Ok(Self { cluster, service, admin, early, _home: home })
     }
-    (0..MASTERS).try_for_each(|number| cluster.take_over(number, Takeover::Takeover))?;
-    cluster.until_masters_serve()?;
-    post_until_effects(&mut service, "c", &events_in_turn("c", SOME))?;
-    let mut lost = 0;
-    let mut taken = 0;
-    wait_until("the effect or the loss of each event that the replicas lacked", || {
-        lost = lost_events(admin)?;
-        taken = messages(&service, "b")?.len();
-        Ok(lost + taken >= SOME)
-    })
-    .with_context(|| service.stderr())?;
-    ensure!(
-        lost + taken == SOME,
-        "{lost} events were counted as lost, {taken} took effect: {}",
-        service.stderr()
-    );
-    check_effects(&service, "a", &early)?;
-    service.end()
+
+    /// Makes each lagging replica the master, while the old master still runs. No connection breaks.
+    fn take_over(&self, how: Takeover) -> Result<()> {
+        (0..MASTERS).try_for_each(|number| self.cluster.take_over(number, how))
+    }
+
+    /// Makes each lagging replica the master while a producer posts events whose keys begin with `name`. Returns the
+    /// accepted events.
+    fn take_over_while_posting(&mut self, how: Takeover, name: &str) -> Result<Vec<String>> {
+        let address = ingress(&mut self.service)?;
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let posting = scope.spawn(|| post_until(&is_over, address, name));
+            let done = self.take_over(how);
+            is_over.store(true, Ordering::SeqCst);
+            let posted = posting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            done.and(posted)
+        })
+    }
+
+    /// Posts later events, which must all take effect. Then waits until the host has executed each event at risk or
+    /// has counted it as lost. The keys of the events at risk begin with `names`, and there are `count` such events.
+    fn check(&mut self, names: &[&str], count: usize) -> Result<()> {
+        self.cluster.until_masters_serve()?;
+        post_until_effects(&mut self.service, "c", &events_in_turn("c", SOME))?;
+        let Self { service, admin, early, .. } = self;
+        let mut lost = 0;
+        let mut taken = 0;
+        wait_until("the effect or the loss of each event that the replicas lacked", || {
+            lost = lost_events(*admin)?;
+            taken = 0;
+            for name in names {
+                taken += messages(service, name)?.len();
+            }
+            Ok(lost + taken >= count)
+        })
+        .with_context(|| service.stderr())?;
+        ensure!(
+            lost + taken == count,
+            "{lost} events were counted as lost, {taken} of {count} took effect: {}",
+            service.stderr()
+        );
+        check_effects(service, "a", early)?;
+        service.end()
+    }
+}
+
+/// Posts an event of each of 60 keys with each request, until `is_over` is set. Repeats a request that the host does
+/// not accept, as a producer does. Returns the accepted events.
+fn post_until(is_over: &AtomicBool, address: SocketAddr, name: &str) -> Result<Vec<String>> {
+    let mut accepted = Vec::new();
+    for number in 1.. {
+        if is_over.load(Ordering::SeqCst) {
+            break;
+        }
+        let event = |key: usize| line(&format!("{name}{key}"), number, &json!({ "n": number }));
+        let events: Vec<String> = (0..KEYS).map(event).collect();
+        wait_until("an accepted request", || {
+            Ok(post(address, LINES, &text(&events))?.status == 202)
+        })?;
+        accepted.extend(events);
+        sleep(PACE);
+    }
+    Ok(accepted)
 }
 
 /// Before the takeover, all accepted events have taken effect, so the host is idle. The new masters then assign the
@@ -52,12 +120,66 @@ fn take_over_cluster(after_effects: bool) -> Result<()> {
 /// event as lost.
 #[test]
 fn events_after_takeover_of_a_cluster_take_effect() -> Result<()> {
-    take_over_cluster(true)
+    let mut rig = Rig::start("fifo")?;
+    post_until_effects(&mut rig.service, "b", &events_in_turn("b", SOME))?;
+    rig.take_over(Takeover::Takeover)?;
+    rig.check(&["b"], SOME)
 }
 
 /// At the takeover, some of the accepted events may still wait in the old masters. All later events must take effect.
 /// The host must count exactly the events without effect as lost.
 #[test]
 fn events_lost_by_takeover_of_a_cluster_are_counted() -> Result<()> {
-    take_over_cluster(false)
+    let mut rig = Rig::start("fifo")?;
+    post_all(ingress(&mut rig.service)?, &events_in_turn("b", SOME))?;
+    rig.take_over(Takeover::Takeover)?;
+    rig.check(&["b"], SOME)
+}
+
+/// A producer posts events while the other masters elect each replica. The host must count exactly the events without
+/// effect as lost, including the events that it accepted during the elections.
+#[test]
+fn events_posted_during_elections_in_a_cluster_take_effect_or_are_counted() -> Result<()> {
+    let mut rig = Rig::start("fifo")?;
+    post_all(ingress(&mut rig.service)?, &events_in_turn("b", SOME))?;
+    let posted = rig.take_over_while_posting(Takeover::Force, "d")?;
+    ensure!(!posted.is_empty(), "the producer posted no event");
+    rig.check(&["b", "d"], SOME + posted.len())
+}
+
+/// In a `sequenced` stream, the later events of a key wait for its lost events. A producer posts events during the
+/// takeover, and afterwards sends all events again that the new masters may lack. Then each event must take effect once
+/// and in order.
+fn send_again_after_takeover(how: Takeover) -> Result<()> {
+    let mut rig = Rig::start("sequenced")?;
+    let lacked = events_in_turn("b", SOME);
+    post_all(ingress(&mut rig.service)?, &lacked)?;
+    let posted = rig.take_over_while_posting(how, "d")?;
+    let Rig { cluster, service, early, .. } = &mut rig;
+    cluster.until_masters_serve()?;
+    post_until_effects(service, "c", &events_in_turn("c", SOME))?;
+    post_until_effects(service, "b", &lacked)?;
+    post_until_effects(service, "d", &posted)?;
+    check_effects(service, "a", early)?;
+    service.end()
+}
+
+#[test]
+fn sequenced_events_take_effect_after_a_takeover_of_a_cluster() -> Result<()> {
+    send_again_after_takeover(Takeover::Takeover)
+}
+
+#[test]
+fn sequenced_events_take_effect_after_elections_in_a_cluster() -> Result<()> {
+    send_again_after_takeover(Takeover::Force)
+}
+
+/// `kill -9` ends each master, and its lagging replica becomes the master. The connections of the host break. All later
+/// events must take effect. The host must count exactly the events without effect as lost.
+#[test]
+fn events_lost_with_killed_masters_of_a_cluster_are_counted() -> Result<()> {
+    let mut rig = Rig::start("fifo")?;
+    post_all(ingress(&mut rig.service)?, &events_in_turn("b", SOME))?;
+    (0..MASTERS).try_for_each(|number| rig.cluster.fail_over(number))?;
+    rig.check(&["b"], SOME)
 }
