@@ -7,6 +7,7 @@ mod in_turn;
 mod inbox;
 mod incidents;
 mod lost_commits;
+mod names;
 mod pair;
 mod removed;
 mod rollback;
