@@ -1,4 +1,4 @@
-//! Tests in which the store's folder is moved away while a host uses it, or is copied as a backup.
+//! Tests in which the store's folder is moved away or removed while a host uses it, or is copied as a backup.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,14 +7,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use ordain_servers::Port;
+use ordain_servers::{Port, wait_until};
 use ordain_tests::host::copy_folder;
 use ordain_tests::service::Service;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-use super::support::{DISK, LISTENING, OUT, Rig, STORE, home};
+use super::support::{DISK, LISTENING, OUT, Producer, Rig, STORE, home};
 
 /// How long a host without its folder may continue to accept events. The host's log promises at most one second. The
 /// other second allows for a busy machine.
@@ -26,28 +26,40 @@ const COPY_DELAY_LIMIT_MS: u64 = 1_000;
 /// The number of random bytes in each event. Events of this size make the storage engine move data between its files.
 const PADDING_BYTES: usize = 12_000;
 
+/// Waits until the host accepts events, and takes the store's folder away. The host must stop accepting events within a
+/// second, end, and make no other folder.
+fn take_folder(
+    rig: &mut Rig,
+    producer: &Producer,
+    take: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
+    rig.until_accepted(producer, 200)?;
+    let store = rig.home.path(STORE);
+    take(&store)?;
+    let taken_at = Instant::now();
+    let status = rig.service.wait()?;
+    let log = rig.service.stderr();
+    ensure!(status.code() == Some(1), "the host ended with {status}: {log}");
+    let after = producer.accepted_at().map(|at| at.saturating_duration_since(taken_at));
+    ensure!(
+        after.is_none_or(|after| after < ACCEPT_LIMIT),
+        "the host accepted an event {after:?} after the loss of its folder"
+    );
+    for words in ["is missing or was replaced", "Events acknowledged in the last second"] {
+        ensure!(log.contains(words), "the log lacks {words:?}: {log}");
+    }
+    ensure!(!store.exists(), "the host made another folder");
+    Ok(())
+}
+
 /// Moves the store's folder away while the host runs. The host must stop accepting events within a second, and end. The
 /// events that it accepted in this second are in the moved folder, and take effect when the folder is moved back.
 #[test]
 fn host_without_its_folder_stops_within_a_second() -> Result<()> {
     let mut rig = Rig::on_good_disk()?;
     let accepted = rig.while_producing(0, |rig, producer| {
-        rig.until_accepted(producer, 200)?;
         let [store, aside] = [STORE, "disk/aside"].map(|name| rig.home.path(name));
-        fs::rename(&store, &aside)?;
-        let moved = Instant::now();
-        let status = rig.service.wait()?;
-        let log = rig.service.stderr();
-        ensure!(status.code() == Some(1), "the host ended with {status}: {log}");
-        let after = producer.accepted_at().map(|at| at.saturating_duration_since(moved));
-        ensure!(
-            after.is_none_or(|after| after < ACCEPT_LIMIT),
-            "the host accepted an event {after:?} after the move"
-        );
-        for words in ["is missing or was replaced", "Events acknowledged in the last second"] {
-            ensure!(log.contains(words), "the log lacks {words:?}: {log}");
-        }
-        ensure!(!store.exists(), "the host made another folder");
+        take_folder(rig, producer, |folder| Ok(fs::rename(folder, &aside)?))?;
         fs::rename(&aside, &store)?;
         rig.start_on_good_disk()?;
         rig.until_accepted(producer, 100)
@@ -56,27 +68,58 @@ fn host_without_its_folder_stops_within_a_second() -> Result<()> {
     checked.with_context(|| rig.service.stderr())
 }
 
-/// A host that starts without its folder creates a new store, and logs this with the path of the folder. A host that
-/// finds its folder must not log this line.
+/// Removes the store's folder while the host runs. The host must stop accepting events within a second, and end. The
+/// next start must log that it creates a new store, and accept events.
+#[test]
+fn host_whose_folder_is_removed_stops_within_a_second() -> Result<()> {
+    let mut rig = Rig::on_good_disk()?;
+    let accepted = rig.while_producing(0, |rig, producer| {
+        take_folder(rig, producer, |store| {
+            // An attempt fails if the host creates a file in a folder that the attempt has just emptied.
+            wait_until("a removed folder", || {
+                Ok(fs::remove_dir_all(store).is_ok() || !store.exists())
+            })
+        })?;
+        rig.start_on_good_disk()?;
+        rig.service.until_says(LISTENING)?;
+        ensure!(logs_new_store(&rig.service.stderr()), "the host does not log its new store");
+        rig.until_accepted(producer, 100)
+    });
+    accepted.with_context(|| rig.service.stderr())?;
+    rig.service.end()
+}
+
+/// Returns whether a log states that the host created a new store in the folder of the store.
+fn logs_new_store(log: &str) -> bool {
+    let is_creation = |line: &str| line.contains("created a new store in ") && line.contains(STORE);
+    log.lines().any(is_creation)
+}
+
+/// A host that starts without its folder, or with an empty folder, creates a new store, and logs this with the path of
+/// the folder. The folder is empty if it is the mount point of a disk that is not mounted. A host that finds its store
+/// must not log this line.
 #[test]
 fn only_a_new_folder_is_logged() -> Result<()> {
     let mut rig = Rig::on_good_disk()?;
-    let mut starts_anew = |removes_folder: bool| -> Result<bool> {
+    let mut starts_anew = |change: fn(&Path) -> Result<()>| -> Result<bool> {
         rig.service.until_says(LISTENING)?;
         rig.service.end()?;
-        if removes_folder {
-            fs::remove_dir_all(rig.home.path(STORE))?;
-        }
+        change(&rig.home.path(STORE))?;
         rig.start_on_good_disk()?;
         rig.service.until_says(LISTENING)?;
-        let log = rig.service.stderr();
-        let is_creation =
-            |line: &str| line.contains("created a new store in ") && line.contains(STORE);
-        Ok(log.lines().any(is_creation))
+        Ok(logs_new_store(&rig.service.stderr()))
     };
-    ensure!(!starts_anew(false)?, "the host logs a new store although its folder is there");
-    ensure!(starts_anew(true)?, "the host does not log its new store");
-    ensure!(!starts_anew(false)?, "the host logs the new store at the next start too");
+    let keep = |_: &Path| -> Result<()> { Ok(()) };
+    let remove = |store: &Path| -> Result<()> { Ok(fs::remove_dir_all(store)?) };
+    let empty = |store: &Path| -> Result<()> {
+        fs::remove_dir_all(store)?;
+        Ok(fs::create_dir(store)?)
+    };
+    ensure!(!starts_anew(keep)?, "the host logs a new store although its folder is there");
+    ensure!(starts_anew(remove)?, "the host does not log its new store");
+    ensure!(!starts_anew(keep)?, "the host logs the new store at the next start too");
+    ensure!(starts_anew(empty)?, "the host does not log its new store in an empty folder");
+    ensure!(!starts_anew(keep)?, "the host logs the new store at the next start too");
     rig.service.end()
 }
 
